@@ -12,13 +12,13 @@ import typer
 from controlplane.cli import cluster, options, wiring
 from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.fleet import committed
-from controlplane.cli.fleet.converged import converged, terms
+from controlplane.cli.fleet.committed import converged, terms
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import say
 from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
-from controlplane.report.terms_line import terms_line
+from controlplane.report.tables.change_table import terms_line
 from controlplane.runtime.fleet import controller_process, following, host_shares, preflight, spare_core
 from controlplane.runtime.fleet.execute import commands, describe
 from controlplane.runtime.jobs.compiling import say_when_compiling

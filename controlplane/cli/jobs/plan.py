@@ -21,8 +21,8 @@ from controlplane.files.writing import write_text
 from controlplane.latency.registry import FITS
 from controlplane.papers.inss.bda import Bda
 from controlplane.planning.registry import DEFAULT, STRATEGIES
-from controlplane.report.tables.plain import plain
 from controlplane.report.tables.plan_table import plan_table, show
+from controlplane.report.tables.terminal import plain
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet.spare_core import check_planned
 from controlplane.runtime.jobs.compiling import say_when_compiling

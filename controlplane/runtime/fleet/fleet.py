@@ -39,7 +39,7 @@ from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
 from controlplane.planning.replan.differences import TermChange, endings, terms
 from controlplane.ports import Clock, Gateway, Launcher
-from controlplane.report.ending_line import ending_line
+from controlplane.report.tables.change_table import ending_line
 from controlplane.report.tables.plan_table import counted
 from controlplane.runtime.fleet.execute import Executor, Limits, Say, named, observe
 from controlplane.runtime.fleet.history import Event, History

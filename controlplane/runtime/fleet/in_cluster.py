@@ -19,7 +19,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.manifests import fleet_manifest
 from controlplane.files.plans import plan_hash, plan_of
 from controlplane.planning.replan.differences import endings
-from controlplane.report.ending_line import ending_line
+from controlplane.report.tables.change_table import ending_line
 from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.fleet import locked
 

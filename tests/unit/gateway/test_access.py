@@ -13,6 +13,7 @@ from controlplane.files.gateway import FormerFacade, GatewaySettings, Protection
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import REMEMBERED_S, Limit
 from controlplane.gateway.facade.callers import Callers
+from controlplane.gateway.facade.refusals import Refusal
 from controlplane.gateway.security import access
 from controlplane.gateway.security.certificate import check_exposure
 from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
@@ -54,12 +55,11 @@ def test_a_caller_is_known_by_what_haproxy_says_and_loses_grants_at_once(tmp_pat
     registry = ClientRegistry(tmp_path / "gateway")
     registry.create(Client("one", ("a",)))
     callers = Callers(GatewayPaths.of(tmp_path / "gateway").clients, settings(tokens=True))
-    assert callers.of({}) is None
+    with pytest.raises(Refusal):
+        callers.of({})
     nobody = callers.of({"x-trisect-client": ""})
-    assert nobody is not None
     assert (nobody.may_call("a"), nobody.may_operate) == (False, False)
     caller = callers.of({"x-trisect-client": "one"})
-    assert caller is not None
     assert (caller.may_call("a"), caller.may_call("b"), caller.may_operate) == (True, False, False)
     registry.revoke("one")
     assert not caller.may_call("a")
@@ -67,7 +67,6 @@ def test_a_caller_is_known_by_what_haproxy_says_and_loses_grants_at_once(tmp_pat
 
 def test_without_tokens_everything_is_permitted_to_haproxy(tmp_path: Path) -> None:
     caller = Callers(tmp_path / "none", settings(tokens=False)).of({})
-    assert caller is not None
     assert caller.may_call("a")
     assert caller.may_operate
 
@@ -77,11 +76,10 @@ def test_while_haproxy_is_replaced_each_of_the_two_has_its_own_rules(tmp_path: P
         GatewayPaths.of(tmp_path).clients, settings(tokens=True, former=FormerFacade(tokens=False))
     )
     before, after = callers.of({}), callers.of({"x-trisect-client": "one"})
-    assert before is not None
-    assert after is not None
     assert (before.may_call("a"), after.may_call("a")) == (True, False)
     callers.take(settings(tokens=True))
-    assert callers.of({}) is None
+    with pytest.raises(Refusal):
+        callers.of({})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])

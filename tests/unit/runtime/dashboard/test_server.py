@@ -23,8 +23,7 @@ from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import GatewaySettings, ProtectionFields, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.security import certificate
-from controlplane.runtime.dashboard.exposure import page_access
-from controlplane.runtime.dashboard.server import Listening, serve
+from controlplane.runtime.dashboard.server import Listening, page_access, serve
 
 pytestmark = pytest.mark.unit
 

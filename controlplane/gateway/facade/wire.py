@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tritonclient.grpc import service_pb2
 
@@ -22,6 +23,12 @@ class Sequence:
     id: str
     start: bool
     end: bool
+
+
+def as_bytes(message: Any) -> bytes:
+    """Return a message of protobuf on the wire."""
+    serialised: bytes = message.SerializeToString()
+    return serialised
 
 
 def sequence_of(message: bytes) -> Sequence:

@@ -1,4 +1,4 @@
-"""The facade's view of the fleet: routes as last committed, lost servers, and open calls."""
+"""The facade's view of the fleet: routes as last committed, lost servers, open calls, and sequences."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 import aiohttp
+from grpc import StatusCode
 
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight, Route, Routes
 from controlplane.files.gateway import Traits
@@ -19,11 +20,75 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import NO_LIMIT, REFUSED, REMEMBERED_S, Limit, read_limits, read_refusals
 from controlplane.files.remembered import Remembered
 from controlplane.gateway import store
-from controlplane.gateway.facade.limits import LimitReached, Meter
-from controlplane.gateway.facade.routing.sequences import Key, Sequences
+from controlplane.gateway.facade.limits import Meter
+from controlplane.gateway.facade.refusals import LimitReached, Refusal
 
 _ASK_TIMEOUT = aiohttp.ClientTimeout(total=5.0, connect=1.0)
 _PROBE_S = 0.2
+
+
+Key = tuple[str, str]
+"""Endpoint and correlation id."""
+
+
+@dataclass(slots=True)
+class _Home:
+    backend: Backend
+    idle_s: float
+    busy: int = 0
+    last_s: float = 0.0
+
+
+class Sequences:
+    """Where each sequence lives: on the server that saw its first request, until it ends or falls silent.
+
+    Pure bookkeeping; `now_s` is any clock that never goes back.
+    """
+
+    def __init__(self) -> None:
+        self._homes: dict[Key, _Home] = {}
+
+    def enter(
+        self, key: Key, *, start: bool, idle_s: float, now_s: float, choose: Callable[[], Backend | None]
+    ) -> Backend | None:
+        """The server of a request that begins now; one without a home is placed by `choose`.
+
+        A first request that starts anew may be placed anew: its server forgets what was before.
+        """
+        home = self._homes.get(key)
+        if home is None or (start and not home.busy) or self._silent(home, now_s):
+            backend = choose()
+            if backend is None:
+                return None
+            home = self._homes[key] = _Home(backend, idle_s)
+        home.busy += 1
+        home.last_s = now_s
+        return home.backend
+
+    def leave(self, key: Key, *, end: bool, now_s: float) -> None:
+        """A request has been answered; with `end` its sequence is over."""
+        home = self._homes.get(key)
+        if home is None:
+            return
+        home.busy -= 1
+        home.last_s = now_s
+        if end and home.busy <= 0:
+            del self._homes[key]
+
+    def expire(self, now_s: float) -> None:
+        """Forget sequences that their servers have forgotten."""
+        self._homes = {key: home for key, home in self._homes.items() if not self._silent(home, now_s)}
+
+    def living(self) -> dict[str, int]:
+        """Server -> sequences it still holds."""
+        counts: dict[str, int] = {}
+        for home in self._homes.values():
+            counts[home.backend.server] = counts.get(home.backend.server, 0) + 1
+        return counts
+
+    @staticmethod
+    def _silent(home: _Home, now_s: float) -> bool:
+        return not home.busy and now_s - home.last_s > home.idle_s
 
 
 class Fleet:
@@ -113,6 +178,19 @@ class Fleet:
         route = self.routes.get(endpoint)
         return route is not None and backend in everyone(route)
 
+    def known(self, endpoint: str) -> Route:
+        """Return an endpoint's route. Raises Refusal where it has none."""
+        if endpoint not in self.routes:
+            raise Refusal(StatusCode.INVALID_ARGUMENT, f"Request for unknown model : {endpoint}")
+        return self.routes[endpoint]
+
+    def all_servers(self) -> tuple[Backend, ...]:
+        """Return `servers`. Raises Refusal where there are none."""
+        servers = self.servers()
+        if not servers:
+            raise Refusal(StatusCode.UNAVAILABLE, "no server runs in this fleet")
+        return servers
+
     def servers(self) -> tuple[Backend, ...]:
         """Every server of the fleet once, backups included."""
         found = {backend.server: backend for route in self.routes.values() for backend in everyone(route)}
@@ -181,48 +259,6 @@ class Fleet:
         except (TimeoutError, aiohttp.ClientError, ValueError):
             return 0, None
 
-    async def ready(self) -> bool:
-        """Return whether every endpoint is ready on one of its servers."""
-
-        async def served(endpoint: str, route: Route) -> bool:
-            path = f"/v2/models/{quote(endpoint, safe='')}/ready"
-            answers = await asyncio.gather(*(self.ask(backend, path) for backend in everyone(route)))
-            return any(status == 200 for status, _ in answers)
-
-        return all(await asyncio.gather(*(served(e, r) for e, r in self.routes.items())))
-
-    async def metadata(self) -> Mapping[str, Any]:
-        """As one server's: the version of the first that answers, the extensions all of them have."""
-        answers = await asyncio.gather(*(self.ask(server, "/v2") for server in self.servers()))
-        known = [content for status, content in answers if status == 200 and content]
-        if not known:
-            return {"name": "triton", "version": "", "extensions": []}
-        shared = set.intersection(*(set(one.get("extensions", ())) for one in known))
-        return {
-            "name": "triton",
-            "version": known[0].get("version", ""),
-            "extensions": [name for name in known[0].get("extensions", ()) if name in shared],
-        }
-
-    async def repository_index(
-        self, ready_only: bool, visible: Callable[[str], bool]
-    ) -> list[Mapping[str, Any]]:
-        """Return an entry for each visible endpoint's version, from the first of its servers that answers."""
-
-        async def entries(endpoint: str, route: Route) -> list[Mapping[str, Any]]:
-            # A server's own index is locked: readiness and metadata say the same of one model.
-            model = f"/v2/models/{quote(endpoint, safe='')}"
-            for backend in everyone(route):
-                status, content = await self.ask(backend, model)
-                if status == 200 and content is not None:
-                    versions = content.get("versions", ())
-                    return [{"name": endpoint, "version": v, "state": "READY"} for v in versions]
-            return [] if ready_only else [{"name": endpoint, "state": "UNAVAILABLE", "reason": "no answer"}]
-
-        endpoints = sorted(filter(visible, self.routes))
-        found = await asyncio.gather(*(entries(e, self.routes[e]) for e in endpoints))
-        return [entry for part in found for entry in part]
-
     def _tell(self) -> None:
         for listener in tuple(self.moved):
             listener()
@@ -243,3 +279,28 @@ async def _takes_connections(backend: Backend) -> bool:
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     return True
+
+
+class Attempts:
+    """The servers that one request goes to, while those before are lost without an answer.
+
+    One that a lost server held goes to one more at most: it may be what ended the server.
+    """
+
+    def __init__(self, fleet: Fleet, endpoint: str, client: str) -> None:
+        self._fleet = fleet
+        self._endpoint = endpoint
+        self._resends = fleet.resends(endpoint, client)
+        self._tried: set[str] = set()
+
+    def next(self) -> Backend | None:
+        """Return a server that has not been tried; None where there is none."""
+        backend = self._fleet.choose(self._endpoint)
+        return None if backend is None or backend.server in self._tried else backend
+
+    def lost(self, backend: Backend, *, held: bool) -> bool:
+        """Note a server that was lost, with the request where it `held` it; return whether to go on."""
+        self._tried.add(backend.server)
+        goes_on = self._resends or not held
+        self._resends = self._resends and not held
+        return goes_on

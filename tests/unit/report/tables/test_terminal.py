@@ -5,7 +5,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from controlplane.report.tables.plain import WIDTH, plain
+from controlplane.report.tables.terminal import WIDTH, plain
 
 pytestmark = pytest.mark.unit
 

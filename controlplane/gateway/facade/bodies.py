@@ -1,17 +1,18 @@
-"""Request bodies, decompressed outside of the servers' shares."""
+"""Request bodies over HTTP: decompressed outside of the servers' shares, and bounded in size and depth."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
+import numpy as np
 from aiohttp import web
 
-from controlplane.gateway.facade.messages.answers import BadBody
-from controlplane.gateway.facade.messages.nesting import Nesting
-from controlplane.render.haproxy import LARGEST_BODY_BYTES
+from controlplane.gateway.facade.refusals import BadBody
+from controlplane.render.haproxy import DEEPEST_JSON, LARGEST_BODY_BYTES
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 LARGEST_BYTES = 256 * 2**20
@@ -20,6 +21,10 @@ LARGEST_BYTES = 256 * 2**20
 _PIECE_BYTES = 256 * 2**10
 """Other calls get their turn after so many bytes of a body: about 1 ms."""
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+_STRUCTURE = b'[]{}"'
+_OTHERS = bytes(set(range(256)) - set(_STRUCTURE))
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_STRING = re.compile(rb'"[^"]*"')
 
 
 class Decompression:
@@ -62,6 +67,49 @@ class Decompression:
     def _refuse_more_than_the_limit(self, count: int) -> None:
         if count > self._limit_bytes:
             raise too_large(self._limit_bytes)
+
+
+class Nesting:
+    """The levels of the JSON value that a body begins with. What follows it is binary, or never parsed.
+
+    A Triton's parser is recursive, and deep nesting overflows its stack.
+    Of invalid JSON the part before the first error counts right; a server parses no further.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._ended = self._in_string = self._escaping = False
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the body. Raises BadBody."""
+        if self._ended or not data:
+            return
+        brackets = self._brackets(data)
+        steps = np.frombuffer(brackets.translate(_STEPS), dtype=np.int8)
+        depths = self._depth + np.cumsum(steps, dtype=np.int64)
+        ends = np.flatnonzero(depths <= 0)
+        if ends.size:
+            self._ended = True
+            depths = depths[: ends[0]]
+        if depths.size:
+            if depths.max() > DEEPEST_JSON:
+                raise BadBody(400, f"the request's JSON is nested more than {DEEPEST_JSON} levels deep")
+            self._depth = int(depths[-1])
+
+    def _brackets(self, data: bytes) -> bytes:
+        """Return the brackets outside of strings."""
+        if self._escaping:
+            data = data[1:]
+        data = data.replace(b"\\\\", b"")
+        self._escaping = data.endswith(b"\\")
+        structure = data.replace(b'\\"', b"").translate(None, _OTHERS)
+        if self._in_string:
+            structure = b'"' + structure
+        # Two strings side by side become one, with the same brackets in it.
+        structure = structure.replace(b'""', b"")
+        outside, quote, _ = _STRING.sub(b"", structure).partition(b'"')
+        self._in_string = bool(quote)
+        return outside
 
 
 class Counted:

@@ -1,18 +1,18 @@
-"""Statistics as one Triton gives them, of a fleet whose servers come and go.
+"""The fleet's own answers, as one Triton gives them: readiness, metadata, index and statistics.
 
-A client takes differences of counters (perf_analyzer fails if one decreases), so the last counters of a
-server stay in the sum after its requests go to another one.
+Servers come and go. A client takes differences of counters (perf_analyzer fails if one decreases), so the
+last counters of a server stay in the sum after its requests go to another one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.routing.fleet import Fleet
+from controlplane.domain.fleet import Backend, Route
+from controlplane.gateway.facade.fleet import Fleet, everyone
 
 _LATEST = "last_inference"
 _SAME = frozenset({"name", "version", "batch_size", "type", "id"})
@@ -68,20 +68,62 @@ class Ledger:
         self._before[model] = entry if before is None else merge(before, entry)
 
 
-class Statistics:
-    """Asks an endpoint's servers and keeps the ledger."""
+class FleetAnswers:
+    """Asks the servers; of statistics it keeps the ledger."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._ledger = Ledger()
 
-    async def of_fleet(self, visible: Callable[[str], bool]) -> dict[str, Any]:
+    async def ready(self) -> bool:
+        """Return whether every endpoint is ready on one of its servers."""
+
+        async def served(endpoint: str, route: Route) -> bool:
+            path = f"/v2/models/{quote(endpoint, safe='')}/ready"
+            answers = await asyncio.gather(*(self._fleet.ask(backend, path) for backend in everyone(route)))
+            return any(status == 200 for status, _ in answers)
+
+        return all(await asyncio.gather(*(served(e, r) for e, r in self._fleet.routes.items())))
+
+    async def metadata(self) -> Mapping[str, Any]:
+        """As one server's: the version of the first that answers, the extensions all of them have."""
+        answers = await asyncio.gather(*(self._fleet.ask(server, "/v2") for server in self._fleet.servers()))
+        known = [content for status, content in answers if status == 200 and content]
+        if not known:
+            return {"name": "triton", "version": "", "extensions": []}
+        shared = set.intersection(*(set(one.get("extensions", ())) for one in known))
+        return {
+            "name": "triton",
+            "version": known[0].get("version", ""),
+            "extensions": [name for name in known[0].get("extensions", ()) if name in shared],
+        }
+
+    async def repository_index(
+        self, ready_only: bool, visible: Callable[[str], bool]
+    ) -> list[Mapping[str, Any]]:
+        """Return an entry for each visible endpoint's version, from the first of its servers that answers."""
+
+        async def entries(endpoint: str, route: Route) -> list[Mapping[str, Any]]:
+            # A server's own index is locked: readiness and metadata say the same of one model.
+            model = f"/v2/models/{quote(endpoint, safe='')}"
+            for backend in everyone(route):
+                status, content = await self._fleet.ask(backend, model)
+                if status == 200 and content is not None:
+                    versions = content.get("versions", ())
+                    return [{"name": endpoint, "version": v, "state": "READY"} for v in versions]
+            return [] if ready_only else [{"name": endpoint, "state": "UNAVAILABLE", "reason": "no answer"}]
+
+        endpoints = sorted(filter(visible, self._fleet.routes))
+        found = await asyncio.gather(*(entries(e, self._fleet.routes[e]) for e in endpoints))
+        return [entry for part in found for entry in part]
+
+    async def statistics(self, visible: Callable[[str], bool]) -> dict[str, Any]:
         """Return those of every visible endpoint."""
         endpoints = sorted(filter(visible, self._fleet.routes))
-        found = await asyncio.gather(*(self.of_endpoint(endpoint, "") for endpoint in endpoints))
+        found = await asyncio.gather(*(self.statistics_of(endpoint, "") for endpoint in endpoints))
         return {"model_stats": [entry for one in found if one is not None for entry in one["model_stats"]]}
 
-    async def of_endpoint(self, endpoint: str, version: str) -> dict[str, Any] | None:
+    async def statistics_of(self, endpoint: str, version: str) -> dict[str, Any] | None:
         """One routed endpoint's, of all versions where none is named; None where no member knows it."""
         members = self._fleet.routes[endpoint].members
         if not any(await asyncio.gather(*(self._ask(member, endpoint, version) for member in members))):

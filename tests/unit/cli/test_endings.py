@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.cli.extras import extra_of
+from controlplane.cli.endings import extra_of
 
 pytestmark = pytest.mark.unit
 
