@@ -9,13 +9,11 @@ from controlplane.control.guard.state import DrainAndStop, Ending
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import InFlight, Server
 from controlplane.ports import Gateway, Launcher
+from controlplane.runtime.controller.probes import Reading, read_counters
 from controlplane.runtime.fleet.execute import backend
-from controlplane.triton.client import TritonClient
 
 LIVE_S = 0.5
 """The longest wait for an answer that needs no model."""
-
-
 REFUSING = 2
 """So many readings with refusals, and no answer since the first, show that a model's process died: a single
 refusal may be its request's own fault."""
@@ -27,6 +25,14 @@ class _Counted:
 
     failures: int
     answers: int
+
+    @staticmethod
+    def of(reading: Reading) -> _Counted | None:
+        """Return those of a reading; None where it has none."""
+        if reading.counted is None:
+            return None
+        models = reading.counted.values()
+        return _Counted(sum(m.failures for m in models), sum(m.successes + m.responses for m in models))
 
 
 @dataclass(slots=True)
@@ -74,10 +80,10 @@ class Drain:
         Counters of answers that move give it its time again: a stream ends late, but answers all the while.
         Where the process's use of a core is not counted, its silence counts after `grace_s`.
         """
-        try:
-            counted = self._count()
-        except TimeoutError:
+        reading = read_counters(self.server, self.server.spec.endpoints, LIVE_S)
+        if reading.error is not None and isinstance(reading.error.__cause__, TimeoutError | ConnectionError):
             return self._is_idle(now_s, grace_s)
+        counted = _Counted.of(reading)
         before, self.counted = self.counted, counted
         self.silent_since_s, self.used_s = None, None
         if before is None or counted is None:
@@ -87,17 +93,6 @@ class Drain:
         elif counted.failures > before.failures:
             self.refusing += 1
         return self.refusing >= REFUSING
-
-    def _count(self) -> _Counted | None:
-        """Return its counters; None where they are unknown. Raises TimeoutError where it does not answer."""
-        try:
-            with TritonClient(self.server, deadline_s=LIVE_S) as client:
-                models = [client.statistics(endpoint) for endpoint in self.server.spec.endpoints]
-        except EngineError as error:
-            if isinstance(error.__cause__, TimeoutError | ConnectionError):
-                raise TimeoutError(str(error)) from error
-            return None
-        return _Counted(sum(m.failures for m in models), sum(m.successes + m.responses for m in models))
 
     def _is_idle(self, now_s: float, grace_s: float) -> bool:
         try:
