@@ -11,7 +11,7 @@ from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerSt
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import read_plan, write_plan
-from controlplane.runtime.fleet.host_shares import check, of_others, refuse_namesake
+from controlplane.runtime.fleet.preflight import check_shares, refuse_namesake, shares_of_others
 
 pytestmark = pytest.mark.unit
 
@@ -41,7 +41,7 @@ def checked(tmp_path: Path, wanted: Plan, servers: list[Server], *, accepted: bo
     write_plan(path, wanted)
     parsed, document = read_plan(path)
     devices = {"cpu-0": "cpu-0", "v100-0": GPU}
-    check(parsed, document, devices, of_others(servers, "mine"), said.append, accepted=accepted)
+    check_shares(parsed, document, devices, shares_of_others(servers, "mine"), said.append, accepted=accepted)
     return said
 
 
@@ -71,7 +71,7 @@ def test_what_stands_by_is_measured_or_is_our_own_does_not_count() -> None:
         server("profile", "p", 100, role=Role.PROFILE),
         server("mine", "a", 50),
     ]
-    assert of_others(servers, "mine") == {"cpu-0": {"theirs": 60.0}, "cpu-1": {"theirs": 30.0}}
+    assert shares_of_others(servers, "mine") == {"cpu-0": {"theirs": 60.0}, "cpu-1": {"theirs": 30.0}}
 
 
 def test_a_fleet_of_the_same_name_in_another_state_folder_is_not_taken_over(tmp_path: Path) -> None:
