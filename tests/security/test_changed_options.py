@@ -15,9 +15,9 @@ from certificates import Authority
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import Protection, Route
 from controlplane.files.clients import Client
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.places import Places
 from controlplane.gateway.security.registry import ClientRegistry
 
 pytestmark = pytest.mark.e2e
@@ -59,7 +59,7 @@ def test_options_change_on_a_running_gateway_without_a_lost_request(tmp_path: Pa
     files = {"certificate": str(signed.certificate), "key": str(signed.key)}
     context = ssl.create_default_context(cafile=str(authority.certificate))
     with rig.tritons(tmp_path, one={"echo": "echo"}) as running, rig.a_gateway(tmp_path) as (gateway, ports):
-        places = Places.of(tmp_path / "gateway")
+        places = GatewayPaths.of(tmp_path / "gateway")
         gateway.commit({"echo": Route((running["one"].backend,))})
         (first,) = processes.find(places, processes.HAPROXY)
 
@@ -92,7 +92,7 @@ def test_options_that_cannot_hold_leave_the_gateway_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with rig.a_gateway(tmp_path) as (gateway, ports):
-        places = Places.of(tmp_path / "gateway")
+        places = GatewayPaths.of(tmp_path / "gateway")
         before = processes.find(places, processes.HAPROXY)
         with pytest.raises(InputError, match="cannot be read"):
             gateway.start(rig.options(ports, protection=Protection("/none", "/none")))

@@ -27,11 +27,11 @@ from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import Endpoints, Protection, Route
 from controlplane.files.clients import Client
 from controlplane.files.gateway import GatewaySettings, ProtectionFields
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import Limit
 from controlplane.gateway import processes, store
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.places import Places
-from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
+from controlplane.gateway.running import RuntimeSocket, Unreachable
 from controlplane.gateway.security import registry
 from controlplane.gateway.security.registry import ClientRegistry
 
@@ -47,7 +47,7 @@ Code = grpc.StatusCode
 class Network:
     ports: rig.Ports
     gateway: HaproxyGateway
-    places: Places
+    places: GatewayPaths
     authority: Authority
     server: Signed
     clients: ClientRegistry
@@ -125,7 +125,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
         rig.a_gateway(here, protection=protection) as (gateway, ports),
     ):
         gateway.commit({name: Route((running["one"].backend,)) for name in models})
-        places = Places.of(here / "gateway")
+        places = GatewayPaths.of(here / "gateway")
         registry = ClientRegistry(places.state)
         yield Network(ports, gateway, places, authority, server, registry, running["one"], protection)
 
@@ -540,7 +540,7 @@ def test_a_certificate_that_haproxy_did_not_take_is_loaded_again(tmp_path: Path)
     signed = Authority(tmp_path).sign("gateway")
     protection = ProtectionFields(certificate=str(signed.certificate), key=str(signed.key))
     settings = GatewaySettings.model_construct(protection=protection)
-    places = Places.of(tmp_path)
+    places = GatewayPaths.of(tmp_path)
     loaded: list[bytes] = []
 
     def hangs(_: bytes) -> None:

@@ -27,9 +27,9 @@ from host_ports import free_ports
 
 from controlplane.domain.fleet import Backend, Endpoints, Protection
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.render.alias import alias_config
+from controlplane.render.repository import alias_config
 from controlplane.render.source import read_source
-from launchers.triton.server_log import by_chance
+from launchers.triton.readiness import failed_by_chance
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
@@ -160,7 +160,7 @@ def ready(triton: Triton, start: Callable[[], Triton], deadline_s: float = 120.0
             return triton
         if triton.process.poll() is not None:
             said = triton.log.read_text(errors="replace")
-            if not by_chance(said):
+            if not failed_by_chance(said):
                 break
             triton.kill()
             triton.log.write_text("")

@@ -7,23 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from controlplane.files.limits import Limit
+from controlplane.gateway.facade.refusals import LimitReached, TooLarge
 
-REACHED = "this endpoint has reached its limit of requests"
 _WINDOW_S = 1.0
-
-
-class LimitReached(Exception):
-    """The endpoint takes no further request now."""
-
-    def __init__(self, words: str = REACHED) -> None:
-        super().__init__(words)
-
-
-class TooLarge(Exception):
-    """A body beyond the limit of the endpoint or of the client."""
-
-    def __init__(self, whose: str) -> None:
-        super().__init__(f"the request body is larger than this {whose}'s limit")
 
 
 class Meter:

@@ -24,10 +24,10 @@ from pathlib import Path
 
 from controlplane.domain.errors import GatewayError, TrisectError
 from controlplane.domain.fleet import Endpoints, Protection
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.places import Places
-from controlplane.gateway.replicas import wire
-from controlplane.gateway.replicas.wire import Table
+from controlplane.gateway.replicas import control_port
+from controlplane.gateway.replicas.control_port import Table
 
 _LONGEST_BODY = 64 * 2**20
 _CHUNK = 2**16
@@ -41,7 +41,7 @@ class Replica:
         self._monitor = monitor
         self._options = options
         self._lock = threading.Lock()
-        self._table = wire.NOTHING
+        self._table = control_port.NOTHING
         self._leaving = False
 
     @property
@@ -66,7 +66,9 @@ class Replica:
 
     def in_flight(self, body: bytes) -> bytes:
         """Return the unanswered requests of a server."""
-        return wire.in_flight_json(self._gateway.in_flight(wire.backend_of(body)))
+        return control_port.IN_FLIGHT_COUNTS.dump_json(
+            self._gateway.in_flight(control_port.BACKEND.validate_json(body))
+        )
 
     def monitor(self, query: bytes) -> socket.socket:
         """Return a stream with the monitor's answer. Raises OSError."""
@@ -94,30 +96,30 @@ def control_server(replica: Replica, address: tuple[str, int], token: str) -> ht
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            if self.path == wire.READY:
+            if self.path == control_port.READY:
                 self._answer(200 if replica.ready else 503, b"")
             elif not self._permitted():
                 self._answer(401, b"")
-            elif self.path == wire.ROUTES:
+            elif self.path == control_port.ROUTES:
                 self._answer_routes(replica.table)
             else:
                 self._answer(404, b"")
 
         def do_PUT(self) -> None:
-            self._change(wire.ROUTES)
+            self._change(control_port.ROUTES)
 
         def do_POST(self) -> None:
-            if self.path == wire.MONITOR:
+            if self.path == control_port.MONITOR:
                 self._ask_monitor()
             else:
-                self._change(wire.IN_FLIGHT)
+                self._change(control_port.IN_FLIGHT)
 
         def _answer_routes(self, table: Table) -> None:
             tag = str(table.generation)
             if self.headers.get("If-None-Match") == tag:
                 self._answer(304, b"")
             else:
-                self._answer(200, wire.table_json(table))
+                self._answer(200, control_port.TABLE.dump_json(table))
 
         def _body(self) -> bytes | None:
             """Return the body; None, after a refusal, where the client may not send it."""
@@ -146,10 +148,10 @@ def control_server(replica: Replica, address: tuple[str, int], token: str) -> ht
             try:
                 if self.path != path:
                     self._answer(404, b"")
-                elif path == wire.IN_FLIGHT:
+                elif path == control_port.IN_FLIGHT:
                     self._answer(200, replica.in_flight(body))
                 else:
-                    self._answer(200 if replica.take(wire.table_of(body)) else 409, b"")
+                    self._answer(200 if replica.take(control_port.TABLE.validate_json(body)) else 409, b"")
             except ValueError as error:
                 self._answer(400, str(error).encode())
             except TrisectError as error:
@@ -209,7 +211,7 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, lambda *_: ending.set())
     try:
         token = options.token_file.read_text().strip()
-        replica = Replica(gateway, listening, Places.of(options.state).monitor_socket)
+        replica = Replica(gateway, listening, GatewayPaths.of(options.state).monitor_socket)
         control = control_server(replica, (options.host, options.control_port), token)
         gateway.start(listening)
     except (OSError, TrisectError) as error:

@@ -21,10 +21,9 @@ from controlplane.domain.fleet import Protection
 from controlplane.files.clients import Client, hashed, write_clients
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import GatewaySettings, ProtectionFields, write_settings
-from controlplane.gateway.places import Places
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.security import certificate
-from controlplane.runtime.dashboard.exposure import page_access
-from controlplane.runtime.dashboard.server import Listening, serve
+from controlplane.runtime.dashboard.server import Listening, page_access, serve
 
 pytestmark = pytest.mark.unit
 
@@ -42,9 +41,9 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def gateway(files: FleetFiles, protection: Protection) -> Places:
+def gateway(files: FleetFiles, protection: Protection) -> GatewayPaths:
     """The files of a gateway with this protection."""
-    places = Places.of(files.gateway)
+    places = GatewayPaths.of(files.gateway)
     places.make()
     ports = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 1)
     fields = ProtectionFields(
