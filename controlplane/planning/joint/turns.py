@@ -33,7 +33,7 @@ from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, 
 from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
 from controlplane.planning.joint.context import Context
-from controlplane.planning.joint.dissolve import Stop
+from controlplane.planning.joint.packing import Stop
 from controlplane.planning.judge.evaluate import SLACK, Terms, evaluate, kept, layouts_of
 from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import gpu_of, memory_together, partition_of

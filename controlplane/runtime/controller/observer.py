@@ -31,7 +31,6 @@ from controlplane.runtime.controller.probes import (
     QuotaReading,
     Readings,
     ServerRecord,
-    Signs,
     Verdict,
     read_quota,
     send_canary,
@@ -222,6 +221,7 @@ class Observer:
                     end.refused,
                     end.held,
                     end.client,
+                    end.lost,
                 )
             )
             if not name:
@@ -264,7 +264,7 @@ class Observer:
             models = [promise.endpoint for promise in watch.partition.promises]
             self._readings.read(name, server, models, now)
         times, signs = record.signs.times(now), record.signs
-        if health is Health.READY and in_flight.unanswered and self._is_silent(signs, now):
+        if health is Health.READY and in_flight.unanswered and self._is_silent(record, now):
             return ServerSeen(Health.HUNG, in_flight.requests, reason=Outcome.SILENT)
         if suspected or record.answered_s == now:
             every_s = QUOTA_HURRIED_S if suspected else QUOTA_EVERY_S
@@ -366,21 +366,22 @@ class Observer:
             return server.spec.endpoints
         return tuple(promise.endpoints[-1] for promise in watch.partition.promises)
 
-    def _is_silent(self, signs: Signs, now: float) -> bool:
-        """Return whether a process answered no reading; a contended host delays a healthy one."""
+    def _is_silent(self, record: ServerRecord, now: float) -> bool:
+        """Return whether a process has been silent since it spoke; a contended host delays a healthy one."""
         contended = bool(contention(self._host.seen()))
         enough = _SILENT_IF_CONTENDED if contended else SILENT_READINGS
-        return signs.are_recent(now) and signs.silent >= enough
+        signs = record.signs
+        return signs.are_recent(now) and signs.silent >= enough and signs.silent_s > record.spoke_s
 
     def _in_flight(self, watch: Watch, record: ServerRecord, now: float) -> InFlight:
-        """Return the server's requests in flight, which are read only if it is silent under load."""
+        """Return the server's requests in flight, which are read only if it answers nothing under load."""
         name = watch.active.server
         if record.active_s is None:
             record.active_s = now
         # Silence counts only while the log is complete, since the server is routed, and since its requests in
         # flight were last read as 0.
         since = max(
-            record.spoke_s,
+            record.answered_s,
             record.active_s,
             self._requests.heard_since_s,
             -math.inf if record.in_flight.unanswered else record.in_flight_s,

@@ -145,12 +145,14 @@ UNKNOWN = Times()
 class Signs:
     """A server's times and signs of life by its readings, the latest at `read_s`.
 
-    `moved_s` is when its counters last moved, `silent` the number of readings in a row without an answer.
-    Times are of the monotonic clock; without a recent reading nothing is known.
+    `moved_s` is when its counters of work last moved, `silent` the number of readings in a row without an
+    answer, the first of them at `silent_s`. Times are of the monotonic clock; without a recent reading
+    nothing is known.
     """
 
     read_s: float = -math.inf
     silent: int = 0
+    silent_s: float = -math.inf
     moved_s: float = -math.inf
     _counted: Mapping[str, ModelStatistics] = field(default_factory=dict)
     _times_s: float = -math.inf
@@ -168,15 +170,17 @@ class Signs:
         """Add a reading. One that failed, but not for want of an answer in time, says nothing."""
         if reading.counted is not None:
             before, self._counted = self._counted, reading.counted
-            if any(reading.counted[m] != earlier for m, earlier in before.items() if m in reading.counted):
+            now = reading.counted
+            if any(now[m].work != earlier.work for m, earlier in before.items() if m in now):
                 self.moved_s = reading.at_s
             self.read_s, self.silent = reading.at_s, 0
             with contextlib.suppress(EngineError):  # a model that was loaded again counts from 0
-                now = reading.counted
                 passed = {m: difference(before[m], now[m]) for m in now if m in before}
                 self._times_s, self._times = reading.at_s, _times(passed)
         elif reading.error is not None and timed_out(reading.error):
-            self.silent = self.silent + 1 if self.are_recent(reading.at_s) else 1
+            if not self.silent or not self.are_recent(reading.at_s):
+                self.silent, self.silent_s = 0, reading.at_s
+            self.silent += 1
             self.read_s = reading.at_s
 
 

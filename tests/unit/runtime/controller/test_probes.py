@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from collections import Counter
@@ -81,6 +82,17 @@ def test_only_readings_without_an_answer_in_time_are_silence() -> None:
         signs.take(reading)
         found.append(signs.silent)
     assert found == [0, 1, 2]
+
+
+def test_counters_that_only_count_failures_are_no_sign_of_life() -> None:
+    signs = probes.Signs()
+    with asked_triton(executions=0, failures=1) as (port, _):
+        for _ in range(3):
+            signs.take(read_counters(server_at(port), ["w1"]))
+    assert signs.read_s > signs.moved_s == -math.inf
+    with asked_triton() as (port, _):
+        signs.take(read_counters(server_at(port), ["w1"]))
+    assert signs.moved_s == signs.read_s
 
 
 def test_many_servers_under_suspicion_are_each_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,41 @@
-"""A replica's control port."""
+"""A replica's control port: what passes over it, and its client."""
 
 from __future__ import annotations
 
 import http.client
 import socket
+from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import Backend, InFlight
-from controlplane.gateway.replicas import wire
-from controlplane.gateway.replicas.wire import Table
+from controlplane.domain.fleet import Backend, InFlight, Route
+
+ROUTES = "/routes"
+READY = "/ready"
+IN_FLIGHT = "/in-flight"
+MONITOR = "/monitor"
+"""A query of the replica's monitor, whose answer may have no end."""
+
+TERM_BITS = 32
+"""The bits of a generation below the leader's term, so that a later leader's routes are newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All routes of a replica. Every commit has a higher generation; 0 is a replica without routes yet."""
+
+    generation: Annotated[int, Field(ge=0)]
+    routes: dict[str, Route]
+
+
+NOTHING = Table(0, {})
+
+TABLE = TypeAdapter(Table)
+BACKEND = TypeAdapter(Backend)
+IN_FLIGHT_COUNTS = TypeAdapter(InFlight)
 
 _CONNECT_S = 0.5
 _ANSWER_S = 15.0
@@ -28,19 +54,19 @@ class ReplicaClient:
 
     def __init__(self, address: str, token: str) -> None:
         self.address = address
-        self._last = wire.NOTHING
+        self._last = NOTHING
         self._headers = {"Authorization": f"Bearer {token}", "Connection": "close"}
 
     def table(self) -> Table:
         """Return the replica's routes."""
-        status, body = self._call("GET", wire.ROUTES, b"", {"If-None-Match": str(self._last.generation)})
+        status, body = self._call("GET", ROUTES, b"", {"If-None-Match": str(self._last.generation)})
         if status != HTTPStatus.NOT_MODIFIED:
-            self._last = wire.table_of(self._checked(status, body))
+            self._last = TABLE.validate_json(self._checked(status, body))
         return self._last
 
     def put(self, table: Table) -> None:
         """Replace its routes. Raises NotNewer where it has newer ones."""
-        status, body = self._call("PUT", wire.ROUTES, wire.table_json(table), {})
+        status, body = self._call("PUT", ROUTES, TABLE.dump_json(table), {})
         if status == HTTPStatus.CONFLICT:
             raise NotNewer(f"gateway {self.address} has routes of generation {table.generation} or later")
         self._checked(status, body)
@@ -48,8 +74,8 @@ class ReplicaClient:
 
     def in_flight(self, backend: Backend) -> InFlight:
         """Return the unanswered requests of a server at this replica."""
-        answer = self._call("POST", wire.IN_FLIGHT, wire.backend_json(backend), {})
-        return wire.in_flight_of(self._checked(*answer))
+        answer = self._call("POST", IN_FLIGHT, BACKEND.dump_json(backend), {})
+        return IN_FLIGHT_COUNTS.validate_json(self._checked(*answer))
 
     def _call(self, method: str, path: str, body: bytes, more: dict[str, str]) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self.address, timeout=_CONNECT_S)
@@ -77,7 +103,7 @@ def monitor_stream(address: str, token: str, query: str) -> socket.socket | None
     host, _, port = address.rpartition(":")
     body = query.encode()
     head = (
-        f"POST {wire.MONITOR} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n"
+        f"POST {MONITOR} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     try:
