@@ -207,20 +207,7 @@ def _new(options: Endpoints, slots: int) -> GatewaySettings:
     Raises GatewayError for a port in use, MissingTool.
     """
     _refuse_taken(options)
-    return GatewaySettings(
-        host=options.host,
-        http_port=options.http_port,
-        grpc_port=options.grpc_port,
-        metrics_port=options.metrics_port,
-        slots=slots,
-        members=MOST_SERVERS,
-        haproxy=haproxy_program(),
-        compress_answers=options.compress_answers,
-        fleet_wide_calls=options.fleet_wide_calls,
-        late_binding=options.late_binding,
-        trace_endpoint=options.trace_endpoint,
-        protection=ProtectionFields(**asdict(options.protection)),
-    )
+    return GatewaySettings(**asdict(options), slots=slots, members=MOST_SERVERS, haproxy=haproxy_program())
 
 
 def _changed(present: GatewaySettings, options: Endpoints, slots: int) -> GatewaySettings:

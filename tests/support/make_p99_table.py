@@ -1,6 +1,6 @@
-"""The table of waiting times from the queue itself: controlplane/planning/capacity/waiting_times.csv.
+"""The table of P99s from the queue itself: controlplane/planning/capacity/p99_table.csv.
 
-    .venv/bin/python tests/support/make_waiting_times.py > waiting_times.csv
+    .venv/bin/python tests/support/make_p99_table.py > p99_table.csv
 
 P99 of a request over the time of a full batch, to four digits; a batch of one has no shape. Some minutes.
 """
@@ -11,11 +11,11 @@ import numpy as np
 
 from controlplane.latency import queueing
 from controlplane.latency.protocol import FloatArray
-from controlplane.planning.capacity.waiting_times import BATCHES, LOADS, POOL_SIZES, SHAPES
+from controlplane.planning.capacity.p99_table import BATCHES, LOADS, POOL_SIZES, SHAPES
 
 
 def row(servers: int, batch: int, shape: float) -> FloatArray:
-    """Y at each of `LOADS`; see `waiting_times`."""
+    """Y at each of `LOADS`; see `p99_table`."""
     loads = np.array(LOADS)
     first = 1.0 / batch + shape * (1.0 - 1.0 / batch)
     curve = np.linspace(first, 1.0, batch) if batch > 1 else np.ones(1)

@@ -12,9 +12,9 @@ import pytest
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import ShadowPolicy, ShadowWish
 from controlplane.latency.protocol import Slots
-from controlplane.planning.capacity.families import families
 from controlplane.planning.capacity.gpu_types import GpuType
-from controlplane.planning.joint.queue_sharing.pairs import Demand, Side, pair_sides, side_batches
+from controlplane.planning.capacity.items import Group, families
+from controlplane.planning.joint.pairs import Side, pair_sides, side_batches
 
 pytestmark = pytest.mark.unit
 
@@ -24,16 +24,9 @@ def v100() -> GpuType:
     return planning.gpu_type("ours")
 
 
-def demands(count: int) -> list[Demand]:
-    return [
-        Demand(f[0].model, np.array([w.slo_ms for w in f]), sum(w.rate_rps for w in f))
-        for f in families(planning.published(count), Rule.P99)
-    ]
-
-
 @cache
-def found() -> tuple[list[Demand], list[list[Side]], list[float]]:
-    asked = demands(200)
+def found() -> tuple[list[Group], list[list[Side]], list[float]]:
+    asked = families(planning.published(200), Rule.P99)
     return asked, *pair_sides(v100(), asked)
 
 
@@ -41,9 +34,9 @@ def test_each_pair_has_two_sides_that_share_a_gpu() -> None:
     asked, sides, paid = found()
     percents = v100().percents
     both: dict[int, list[tuple[str, Side]]] = {}
-    for demand, its in zip(asked, sides, strict=True):
+    for family, its in zip(asked, sides, strict=True):
         for side in its:
-            both.setdefault(side.pair, []).append((demand.model, side))
+            both.setdefault(side.pair, []).append((family[0].model, side))
     assert both
     for one, other in both.values():
         assert one[0] != other[0]
@@ -57,8 +50,8 @@ def test_each_pair_has_two_sides_that_share_a_gpu() -> None:
 def test_a_side_is_prepared_for_every_batch_of_the_other() -> None:
     asked, sides, _ = found()
     percents = v100().percents
-    number = {d.model: v100().number_of(d.model) for d in asked}
-    side_of = {(s.pair, d.model): s for d, its in zip(asked, sides, strict=True) for s in its}
+    number = {f[0].model: v100().number_of(f[0].model) for f in asked}
+    side_of = {(s.pair, f[0].model): s for f, its in zip(asked, sides, strict=True) for s in its}
     for (pair, model), side in side_of.items():
         other, theirs = next((m, s) for (p, m), s in side_of.items() if p == pair and m != model)
         for batch in theirs.batches.tolist():
@@ -69,12 +62,12 @@ def test_a_side_is_prepared_for_every_batch_of_the_other() -> None:
                 [[percents[side.column], percents[theirs.column]]] * size.size,
             )
             execution, _ = v100().ask(slots)
-            assert (execution[:, 0] <= side.execution[side.batches - 1] + 1e-9).all()
+            assert (execution[:, 0] <= side.times.execution[side.batches - 1, 0] + 1e-9).all()
 
 
 def test_nothing_is_paired_where_it_does_not_pay() -> None:
-    asked = demands(200)
-    for few in (asked[:1], [replace(asked[0], rate_rps=1.0), replace(asked[1], rate_rps=1.0)], asked * 2):
+    asked = families(planning.published(200), Rule.P99)
+    for few in (asked[:1], [asked[0][-1:], asked[1][-1:]], asked * 2):
         sides, _ = pair_sides(v100(), few)
         assert not any(sides)
 

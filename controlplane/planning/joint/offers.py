@@ -13,12 +13,11 @@ import numpy as np
 
 from controlplane.domain.plan import MOST_SERVERS, Rule
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
-from controlplane.planning.capacity import waiting_times
-from controlplane.planning.capacity.gpu_types import AloneTimes, GpuType
+from controlplane.planning.capacity.gpu_types import BatchTimes, GpuType
 from controlplane.planning.capacity.items import ItemArrays
-from controlplane.planning.capacity.largest_rate import usual_rate
+from controlplane.planning.capacity.p99_table import possible_batches, usual_rate
 from controlplane.planning.capacity.tolerance import best_batches
-from controlplane.planning.joint.queue_sharing.pairs import Side
+from controlplane.planning.joint.pairs import Side
 from controlplane.planning.judge.queues import Queues, waits
 
 WHOLE, PART = 0, -1
@@ -52,7 +51,7 @@ class Parts:
     def of(gpu_type: GpuType) -> Parts:
         """Ask the latency model about every two models at each part."""
         grid = gpu_type.percents
-        column = np.searchsorted(grid, 100.0 / np.arange(1, _MOST_PARTS + 1) + 1e-9, side="right") - 1
+        column = gpu_type.floor(100.0 / np.arange(1, _MOST_PARTS + 1) + 1e-9)
         column = np.unique(column[column >= 0])[::-1]
         count = np.floor(100.0 / grid[column] + 1e-9).astype(np.int64)
         models = len(gpu_type.models)
@@ -102,19 +101,14 @@ class Pools:
         """Whether this GPU type has a profile of the model."""
         return self.model in self.gpu_type.device.profiles
 
-    @property
-    def number(self) -> int:
-        """The model's place in the latency model."""
-        return self.gpu_type.number_of(self.model)
-
     def curve(self, stand: int) -> FloatArray:
         """Times in ms of all batches (batches,)."""
         if stand != WHOLE:
-            return self.sides[stand - 1].execution
-        whole: FloatArray = self.gpu_type.alone.execution[self.number, :, -1]
+            return self.sides[stand - 1].times.execution[:, 0]
+        whole: FloatArray = self.gpu_type.alone.execution[self.gpu_type.number_of(self.model), :, -1]
         return whole
 
-    def check(
+    def ask(
         self, slo_ms: FloatArray, rate_rps: FloatArray, servers: IntArray, stand: int
     ) -> tuple[IntArray, BoolArray]:
         """The best batch of each pool that stands there (pools,), and whether the exact queue refuses it.
@@ -124,81 +118,58 @@ class Pools:
         models, known, _ = self.gpu_type.alone.execution.shape
         curve = np.broadcast_to(self.curve(stand)[:, None], (models, known, 1))
         pools = ItemArrays.of_pools(self.gpu_type, self.model, rate_rps / servers, slo_ms, servers)
-        by_table = best_batches(AloneTimes(curve, curve), pools, self.gpu_type.rule)[0][:, 0]
-        possible = np.array([b for b in waiting_times.BATCHES if b <= known])
+        by_table = best_batches(BatchTimes(curve, curve), pools, self.gpu_type).batch[:, 0]
+        possible = possible_batches(self.gpu_type)
         if stand != WHOLE:
             possible = self.sides[stand - 1].batches
             by_table = possible[np.maximum(np.searchsorted(possible, by_table, side="right") - 1, 0)]
         in_time = np.searchsorted(self.curve(stand)[possible - 1], slo_ms, side="right") - 1
         batches = np.array([by_table, possible[np.maximum(in_time, 0)]])
-        p99 = np.array([self._p99(rate_rps * _SPARE, batch, servers, stand) for batch in batches])
+        curves = np.where(np.isfinite(self.curve(stand)), self.curve(stand), 0.0) + np.zeros((slo_ms.size, 1))
+        rate, poisson = rate_rps * _SPARE, np.ones(slo_ms.size)
+        own = servers, poisson, pools.outside_ms, pools.jitter, self.queues
+        p99 = np.array([waits(rate, curves, batch, *own).p99_ms for batch in batches])
         best = p99.argmin(axis=0)[None]
-        batch = np.take_along_axis(batches, best, axis=0)[0]
-        return batch, np.take_along_axis(p99, best, axis=0)[0] > slo_ms
+        batch, least = (np.take_along_axis(of, best, axis=0)[0] for of in (batches, p99))
+        return batch, least > slo_ms
 
-    def _p99(self, rate_rps: FloatArray, batch: IntArray, servers: IntArray, stand: int) -> FloatArray:
-        """Of pools that stand there, by the exact queue; all (pools,)."""
-        profile = self.gpu_type.device.profiles[self.model]
-        curve = self.curve(stand)
-        curves = np.where(np.isfinite(curve), curve, 0.0) + np.zeros((rate_rps.size, 1))
-        outside, jitter = (np.full(rate_rps.size, x or 0.0) for x in (profile.frontend_ms, profile.jitter))
-        poisson = np.ones(rate_rps.size)
-        return waits(rate_rps, curves, batch, servers, poisson, outside, jitter, self.queues).p99_ms
-
-    def lowered(self, slo_ms: float, servers: int, stand: int) -> Pools:
-        """With pools there that carry less at this SLO and those near: of so many servers, or any."""
+    def lowered(self, slo_ms: float, offer: Offer) -> Pools:
+        """With an offer's kind of pools carrying less at this SLO and those near."""
         trust = self.trust.copy()
         near = np.abs(np.log(self.slo_ms / slo_ms)) < _NEAR
         # How pools of all sizes differ is known of whole GPUs only.
-        sizes = slice(servers - 1, servers) if stand == WHOLE else slice(None)
-        trust[stand, near, sizes] *= 1.0 - _LESS
+        sizes = slice(offer.servers - 1, offer.servers) if offer.stand == WHOLE else slice(None)
+        trust[offer.stand, near, sizes] *= 1.0 - _LESS
         return replace(self, trust=trust)
 
-    def offers(self, hardship: float, left: Mapping[int, int]) -> PoolOffers:
-        """All pools on offer.
-
-        `hardship`: how many times neighbours' effect on a full batch a part feels. `left`: of pairs by
-        number, how many of the other side stand without this one, if that is known.
-        """
-        counts = np.arange(1, MOST_SERVERS + 1)
-        servers = np.repeat(counts, self.parts.count.size)
-        cost = (self.gpu_type.price * counts[:, None] / self.parts.count).ravel()
-        stand = np.tile(np.where(self.parts.count == 1, WHOLE, PART), counts.size)
-        if not self.served:
-            nothing = np.zeros((self.slo_ms.size, cost.size))
-            return PoolOffers(cost, nothing, servers, stand, np.zeros_like(servers), np.full(1, np.inf))
-        each = self._on_parts(hardship)
-        rate = [(each * counts[:, None] * self.trust[WHOLE][..., None]).reshape(self.slo_ms.size, -1)]
-        for n, side in enumerate(self.sides, 1):
-            times = AloneTimes(side.execution[:, None] * _SPARE, side.cycle[:, None] * _SPARE)
-            each = usual_rate(self.gpu_type, self.model, times, self.slo_ms, side.batches)
-            rate.append(each[..., 0] * counts * self.trust[n])
-            part = _LEFT_OVER if side.pair in left else 1.0
-            cost = np.append(cost, self.gpu_type.price * side.cost * part * counts)
-            servers, stand = np.append(servers, counts), np.append(stand, np.full_like(counts, n))
-        rates = np.concatenate(rate, axis=1)
-        order = np.lexsort((servers, cost))
-        stock = np.array([np.inf, *(left.get(side.pair, np.inf) for side in self.sides)])
-        source = np.zeros_like(servers)
-        return PoolOffers(cost[order], rates[:, order], servers[order], stand[order], source, stock)
-
-    def _on_parts(self, hardship: float) -> FloatArray:
+    def on_parts(self, hardship: float) -> FloatArray:
         """What a server on each of `parts` carries by the table: (SLOs, servers, parts)."""
+        if not self.served:
+            return np.zeros((self.slo_ms.size, MOST_SERVERS, self.parts.count.size))
         if hardship not in self.by_table:
-            alone = self.gpu_type.alone
-            slowed = _SPARE * (1.0 + (self.parts.slowdown[self.number] - 1.0) * hardship)
-            own = (t[self.number][:, self.parts.column] * slowed for t in (alone.execution, alone.cycle))
-            self.by_table[hardship] = usual_rate(self.gpu_type, self.model, AloneTimes(*own), self.slo_ms)
+            number = self.gpu_type.number_of(self.model)
+            slowed = _SPARE * (1.0 + (self.parts.slowdown[number] - 1.0) * hardship)
+            times = self.gpu_type.alone.of_model(number, self.parts.column).slowed(slowed)
+            self.by_table[hardship] = usual_rate(self.gpu_type, self.model, times, self.slo_ms)
         return self.by_table[hardship]
 
 
 @dataclass(frozen=True, slots=True)
-class PoolOffers:
-    """Pools that may serve a group, (offers,): `cost`, the number of `servers`, and where they `stand`.
+class Offer:
+    """A pool that may serve a group: its cost, its servers, where they stand, the number of its `Pools`."""
 
-    `rate` (SLOs, offers) is what they carry per second within each SLO, 0 for nothing. `source` numbers the
-    `Pools` that an offer comes from. `stock` (stands,): servers that may stand in one place, infinite where
-    there is no limit.
+    cost: float
+    servers: int
+    stand: int
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """All offers, (offers,), see `Offer`.
+
+    `rate` (SLOs, offers) is what they carry per second within each SLO, 0 for nothing. `stock` (stands,):
+    servers that may stand in one place, infinite where there is no limit.
     """
 
     cost: FloatArray
@@ -208,14 +179,50 @@ class PoolOffers:
     source: IntArray
     stock: FloatArray
 
-    @staticmethod
-    def of_all(several: Sequence[PoolOffers]) -> PoolOffers:
-        """Offers of several GPU types with the same SLOs. Only one may have sides."""
-        return PoolOffers(
-            np.concatenate([o.cost for o in several]),
-            np.concatenate([o.rate for o in several], axis=1),
-            np.concatenate([o.servers for o in several]),
-            np.concatenate([o.stand for o in several]),
-            np.concatenate([np.full(o.cost.size, n) for n, o in enumerate(several)]),
-            max((o.stock for o in several), key=len),
-        )
+    def at(self, number: int) -> Offer:
+        """The one with this number."""
+        servers, stand, source = (int(of[number]) for of in (self.servers, self.stand, self.source))
+        return Offer(float(self.cost[number]), servers, stand, source)
+
+
+def offers_for(pools: Sequence[Pools], hardship: float, left: Mapping[int, int]) -> Offers:
+    """All pools on offer, of GPU types with the same SLOs; only one may have sides.
+
+    `hardship`: how many times neighbours' effect on a full batch a part feels. `left`: of pairs by number,
+    how many of the other side stand without this one, if that is known.
+    """
+    each = [_offers(own, n, hardship, left) for n, own in enumerate(pools)]
+    return Offers(
+        np.concatenate([o.cost for o in each]),
+        np.concatenate([o.rate for o in each], axis=1),
+        np.concatenate([o.servers for o in each]),
+        np.concatenate([o.stand for o in each]),
+        np.concatenate([o.source for o in each]),
+        max((o.stock for o in each), key=len),
+    )
+
+
+def _offers(pools: Pools, source: int, hardship: float, left: Mapping[int, int]) -> Offers:
+    """Those of one GPU type, the cheapest first."""
+    counts, parts, price = np.arange(1, MOST_SERVERS + 1), pools.parts.count, pools.gpu_type.price
+    on_parts = pools.on_parts(hardship) * counts[:, None] * pools.trust[WHOLE][..., None]
+    rates = [on_parts.reshape(pools.slo_ms.size, -1)]
+    servers = [np.repeat(counts, parts.size)]
+    cost = [(price * counts[:, None] / parts).ravel()]
+    stand = [np.tile(np.where(parts == 1, WHOLE, PART), counts.size)]
+    for n, side in enumerate(pools.sides, 1):
+        usual = usual_rate(pools.gpu_type, pools.model, side.times.slowed(_SPARE), pools.slo_ms, side.batches)
+        rates.append(usual[..., 0] * counts * pools.trust[n])
+        servers.append(counts)
+        cost.append(price * side.cost * (_LEFT_OVER if side.pair in left else 1.0) * counts)
+        stand.append(np.full_like(counts, n))
+    all_servers, all_costs = np.concatenate(servers), np.concatenate(cost)
+    order = np.lexsort((all_servers, all_costs))
+    return Offers(
+        all_costs[order],
+        np.concatenate(rates, axis=1)[:, order],
+        all_servers[order],
+        np.concatenate(stand)[order],
+        np.full(order.size, source),
+        np.array([np.inf, *(left.get(side.pair, np.inf) for side in pools.sides)]),
+    )

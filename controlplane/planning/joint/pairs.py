@@ -6,15 +6,16 @@ program says which pairs of parts, and whole GPUs, serve all families on the few
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from controlplane.latency.protocol import FloatArray, IntArray, Slots
-from controlplane.planning.capacity import waiting_times
-from controlplane.planning.capacity.gpu_types import AloneTimes, GpuType
-from controlplane.planning.capacity.largest_rate import usual_rate
+from controlplane.planning.capacity.gpu_types import BatchTimes, GpuType
+from controlplane.planning.capacity.items import Group
+from controlplane.planning.capacity.p99_table import BATCHES, usual_rate
 
 _MOST_FAMILIES = 6
 """With more there are too many pairs to look at."""
@@ -38,38 +39,28 @@ _LEAST_USED = 0.5
 class Side:
     """One part of a GPU, beside a part that serves another family; the two have the same `pair` number.
 
-    `column` is the share's index. `execution` and `cycle` (batches,) in ms are beside the worst batch that
-    the other side may serve; `batches` are those that this one may. `cost`: its part of a GPU's price.
+    `column` is the share's index. `times` (batches, 1) are beside the worst batch that the other side may
+    serve; `batches` are those that this one may. `cost`: its part of a GPU's price.
     """
 
     pair: int
     column: int
-    execution: FloatArray
-    cycle: FloatArray
+    times: BatchTimes
     batches: IntArray
     cost: float
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """What a family asks of GPUs of one type; `slo_ms` (SLOs,)."""
+class _Half:
+    """Half of a pair: its family, the index of its share, its largest batch, its worth in whole GPUs."""
 
-    model: str
-    slo_ms: FloatArray
-    rate_rps: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two sides: their families, the indices of their shares, their largest batches, their worth in GPUs."""
-
-    family: tuple[int, int]
-    column: tuple[int, int]
-    largest: tuple[int, int]
-    worth: tuple[float, float]
+    family: int
+    column: int
+    largest: int
+    worth: float
 
 
-def pair_sides(gpu_type: GpuType, families: Sequence[Demand]) -> tuple[list[list[Side]], list[float]]:
+def pair_sides(gpu_type: GpuType, families: Sequence[Group]) -> tuple[list[list[Side]], list[float]]:
     """The sides of each family, and what serving a whole GPU's load of it costs in GPUs: at most 1.
 
     No sides where no pair pays.
@@ -84,16 +75,15 @@ def pair_sides(gpu_type: GpuType, families: Sequence[Demand]) -> tuple[list[list
     pairs = table.pairs()
     served = np.column_stack([np.eye(count), np.zeros((count, len(pairs)))])
     for n, pair in enumerate(pairs, count):
-        for family, worth in zip(pair.family, pair.worth, strict=True):
-            served[family, n] += worth
+        for half in pair:
+            served[half.family, n] += half.worth
     found = linprog(np.ones(served.shape[1]), A_ub=-served, b_ub=-table.gpus)
     if found.status != 0:
         return sides, [1.0] * count
     price = -found.ineqlin.marginals
     for number, n in enumerate(np.flatnonzero(found.x[count:] >= _LEAST_USED).tolist()):
-        for one in (0, 1):
-            family = pairs[n].family[one]
-            sides[family].append(table.side(number, pairs[n], one, float(price[family])))
+        for own, other in (pairs[n], pairs[n][::-1]):
+            sides[own.family].append(table.side(number, own, other, float(price[own.family])))
     return sides, price.tolist()
 
 
@@ -115,34 +105,31 @@ class _PairTable:
     worth: list[FloatArray]
 
     @staticmethod
-    def of(gpu_type: GpuType, families: Sequence[Demand]) -> _PairTable:
+    def of(gpu_type: GpuType, families: Sequence[Group]) -> _PairTable:
         """Ask the latency model about every two models at these shares."""
         percents, alone = gpu_type.percents, gpu_type.alone
         some = np.flatnonzero((percents >= _LEAST_PERCENT) & (percents <= 100.0 - _LEAST_PERCENT))
         columns = some[:: max(1, some.size // _MOST_SHARES)]
-        rest = np.searchsorted(percents, 100.0 - percents[columns] + 1e-9, side="right") - 1
-        model = np.array([gpu_type.number_of(f.model) for f in families])
+        rest = gpu_type.floor(100.0 - percents[columns] + 1e-9)
+        model = np.array([gpu_type.number_of(family[0].model) for family in families])
         largest = np.unique(np.minimum(_LARGEST_BATCHES, alone.execution.shape[1]))
         table = _PairTable(gpu_type, model, columns, rest, largest, np.zeros(model.size), [])
+        other, size, at = (i.ravel() for i in np.indices((model.size, largest.size, columns.size)))
         for n, family in enumerate(families):
-            slo = np.quantile(family.slo_ms, _SOME_SLOS, method="nearest")
-            own = AloneTimes(alone.execution[model[n], :, -1:], alone.cycle[model[n], :, -1:])
-            whole = usual_rate(gpu_type, family.model, own, slo)[:, _USUAL_SERVERS - 1]
-            table.gpus[n] = family.rate_rps / max(float(whole.mean()), 1e-9)
-            shape = model.size, largest.size, columns.size
-            other, size, at = (i.ravel() for i in np.indices(shape))
+            whole = _usual_rate(gpu_type, family, alone.of_model(model[n], np.array([percents.size - 1])))
+            table.gpus[n] = sum(w.rate_rps for w in family) / max(float(whole.mean()), 1e-9)
             beside = table.times(model[n], columns[at], model[other], rest[at], largest[size])
             worth = [
-                usual_rate(gpu_type, family.model, beside, slo, side_batches(most))[:, _USUAL_SERVERS - 1]
-                / np.maximum(whole, 1e-9)
+                _usual_rate(gpu_type, family, beside, side_batches(most)) / np.maximum(whole, 1e-9)
                 for most in largest.tolist()
             ]
-            table.worth.append(np.array(worth).mean(axis=1).reshape(largest.size, *shape))
+            shape = largest.size, model.size, largest.size, columns.size
+            table.worth.append(np.array(worth).mean(axis=1).reshape(shape))
         return table
 
     def times(
         self, model: int, column: IntArray, other: IntArray, rest: IntArray, batch: IntArray
-    ) -> AloneTimes:
+    ) -> BatchTimes:
         """Times of every batch (batches, n) at shares beside a full batch of others; all four are (n,)."""
         known, percents = self.gpu_type.alone.execution.shape[1], self.gpu_type.percents
         profiles = self.gpu_type.device.profiles
@@ -157,39 +144,44 @@ class _PairTable:
         possible = np.isfinite(self.gpu_type.alone.execution[model, :, -1:])
         # As `estimates.service_curves`: a batch is not faster for being larger.
         execution = np.maximum.accumulate(execution, axis=0)
-        return AloneTimes(np.where(possible, execution, np.inf), np.where(possible, cycle, np.inf))
+        return BatchTimes(np.where(possible, execution, np.inf), np.where(possible, cycle, np.inf))
 
-    def pairs(self) -> list[_Pair]:
+    def pairs(self) -> list[tuple[_Half, _Half]]:
         """For every two families and shares the largest batches that make the pair worth most."""
         found = []
-        for a in range(self.model.size):
-            for b in range(a + 1, self.model.size):
-                for s, column in enumerate(self.columns.tolist()):
-                    back = np.flatnonzero(self.columns == self.rest[s])
-                    if not back.size:
-                        continue
-                    one, other = self.worth[a][:, b, :, s], self.worth[b][:, a, :, back[0]].T
-                    i, j = np.unravel_index(int((one + other).argmax()), one.shape)
-                    if one[i, j] + other[i, j] > _WORTHWHILE:
-                        columns = column, int(self.rest[s])
-                        largest = int(self.largest[i]), int(self.largest[j])
-                        worth = float(one[i, j]), float(other[i, j])
-                        found.append(_Pair((a, b), columns, largest, worth))
+        for a, b in itertools.combinations(range(self.model.size), 2):
+            for s, column in enumerate(self.columns.tolist()):
+                back = np.flatnonzero(self.columns == self.rest[s])
+                if not back.size:
+                    continue
+                one, other = self.worth[a][:, b, :, s], self.worth[b][:, a, :, back[0]].T
+                i, j = np.unravel_index(int((one + other).argmax()), one.shape)
+                if one[i, j] + other[i, j] > _WORTHWHILE:
+                    first = _Half(a, column, int(self.largest[i]), float(one[i, j]))
+                    second = _Half(b, int(self.rest[s]), int(self.largest[j]), float(other[i, j]))
+                    found.append((first, second))
         return found
 
-    def side(self, number: int, pair: _Pair, one: int, price: float) -> Side:
+    def side(self, number: int, own: _Half, other: _Half, price: float) -> Side:
         """One side of a pair; `price` is the cost of a whole GPU's load."""
-        theirs = side_batches(pair.largest[1 - one])
-        models = self.model[list(pair.family)]
-        here, there = np.full((2, theirs.size), models[[one, 1 - one], None])
-        own, rest = np.full((2, theirs.size), np.array(pair.column)[[one, 1 - one], None])
-        beside = self.times(int(here[0]), own, there, rest, theirs)
-        execution, cycle = beside.execution.max(axis=1), beside.cycle.max(axis=1)
-        batches = side_batches(pair.largest[one])
-        batches = batches[np.isfinite(execution[batches - 1])]
-        return Side(number, pair.column[one], execution, cycle, batches, pair.worth[one] * price)
+        theirs = side_batches(other.largest)
+        model, beside = int(self.model[own.family]), int(self.model[other.family])
+        column, other_model, rest = (np.full(theirs.size, of) for of in (own.column, beside, other.column))
+        times = self.times(model, column, other_model, rest, theirs)
+        worst = BatchTimes(times.execution.max(axis=1, keepdims=True), times.cycle.max(axis=1, keepdims=True))
+        batches = side_batches(own.largest)
+        batches = batches[np.isfinite(worst.execution[batches - 1, 0])]
+        return Side(number, own.column, worst, batches, own.worth * price)
+
+
+def _usual_rate(
+    gpu_type: GpuType, family: Group, times: BatchTimes, batches: IntArray | None = None
+) -> FloatArray:
+    """What one of the usual number of servers carries within some of a family's SLOs: (SLOs, columns)."""
+    slo_ms = np.quantile([w.slo_ms for w in family], _SOME_SLOS, method="nearest")
+    return usual_rate(gpu_type, family[0].model, times, slo_ms, batches)[:, _USUAL_SERVERS - 1]
 
 
 def side_batches(largest: int) -> IntArray:
     """The batches that a side serves."""
-    return np.array([b for b in waiting_times.BATCHES if b <= largest <= _SPAN * b])
+    return np.array([b for b in BATCHES if b <= largest <= _SPAN * b])

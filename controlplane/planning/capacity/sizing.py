@@ -1,4 +1,4 @@
-"""Which items fit one GPU together, and the smallest shares that hold them.
+"""Which items fit one GPU together, the smallest shares that hold them, and such GPUs as parts of a plan.
 
 Shares start where each item holds its SLO alone and rise where neighbours slow it by more than its share
 tolerates (iGniter's Alg 2, in jumps instead of steps, and for any number of GPUs at once). A larger share
@@ -7,13 +7,17 @@ slows neighbours more, never less, so the first point where nothing rises is the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from controlplane.domain.plan import PlannedGpu
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
+from controlplane.planning.capacity.items import Item
 from controlplane.planning.capacity.tolerance import ToleranceTable
+from controlplane.planning.judge.placements import gpu_of, memory_of, partition_of
 
 _FULL = 100.0 + 1e-9
 
@@ -26,6 +30,15 @@ class Sized:
     share: IntArray
     total: FloatArray
     slowdown: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class SizedGpu:
+    """The items of one GPU by number, the index of each one's share, and the sum of the shares in percent."""
+
+    items: tuple[int, ...]
+    shares: tuple[int, ...]
+    total: float
 
 
 def padded(groups: Sequence[Sequence[int]]) -> IntArray:
@@ -54,8 +67,8 @@ def smallest_shares(table: ToleranceTable, groups: IntArray) -> Sized:
         execution, cycle = _slowdowns(table, item, at, mask)
         slowdown[live] = np.maximum(execution, cycle)
         # A share that no longer suffices rises to the first one that does; `last` + 1 where none does.
-        suffices = (table.execution_tolerance[item] >= execution[..., None]) & (
-            table.cycle_tolerance[item] >= cycle[..., None]
+        suffices = (table.tolerance.execution[item] >= execution[..., None]) & (
+            table.tolerance.cycle[item] >= cycle[..., None]
         )
         suffices &= np.arange(last + 1) >= at[..., None]
         larger = np.where(suffices.any(axis=2), suffices.argmax(axis=2), last + 1)
@@ -67,17 +80,49 @@ def smallest_shares(table: ToleranceTable, groups: IntArray) -> Sized:
     return Sized(fits, share, total, slowdown)
 
 
+def slots_of(table: ToleranceTable, item: IntArray, share: IntArray, here: BoolArray) -> Slots:
+    """Items (GPUs, slots) at these shares, by index, as the latency model is asked about them."""
+    return Slots(
+        np.where(here, table.items.model[item], 0),
+        np.where(here, table.tolerance.batch[item, share], 1).astype(np.float64),
+        np.where(here, table.gpu_type.percents[share], 100.0),
+        here,
+    )
+
+
 def _slowdowns(
     table: ToleranceTable, item: IntArray, share: IntArray, here: BoolArray
 ) -> tuple[FloatArray, FloatArray]:
     """How much neighbours slow each item's execution and cycle: (GPUs, slots), 1 where empty."""
-    alone = table.gpu_type.alone
-    model, batch = np.where(here, table.model[item], 0), np.where(here, table.batch[item, share], 1)
-    percent = np.where(here, table.gpu_type.percents[share], 100.0)
-    slowed = table.gpu_type.ask(Slots(model, batch.astype(np.float64), percent, here))
-    own = (times[model, batch - 1, share] for times in (alone.execution, alone.cycle))
+    alone, slots = table.gpu_type.alone, slots_of(table, item, share, here)
+    batch = slots.batch.astype(np.int64)
+    own = (times[slots.model, batch - 1, share] for times in (alone.execution, alone.cycle))
     # Rounding may not raise a share.
     execution, cycle = (
-        np.where(here, now / before * (1.0 - 1e-9), 1.0) for now, before in zip(slowed, own, strict=True)
+        np.where(here, now / before * (1.0 - 1e-9), 1.0)
+        for now, before in zip(table.gpu_type.ask(slots), own, strict=True)
     )
     return execution, cycle
+
+
+def planned_gpus(
+    gpus: Mapping[str, Sequence[SizedGpu]], items: Sequence[Item], tables: Mapping[str, ToleranceTable]
+) -> tuple[PlannedGpu, ...]:
+    """GPUs of all types, in order, as the values of a plan; servers of a pool are numbered."""
+    number = Counter[int]()
+    found = []
+    for name, sized in gpus.items():
+        table, device = tables[name], tables[name].gpu_type.device
+        for n, gpu in enumerate(sized):
+            partitions = []
+            for i, share in sorted(zip(gpu.items, gpu.shares, strict=True), key=lambda p: (-p[1], p[0])):
+                item = items[i]
+                number[id(item)] += 1
+                suffix = f"-{number[id(item)]}" if item.servers > 1 else ""
+                percent, batch = float(table.gpu_type.percents[share]), int(table.tolerance.batch[i, share])
+                memory_mb, part = memory_of(item.workloads[0], device), 1.0 / item.servers
+                partitions.append(
+                    partition_of(item.name + suffix, item.workloads, percent, batch, memory_mb, part)
+                )
+            found.append(gpu_of(n, device, partitions))
+    return tuple(found)

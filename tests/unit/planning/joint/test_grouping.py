@@ -11,7 +11,7 @@ from planning import planned, workload
 
 from controlplane.domain.plan import MOST_SERVERS, Plan, Rule
 from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy, ShadowWish, Workload
-from controlplane.planning.capacity.families import families
+from controlplane.planning.capacity.items import families
 from controlplane.planning.explain.explain import explain
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.replan.differences import Change, changes, moves

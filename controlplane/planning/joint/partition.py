@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
-from controlplane.planning.joint.queue_sharing.pool_offers import PoolOffers
+from controlplane.planning.joint.offers import Offer, Offers
 
 _OFFERS_TRIED = 8
 """For each group, the most promising."""
@@ -35,13 +35,13 @@ _AS_FACTORS: FloatArray = _SUBSETS.astype(np.float64)
 
 @dataclass(frozen=True, slots=True)
 class OfferedGroup:
-    """A group: its members as places in the family, rising, and the number of its offer, None for none."""
+    """A group: its members as places in the family, rising, and what serves it, None for nothing."""
 
     members: tuple[int, ...]
-    offer: int | None
+    offer: Offer | None
 
 
-def partition_family(rates: FloatArray, offers: PoolOffers, most_together: int) -> list[OfferedGroup]:
+def cheapest_partition(rates: FloatArray, offers: Offers, most_together: int) -> list[OfferedGroup]:
     """The cheapest partition found; `rates` (places,) in order of the SLO, with a row of `offers` each.
 
     A group has at most `most_together` members.
@@ -81,11 +81,11 @@ class _Partial:
         """Whether every place is in a group."""
         return not self.skipped and self.tail == places
 
-    def with_group(self, members: list[int], offer: int | None, cost: float, rest: float) -> _Partial:
-        """With one more group for `cost`, after which all others likely cost `rest`."""
+    def with_group(self, members: list[int], offer: Offer | None, rest: float) -> _Partial:
+        """With one more group, after which all others likely cost `rest`."""
         tail, grouped = max(self.tail, members[-1] + 1), set(members)
         skipped = tuple(p for p in (*self.skipped, *range(self.tail, tail)) if p not in grouped)
-        spent = self.spent + cost
+        spent = self.spent + (_HOPELESS if offer is None else offer.cost)
         groups = (*self.groups, OfferedGroup(tuple(members), offer))
         return _Partial(spent + rest, spent, skipped, tail, groups)
 
@@ -99,14 +99,14 @@ class _Family:
     """
 
     rates: FloatArray
-    offers: PoolOffers
+    offers: Offers
     most_together: int
     edges: FloatArray
     cost: FloatArray
     most: FloatArray
 
     @staticmethod
-    def of(rates: FloatArray, offers: PoolOffers, most_together: int) -> _Family:
+    def of(rates: FloatArray, offers: Offers, most_together: int) -> _Family:
         """Costs are calculated from the end to the beginning."""
         edges = np.concatenate([[0.0], np.cumsum(rates)])
         count = rates.size
@@ -137,13 +137,13 @@ class _Family:
         likely[offers.rate[first] < rates[first] - _ROUNDING] = np.inf
         likely[offers.servers > self._stock_left(now)[offers.stand]] = np.inf
         found: list[_Partial] = []
-        for offer in np.argsort(likely, kind="stable")[:_OFFERS_TRIED].tolist():
-            if not np.isfinite(likely[offer]):
+        for number in np.argsort(likely, kind="stable")[:_OFFERS_TRIED].tolist():
+            if not np.isfinite(likely[number]):
                 break
-            rate, cost = float(offers.rate[first, offer]) + _ROUNDING, float(offers.cost[offer])
+            rate, offer = float(offers.rate[first, number]) + _ROUNDING, offers.at(number)
             fit = min(int(np.searchsorted(load, rate, side="right")), most)
             if fit == place.size and until == count:
-                found.append(now.with_group(place.tolist(), offer, cost, 0.0))
+                found.append(now.with_group(place.tolist(), offer, 0.0))
                 continue
             kept = max(1, fit - _GIVEN_BACK)
             some = place[kept : kept + _WINDOW]
@@ -156,10 +156,10 @@ class _Family:
             best = int(worth.argmin())
             if np.isfinite(worth[best]):
                 members = [*place[:kept].tolist(), *some[_SUBSETS[best, : some.size]].tolist()]
-                found.append(now.with_group(members, offer, cost, float(worth[best])))
+                found.append(now.with_group(members, offer, float(worth[best])))
         if not found:
             rest_cost = float(self.cost_of_rest(left - rates[first]))
-            found.append(now.with_group([first], None, _HOPELESS, rest_cost))
+            found.append(now.with_group([first], None, rest_cost))
         return found
 
     def _stock_left(self, now: _Partial) -> FloatArray:
@@ -167,7 +167,7 @@ class _Family:
         left = np.append(self.offers.stock, np.inf)
         for group in now.groups:
             if group.offer is not None:
-                left[self.offers.stand[group.offer]] -= self.offers.servers[group.offer]
+                left[group.offer.stand] -= group.offer.servers
         return left
 
     def _strictness_cost(self, begins: IntArray, rest: FloatArray) -> FloatArray:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import make_p99_table
 import numpy as np
 import planning
 import pytest
@@ -9,15 +10,38 @@ from controlplane.domain.plan import MOST_SERVERS, Rule
 from controlplane.files import catalogue
 from controlplane.latency import queueing, registry
 from controlplane.latency.protocol import FloatArray
-from controlplane.planning.capacity import waiting_times
+from controlplane.planning.capacity import p99_table
 from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
-from controlplane.planning.capacity.largest_rate import largest_loads
+from controlplane.planning.capacity.items import ItemArrays
 from controlplane.planning.capacity.lower_bound import bound_rate
 from controlplane.planning.protocol import Device
 
 pytestmark = pytest.mark.unit
 
-LOADS = np.array(waiting_times.LOADS)
+LOADS = np.array(p99_table.LOADS)
+
+
+@pytest.mark.parametrize(
+    ("servers", "batch", "shape"), [(1, 1, 0.0), (1, 6, 0.5), (1, 16, 1.0), (2, 4, 0.2), (8, 4, 0.2)]
+)
+def test_the_table_is_what_the_queue_says(servers: int, batch: int, shape: float) -> None:
+    pool, at = p99_table.POOL_SIZES.index(servers), p99_table.SHAPES.index(shape)
+    row = p99_table.table()[pool, p99_table.BATCHES.index(batch), at]
+    np.testing.assert_allclose(row, make_p99_table.row(servers, batch, shape), rtol=2e-3)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 8])
+def test_a_tolerated_slowdown_just_holds(batch: int) -> None:
+    full, first = np.array([12.0, 9.0]), np.array([5.0 if batch > 1 else 12.0, 4.0 if batch > 1 else 9.0])
+    rate = 0.7 * 1000.0 * batch / 12.0
+    index, none = np.array([p99_table.BATCHES.index(batch)]), np.zeros(1)
+    one = ItemArrays(
+        np.array([0]), np.array([rate]), np.array([40.0]), none, np.array([1]), none, np.array([False])
+    )
+    found = p99_table.tolerated_slowdown(one, full[None], first[None], index)
+    for at in range(2):
+        curve = np.linspace(first[at], full[at], batch) * found[0, at]
+        assert queueing.solve(rate, curve, batch).p99_ms[0] == pytest.approx(40.0, rel=0.03)
 
 
 def most_of(gpu_type: GpuType, model: int, slo_ms: float) -> FloatArray:
@@ -56,7 +80,7 @@ def test_nor_where_times_bend_away_from_a_line() -> None:
 
 def load_within(slo: float, waits: FloatArray) -> float:
     """The load that is borne where the table says these waits, in full batches' times."""
-    return float(largest_loads(np.array(slo), waits))
+    return float(p99_table.largest_loads(np.array(slo), waits))
 
 
 @pytest.mark.parametrize("load", [0.02, 0.3, 0.5, 0.86, 0.958, 0.98])
