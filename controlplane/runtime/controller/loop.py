@@ -27,9 +27,9 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.monitor.host import GatewayHost
+from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
-from controlplane.runtime.controller.following.follower import Follower
 from controlplane.runtime.controller.gateway_watch import GatewayWatch
 from controlplane.runtime.controller.observer import SUSPICIOUS, Observer, Requests
 from controlplane.runtime.controller.workers import Workers
@@ -56,13 +56,13 @@ class Controller:
         requests: Requests,
         actor: Actor,
         limits: GuardLimits,
-        follower: Follower | None = None,
+        autoscaler: Autoscaler | None = None,
     ) -> None:
         self._fleet = fleet
         self._requests = requests
         self._actor = actor
         self._limits = limits
-        self.follower = follower
+        self.autoscaler = autoscaler
         places = GatewayPaths.of(fleet.files.gateway)
         self._host = GatewayHost(lambda: processes.find(places, processes.HAPROXY))
         self._workers, self._observer = self._new_workers()
@@ -90,8 +90,8 @@ class Controller:
             try:
                 self.step()
                 self._busy_since_s = None
-                if self.follower is not None:
-                    self.follower.step(self._requests.heard_since_s)
+                if self.autoscaler is not None:
+                    self.autoscaler.step(self._requests.heard_since_s)
             except (OSError, TrisectError) as error:
                 # The engine, the gateway or the disk fails now; traffic does not need this loop. The state
                 # is kept, and the decision is made again until it can be carried out.
@@ -133,8 +133,8 @@ class Controller:
         if adopted is None:
             return
         seen = self._observer.look(adopted.state)
-        if self.follower is not None:
-            self.follower.hear(seen.answers)
+        if self.autoscaler is not None:
+            self.autoscaler.hear(seen.answers)
         gateway = self.gateway.trouble or self._standstill(seen)
         self._report_troubles({**self._observer.troubles, "gateway": gateway})
         self._workers.retry(seen.now_s)
@@ -157,8 +157,8 @@ class Controller:
 
     def close(self) -> None:
         """End the threads. The next controller finds servers that are being started by their labels."""
-        if self.follower is not None:
-            self.follower.close()
+        if self.autoscaler is not None:
+            self.autoscaler.close()
         self._observer.close()
         self._workers.close(wait=False)
         self._actor.close(self.state if self._fleet.files.exists() else None, self._workers)

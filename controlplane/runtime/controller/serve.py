@@ -10,11 +10,11 @@ from typing import Protocol
 
 from controlplane.control.guard.state import Limits
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller.actor import Notice
 from controlplane.runtime.controller.drift import DriftWatch
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.exporter import Meters, serve
-from controlplane.runtime.controller.following.follower import Follower
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.controller.observer import Requests
 from controlplane.runtime.controller.plan_only import Announcer
@@ -72,8 +72,8 @@ def guard(
             history.write(event)
             both(event)
         actor = Announcer(fleet, both) if plan_only else Executor(fleet, history, both)
-        follower = None if once else Follower(fleet, actor.note, plan_only=plan_only)
-        controller = Controller(fleet, log, actor, Limits(), follower)
+        autoscaler = None if once else Autoscaler(fleet, actor.note, plan_only=plan_only)
+        controller = Controller(fleet, log, actor, Limits(), autoscaler)
         exporters = [serve(controller, meters, (host, port))] if port else []
         try:
             if not (once or plan_only):
