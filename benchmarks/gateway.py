@@ -27,7 +27,7 @@ import tritonclient.http as th
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
-from controlplane.monitor.telemetry import GatewayTelemetry
+from controlplane.monitor.client import GatewayTelemetry
 
 LARGE = 100 * 2**18
 

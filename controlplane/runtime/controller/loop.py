@@ -35,7 +35,6 @@ from controlplane.runtime.controller.observer import SUSPICIOUS, Observer, Reque
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import named
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event
 
 _TICK_S = 0.2
 _SUSPICIOUS_TICK_S = 0.05
@@ -143,7 +142,7 @@ class Controller:
                 f"the controller did not run for {missed:.1f} s: requests that were slow in that time do not "
                 "count against a server"
             )
-            self._event("warning", "controller", self._fleet.name, reason)
+            self._actor.event("warning", "controller", self._fleet.name, reason)
         # Kept even if the decision fails: an alarm must not have to build up again.
         adopted.state = attention.observe(adopted.state, seen)
         state, effects = decisions.decide(adopted.state, seen)
@@ -185,14 +184,14 @@ class Controller:
         self._failures_s = {known: at for known, at in self._failures_s.items() if now - at < repeat_s}
         if reason not in self._failures_s:
             self._failures_s[reason] = now
-            self._event("warning", "controller", self._fleet.name, reason)
+            self._actor.event("warning", "controller", self._fleet.name, reason)
 
     def _report_troubles(self, troubles: Mapping[str, str]) -> None:
         """Report once when the engine or the monitor stops answering, and when it answers again."""
         for part, trouble in troubles.items():
             if bool(trouble) != bool(self._troubles.get(part)):
                 level, reason = ("warning", trouble) if trouble else ("info", f"the {part} answers again")
-                self._event(level, part, self._fleet.name, reason)
+                self._actor.event(level, part, self._fleet.name, reason)
         self._troubles = troubles
 
     def _standstill(self, seen: FleetSeen) -> str:
@@ -265,7 +264,4 @@ class Controller:
         self._actor.stop_surplus(found.surplus, found.state, self._workers)
 
     def _report_failed_work(self, subject: str, reason: str) -> None:
-        self._event("warning", "failed", subject, reason)
-
-    def _event(self, level: str, kind: str, subject: str, reason: str) -> None:
-        self._actor.note(Event(self._fleet.clock.wall(), level, kind, subject, reason))
+        self._actor.event("warning", "failed", subject, reason)
