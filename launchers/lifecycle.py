@@ -21,8 +21,8 @@ from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState
 from controlplane.ports import Watch
+from launchers.cpu_quota.mechanism import core_of
 from launchers.gpu import gpus, mps
-from launchers.host.cores import core_of
 from launchers.triton import labels, program, readiness
 from launchers.triton.program import ServerPorts
 from launchers.watch import LauncherWatch, ServerWatcher

@@ -25,14 +25,14 @@ from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState,
 from controlplane.ports import Capability
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.cpu_quota.counters import QuotaCounters
+from launchers.cpu_quota.mechanism import pinned
 from launchers.gpu import gpus, mps
 from launchers.host import process_table, shared_memory
-from launchers.host.cores import pinned
 from launchers.host.process_table import Member, ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
-from launchers.host.unread import await_read
 from launchers.lifecycle import HostLifecycle, HostPlace, Progress
 from launchers.triton import labels, program, readiness
+from launchers.triton.readiness import await_read
 
 _KEPT_LOGS = 100
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

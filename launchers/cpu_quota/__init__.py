@@ -1,9 +1,8 @@
 """Mechanisms that limit a server to a percentage of one core, best first, behind one protocol.
 
-mechanism      the protocol, and the quota of a percentage
-cgroup         a group of cgroups for each server
-systemd_scope  a scope of the user's systemd
-duty_cycle     models stopped for a part of every period, by `stopper`, a program of its own
+mechanism      cores as devices, the quota of a percentage, the interface of mechanisms
+cgroup         a cgroup for each server
+unprivileged   a scope of the user's systemd; models stopped for a part of every period (`stopper`)
 counters       what the kernel counts of a process's groups
 """
 
@@ -12,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launchers.cpu_quota.cgroup import V1, V2, Cgroup
-from launchers.cpu_quota.duty_cycle import DutyCycle
 from launchers.cpu_quota.mechanism import Group, Mechanism
-from launchers.cpu_quota.systemd_scope import SystemdScope
+from launchers.cpu_quota.unprivileged import DutyCycle, SystemdScope
 
 __all__ = ["CHAIN", "Group", "Mechanism", "first_that_holds"]
 

@@ -22,15 +22,14 @@ from launchers.cpu_quota.counters import QuotaCounters, memory_kills
 from launchers.cpu_quota.mechanism import bandwidth
 from launchers.docker import containers, engine
 from launchers.docker.containers import ContainerOptions
-from launchers.docker.engine import ANSWER_S, Say, have_image, local
-from launchers.docker.events import ContainerWatcher
+from launchers.docker.engine import ANSWER_S, ContainerWatcher, Say, have_image, local
 from launchers.gpu import gpus, mps
 from launchers.host import process_table, shared_memory
 from launchers.host.process_table import ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
-from launchers.host.unread import await_read
 from launchers.lifecycle import HostLifecycle, HostPlace, Progress
 from launchers.triton import labels, readiness
+from launchers.triton.readiness import await_read
 from launchers.watch import ServerWatcher
 
 QUOTA = "docker-cpu-quota"

@@ -87,7 +87,7 @@ def _may(api: ClusterApi, rule: Rule, verb: str) -> bool:
 
 
 def _nodes(api: ClusterApi) -> _Line:
-    found = api.find_global(Node)
+    found = api.find(Node)
     cores = sum(map(devices.cores, found))
     gpus = len(devices.sliced_gpus(api))
     detail = f"{len(found)} nodes with {cores} cores, {gpus} GPUs in ResourceSlices"

@@ -12,9 +12,10 @@ from controlplane.domain.device import CPU_DEVICE, HeldDevice
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import ServerSpec
 from launchers.gpu.gpus import check_shares, is_gpu
-from launchers.kubernetes import ends, names
+from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, Gone
 from launchers.kubernetes.pod import DRIVER, GPU_TAINT, Placement, by_claim, by_daemon, shared_claim
+from launchers.kubernetes.pods import PodState
 
 _CORE = re.compile(r"cpu-(\d+)")
 
@@ -59,9 +60,9 @@ def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> Placement:
     Raises InputError for a device that the cluster does not have, or whose active shares exceed 100 %.
     """
     device = NodeDevice.parse(spec.device)
-    node = api.get_global(Node, device.node)
+    node = api.get(Node, device.node)
     if node is None:
-        known = ", ".join(sorted(names.object_of(one) for one in api.find_global(Node))) or "none"
+        known = ", ".join(sorted(names.object_of(one) for one in api.find(Node))) or "none"
         raise InputError(f"the cluster has no node {device.node!r}; it has: {known}", field="device")
     hostname = dict(_labels(node)).get(_HOSTNAME, device.node)
     if not device.gpu:
@@ -80,7 +81,7 @@ def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> Placement:
 
 def inventory(api: ClusterApi) -> tuple[HeldDevice, ...]:
     """Return the devices of all nodes that take pods: each node's cores, then all GPUs."""
-    found = sorted(filter(_takes_pods, api.find_global(Node)), key=names.object_of)
+    found = sorted(filter(_takes_pods, api.find(Node)), key=names.object_of)
     of_nodes = {names.object_of(node): node for node in found}
     cpus = [
         HeldDevice(CPU_DEVICE, f"{name}/{CPU_DEVICE}-{core}", name, _labels(node))
@@ -120,7 +121,7 @@ def cores(node: Node) -> int:
 def sliced_gpus(api: ClusterApi) -> list[tuple[str, NodeDevice]]:
     """Return product and device of each GPU in ResourceSlices; none without dynamic allocation."""
     try:
-        slices = api.find_global(ResourceSlice)
+        slices = api.find(ResourceSlice)
     except Gone:
         return []  # a cluster before 1.34
     found = []
@@ -138,4 +139,5 @@ def sliced_gpus(api: ClusterApi) -> list[tuple[str, NodeDevice]]:
 def _specs(api: ClusterApi) -> list[ServerSpec]:
     """Return our servers in the namespace, of any fleet."""
     selector = {names.MANAGED_BY: names.MANAGER, names.COMPONENT: "server"}
-    return [ends.server_of(one).spec for one in api.find(Pod, selector) if ends.is_ours(one)]
+    found = map(PodState, api.find(Pod, selector))
+    return [one.server.spec for one in found if one.is_ours]

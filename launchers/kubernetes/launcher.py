@@ -17,13 +17,13 @@ from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability
-from launchers.kubernetes import devices, ends, files, names
+from launchers.kubernetes import devices, files, names
 from launchers.kubernetes.api import ClusterApi, ClusterPlace, Conflict
 from launchers.kubernetes.capabilities import capabilities
 from launchers.kubernetes.devices import NodeDevice
-from launchers.kubernetes.events import PodWatcher
 from launchers.kubernetes.options import PodOptions
 from launchers.kubernetes.pod import PORTS, PRE_STOP_S, Placement, cpu_quantity, cpu_resources, pod
+from launchers.kubernetes.pods import PodState, PodWatcher, way_out
 from launchers.lifecycle import Lifecycle, Progress
 from launchers.triton import readiness
 from launchers.triton.program import ServerPorts
@@ -67,7 +67,7 @@ class KubernetesLauncher(Lifecycle[None, Placement]):
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Return the fleet's pods; one that does not run, or is being deleted, counts as exited."""
-        found = (ends.server_of(one) for one in self._pods(fleet))
+        found = (one.server for one in self._pods(fleet))
         return tuple(sorted(found, key=lambda server: server.name))
 
     def stop(self, server: Server, *, drain_s: float) -> None:
@@ -92,8 +92,8 @@ class KubernetesLauncher(Lifecycle[None, Placement]):
         starting = self._starting.names()
         left = []
         for pod_ in self._pods(fleet):
-            server = ends.server_of(pod_)
-            if server.state is ServerState.EXITED and server.name not in starting and ends.end(pod_):
+            server = pod_.server
+            if server.state is ServerState.EXITED and server.name not in starting and pod_.end:
                 self._remove(server.spec, server.id, 0.0)
                 removed.append(f"pod {server.name}")
             else:
@@ -119,17 +119,17 @@ class KubernetesLauncher(Lifecycle[None, Placement]):
 
     def _find(self, connection: None, spec: ServerSpec) -> Server | None:
         one = self._pod(spec)
-        if one is None or ends.end(one) is not None:
+        if one is None or one.end is not None:
             return None
-        found = ends.server_of(one)
-        return found if ends.is_ready(one) else replace(found, host="")
+        found = one.server
+        return found if one.is_ready else replace(found, host="")
 
     def _clear(self, connection: None, spec: ServerSpec, deadline: float) -> None:
         one = self._pod(spec)
-        if one is None or ends.end(one) is None:
+        if one is None or one.end is None:
             return
-        if not (ends.is_leaving(one) and self._is_gone(spec, ends.uid(one), deadline)):
-            self._remove(spec, ends.uid(one), 0.0)
+        if not (one.is_leaving and self._is_gone(spec, one.uid, deadline)):
+            self._remove(spec, one.uid, 0.0)
 
     def _place(self, spec: ServerSpec, *, start: bool) -> Placement:
         return devices.placement(self._api(), spec, make=start)
@@ -143,28 +143,28 @@ class KubernetesLauncher(Lifecycle[None, Placement]):
             self._api().create(files.config_map(spec, rendered))
         self._api().apply(files.disruption_budget(spec))
         try:
-            return replace(server, id=ends.uid(self._api().create(wanted)))
+            return replace(server, id=PodState(self._api().create(wanted)).uid)
         except Conflict:
             return None
 
     def _progress(self, connection: None, server: Server) -> Progress:
         one, now_s = self._pod(server.spec), time.monotonic()
-        if one is None or ends.uid(one) != server.id:
+        if one is None or one.uid != server.id:
             raise EngineError(f"{server.name}: another program deleted its pod while it started")
         # The status alone is late: a container that was killed counts as ready for a second or two.
-        if ends.is_ready(one) and readiness.is_ready(found := ends.server_of(one)):
+        if one.is_ready and readiness.is_ready(found := one.server):
             return Progress(found)
-        refusal = ends.unplaced(one)
+        refusal = one.unplaced
         if refusal is None:
             self._refused_s.pop(server.id, None)
         elif now_s - self._refused_s.setdefault(server.id, now_s) > _UNPLACED_S:
-            raise EngineError(f"{server.name}: {refusal}{ends.way_out(refusal)}")
-        waits_for = ends.waits_for(one) or _silent(one) or "its models are loading"
-        return Progress(ended=ends.obstacle(one), waits_for=waits_for)
+            raise EngineError(f"{server.name}: {refusal}{way_out(refusal)}")
+        waits_for = one.waits_for or _silent(one) or "its models are loading"
+        return Progress(ended=one.obstacle, waits_for=waits_for)
 
     def _log(self, connection: None, server: Server) -> str:
         one = self._pod(server.spec)
-        return "" if one is None else self._api().log(names.object_of(one), previous=ends.restarts(one) > 0)
+        return "" if one is None else self._api().log(one.name, previous=one.restarts > 0)
 
     def _discard(self, connection: None, server: Server) -> None:
         self._refused_s.pop(server.id, None)
@@ -184,7 +184,7 @@ class KubernetesLauncher(Lifecycle[None, Placement]):
         A pod that is deleted meanwhile takes its limit with it: no kubelet resizes a pod that it ends.
         """
         one = self._pod(server.spec)
-        if one is None or ends.uid(one) != server.id:
+        if one is None or one.uid != server.id:
             raise EngineError(f"{server.name} does not run")
         share = cpu_resources(replace(server.spec, percent=percent, memory_mb=None, memory_limit_mb=None))
         container = {"name": names.CONTAINER, "resources": share.to_dict()}
@@ -205,24 +205,23 @@ class KubernetesLauncher(Lifecycle[None, Placement]):
                 self._opened = ClusterApi(self._cluster)
             return self._opened
 
-    def _pods(self, fleet: str) -> list[Pod]:
-        found = self._api().find(Pod, names.fleet_labels(fleet))
-        return [one for one in found if ends.is_ours(one)]
+    def _pods(self, fleet: str) -> list[PodState]:
+        found = map(PodState, self._api().find(Pod, names.fleet_labels(fleet)))
+        return [one for one in found if one.is_ours]
 
-    def _pod(self, spec: ServerSpec) -> Pod | None:
+    def _pod(self, spec: ServerSpec) -> PodState | None:
         """Return the pod of that name. Raises EngineError where it is none of ours."""
-        one = self._api().get(Pod, names.server_object(spec))
-        if one is not None and not (ends.is_ours(one) and ends.server_of(one).name == spec.name):
-            raise EngineError(
-                f"a pod that is none of ours is called {names.server_object(spec)}: delete or rename it"
-            )
+        found = self._api().get(Pod, names.server_object(spec))
+        one = None if found is None else PodState(found)
+        if one is not None and not (one.is_ours and one.server.name == spec.name):
+            raise EngineError(f"a pod that is none of ours is called {one.name}: delete or rename it")
         return one
 
     def _resize_left(self, server: Server, limit: str) -> str | None:
         one = self._pod(server.spec)
-        if one is None or ends.uid(one) != server.id or ends.is_leaving(one):
+        if one is None or one.uid != server.id or one.is_leaving:
             return None
-        return ends.resize_left(one, limit)
+        return one.resize_left(limit)
 
     def _remove(self, spec: ServerSpec, uid: str, drain_s: float) -> None:
         """Delete the pod with this uid, and what belonged to it. Raises EngineError where it stays."""
@@ -240,7 +239,7 @@ class KubernetesLauncher(Lifecycle[None, Placement]):
         """Wait until the pod with this uid is gone; False where it is still there at the deadline."""
         while True:
             one = self._api().get(Pod, names.server_object(spec))
-            if one is None or ends.uid(one) != uid:
+            if one is None or PodState(one).uid != uid:
                 return True
             if time.monotonic() > deadline:
                 return False
@@ -255,10 +254,8 @@ class KubernetesLauncher(Lifecycle[None, Placement]):
             self._api().delete(PodDisruptionBudget, names.partition_object(spec))
 
 
-def _silent(one: Pod) -> str | None:
+def _silent(one: PodState) -> str | None:
     """Return why a pod that the kubelet calls ready is of no use here; None for one that is not ready."""
-    if not ends.is_ready(one):
+    if not one.is_ready:
         return None
-    return (
-        f"its kubelet reaches it at {ends.server_of(one).host}, this host does not: route the pods' network"
-    )
+    return f"its kubelet reaches it at {one.server.host}, this host does not: route the pods' network"

@@ -1,9 +1,12 @@
-"""Whether a Triton is up, by its own answers, and what its log says of a failed start."""
+"""Whether a Triton is up and reads, and what its log says of a failed start."""
 
 from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Set
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -78,3 +81,30 @@ def _unescape(said: str) -> str:
     """Return an entry's text without the Python frames below its first line."""
     lines = said.replace("\\n", "\n").split("\n\nAt:")[0].split("\n")
     return " ".join(line.strip() for line in lines if line.strip())
+
+
+def unread(pid: int, ports: Set[int], proc: Path = Path("/proc")) -> int:
+    """Return the bytes that wait at these local TCP ports, and the connections; 0 where `pid` is gone."""
+    found = 0
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (proc / str(pid) / "net" / table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            local, _, _, queues = line.split()[1:5]
+            if int(local.rpartition(":")[2], 16) in ports:
+                found += int(queues.partition(":")[2], 16)
+    return found
+
+
+def await_read(server: Server, pid: int, ports: Set[int], seconds: float) -> None:
+    """Wait until a server that runs again has read what arrived while it was stopped.
+
+    Once it is to end, it would refuse that. `pid` is its Triton's, `ports` are those on which that listens.
+    """
+    deadline = time.monotonic() + seconds
+    while unread(pid, ports) and time.monotonic() < deadline:
+        time.sleep(0.005)  # the kernel has no event for it
+    # What was read last is handed on before this answer.
+    is_ready(server, answer_s=max(deadline - time.monotonic(), 0.1))

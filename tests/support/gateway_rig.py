@@ -27,7 +27,7 @@ from host_ports import free_ports
 
 from controlplane.domain.fleet import Backend, Endpoints, Protection
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.render.alias import alias_config
+from controlplane.render.repository import alias_config
 from controlplane.render.source import read_source
 from launchers.triton.readiness import failed_by_chance
 

@@ -433,6 +433,7 @@ class _Turn:
             standby=watch.active if lent else None,
             down=False,
             answered_s=now,
+            worked_s=now,
             settled_s=now + self.state.limits.settle_s,
             in_flight=0,
             failed_in_a_row=0,
@@ -450,7 +451,7 @@ class _Turn:
             patience_s = signals.drain_s(watch, self.state.limits)
             return DrainAndStop(watch.active.server, _ENDINGS[cause], patience_s)
         patience_s = signals.overdue_s(watch, self.state.limits)
-        silent_s = self.seen.now_s - watch.answered_s
+        silent_s = self.seen.now_s - watch.worked_s
         return DrainAndStop(watch.active.server, _ENDINGS[cause], patience_s, silent_s)
 
     def _end_standby(self, watch: Watch, standby: PlacedServer) -> None:

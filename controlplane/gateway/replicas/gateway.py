@@ -18,9 +18,8 @@ from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Routes
 from controlplane.domain.order import Order
 from controlplane.files.waiting import wait_until
-from controlplane.gateway.replicas import wire
-from controlplane.gateway.replicas.client import NotNewer, ReplicaClient
-from controlplane.gateway.replicas.wire import Table
+from controlplane.gateway.replicas import control_port
+from controlplane.gateway.replicas.control_port import NotNewer, ReplicaClient, Table
 
 Addresses = Callable[[], Sequence[str]]
 """Returns the control ports (`host:port`) of all replicas, ready or not. Never waits."""
@@ -122,9 +121,9 @@ class ReplicatedGateway:
         """Return the generation after this one. Raises GatewayError where a later leader has committed."""
         if self._term is None:
             return generation + 1
-        if generation >> wire.TERM_BITS > self._term:
+        if generation >> control_port.TERM_BITS > self._term:
             raise GatewayError("a controller of a later term has committed routes: this one no longer leads")
-        return max(generation, self._term << wire.TERM_BITS) + 1
+        return max(generation, self._term << control_port.TERM_BITS) + 1
 
     def _put(self, clients: Sequence[ReplicaClient], table: Table) -> tuple[int, list[GatewayError]]:
         results = self._each(clients, lambda client: client.put(table))

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.resources.core_v1 import Pod
+from lightkube.types import PatchType
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.wanted import FleetReport, WantedFleet
@@ -80,13 +81,13 @@ class FleetObject:
         }
         if report.applied:
             status |= {"plan": report.plan, "partitions": report.partitions, "devices": report.devices}
-        self._api.merge(FLEET.Status, self._fleet, {"status": status})
+        self._api.patch(FLEET.Status, self._fleet, {"status": status}, PatchType.MERGE)
 
     def _finalize(self, finalizers: list[str]) -> None:
         # With the version that was read: another program's finalizer is not lost.
         version = self._metadata.get("resourceVersion")
         change = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
-        self._api.merge(FLEET, self._fleet, change)
+        self._api.patch(FLEET, self._fleet, change, PatchType.MERGE)
 
 
 class FleetOrders:

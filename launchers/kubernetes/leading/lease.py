@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 
 from lightkube.models.coordination_v1 import LeaseSpec
 from lightkube.models.meta_v1 import ObjectMeta
@@ -62,30 +61,15 @@ class Known:
         return replace(self, since_s=now_s)
 
 
-class Move(Enum):
-    """What a candidate does now."""
-
-    WAIT = auto()
-    MAKE = auto()
-    TAKE = auto()
-
-
-def move(known: Known, identity: str, now_s: float) -> Move:
-    """Return what a candidate does: make a Lease that is not there, take a free or expired one, or wait.
+def may_take(known: Known, identity: str, now_s: float) -> bool:
+    """Return whether a candidate makes a Lease that is not there, or takes a free or expired one.
 
     Its own name in the Lease is that of a process that has ended, so it need not wait.
     """
     record = known.record
-    if record is None:
-        return Move.MAKE
-    if record.holder in ("", identity) or now_s - known.since_s >= record.duration_s:
-        return Move.TAKE
-    return Move.WAIT
-
-
-def next_term(record: Record | None) -> int:
-    """Return the term of the next holder."""
-    return 1 if record is None else record.term + 1
+    if record is None or record.holder in ("", identity):
+        return True
+    return now_s - known.since_s >= record.duration_s
 
 
 Say = Callable[[str], None]
@@ -143,10 +127,9 @@ class Leadership:
 
     def _try(self, known: Known) -> bool:
         """Make or take the Lease where it may be; False where another candidate was faster."""
-        chosen = move(known, self._identity, time.monotonic())
-        if chosen is Move.WAIT:
+        if not may_take(known, self._identity, time.monotonic()):
             return False
-        term = next_term(known.record)
+        term = 1 if known.record is None else known.record.term + 1
         try:
             self._write(self._identity, term)
         except Conflict:

@@ -30,10 +30,10 @@ from controlplane.domain.observation import Health, News
 from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
-from launchers.host.unread import unread
 from launchers.lifecycle import HostPlace
 from launchers.triton import program
 from launchers.triton.program import ServerPorts
+from launchers.triton.readiness import unread
 
 pytestmark = pytest.mark.docker
 

@@ -20,7 +20,7 @@ from service import service
 
 from controlplane.domain.fleet import Endpoints, Route
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.replicas import wire
+from controlplane.gateway.replicas import control_port
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
 
 pytestmark = pytest.mark.e2e
@@ -56,7 +56,7 @@ class Replica:
     @property
     def ready(self) -> bool:
         try:
-            urllib.request.urlopen(f"http://{self.address}{wire.READY}", timeout=5).close()
+            urllib.request.urlopen(f"http://{self.address}{control_port.READY}", timeout=5).close()
         except (OSError, urllib.error.URLError):
             return False
         return True
@@ -129,7 +129,7 @@ def test_replaced_replicas_lose_no_request(
 
 def _answers(replica: Replica) -> bool:
     try:
-        urllib.request.urlopen(f"http://{replica.address}{wire.READY}", timeout=5).close()
+        urllib.request.urlopen(f"http://{replica.address}{control_port.READY}", timeout=5).close()
     except urllib.error.HTTPError as error:
         return error.code == 503
     except OSError:

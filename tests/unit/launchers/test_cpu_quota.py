@@ -17,8 +17,8 @@ import pytest
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.cpu_quota import counters as kernel
 from launchers.cpu_quota.cgroup import Cgroup, trial_folder, usage_of, write
-from launchers.cpu_quota.duty_cycle import DutyCycle
 from launchers.cpu_quota.mechanism import bandwidth
+from launchers.cpu_quota.unprivileged import DutyCycle
 
 pytestmark = pytest.mark.unit
 

@@ -18,7 +18,7 @@ from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerSt
 from controlplane.domain.observation import Health, News, out_of_memory
 from launchers.docker import engine
 from launchers.docker.containers import ContainerOptions, Network, Pull
-from launchers.docker.events import ContainerWatcher, meaning
+from launchers.docker.engine import ContainerWatcher, meaning
 from launchers.triton.program import VENDOR_IMAGE
 
 pytestmark = pytest.mark.unit
@@ -55,7 +55,7 @@ def api_error(said: str) -> docker.errors.APIError:
     ],
 )
 def test_errors_say_what_to_do(raised: Exception, kind: type[Exception], says: str) -> None:
-    with pytest.raises(kind, match=says), engine.told("unix:///run/docker.sock"):
+    with pytest.raises(kind, match=says), engine.translate_errors("unix:///run/docker.sock"):
         raise raised
 
 

@@ -16,7 +16,8 @@ from fake_nvml import FakeGpu, FakeNvml
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import News
-from launchers.gpu import faults, gpus, mps
+from launchers import watch as faults
+from launchers.gpu import gpus, mps
 from launchers.gpu.mps import MpsDaemons
 from launchers.process import ProcessLauncher
 from launchers.watch import LauncherWatch

@@ -15,7 +15,7 @@ from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerSt
 from controlplane.domain.observation import OUT_OF_MEMORY, Health, News, out_of_memory
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, ClusterPlace
-from launchers.kubernetes.events import PodWatcher
+from launchers.kubernetes.pods import PodWatcher
 from launchers.triton import labels
 
 pytestmark = pytest.mark.unit
