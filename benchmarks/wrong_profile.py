@@ -46,7 +46,7 @@ from controlplane.latency.protocol import LatencyModel, Slots
 from controlplane.planning import registry
 from controlplane.planning.protocol import Device, PlanRequest
 from controlplane.planning.replan.differences import changes
-from controlplane.planning.replan.prediction_error import prediction_error
+from controlplane.planning.replan.pressure import prediction_error
 from controlplane.planning.replan.reuse import cost_of
 from controlplane.planning.replan.smallest_change import moved_cost
 from controlplane.runtime.clock import SystemClock
