@@ -30,8 +30,9 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings
 from controlplane.files.guarding import read_guarding
 from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
-from controlplane.runtime.controller.decision_events import changed_routes, found_dead
+from controlplane.runtime.controller.executor import found_dead
 from controlplane.runtime.controller.status_file import StatusFile
 from controlplane.runtime.controller.workers import spec_for
 from controlplane.runtime.fleet import history as history_module
