@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from controlplane.files.fleets import FleetFiles
+from controlplane.files.waiting import wait_until
 from controlplane.gateway import controller_keeper
 from controlplane.gateway.controller_keeper import ControllerKeeper
 from controlplane.gateway.processes import LABEL, ROLE_LABEL
@@ -60,6 +62,24 @@ def test_what_others_run_is_theirs_and_is_told_once(files: FleetFiles, starts: l
     assert "not started again" in str(told[0])
     assert told[1:] == [None] * 9
     assert starts == []
+
+
+def test_a_kept_controller_is_started_where_and_as_it_ran(
+    files: FleetFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRISECT_TRITON_HOME", "triton")
+    controller_keeper.keep(files)
+    monkeypatch.setenv("TRISECT_TRITON_HOME", "the supervisor's")
+    monkeypatch.chdir("/")
+    found = tmp_path / "found"
+    show = (
+        f"import os; open({str(found)!r}, 'w').write(os.getcwd() + ' ' + os.environ['TRISECT_TRITON_HOME'])"
+    )
+    monkeypatch.setattr(controller_keeper, "command", lambda files: [sys.executable, "-c", show])
+    ControllerKeeper(files).look(0.0)
+    assert wait_until(lambda: found.exists() and found.read_text() != "", deadline_s=30.0)
+    assert found.read_text() == f"{tmp_path} triton"
 
 
 def test_a_controller_is_no_process_of_the_gateway_and_finds_the_fleet(
