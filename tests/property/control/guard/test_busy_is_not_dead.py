@@ -115,7 +115,6 @@ class World:
     state: GuardState = field(init=False)
     machines: dict[str, Machine] = field(default_factory=dict)
     now_s: float = 0.0
-    left_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         promise = Promise("w", self.slo_ms, 1.0, longest_ms=self.longest_ms)
@@ -155,9 +154,7 @@ class World:
             if isinstance(effect, Launch):
                 self.machines[effect.server] = Machine(effect.server)
             if isinstance(effect, DrainAndStop):
-                leaving = self.machines[effect.server]
-                leaving.drain = self.drain(effect)
-                self.left_s[effect.server] = self.now_s
+                self.machines[effect.server].drain = self.drain(effect)
         self.stop_what_has_drained()
 
     def drain(self, how: DrainAndStop) -> Drain:
@@ -178,7 +175,7 @@ class World:
 
     def has_found(self, machine: Machine) -> bool:
         """Whether the guard has left the machine, or would if another stood by."""
-        return machine.name in self.left_s or self.state.watches["W"].down
+        return self.active is not machine or self.state.watches["W"].down
 
     def stop_what_has_drained(self) -> None:
         """As `runtime/controller/workers.py` does."""
