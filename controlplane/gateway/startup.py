@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from controlplane.domain.errors import GatewayError, MissingTool
-from controlplane.domain.fleet import Endpoints
+from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.plan import MOST_SERVERS
 from controlplane.files.gateway import FormerFacade, GatewaySettings, ProtectionFields, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.queries import Unreachable, ask
 from controlplane.files.waiting import locked, wait_until
-from controlplane.gateway import control_socket, processes, store
+from controlplane.gateway import processes, store
 from controlplane.gateway.listeners import listen
 from controlplane.gateway.running import RunningHaproxy
 from controlplane.gateway.security.certificate import check_exposure
@@ -38,7 +39,7 @@ class Startup:
         self._paths = paths
         self._haproxy = RunningHaproxy(paths)
 
-    def start(self, wanted: Endpoints, endpoints: int) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the options wanted."""
         settings = store.settings_of(self._paths) if self._paths.settings.exists() else None
         runs = settings is not None and self.runs()
@@ -76,7 +77,7 @@ class Startup:
             for role in processes.ALL:
                 processes.end(processes.find(self._paths, role), grace_s=_END_S)
 
-    def _begin(self, wanted: Endpoints, endpoints: int) -> None:
+    def _begin(self, wanted: GatewayConfig, endpoints: int) -> None:
         slots = slot_count(endpoints)
         if self._paths.settings.exists():
             # The table on disk may use the last of them.
@@ -124,10 +125,8 @@ class Startup:
 
     def _renew_facade(self) -> None:
         """Have the facade read the settings; replace one of an earlier version, which listens elsewhere."""
-        with contextlib.suppress(control_socket.Unreachable):
-            answer = control_socket.ask(
-                self._paths.control_socket, {"do": "reload"}, timeout_s=_RELOAD_DEADLINE_S
-            )
+        with contextlib.suppress(Unreachable):
+            answer = ask(self._paths.control_socket, {"do": "reload"}, timeout_s=_RELOAD_DEADLINE_S)
             if answer.get("sockets") is not True:
                 _end_facade_and_monitor(self._paths)
                 self._await_answer()
@@ -138,10 +137,10 @@ class Startup:
 
     def _await_answer(self) -> None:
         def answers() -> bool:
-            with contextlib.suppress(control_socket.Unreachable):
+            with contextlib.suppress(Unreachable):
                 return (
                     self._haproxy.generation() is not None
-                    and bool(control_socket.ask(self._paths.control_socket, {"do": "ping"}))
+                    and bool(ask(self._paths.control_socket, {"do": "ping"}))
                     and self._paths.monitor_socket.exists()
                 )
             return False
@@ -173,8 +172,8 @@ class Startup:
 def tell_facade(paths: GatewayPaths) -> None:
     """Have the facade read routes and settings again; one of an earlier version is started again."""
     try:
-        answer = control_socket.ask(paths.control_socket, {"do": "reload"}, timeout_s=_RELOAD_DEADLINE_S)
-    except control_socket.Unreachable:
+        answer = ask(paths.control_socket, {"do": "reload"}, timeout_s=_RELOAD_DEADLINE_S)
+    except Unreachable:
         return
     if "error" in answer:
         # A facade from before an upgrade cannot read this table.
@@ -202,29 +201,16 @@ def _last_words(paths: GatewayPaths) -> str:
     return ""
 
 
-def _new(options: Endpoints, slots: int) -> GatewaySettings:
+def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
     """Return the settings of a gateway that does not run.
 
     Raises GatewayError for a port in use, MissingTool.
     """
     _refuse_taken(options)
-    return GatewaySettings(
-        host=options.host,
-        http_port=options.http_port,
-        grpc_port=options.grpc_port,
-        metrics_port=options.metrics_port,
-        slots=slots,
-        members=MOST_SERVERS,
-        haproxy=haproxy_program(),
-        compress_answers=options.compress_answers,
-        fleet_wide_calls=options.fleet_wide_calls,
-        late_binding=options.late_binding,
-        trace_endpoint=options.trace_endpoint,
-        protection=ProtectionFields(**asdict(options.protection)),
-    )
+    return GatewaySettings(**asdict(options), slots=slots, members=MOST_SERVERS, haproxy=haproxy_program())
 
 
-def _changed(present: GatewaySettings, options: Endpoints, slots: int) -> GatewaySettings:
+def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> GatewaySettings:
     """Return a running gateway's settings with these options.
 
     While its HAProxy is replaced, the facade serves the earlier one by its own rules. Raises GatewayError for
@@ -275,7 +261,7 @@ def haproxy_program() -> str:
     return found
 
 
-def _refuse_another_place(present: GatewaySettings, options: Endpoints) -> None:
+def _refuse_another_place(present: GatewaySettings, options: GatewayConfig) -> None:
     wanted = (options.host, options.http_port, options.grpc_port, options.metrics_port)
     if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
         raise GatewayError(
@@ -286,7 +272,7 @@ def _refuse_another_place(present: GatewaySettings, options: Endpoints) -> None:
         )
 
 
-def _refuse_taken(options: Endpoints) -> None:
+def _refuse_taken(options: GatewayConfig) -> None:
     ports = (("HTTP", options.http_port), ("gRPC", options.grpc_port), ("metrics", options.metrics_port))
     for name, port in ports:
         try:

@@ -361,6 +361,33 @@ def test_a_server_whose_counters_move_does_not_hang() -> None:
     assert not of(Redirect, b.tick(100, rate=0.0))
 
 
+def refusal(b: Bench) -> Answer:
+    return Answer(b.now_s, 1.0, False, "W1", "W1.a", refused=True)
+
+
+def test_a_model_that_hangs_and_refuses_what_its_full_queue_does_not_take_is_overdue() -> None:
+    b = bench(partition(rate=5.0))
+    b.tick(3, rate=5.0)
+    b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=8)
+    redirects: list[Redirect] = []
+    began_s = b.now_s
+    while not redirects and b.now_s < 1200.0:
+        b.answers = [refusal(b)]
+        redirects = of(Redirect, b.tick(rate=0.0))
+    assert redirects[0].cause is Cause.HANG
+    assert b.now_s - began_s < Limits().overdue_s + 1.0
+    assert "no answer but refusals for 60" in said(b.effects, Level.WARNING)
+    assert ends(b.effects).silent_s > ends(b.effects).patience_s
+
+
+def test_a_full_queue_of_a_model_that_works_is_no_hang() -> None:
+    b = bench(partition(rate=5.0))
+    b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=8)
+    for turn in range(1000):
+        b.answers = [refusal(b)]
+        assert not of(Redirect, b.tick(rate=5.0 if turn % 100 == 0 else 0.0))
+
+
 def test_a_process_that_answers_nothing_hangs_at_once() -> None:
     b = bench(partition(rate=5.0))
     b.tick(3, rate=5.0)
