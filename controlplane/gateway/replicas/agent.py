@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.domain.errors import GatewayError, TrisectError
-from controlplane.domain.fleet import Endpoints, Protection
+from controlplane.domain.fleet import AccessConfig, GatewayConfig
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.replicas import control_port
@@ -36,7 +36,7 @@ _CHUNK = 2**16
 class Replica:
     """A gateway and the generation of its routes."""
 
-    def __init__(self, gateway: HaproxyGateway, options: Endpoints, monitor: Path) -> None:
+    def __init__(self, gateway: HaproxyGateway, options: GatewayConfig, monitor: Path) -> None:
         self._gateway = gateway
         self._monitor = monitor
         self._options = options
@@ -190,8 +190,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parsed(arguments)
     # Routes of an earlier container may be old, and stopped servers' addresses may be others' by now.
     shutil.rmtree(options.state, ignore_errors=True)
-    protection = Protection(options.tls_cert, options.tls_key, plain_text=options.plain_text)
-    listening = Endpoints(
+    protection = AccessConfig(options.tls_cert, options.tls_key, plain_text=options.plain_text)
+    listening = GatewayConfig(
         options.host, options.http_port, options.grpc_port, options.metrics_port, protection=protection
     )
     gateway = HaproxyGateway(options.state)
