@@ -21,6 +21,8 @@ class _Guarding(State):
     failed_starts: int
     breaker_open: bool
     retry_at_s: float | None
+    owned_gpu: str | None = None
+    owned_percent: float | None = None
 
 
 class _File(State):
