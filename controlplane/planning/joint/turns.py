@@ -11,6 +11,7 @@ request at a time, those of the shortest time first.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,14 +126,13 @@ class Turns:
 
     def _homes(self, guest: Partition, gpus: Sequence[PlannedGpu]) -> list[tuple[int, int]]:
         """GPU and partition by number, the lowest load first, of those that a guest may join."""
-        loads: list[tuple[float, int, int]] = []
-        for n, gpu in enumerate(gpus):
-            for j, home in enumerate(gpu.partitions):
-                if self._may_join(guest, home, gpu):
-                    load = self._load((*home.workloads, *guest.workloads), gpu, home)
-                    if load < 1.0:
-                        loads.append((load, n, j))
-        return [(n, j) for _, n, j in sorted(loads)]
+        loads = [
+            (self._load((*home.workloads, *guest.workloads), gpu, home), n, j)
+            for n, gpu in enumerate(gpus)
+            for j, home in enumerate(gpu.partitions)
+            if self._may_join(guest, home, gpu)
+        ]
+        return [(n, j) for load, n, j in sorted(loads) if load < 1.0]
 
     def _may_join(self, guest: Partition, home: Partition, gpu: PlannedGpu) -> bool:
         models = {m.model for p in (guest, home) for m in p.models}
@@ -150,15 +150,13 @@ class Turns:
         Under P99 the judge charges every request its time alone.
         """
         gpu_type = self.gpu_types[gpu.type]
-        share = np.flatnonzero(gpu_type.percents <= _reach(gpu, home))[-1]
+        execution = gpu_type.alone.execution[:, :, gpu_type.floor(_reach(gpu, home))]
         load = 0.0
         for w in workloads:
             model = gpu_type.number_of(w.model)
             if model < 0:
                 return math.inf
-            times = gpu_type.alone.execution[model, :, share] / np.arange(
-                1, gpu_type.alone.execution.shape[1] + 1
-            )
+            times = execution[model] / np.arange(1, execution.shape[1] + 1)
             if self.request.rule is Rule.P99:
                 times = times[w.client_batch - 1 : w.client_batch]
             load += w.rate_rps * float(times.min(initial=math.inf)) / MILLIS_PER_SECOND
@@ -174,18 +172,9 @@ class Turns:
         memory_mb = memory_together(asked, self.request.devices[gpu.type])
         for models in self._served(workloads, gpu, home):
             joined = replace(home, models=models, workloads=workloads, memory_mb=memory_mb)
-            held = _with(gpu, number, replace(joined, percent=shares[-1]))
-            if not (self._fits(held) and self._keeps(held)):
-                continue
-            low, high = 0, len(shares) - 1
-            while low < high:
-                middle = (low + high) // 2
-                trial = _with(gpu, number, replace(joined, percent=shares[middle]))
-                if self._keeps(trial):
-                    held, high = trial, middle
-                else:
-                    low = middle + 1
-            return held
+            at = [_with(gpu, number, replace(joined, percent=percent)) for percent in shares]
+            if self._fits(at[-1]) and self._keeps(at[-1]):
+                return at[bisect_left(at, True, hi=len(at) - 1, key=self._keeps)]
         return None
 
     def _served(
@@ -201,12 +190,9 @@ class Turns:
     ) -> tuple[ServedModel, ...]:
         """One request at a time, ranked by its time alone in all the share that `home` may have."""
         gpu_type = self.gpu_types[gpu.type]
-        share = np.flatnonzero(gpu_type.percents <= _reach(gpu, home))[-1]
+        execution = gpu_type.alone.execution[:, :, gpu_type.floor(_reach(gpu, home))]
         size = {w.model: w.client_batch for w in workloads}
-        times = {
-            m: float(gpu_type.alone.execution[gpu_type.number_of(m), k - 1, share]) for m, k in size.items()
-        }
-        ranks = ranks_of(times)
+        ranks = ranks_of({m: float(execution[gpu_type.number_of(m), k - 1]) for m, k in size.items()})
         return tuple(ServedModel(m, k, rank=min(ranks[m], MOST_RANKS - 1)) for m, k in size.items())
 
     def _batches(self, workloads: Sequence[Placement], gpu: PlannedGpu) -> Iterator[tuple[ServedModel, ...]]:
