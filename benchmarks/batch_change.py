@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import statistics
 import sys
 import tempfile
 import threading
@@ -23,6 +24,7 @@ import numpy as np
 from bare_triton import HOST, BareTriton, bare_triton
 from sleeping_triton import Served, ahead_of_others, lay_out, request
 
+from benchmarks.harness import Figures
 from controlplane.profiler.load import open_loop, poisson_times
 
 BEFORE, AFTER = 4, 8
@@ -101,6 +103,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     given = parser.parse_args()
+    figures, ratios = Figures(), []
     print("run  batch after  load took s  P99 ms  longest ms   without: P99 ms  longest ms")
     for seed in range(given.runs):
         ours, reference = run(change=True, seed=seed), run(change=False, seed=seed)
@@ -110,7 +113,9 @@ def main() -> int:
             f" {reference.p99_ms:17.1f} {reference.longest_ms:11.1f}",
             flush=True,
         )
-    return 0
+        ratios.append(ours.p99_ms / reference.p99_ms)
+    figures.add("P99 with a change over without, median of the runs", statistics.median(ratios), at_most=1.5)
+    return figures.end()
 
 
 if __name__ == "__main__":

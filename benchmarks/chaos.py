@@ -17,6 +17,7 @@ import json
 import math
 import os
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -27,6 +28,7 @@ from pathlib import Path
 import guard_rig as rig
 import psutil
 
+from benchmarks.harness import Figures
 from controlplane.runtime.fleet.history import History
 
 RATE_RPS = 60.0
@@ -36,6 +38,7 @@ PERCENT = 40.0
 FAULTS = ("crash", "hang", "stub", "shadow", "haproxy", "facade", "monitor", "supervisor", "controller")
 """And `both`, active server and shadow at once: beside the others that would open the breaker."""
 NEEDS_REDIRECT = frozenset({"crash", "hang", "stub", "both"})
+ANSWERED_S = 1.0
 WRITTEN_S = 15.0
 """HAProxy's counters are read every 5 s, and a minute is written every 5 s."""
 
@@ -163,7 +166,14 @@ def main() -> int:
         )
         for words, count in r.why.items():
             print(f"{'':12} {count} lost: {words[:90]}")
-    return 0
+    figures = Figures()
+    for fault in dict.fromkeys(r.fault for r in rows):
+        own = [r for r in rows if r.fault == fault]
+        answered_s = statistics.median(r.answered_s for r in own)
+        figures.add(f"{fault}: first answer after it, median", answered_s, "s", at_most=ANSWERED_S)
+        figures.add(f"{fault}: lost that were not in flight", sum(r.sent + r.later for r in own), at_most=0)
+        figures.add(f"{fault}: processes left behind", max(r.left_behind for r in own), at_most=0)
+    return figures.end()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ import tritonclient.grpc as tg
 import tritonclient.http as th
 import tritonclient.http.aio as tha
 
+from benchmarks.harness import Figures
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
@@ -104,12 +106,15 @@ def with_grpc(_: str, grpc: str) -> Iterator[Send]:
         )
 
 
+MOST_HTTP, MOST_GRPC = 1.3, 2.0
+"""A compressed gRPC call goes through the facade, in Python."""
+GRPC = "tritonclient.grpc"
 CLIENTS = {
     "aiohttp": with_aiohttp,
     "requests": with_requests,
     "tritonclient.http": with_http,
     "tritonclient.http.aio": with_http_aio,
-    "tritonclient.grpc": with_grpc,
+    GRPC: with_grpc,
 }
 
 
@@ -137,7 +142,7 @@ def p99s(send: Send, count: int) -> tuple[float, float]:
     return without, with_
 
 
-def table(targets: dict[str, tuple[str, str, int]], rounds: int) -> None:
+def compare(figures: Figures, targets: dict[str, tuple[str, str, int]], rounds: int) -> None:
     print(f"{'P99 in ms':<34}{'without':>9}{'with':>9}{'ratio':>8}   ratio of each round")
     for place, (http, grpc, count) in targets.items():
         for name, client in CLIENTS.items():
@@ -151,6 +156,9 @@ def table(targets: dict[str, tuple[str, str, int]], rounds: int) -> None:
                 + " ".join(f"{ratio:.2f}" for ratio in sorted(ratios)),
                 flush=True,
             )
+            if place == "gateway":
+                most = MOST_GRPC if name == GRPC else MOST_HTTP
+                figures.add(f"{name}, P99 with over without", statistics.median(ratios), at_most=most)
 
 
 def price(places: GatewayPaths, ports: rig.Ports, count: int) -> None:
@@ -175,7 +183,8 @@ def price(places: GatewayPaths, ports: rig.Ports, count: int) -> None:
             print(f"{name + ', ' + role:<34}{without:>9.2f}{with_:>9.2f}", flush=True)
 
 
-def main() -> None:
+def main() -> int:
+    figures = Figures()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--percent", type=float, default=50.0)
     parser.add_argument("--rounds", type=int, default=5)
@@ -199,7 +208,8 @@ def main() -> None:
             ):
                 triton = running["one"]
                 gateway.commit({"wide": Route((triton.backend,))})
-                table(
+                compare(
+                    figures,
                     {
                         "direct": (
                             f"{rig.HOST}:{triton.http_port}",
@@ -213,7 +223,8 @@ def main() -> None:
                 price(GatewayPaths.of(here / "gateway"), ports, given.requests)
     finally:
         mechanism.leave(group)
+    return figures.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.domain.fleet import Endpoints
+from controlplane.domain.fleet import GatewayConfig
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import read_plan
 
@@ -109,7 +109,9 @@ class Installation:
         """What `ctl apply` leaves in the state directory, without servers."""
         files = FleetFiles(self.folder / "state" / "trisect", "default")
         files.write_plans(read_plan(plan)[0], None)
-        files.write_settings(FleetSettings("process", str(self.folder), str(self.folder), {}, Endpoints()))
+        files.write_settings(
+            FleetSettings("process", str(self.folder), str(self.folder), {}, GatewayConfig())
+        )
 
 
 def _cpu_s() -> float:

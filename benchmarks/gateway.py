@@ -12,6 +12,7 @@ import os
 import re
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -24,10 +25,11 @@ import tritonclient.grpc as tg
 import tritonclient.grpc.aio as tga
 import tritonclient.http as th
 
+from benchmarks.harness import Figures
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
-from controlplane.monitor.telemetry import GatewayTelemetry
+from controlplane.monitor.client import GatewayTelemetry
 
 LARGE = 100 * 2**18
 
@@ -46,7 +48,7 @@ def drive(protocol: str, port: int, connections: int, window_ms: int) -> tuple[f
     return float(rate.group(1)), int(p50.group(1)) / 1000
 
 
-def against_direct(ports: Any, triton: rig.Triton, rounds: int, window_ms: int) -> None:
+def against_direct(figures: Figures, ports: Any, triton: rig.Triton, rounds: int, window_ms: int) -> None:
     print(f"{'':<28}{'direct':>10}{'gateway':>10}{'ratio':>8}")
     for protocol, direct, gateway in (
         ("grpc", triton.grpc_port, ports.grpc),
@@ -69,6 +71,10 @@ def against_direct(ports: Any, triton: rig.Triton, rounds: int, window_ms: int) 
                 f"{name + ', p50 ms':<28}{p50s[0]:>10.3f}{p50s[1]:>10.3f}"
                 f"{p50s[1] / p50s[0]:>8.2f}   added {p50s[1] - p50s[0]:+.3f} ms"
             )
+            if connections > 1:
+                figures.add(f"{name}, throughput over a direct connection's", ratio, at_least=0.75)
+            else:
+                figures.add(f"{name}, added to the median", p50s[1] - p50s[0], "ms", at_most=0.3)
 
 
 def price(places: GatewayPaths, ports: Any, triton: rig.Triton, rounds: int, window_ms: int) -> None:
@@ -109,7 +115,7 @@ def inferences(triton: rig.Triton) -> int:
         return int(client.get_inference_statistics("echo")["model_stats"][0]["inference_count"])
 
 
-def memory(places: GatewayPaths, ports: Any) -> None:
+def memory(figures: Figures, places: GatewayPaths, ports: Any) -> None:
     values = np.zeros(LARGE, dtype=np.float32)
 
     def infer(module: Any, port: int, **how: Any) -> None:
@@ -128,11 +134,11 @@ def memory(places: GatewayPaths, ports: Any) -> None:
         infer(tg, ports.grpc, compression_algorithm="gzip")
     time.sleep(2)
     for role, limit in ((processes.HAPROXY, 32), (processes.FACADE, 200), (processes.MONITOR, None)):
-        bound = f"at most {limit}" if limit else "no bound"
-        print(f"{role + ', resident MB':<28}{before[role]:>10.1f}{resident(role):>10.1f}   ({bound})")
+        print(f"{role + ', resident MB':<28}{before[role]:>10.1f}{resident(role):>10.1f}")
+        figures.add(f"{role}, resident after tensors of 100 MB", resident(role), "MB", at_most=limit)
 
 
-async def streams(places: GatewayPaths, ports: Any, seconds: float) -> None:
+async def streams(figures: Figures, places: GatewayPaths, ports: Any, seconds: float) -> None:
     (pid,) = processes.find(places, processes.FACADE)
     facade = psutil.Process(pid)
     tensor = tga.InferInput("INPUT", [16], "FP32")
@@ -163,11 +169,13 @@ async def streams(places: GatewayPaths, ports: Any, seconds: float) -> None:
     busy = now.user + now.system - used.user - used.system
     print(
         f"{'facade, streamed messages':<28}{answered / wall:>10.0f}/s of wall time, {answered / busy:.0f}/s "
-        f"of the facade's CPU time (at least 2000; it had {busy / wall:.0%} of a core)"
+        f"of the facade's CPU time (it had {busy / wall:.0%} of a core)"
     )
+    figures.add("messages a second of the facade's CPU time", answered / busy, "/s", at_least=2000)
 
 
-def main() -> None:
+def main() -> int:
+    figures = Figures()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--window-ms", type=int, default=700)
@@ -181,14 +189,15 @@ def main() -> None:
         triton = running["one"]
         gateway.commit({"echo": Route((triton.backend,))})
         places = GatewayPaths.of(Path(here) / "gateway")
-        against_direct(ports, triton, given.rounds, given.window_ms)
+        against_direct(figures, ports, triton, given.rounds, given.window_ms)
         telemetry = GatewayTelemetry(gateway.telemetry_socket)
         price(places, ports, triton, given.rounds, given.window_ms)
-        asyncio.run(streams(places, ports, 4.0))
-        memory(places, ports)
+        asyncio.run(streams(figures, places, ports, 4.0))
+        memory(figures, places, ports)
         counts = telemetry.counts()
-        print(f"{'telemetry':<28}{counts.received:>10} lines, {counts.lost} lost")
+        figures.add(f"telemetry lost of {counts.received} lines", counts.lost, at_most=0)
+    return figures.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

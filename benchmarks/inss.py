@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from inss_brute_force import capacities
 from inss_setup import devices, surfaces, workloads
 from planning import RealClock
 
+from benchmarks.harness import Figures
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.policies import built_in_policy
 from controlplane.papers.inss.bda import Bda
@@ -64,6 +66,8 @@ FIG_15 = {
     "gslice-like": 3270.6,
     "igniter": 1667.8,
 }
+NEAR = 1.02
+"""A method that serves no more than InSS in the paper serves no more here."""
 FIG_17 = {
     "inss": 0.890,
     "inss w/o interference": 1.307,
@@ -294,7 +298,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Figures:
+class PaperFigures:
     """The paper's figures of one cluster: capacity and late percent by method, and the share by model."""
 
     named: str
@@ -306,8 +310,8 @@ class Figures:
     share: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
-SIX_MODELS = Figures("figures 15 to 17", START, METHODS, FIG_15, FIG_17, FIG_16)
-EIGHT_MODELS = Figures("figures 21 to 23", HEAVY_START, HEAVY_METHODS, FIG_21, FIG_22, share=FIG_23)
+SIX_MODELS = PaperFigures("figures 15 to 17", START, METHODS, FIG_15, FIG_17, FIG_16)
+EIGHT_MODELS = PaperFigures("figures 21 to 23", HEAVY_START, HEAVY_METHODS, FIG_21, FIG_22, share=FIG_23)
 
 
 @dataclass
@@ -346,7 +350,7 @@ def found_by(
     return found
 
 
-def figures(seeds: int, paper: Figures) -> None:
+def figures(taken: Figures, seeds: int, paper: PaperFigures) -> None:
     """Capacity, lateness and shares beside the paper's."""
     walks = [walk(seed, paper.start) for seed in range(seeds)]
     offered = np.mean([sum(step.values()) for steps in walks for step in steps])
@@ -382,6 +386,8 @@ def figures(seeds: int, paper: Figures) -> None:
             f" {one.good / len(over_time) / STRIDE_S:9.0f} {100 * one.rejected / one.requests:10.2f}"
             f" {np.mean(found.gpus):5.2f} {1000 * found.spent_s / len(over_time):7.1f}"
         )
+        most = NEAR if ratio is None or ratio <= 1.0 else None
+        taken.add(f"{name}: capacity over {reference}'s", true / first, at_most=most, reference=ratio)
     if paper.share:
         print("\nshares in % of a GPU, mean over time, by model and together; [the paper's fig 23]")
         print(f"{'':22s} " + " ".join(f"{name[:11]:>11s}" for name in paper.start) + f" {'together':>11s}")
@@ -408,7 +414,7 @@ def printed_batch(problem: Problem, row: int, i: int, held: np.ndarray, late: np
     return best if flag else 0
 
 
-def batches() -> None:
+def batches(taken: Figures) -> None:
     """BDA: enumeration against brute force in numpy, and the paper's search."""
     rng = np.random.default_rng(1)
     problem = Problem.stack([instances.sample(rng, surfaces(), 6, 4, backlog_s=0.05) for _ in range(2500)])
@@ -432,6 +438,8 @@ def batches() -> None:
             f"  {name:34s} is brute force in {100 * right.mean():6.2f} %,"
             f" in {100 * right[some].mean():6.2f} % of those where a batch holds"
         )
+        least = 100.0 if name == "enumeration" else None
+        taken.add(f"BDA, {name}: the batch of brute force", 100 * right.mean(), "%", at_least=least)
     for name, bda in (("enumeration", Bda.EXACT), ("paper", Bda.PAPER)):
         goodput(problem, gpu, units, bda)
         began = time.process_time()
@@ -512,20 +520,22 @@ def online(seeds: int) -> None:
         )
 
 
-def main() -> None:
+def main() -> int:
     """All of it."""
+    taken = Figures()
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--seeds", type=int, default=2, help="walks of each kind")
     asked.add_argument("--heavy", action="store_true", help="only eight models, on up to six GPUs")
     given = asked.parse_args()
     if given.heavy:
-        figures(given.seeds, EIGHT_MODELS)
-        return
-    batches()
+        figures(taken, given.seeds, EIGHT_MODELS)
+        return taken.end()
+    batches(taken)
     searches()
-    figures(given.seeds, SIX_MODELS)
+    figures(taken, given.seeds, SIX_MODELS)
     online(given.seeds)
+    return taken.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

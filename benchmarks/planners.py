@@ -19,6 +19,7 @@ import exhaustive
 import numpy as np
 import planning
 
+from benchmarks.harness import Figures, chosen
 from controlplane import kernels
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
@@ -37,6 +38,10 @@ OWN = {
 }
 """Each strategy's own rule and latency model."""
 FRESH_SIZES = (20, 50, 100, 200, 300)
+MOST_GPUS = {(P99, 12): 7, (P99, 50): 18, (P99, 200): 66, (P99, 1000): 330}
+MOST_GPUS |= {(HALF, 12): 6, (HALF, 50): 15, (HALF, 200): 57, (HALF, 1000): 296}
+"""Of `joint` by rule and workloads: what it needed before."""
+FRESH_GPUS = {P99: 440, HALF: 384}
 SEEDS = 5
 SECONDS = 100.0
 STEPS = (0.005, 0.01, 0.03)
@@ -68,14 +73,11 @@ def utilisation(plan: Plan) -> dict[str, float]:
     return found
 
 
-def over(value: float, reference: float | None) -> str:
-    return f"{value / reference:.2f}" if reference else "–"
-
-
 # -- how many GPUs -----------------------------------------------------------------------------------------
 
 
 def count_row(
+    figures: Figures,
     name: str,
     strategy: str,
     workloads: tuple[Workload, ...],
@@ -84,6 +86,7 @@ def count_row(
     gpus: int | None = None,
     repeat: bool = True,
 ) -> None:
+    """Print a case and take its GPUs as a figure; `gpus` are those of the reference."""
     plan, taken = timed(strategy, workloads, rule, latency, repeat)
     if strategy == "joint":
         plan = prove(plan, planning.request(workloads, rule=rule, latency=latency))
@@ -91,36 +94,39 @@ def count_row(
     bound = plan.totals.lower_bound_gpus
     what = f"{strategy}, apart" if all(w.isolated for w in workloads) else strategy
     print(
-        f"{name:<20}{what:<14}{len(plan.gpus):>5}{gpus or '–':>6}{over(len(plan.gpus), gpus):>7}"
+        f"{name:<20}{what:<14}{len(plan.gpus):>5}"
         f"{bound or '–':>7}{f'{100 * (len(plan.gpus) / bound - 1):.0f} %' if bound else '–':>7}"
         f"{plan.totals.percent:>9.1f}{len(plan.violations):>7}{len(plan.infeasible):>7}{taken:>9.0f}"
         f"  {plan.totals.stopped_by if bound else ''}"
     )
+    shared = strategy == "joint" and what == strategy
+    most = MOST_GPUS.get((rule, len(workloads))) if shared else None
+    figures.add(f"{name}, {what}", len(plan.gpus), "GPUs", at_most=most, reference=gpus)
 
 
-def counts(long: bool) -> None:
+def counts(long: bool, figures: Figures) -> None:
     print(
         "GPUs against the reference; the lower bound (12: proven) and the gap to it; CPU ms without a proof; "
         "P99 by our model, else by iGniter's"
     )
     print(
-        f"{'case':<20}{'strategy':<14}{'GPUs':>5}{'ref':>6}{'ratio':>7}{'bound':>7}{'gap':>7}{'share %':>9}"
+        f"{'case':<20}{'strategy':<14}{'GPUs':>5}{'bound':>7}{'gap':>7}{'share %':>9}"
         f"{'broken':>7}{'infeas':>7}{'CPU ms':>9}"
     )
     table_1 = tuple(planning.workload(*w) for w in planning.TABLE_1)
-    count_row("Table 1, half-SLO", "igniter", table_1, HALF, "igniter", 1)
+    count_row(figures, "Table 1, half-SLO", "igniter", table_1, HALF, "igniter", 1)
     twelve = planning.published(12)
     for strategy, gpus in (("igniter", 6), ("ffd+", 5), ("ffd++", 6), ("joint", 6)):
-        count_row("Table 3, half-SLO", strategy, twelve, HALF, "igniter", gpus)
+        count_row(figures, "Table 3, half-SLO", strategy, twelve, HALF, "igniter", gpus)
     for count, gpus, joint in ((50, 18, None), (200, 72, 66), (1000, 368, 341)):
         listed = planning.published(count)
-        count_row(f"{count}, half-SLO", "igniter", listed, HALF, "igniter", gpus)
-        count_row(f"{count}, half-SLO", "joint", listed, HALF, "igniter", joint, count < 1000)
-        count_row(f"{count}, half-SLO", "joint", apart(listed), HALF, "igniter", joint, False)
+        count_row(figures, f"{count}, half-SLO", "igniter", listed, HALF, "igniter", gpus)
+        count_row(figures, f"{count}, half-SLO", "joint", listed, HALF, "igniter", joint, count < 1000)
+        count_row(figures, f"{count}, half-SLO", "joint", apart(listed), HALF, "igniter", joint, False)
     for count, gpus in ((12, 9), (50, None), (200, None), (1000, None))[: 4 if long else 3]:
         listed = planning.published(count)
-        count_row(f"{count}, P99", "joint", listed, P99, "ours", gpus, False)
-        count_row(f"{count}, P99", "joint", apart(listed), P99, "ours", gpus, False)
+        count_row(figures, f"{count}, P99", "joint", listed, P99, "ours", gpus, False)
+        count_row(figures, f"{count}, P99", "joint", apart(listed), P99, "ours", gpus, False)
 
 
 def apart(workloads: tuple[Workload, ...]) -> tuple[Workload, ...]:
@@ -160,7 +166,7 @@ def fewest_no_busier(workloads: tuple[Workload, ...], than: Plan) -> tuple[Plan,
     return min(plans, key=lambda pair: (len(pair[0].infeasible), cost(pair[0])))
 
 
-def load(long: bool) -> None:
+def load(long: bool, figures: Figures) -> None:
     print("\nutilisation under half-SLO (of each workload's busiest partition), and GPUs where no workload")
     print("may be served by a partition that is busier than in igniter's plan")
     print(
@@ -199,7 +205,7 @@ def predicted_late(plan: Plan, workloads: tuple[Workload, ...]) -> int:
     return len(said & names)
 
 
-def promises(long: bool) -> None:
+def promises(long: bool, figures: Figures) -> None:
     print(
         "\nP99 under Poisson arrivals: workloads that break it, predicted (95 % quantile) and simulated with"
     )
@@ -228,6 +234,8 @@ def promises(long: bool) -> None:
                 f"{count:<10}{strategy:<9}{len(plan.gpus):>5}{cost(plan):>9.2f}"
                 f"{predicted_late(plan, listed):>11}{int(np.median(each)):>8}{max(each):>7}{len(broken):>6}"
             )
+            if strategy == "joint":
+                figures.add(f"joint, {count}: late in the median seed", float(np.median(each)), at_most=0)
 
 
 # -- lists that no search was tuned on ----------------------------------------------------------------------
@@ -257,7 +265,7 @@ def _other_terms(
     )
 
 
-def fresh(long: bool) -> None:
+def fresh(long: bool, figures: Figures) -> None:
     """GPUs on ten lists, of `joint` and of iGniter."""
     lists = fresh_lists()
     print(
@@ -271,12 +279,14 @@ def fresh(long: bool) -> None:
         refused = sum(len(plan.infeasible) for plan in plans)
         row = "".join(f"{count:>5}" for count in gpus)
         print(f"{strategy:<9}{rule:<10}{row}  sum {sum(gpus)}, infeasible {refused}")
+        most = FRESH_GPUS[rule] if strategy == "joint" else None
+        figures.add(f"ten other lists, {strategy}, {rule}", sum(gpus), "GPUs", at_most=most)
 
 
 # -- mixed types -------------------------------------------------------------------------------------------
 
 
-def types(long: bool) -> None:
+def types(long: bool, figures: Figures) -> None:
     """Joint on a V100 and two synthetic types, against trying everything."""
     seeds = range(50 if long else 10)
     devices = exhaustive.mixed()
@@ -311,6 +321,8 @@ def types(long: bool) -> None:
             f"{told[name, 'proven']:>8}{spent[name]:>8.1f}"
         )
     print(f"{'everything':<14}{'':>32}{spent['everything']:>8.1f}")
+    for name in ("joint", "joint --prove"):
+        figures.add(f"mixed types, {name}: dearer than everything tried", told[name, "above"], at_most=0)
 
 
 # -- how fast ----------------------------------------------------------------------------------------------
@@ -326,10 +338,9 @@ def many(count: int) -> tuple[Workload, ...]:
     )[:count]
 
 
-def speed(long: bool) -> None:
+def speed(long: bool, figures: Figures) -> None:
     # Machine code throughout, as for a user after a few commands.
     kernels.FREE_S = kernels.COMPILE_S = 0.0
-    print(f"\n{'CPU, warm':<34}{'ms':>8}{'aim':>7}{'ratio':>7}")
     rows: list[tuple[str, str, int, Rule, str, float | None]] = [
         ("igniter, 1,000", "igniter", 1000, HALF, "igniter", 100.0),
         ("joint, 12, P99", "joint", 12, P99, "ours", 50.0),
@@ -342,7 +353,7 @@ def speed(long: bool) -> None:
             timed(strategy, planning.published(count), rule, latency)[1]
             for _ in range(3 if count < 1000 else 1)
         )
-        print(f"{name:<34}{taken:>8.0f}{aim or '–':>7}{over(taken, aim):>7}")
+        figures.add(f"{name}, warm", taken, "ms of a core", at_most=aim)
     if not long:
         return
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -353,12 +364,10 @@ def speed(long: bool) -> None:
     ):
         took = {n: timed(strategy, many(n), rule, latency, False)[1] for n in (500, 5000)}
         power = np.log(took[5000] / took[500]) / np.log(10.0)
-        print(
-            f"{strategy}, {rule}: 500 in {took[500]:.0f} ms, 5,000 in {took[5000]:.0f} ms:"
-            f" m^{power:.2f} (aim 1.3)"
-        )
+        print(f"{strategy}, {rule}: 500 in {took[500]:.0f} ms, 5,000 in {took[5000]:.0f} ms: m^{power:.2f}")
+        figures.add(f"{strategy}, {rule}: power of the growth", power, at_most=1.3)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024
-    print(f"memory grew by {grown:.0f} MB up to 5,000 workloads (aim 200)")
+    figures.add("memory up to 5,000 workloads", grown, "MB", at_most=200)
 
 
 SECTIONS = {
@@ -371,11 +380,12 @@ SECTIONS = {
 }
 
 
-def main() -> None:
-    named = [a for a in sys.argv[1:] if a in SECTIONS]
-    for name in named or SECTIONS:
-        SECTIONS[name]("--long" in sys.argv)
+def main() -> int:
+    figures = Figures()
+    for name in chosen(sys.argv[1:], SECTIONS):
+        SECTIONS[name]("--long" in sys.argv, figures)
+    return figures.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

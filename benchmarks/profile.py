@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,9 +19,8 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import Figures, show, table
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.profile import Profile
 from controlplane.latency.models import igniter
@@ -60,15 +60,14 @@ def _fields(profile: Profile) -> dict[str, object]:
     return {name: getattr(profile, name) for name in profile.__slots__}
 
 
-def main() -> None:
+def main() -> int:
+    figures = Figures()
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu-0")
     parser.add_argument("models", nargs="*", default=["transformer_tiny"])
     asked = parser.parse_args()
     place = Place(DEVICE, asked.device)
-    table = Table(title=f"Profiles on {place.name}", title_justify="left")
-    for column in ("model", "seconds", "iGniter's", "ratio", "error on unseen %", "target %", "left out %"):
-        table.add_column(column, justify="left" if column == "model" else "right")
+    made = table(f"Profiles on {place.name}", "model", ">seconds", ">error on unseen %", ">left out %")
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         profiler = Profiler(
@@ -80,17 +79,14 @@ def main() -> None:
             seconds = time.monotonic() - began
             others = read_subject(REPOSITORY, model, DEVICE, UNSEEN)
             unseen = profiler.measure(others, place, resume=False).profile
-            table.add_row(
-                model,
-                f"{seconds:.1f}",
-                f"{IGNITER_S:.0f}",
-                f"{seconds / IGNITER_S:.2f}",
-                f"{error_percent(seen, unseen):.1f}",
-                f"{TARGET_PERCENT:.0f}",
-                f"{100 * igniter.curve_of(seen).holdout_error:.1f}",
-            )
+            error = error_percent(seen, unseen)
+            held_out = 100 * igniter.curve_of(seen).holdout_error
+            made.add_row(model, f"{seconds:.1f}", f"{error:.1f}", f"{held_out:.1f}")
+            figures.add(f"{model}: measured in", seconds, "s", at_most=IGNITER_S, reference=IGNITER_S)
+            figures.add(f"{model}: error on unseen points", error, "%", at_most=TARGET_PERCENT)
             print_points(seen, unseen)
-    Console(width=110).print(table)
+    show(made)
+    return figures.end()
 
 
 def print_points(*profiles: Profile) -> None:
@@ -104,4 +100,4 @@ def print_points(*profiles: Profile) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

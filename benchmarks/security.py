@@ -17,7 +17,7 @@ from pathlib import Path
 import gateway_rig as rig
 from certificates import Authority
 
-from controlplane.domain.fleet import Protection, Route
+from controlplane.domain.fleet import AccessConfig, Route
 from controlplane.files.clients import Client
 from controlplane.gateway.security.registry import ClientRegistry
 
@@ -64,10 +64,10 @@ def main() -> int:
         server = authority.sign("gateway")
         files = {"certificate": str(server.certificate), "key": str(server.key)}
         kinds = {
-            "plain": Protection(),
-            "TLS": Protection(**files),
-            "tokens": Protection(tokens=True),
-            "both": Protection(**files, tokens=True),
+            "plain": AccessConfig(),
+            "TLS": AccessConfig(**files),
+            "tokens": AccessConfig(tokens=True),
+            "both": AccessConfig(**files, tokens=True),
         }
         ways: dict[str, Way] = {}
         for name, protection in kinds.items():

@@ -25,8 +25,8 @@ from planning import StoppedClock, v100, workload
 from rich.console import Console
 from rich.table import Table
 
-from controlplane.control.load.decisions import tick
-from controlplane.control.load.state import (
+from controlplane.control.autoscaler.decisions import tick
+from controlplane.control.autoscaler.state import (
     Apply,
     Direction,
     LoadLimits,
@@ -46,7 +46,7 @@ from controlplane.latency.protocol import LatencyModel, Slots
 from controlplane.planning import registry
 from controlplane.planning.protocol import Device, PlanRequest
 from controlplane.planning.replan.differences import changes
-from controlplane.planning.replan.prediction_error import prediction_error
+from controlplane.planning.replan.pressure import prediction_error
 from controlplane.planning.replan.reuse import cost_of
 from controlplane.planning.replan.smallest_change import moved_cost
 from controlplane.runtime.clock import SystemClock

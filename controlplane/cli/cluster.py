@@ -14,7 +14,7 @@ import typer
 
 from controlplane.cli.stderr import say
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Cluster, Endpoints
+from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.ports import Gateway
 from controlplane.runtime.clock import SystemClock
@@ -139,7 +139,7 @@ def _settings(fleet: Any, repository: Path, plan: Plan, devices: Mapping[str, st
         fleet,
         repository=repository,
         output=fleet.files.directory / "rendered",
-        endpoints=Endpoints("0.0.0.0"),
+        endpoints=GatewayConfig("0.0.0.0"),
         cluster=_HERE,
         known=devices,
     )

@@ -17,7 +17,7 @@ from controlplane.cli.options import LauncherName
 from controlplane.cli.stderr import say
 from controlplane.domain import units
 from controlplane.domain.errors import InputError, MissingTool
-from controlplane.domain.fleet import Cluster, Endpoints, Server
+from controlplane.domain.fleet import Cluster, GatewayConfig, Server
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets, state_root
 from controlplane.runtime.clock import SystemClock
@@ -172,15 +172,15 @@ def chosen_endpoints(
     overtake_ms: int | None = None,
     trace_endpoint: str | None = None,
     protection: Mapping[str, Path | bool | int | None] | None = None,
-) -> Endpoints:
+) -> GatewayConfig:
     """Return where a fleet is to listen: as given, else as it does now, else Triton's own ports.
 
-    `protection` has the fields of `Protection` that are given. Raises InputError for a port given twice.
+    `protection` has the fields of `AccessConfig` that are given. Raises InputError for a port given twice.
     """
     units.safe_name(name, "--fleet")
     settings = FleetFiles(state_root(), name).settings()
-    known = Endpoints() if settings is None else settings.endpoints
-    chosen = Endpoints(
+    known = GatewayConfig() if settings is None else settings.endpoints
+    chosen = GatewayConfig(
         host or known.host,
         http_port or known.http_port,
         grpc_port or known.grpc_port,
@@ -357,7 +357,7 @@ def fleet_to_end(name: str) -> Fleet | None:
 def status_source(name: str, *, window_s: float | None = None) -> Callable[[], Status]:
     """Return a function that reads a fleet's present status, with figures of `window_s` (a minute)."""
     from controlplane.files.gateway_paths import GatewayPaths
-    from controlplane.monitor.telemetry import GatewayTelemetry
+    from controlplane.monitor.client import GatewayTelemetry
     from controlplane.report.tables.status_table import WINDOW_S
     from controlplane.runtime.fleet.status import fleet_status
 
@@ -377,7 +377,7 @@ def serve(
 ) -> None:
     """Run the controller of a fleet; `show` prints its events."""
     from controlplane.files.gateway_paths import GatewayPaths
-    from controlplane.monitor.request_log import RequestLog, local
+    from controlplane.monitor.client import RequestLog, local
     from controlplane.runtime.controller import serve
 
     found, _ = existing_fleet(name)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Cluster, Endpoints
+from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.files.documents import SCHEMA_VERSION, State, read, read_text
 from controlplane.files.gateway import ProtectionFields
 from controlplane.files.writing import write_json, write_text
@@ -27,7 +27,7 @@ from controlplane.files.writing import write_json, write_text
 if TYPE_CHECKING:
     from controlplane.domain.plan import Plan
     from controlplane.files.applied import Record
-    from controlplane.files.following.kept import FollowingFiles
+    from controlplane.files.following import FollowingFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class FleetSettings:
     repository: str
     output: str
     devices: Mapping[str, str]
-    endpoints: Endpoints = field(default_factory=Endpoints)
+    endpoints: GatewayConfig = field(default_factory=GatewayConfig)
     former_outputs: tuple[str, ...] = ()
     cluster: Cluster = field(default_factory=Cluster)
 
@@ -167,7 +167,7 @@ class FleetFiles:
     @property
     def following(self) -> FollowingFiles:
         """What following the load needs."""
-        from controlplane.files.following.kept import FollowingFiles
+        from controlplane.files.following import FollowingFiles
 
         return FollowingFiles(self.directory / "following")
 
@@ -201,7 +201,7 @@ class FleetFiles:
             repository=parsed.repository,
             output=parsed.output,
             devices=parsed.devices,
-            endpoints=Endpoints(
+            endpoints=GatewayConfig(
                 **parsed.endpoints.model_dump(exclude={"protection"}),
                 protection=parsed.endpoints.protection.value(),
             ),

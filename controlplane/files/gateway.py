@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from controlplane.domain.fleet import Backend, Protection, Route
+from controlplane.domain.fleet import AccessConfig, Backend, Route
 from controlplane.files.documents import SCHEMA_VERSION, State, read
 from controlplane.files.writing import to_json, write_derived, write_json, write_vital
 
@@ -98,7 +98,7 @@ class SlotsRecord:
 
 
 class ProtectionFields(State):
-    """The fields of `Protection`."""
+    """The fields of `AccessConfig`."""
 
     certificate: str | None = None
     key: str | None = None
@@ -108,9 +108,9 @@ class ProtectionFields(State):
     audit: bool = False
     max_connections: int | None = None
 
-    def value(self) -> Protection:
+    def value(self) -> AccessConfig:
         """Return the value."""
-        return Protection(**self.model_dump())
+        return AccessConfig(**self.model_dump())
 
 
 class FormerFacade(State):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError, GatewayError
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.order import Order
 from controlplane.files.gateway import GatewaySettings, Traits
 from controlplane.files.gateway_paths import GatewayPaths
@@ -44,7 +44,7 @@ class HaproxyGateway:
         self._table = Remembered(self._paths.slots, self._read_table)
         self._routes = Remembered(self._paths.slots, lambda: self._table.get().routes())
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the routes on disk.
 
         It has slots for so many endpoints to move at once afterwards. One that runs changes its options
@@ -178,7 +178,7 @@ class HaproxyGateway:
 
     @property
     def telemetry_socket(self) -> Path:
-        """The socket of this gateway's monitor (`controlplane.monitor.telemetry`)."""
+        """The socket of this gateway's monitor (`controlplane.monitor.client`)."""
         return self._paths.monitor_socket
 
     def finish(self, patience_s: float) -> None:

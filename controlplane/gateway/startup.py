@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from controlplane.domain.errors import GatewayError, MissingTool
-from controlplane.domain.fleet import Endpoints
+from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.plan import MOST_SERVERS
 from controlplane.files.gateway import FormerFacade, GatewaySettings, ProtectionFields, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
@@ -39,7 +39,7 @@ class Startup:
         self._paths = paths
         self._haproxy = RunningHaproxy(paths)
 
-    def start(self, wanted: Endpoints, endpoints: int) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the options wanted."""
         settings = store.settings_of(self._paths) if self._paths.settings.exists() else None
         runs = settings is not None and self.runs()
@@ -77,7 +77,7 @@ class Startup:
             for role in processes.ALL:
                 processes.end(processes.find(self._paths, role), grace_s=_END_S)
 
-    def _begin(self, wanted: Endpoints, endpoints: int) -> None:
+    def _begin(self, wanted: GatewayConfig, endpoints: int) -> None:
         slots = slot_count(endpoints)
         if self._paths.settings.exists():
             # The table on disk may use the last of them.
@@ -201,29 +201,16 @@ def _last_words(paths: GatewayPaths) -> str:
     return ""
 
 
-def _new(options: Endpoints, slots: int) -> GatewaySettings:
+def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
     """Return the settings of a gateway that does not run.
 
     Raises GatewayError for a port in use, MissingTool.
     """
     _refuse_taken(options)
-    return GatewaySettings(
-        host=options.host,
-        http_port=options.http_port,
-        grpc_port=options.grpc_port,
-        metrics_port=options.metrics_port,
-        slots=slots,
-        members=MOST_SERVERS,
-        haproxy=haproxy_program(),
-        compress_answers=options.compress_answers,
-        fleet_wide_calls=options.fleet_wide_calls,
-        late_binding=options.late_binding,
-        trace_endpoint=options.trace_endpoint,
-        protection=ProtectionFields(**asdict(options.protection)),
-    )
+    return GatewaySettings(**asdict(options), slots=slots, members=MOST_SERVERS, haproxy=haproxy_program())
 
 
-def _changed(present: GatewaySettings, options: Endpoints, slots: int) -> GatewaySettings:
+def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> GatewaySettings:
     """Return a running gateway's settings with these options.
 
     While its HAProxy is replaced, the facade serves the earlier one by its own rules. Raises GatewayError for
@@ -274,7 +261,7 @@ def haproxy_program() -> str:
     return found
 
 
-def _refuse_another_place(present: GatewaySettings, options: Endpoints) -> None:
+def _refuse_another_place(present: GatewaySettings, options: GatewayConfig) -> None:
     wanted = (options.host, options.http_port, options.grpc_port, options.metrics_port)
     if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
         raise GatewayError(
@@ -285,7 +272,7 @@ def _refuse_another_place(present: GatewaySettings, options: Endpoints) -> None:
         )
 
 
-def _refuse_taken(options: Endpoints) -> None:
+def _refuse_taken(options: GatewayConfig) -> None:
     ports = (("HTTP", options.http_port), ("gRPC", options.grpc_port), ("metrics", options.metrics_port))
     for name, port in ports:
         try:

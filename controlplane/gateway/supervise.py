@@ -22,7 +22,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import BinaryIO
 
 from controlplane.domain.errors import TrisectError
@@ -307,15 +306,9 @@ def main() -> int:
             return 0
         supervisor = Supervisor(paths, held)
 
-        def stop(_signal: int, _frame: FrameType | None) -> None:
-            supervisor.stop()
-
-        def renew(_signal: int, _frame: FrameType | None) -> None:
-            supervisor.renew()
-
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
-        signal.signal(signal.SIGHUP, renew)
+        signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
+        signal.signal(signal.SIGINT, lambda *_: supervisor.stop())
+        signal.signal(signal.SIGHUP, lambda *_: supervisor.renew())
         _write_version(lock)
         supervisor.run(took_over=took_over)
     return 0

@@ -24,7 +24,7 @@ from certificates import Authority, Signed
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import Endpoints, Protection, Route
+from controlplane.domain.fleet import AccessConfig, GatewayConfig, Route
 from controlplane.files.clients import Client
 from controlplane.files.gateway import GatewaySettings, ProtectionFields
 from controlplane.files.gateway_paths import GatewayPaths
@@ -52,7 +52,7 @@ class Network:
     server: Signed
     clients: ClientRegistry
     triton: rig.Triton
-    protection: Protection
+    protection: AccessConfig
 
     def context(self, client: Signed | None = None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
@@ -116,7 +116,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
     here = tmp_path_factory.mktemp("network")
     authority = Authority(here)
     server = authority.sign("gateway")
-    protection = Protection(
+    protection = AccessConfig(
         str(server.certificate), str(server.key), str(authority.certificate), tokens=True, audit=True
     )
     models = {"first": "echo", "second": "echo", "slow": "slow"}
@@ -323,7 +323,7 @@ def test_an_operators_certificate_opens_the_page_of_metrics(network: Network) ->
 def test_without_tokens_a_certificate_is_needed_on_every_port_and_by_no_way_around(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server, client = authority.sign("gateway"), authority.sign("client")
-    protection = Protection(str(server.certificate), str(server.key), str(authority.certificate))
+    protection = AccessConfig(str(server.certificate), str(server.key), str(authority.certificate))
     context = ssl.create_default_context(cafile=str(authority.certificate))
 
     def status(connection: http.client.HTTPConnection, path: str) -> int:
@@ -556,5 +556,5 @@ def test_a_certificate_that_haproxy_did_not_take_is_loaded_again(tmp_path: Path)
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_no_gateway_listens_beyond_loopback_in_plain_text(tmp_path: Path, host: str) -> None:
     with pytest.raises(InputError, match="--plain-text"):
-        HaproxyGateway(tmp_path / "gateway").start(Endpoints(host))
+        HaproxyGateway(tmp_path / "gateway").start(GatewayConfig(host))
     assert not (tmp_path / "gateway").exists()

@@ -20,8 +20,7 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import NO_LIMIT, REFUSED, REMEMBERED_S, Limit, read_limits, read_refusals
 from controlplane.files.remembered import Remembered
 from controlplane.gateway import store
-from controlplane.gateway.facade.limits import Meter
-from controlplane.gateway.facade.refusals import LimitReached, Refusal
+from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
 
 _ASK_TIMEOUT = aiohttp.ClientTimeout(total=5.0, connect=1.0)
 _PROBE_S = 0.2

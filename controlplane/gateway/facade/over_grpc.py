@@ -19,10 +19,9 @@ from controlplane.gateway.facade.callers import Caller
 from controlplane.gateway.facade.fleet import Attempts
 from controlplane.gateway.facade.fleet_wide.broadcast import Refused
 from controlplane.gateway.facade.fleet_wide.grpc_calls import GrpcCalls, Handler, refusal
-from controlplane.gateway.facade.limits import check_size
 from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import HELD, UNREACHED
-from controlplane.gateway.facade.refusals import Refusal, unchangeable
+from controlplane.gateway.facade.refusals import Refusal, check_size, unchangeable
 from controlplane.gateway.facade.streams import ClientStream
 from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, held, unconnected
 from controlplane.gateway.facade.wire import Malformed, as_bytes, sequence_of, text_field

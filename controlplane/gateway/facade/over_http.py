@@ -24,10 +24,9 @@ from controlplane.gateway.facade.callers import CALLER, OWN_HEADERS
 from controlplane.gateway.facade.fleet import Attempts
 from controlplane.gateway.facade.fleet_wide.broadcast import HttpRefused, Refused
 from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls, as_response, refusal
-from controlplane.gateway.facade.limits import check_size
 from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED
-from controlplane.gateway.facade.refusals import Refusal, unchangeable
+from controlplane.gateway.facade.refusals import Refusal, check_size, unchangeable
 from controlplane.gateway.facade.wire import Sequence
 from controlplane.render.haproxy import LARGEST_BODY_BYTES
 

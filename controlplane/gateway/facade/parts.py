@@ -16,7 +16,12 @@ class Parts:
     """The parts of one facade."""
 
     fleet: Fleet
+    """The server of each message, and the open calls."""
     answers: FleetAnswers
+    """The answers that no single Triton can give."""
     broadcast: Broadcast
+    """Sends fleet-wide calls to every server."""
     records: Records
+    """A line for each inference, for the monitor."""
     callers: Callers
+    """The client of each request, and its permissions."""

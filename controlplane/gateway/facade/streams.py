@@ -22,10 +22,9 @@ from tritonclient.grpc import service_pb2
 from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.callers import Caller
 from controlplane.gateway.facade.fleet import Key
-from controlplane.gateway.facade.limits import check_size
 from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import HELD, UNREACHED
-from controlplane.gateway.facade.refusals import LimitReached, Refusal, TooLarge
+from controlplane.gateway.facade.refusals import LimitReached, Refusal, TooLarge, check_size
 from controlplane.gateway.facade.upstream import Upstream, held, unconnected
 from controlplane.gateway.facade.wire import Malformed, Sequence, sequence_of, text_field
 

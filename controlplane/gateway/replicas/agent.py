@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.domain.errors import GatewayError, TrisectError
-from controlplane.domain.fleet import Endpoints, Protection
+from controlplane.domain.fleet import AccessConfig, GatewayConfig
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.replicas import control_port
@@ -36,7 +36,7 @@ _CHUNK = 2**16
 class Replica:
     """A gateway and the generation of its routes."""
 
-    def __init__(self, gateway: HaproxyGateway, options: Endpoints, monitor: Path) -> None:
+    def __init__(self, gateway: HaproxyGateway, options: GatewayConfig, monitor: Path) -> None:
         self._gateway = gateway
         self._monitor = monitor
         self._options = options
@@ -97,71 +97,60 @@ def control_server(replica: Replica, address: tuple[str, int], token: str) -> ht
 
         def do_GET(self) -> None:
             if self.path == control_port.READY:
-                self._answer(200 if replica.ready else 503, b"")
-            elif not self._permitted():
-                self._answer(401, b"")
-            elif self.path == control_port.ROUTES:
-                self._answer_routes(replica.table)
+                self._answer(200 if replica.ready else 503)
             else:
-                self._answer(404, b"")
+                self._serve()
 
         def do_PUT(self) -> None:
-            self._change(control_port.ROUTES)
+            self._serve()
 
         def do_POST(self) -> None:
-            if self.path == control_port.MONITOR:
-                self._ask_monitor()
-            else:
-                self._change(control_port.IN_FLIGHT)
+            self._serve()
+
+        def _serve(self) -> None:
+            size = int(self.headers.get("Content-Length") or 0)
+            permitted = hmac.compare_digest(
+                self.headers.get("Authorization", "").encode(), f"Bearer {token}".encode()
+            )
+            if not permitted or size > _LONGEST_BODY:
+                # The body stays unread, so the connection cannot be used again.
+                self.close_connection = True
+                self._answer(401 if size <= _LONGEST_BODY else 413)
+                return
+            body = self.rfile.read(size)
+            try:
+                match self.command, self.path:
+                    case "GET", control_port.ROUTES:
+                        self._answer_routes(replica.table)
+                    case "PUT", control_port.ROUTES:
+                        self._answer(200 if replica.take(control_port.TABLE.validate_json(body)) else 409)
+                    case "POST", control_port.IN_FLIGHT:
+                        self._answer(200, replica.in_flight(body))
+                    case "POST", control_port.MONITOR:
+                        self._pass_on_monitor(body)
+                    case _:
+                        self._answer(404)
+            except ValueError as error:
+                self._answer(400, str(error).encode())
+            except TrisectError as error:
+                self._answer(500, str(error).encode())
 
         def _answer_routes(self, table: Table) -> None:
-            tag = str(table.generation)
-            if self.headers.get("If-None-Match") == tag:
-                self._answer(304, b"")
+            if self.headers.get("If-None-Match") == str(table.generation):
+                self._answer(304)
             else:
                 self._answer(200, control_port.TABLE.dump_json(table))
 
-        def _body(self) -> bytes | None:
-            """Return the body; None, after a refusal, where the client may not send it."""
-            size = int(self.headers.get("Content-Length") or 0)
-            if self._permitted() and size <= _LONGEST_BODY:
-                return self.rfile.read(size)
-            # The body stays unread, so the connection cannot be used again.
-            self.close_connection = True
-            self._answer(401 if size <= _LONGEST_BODY else 413, b"")
-            return None
-
-        def _ask_monitor(self) -> None:
+        def _pass_on_monitor(self, query: bytes) -> None:
             """Pass a query to the monitor and its answer back, for as long as both are there."""
             self.close_connection = True
-            if (query := self._body()) is None:
-                return
             with contextlib.suppress(OSError), replica.monitor(query) as answer:
                 self.send_response(200)
                 self.end_headers()
                 while data := answer.recv(_CHUNK):
                     self.wfile.write(data)
 
-        def _change(self, path: str) -> None:
-            if (body := self._body()) is None:
-                return
-            try:
-                if self.path != path:
-                    self._answer(404, b"")
-                elif path == control_port.IN_FLIGHT:
-                    self._answer(200, replica.in_flight(body))
-                else:
-                    self._answer(200 if replica.take(control_port.TABLE.validate_json(body)) else 409, b"")
-            except ValueError as error:
-                self._answer(400, str(error).encode())
-            except TrisectError as error:
-                self._answer(500, str(error).encode())
-
-        def _permitted(self) -> bool:
-            given = self.headers.get("Authorization", "")
-            return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
-
-        def _answer(self, status: int, body: bytes) -> None:
+        def _answer(self, status: int, body: bytes = b"") -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -201,8 +190,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parsed(arguments)
     # Routes of an earlier container may be old, and stopped servers' addresses may be others' by now.
     shutil.rmtree(options.state, ignore_errors=True)
-    protection = Protection(options.tls_cert, options.tls_key, plain_text=options.plain_text)
-    listening = Endpoints(
+    protection = AccessConfig(options.tls_cert, options.tls_key, plain_text=options.plain_text)
+    listening = GatewayConfig(
         options.host, options.http_port, options.grpc_port, options.metrics_port, protection=protection
     )
     gateway = HaproxyGateway(options.state)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.order import Order
 from controlplane.files.waiting import wait_until
 from controlplane.gateway.replicas import control_port
@@ -47,7 +47,7 @@ class ReplicatedGateway:
         self._clients: dict[str, ReplicaClient] = {}
         self._pool = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="replica")
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         """Return once a replica answers; they have options of their own, and take room with the routes."""
         answered = wait_until(
             lambda: bool(self._tables()[0]), deadline_s=_START_DEADLINE_S, interval_s=_POLL_S

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Protection
+from controlplane.domain.fleet import AccessConfig
 from controlplane.files.writing import write_bytes
 
 
@@ -39,7 +39,7 @@ def write(copy: Path, content: bytes) -> None:
     os.chmod(copy, 0o600)
 
 
-def check_exposure(host: str, protection: Protection) -> None:
+def check_exposure(host: str, protection: AccessConfig) -> None:
     """Refuse addresses beyond loopback without TLS, and files that are none. Raises InputError."""
     if (protection.certificate is None) != (protection.key is None):
         raise InputError("a certificate and its key come together", field="--tls-cert, --tls-key")

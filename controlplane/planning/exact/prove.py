@@ -29,11 +29,11 @@ from controlplane.planning.capacity.options import serving_options
 from controlplane.planning.capacity.sizing import SizedGpu, planned_gpus
 from controlplane.planning.exact.patterns import Patterns, Services, patterns_of, settle
 from controlplane.planning.exact.program import IntegerProgram
-from controlplane.planning.judge.evaluate import Terms, evaluate, kept, layouts_of
+from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.queues import Queues
 from controlplane.planning.protocol import PlanRequest
-from controlplane.planning.replan.stable_ids import with_stable_ids
+from controlplane.planning.replan.reuse import with_stable_ids
 
 OPTIMAL = "optimal"
 """`Totals.stopped_by` of a plan that is proven to be the cheapest."""
@@ -115,12 +115,8 @@ class _Proof:
 
     def _holds(self, gpus: tuple[PlannedGpu, ...]) -> bool:
         """Whether all promises are kept, pools judged as a whole: by the slowest of their servers."""
-        layouts = layouts_of(gpus, self.question.devices)
-        found = evaluate(
-            layouts, self.question.devices, Terms(self.question.rule, self.question.deciding_quantile)
-        )
-        held = (kept(layout, found[name], self.question.rule) for name, layout in layouts.items())
-        return all(bool(promises.all()) for promises in held)
+        terms = Terms(self.question.rule, self.question.deciding_quantile)
+        return all(one.meets_slo for one in judge(gpus, self.question.devices, terms))
 
 
 @dataclass(frozen=True, slots=True)

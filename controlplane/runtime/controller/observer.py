@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from controlplane.control.guard import attention
 from controlplane.control.guard.host import contention
-from controlplane.control.guard.signals import patience_s, resumed, suspicion
+from controlplane.control.guard.signals import overdue_s, patience_s, resumed, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, InFlight, Server
@@ -57,6 +58,8 @@ _LULLS_RPS = 50.0
 """... and how many servers are read in a second in a large one."""
 _SILENT_IF_CONTENDED = 8
 """Readings without an answer that show a hang on a contended host."""
+_IF_CONTENDED = 2
+"""How many times as many canaries show one, by what they take."""
 _RARE_RPS = 0.02
 """Requests that come more rarely are no traffic."""
 _FAILED_IN_A_ROW = 5
@@ -138,7 +141,7 @@ class Observer:
         return FleetSeen(now, tuple(answers), self._seen, self._host.seen())
 
     def probe(self, name: str) -> None:
-        """Send a canary to each queue of a server now, through an alias where the queue has one."""
+        """Send a canary to each queue of a server now."""
         record = self._records.get(name)
         if record is None or self._workers.server(name) is None:
             return
@@ -146,7 +149,8 @@ class Observer:
         server = record.server
         watch = self._state.watches.get(server.spec.labels.partition)
         slow_s = patience_s(watch, self._state.limits) if watch is not None else 0.0
-        endpoints, deadline_s = self._tried(server), max(_CANARY_S, slow_s)
+        # Through an alias where there is one, to test a request's whole path.
+        endpoints, deadline_s = [queue[-1] for queue in self._queues(server)], max(_CANARY_S, slow_s)
         self._canaries.ask(name, partial(send_canary, server, endpoints, record.samples, deadline_s), now)
 
     def close(self) -> None:
@@ -235,7 +239,7 @@ class Observer:
                 record.failures += 1
             elif not end.refused:  # a full queue shows that the server lives, not that it works
                 record.failures = 0
-                record.answered_s = now
+                record.answered_s = record.answered_of[end.endpoint] = now
         return answers
 
     def _forget(self, name: str) -> None:
@@ -260,9 +264,7 @@ class Observer:
         suspected = suspicion(watch) > SUSPICIOUS
         in_flight = self._in_flight(watch, record, now)
         if suspected or in_flight.unanswered:
-            # The models' own statistics: an alias does not count the time in its model's queue.
-            models = [promise.endpoint for promise in watch.partition.promises]
-            self._readings.read(name, server, models, now)
+            self._read_counters(name, server, now)
         times, signs = record.signs.times(now), record.signs
         if health is Health.READY and in_flight.unanswered and self._is_silent(record, now):
             return ServerSeen(Health.HUNG, in_flight.requests, reason=Outcome.SILENT)
@@ -278,7 +280,7 @@ class Observer:
             times.inferences,
             record.quota.delays(now),
             in_flight.streaming,
-            progressed=signs.are_recent(now) and signs.moved_s > self._looked_s,
+            progressed=signs.are_recent(now) and signs.moved_since(self._looked_s),
         )
         return _READY if seen == _READY else seen
 
@@ -312,13 +314,38 @@ class Observer:
         """Count failed canaries in a row. A canary without an answer behind other requests shows nothing."""
         if verdict.outcome is Outcome.UNKNOWN:
             return
-        overtaken = verdict.outcome is Outcome.LATE and (
-            record.answered_s > verdict.sent_s or self._is_busy(record, now)
-        )
-        if verdict.outcome is Outcome.ANSWERED or overtaken:
+        if verdict.outcome is Outcome.ANSWERED:
+            record.owed = None
+        elif verdict.outcome in (Outcome.LATE, Outcome.REFUSED) and self._is_overdue(record, verdict, now):
+            verdict = replace(verdict, outcome=Outcome.OVERDUE, reason=Outcome.OVERDUE.value)
+        if verdict.outcome in (Outcome.ANSWERED, Outcome.REFUSED) or (
+            verdict.outcome in (Outcome.LATE, Outcome.SILENT)
+            and (record.answered_s > verdict.sent_s or self._is_busy(record, now))
+        ):
             record.lost, record.verdict = 0, None
         else:
             record.lost, record.verdict = record.lost + 1, verdict
+
+    def _is_overdue(self, record: ServerRecord, verdict: Verdict, now: float) -> bool:
+        """Return whether a model has answered no canary, and nothing else, for as long as a request may take.
+
+        Other models of its server may answer all the while.
+        """
+        server = record.server
+        self._read_counters(self._by_own_name[server.name], server, now)
+        queue = next((one for one in self._queues(server) if verdict.endpoint in one), (verdict.endpoint,))
+        endpoint, since_s = record.owed or ("", -math.inf)
+        works_s = max(record.answered(queue), record.signs.moved_s.get(queue[0], -math.inf))
+        if endpoint != verdict.endpoint or works_s > since_s:
+            record.owed = verdict.endpoint, verdict.sent_s
+            return False
+        watch, limits = self._state.watches.get(server.spec.labels.partition), self._state.limits
+        allowed_s = limits.overdue_s if watch is None else overdue_s(watch, limits)
+        return now - since_s > allowed_s and record.signs.compared_s > since_s
+
+    def _read_counters(self, name: str, server: Server, now: float) -> None:
+        """Read the models' own counters: those of an alias do not have the time in its model's queue."""
+        self._readings.read(name, server, [queue[0] for queue in self._queues(server)], now)
 
     def _is_busy(self, record: ServerRecord, now: float) -> bool:
         """Return whether clients' requests are open on a server, or that is not known."""
@@ -331,18 +358,25 @@ class Observer:
 
     def _verdict(self, name: str, record: ServerRecord) -> tuple[Health, str]:
         """Return the health by the canaries, and send another one soon where the last one failed."""
-        latest_s, verdict = record.tried_s, record.verdict
+        latest_s, verdict = self._tried_s(record), record.verdict
         self._idle.put(name, latest_s + CANARY_EVERY_S)
         if verdict is None:
             return Health.READY, ""
-        if record.lost == 1 and verdict.at_s > latest_s:
-            self.probe(name)
         # A single canary may fail by chance, but not if all requests fail too.
         enough = 1 if record.failures >= _FAILED_IN_A_ROW else 2
-        if record.lost >= enough and verdict.at_s > record.answered_s:
-            silent = verdict.outcome is Outcome.SILENT
-            return Health.HUNG if silent else Health.FAILING, verdict.reason
+        if verdict.outcome in (Outcome.LATE, Outcome.SILENT) and contention(self._host.seen()):
+            enough *= _IF_CONTENDED
+        if record.lost < enough and verdict.at_s > latest_s:
+            self.probe(name)
+        tried = (queue for queue in self._queues(record.server) if verdict.endpoint in ("", *queue))
+        if record.lost >= enough and verdict.at_s > max(map(record.answered, tried), default=-math.inf):
+            hangs = verdict.outcome in (Outcome.SILENT, Outcome.OVERDUE)
+            return Health.HUNG if hangs else Health.FAILING, verdict.reason
         return Health.READY, ""
+
+    def _tried_s(self, record: ServerRecord) -> float:
+        """Return when each of a server's queues had answered a request or been sent a canary."""
+        return max(record.canary_s, min(map(record.answered, self._queues(record.server))))
 
     def _send_canaries(self, now: float) -> None:
         """Send canaries to the servers whose last request or canary is longest ago, as many as are due."""
@@ -352,19 +386,19 @@ class Observer:
             condition = self._conditions.get(name, _ABSENT)
             if condition.health is not Health.READY or name not in self._records:
                 continue  # it is due again once it is ready
-            due_s = self._records[name].tried_s + CANARY_EVERY_S
+            due_s = self._tried_s(self._records[name]) + CANARY_EVERY_S
             if due_s <= now:
                 self.probe(name)
                 self._canaries_left -= 1.0
                 due_s = now + CANARY_EVERY_S
             self._idle.put(name, due_s)
 
-    def _tried(self, server: Server) -> tuple[str, ...]:
-        """Return one endpoint of each queue, an alias where there is one, to test a request's whole path."""
+    def _queues(self, server: Server) -> tuple[tuple[str, ...], ...]:
+        """Return the endpoints of each queue, its model first."""
         watch = self._state.watches.get(server.spec.labels.partition)
         if watch is None:
-            return server.spec.endpoints
-        return tuple(promise.endpoints[-1] for promise in watch.partition.promises)
+            return tuple((endpoint,) for endpoint in server.spec.endpoints)
+        return tuple(promise.endpoints for promise in watch.partition.promises)
 
     def _is_silent(self, record: ServerRecord, now: float) -> bool:
         """Return whether a process has been silent since it spoke; a contended host delays a healthy one."""

@@ -50,9 +50,11 @@ class Outcome(StrEnum):
     """What came of a canary."""
 
     ANSWERED = "answered"
-    """Also with a refusal by the queue policy of its model."""
+    REFUSED = "refused by the model's queue policy"
     FAILED = "failed"
     LATE = "no answer in time"
+    OVERDUE = "a model has answered nothing for as long as a request may take"
+    """After refused or late ones, however many requests are open."""
     SILENT = "no call is answered"
     """Not even one that runs no model."""
     UNKNOWN = "not sent"
@@ -61,12 +63,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a server's latest canary, sent and ended at times of the monotonic clock."""
+    """The result of a server's latest canary, sent and ended at times of the monotonic clock.
+
+    `endpoint` is the one that did not answer.
+    """
 
     sent_s: float
     at_s: float
     outcome: Outcome
     reason: str = ""
+    endpoint: str = ""
 
 
 def send_canary(
@@ -74,7 +80,7 @@ def send_canary(
 ) -> Verdict:
     """Send a small real inference to each endpoint. `samples` keeps what is sent, by endpoint."""
     sent_s = time.monotonic()
-    late = Outcome.SILENT
+    late, endpoint = Outcome.SILENT, ""
     try:
         TritonClient(server, deadline_s=LIVE_S).answer()
         late, client = Outcome.LATE, TritonClient(server, deadline_s=deadline_s)
@@ -89,8 +95,8 @@ def send_canary(
         elif is_own_lack(error):
             outcome = Outcome.UNKNOWN
         elif declined_by_policy(reason):
-            outcome, reason = Outcome.ANSWERED, ""
-        return Verdict(sent_s, time.monotonic(), outcome, reason)
+            outcome = Outcome.REFUSED
+        return Verdict(sent_s, time.monotonic(), outcome, reason, endpoint)
     return Verdict(sent_s, time.monotonic(), Outcome.ANSWERED)
 
 
@@ -145,15 +151,16 @@ UNKNOWN = Times()
 class Signs:
     """A server's times and signs of life by its readings, the latest at `read_s`.
 
-    `moved_s` is when its counters of work last moved, `silent` the number of readings in a row without an
-    answer, the first of them at `silent_s`. Times are of the monotonic clock; without a recent reading
-    nothing is known.
+    `moved_s` is when each model's counters of work last moved, `compared_s` when that was last looked at,
+    `silent` the number of readings in a row without an answer, the first of them at `silent_s`. Times are of
+    the monotonic clock; without a recent reading nothing is known.
     """
 
     read_s: float = -math.inf
     silent: int = 0
     silent_s: float = -math.inf
-    moved_s: float = -math.inf
+    compared_s: float = -math.inf
+    moved_s: dict[str, float] = field(default_factory=dict)
     _counted: Mapping[str, ModelStatistics] = field(default_factory=dict)
     _times_s: float = -math.inf
     _times: Times = UNKNOWN
@@ -166,13 +173,18 @@ class Signs:
         """Return the latest times; `UNKNOWN` without a recent reading."""
         return self._times if now - self._times_s < _KEPT_S else UNKNOWN
 
+    def moved_since(self, at_s: float) -> bool:
+        """Return whether any model was seen to work since then."""
+        return any(moved_s > at_s for moved_s in self.moved_s.values())
+
     def take(self, reading: Reading) -> None:
         """Add a reading. One that failed, but not for want of an answer in time, says nothing."""
         if reading.counted is not None:
             before, self._counted = self._counted, reading.counted
             now = reading.counted
-            if any(now[m].work != earlier.work for m, earlier in before.items() if m in now):
-                self.moved_s = reading.at_s
+            moved = [m for m, earlier in before.items() if m in now and now[m].work != earlier.work]
+            self.moved_s.update(dict.fromkeys(moved, reading.at_s))
+            self.compared_s = reading.at_s if before else self.compared_s
             self.read_s, self.silent = reading.at_s, 0
             with contextlib.suppress(EngineError):  # a model that was loaded again counts from 0
                 passed = {m: difference(before[m], now[m]) for m in now if m in before}
@@ -236,9 +248,10 @@ class ServerRecord:
     """What is remembered of a server while it runs. Times are of the monotonic clock.
 
     It is seen as ready since `ready_s` and as active since `active_s`. A request was last answered at
-    `answered_s`, also with a refusal or a failure at `spoke_s`, since its process works then. `failures`
-    requests in a row failed. A canary was last asked for at `canary_s`; `lost` in a row failed, the latest
-    as `verdict` says. Its open requests were last read at `in_flight_s`. `news` is the gravest of the
+    `answered_s`, of each endpoint at `answered_of`, also with a refusal or a failure at `spoke_s`, since its
+    process works then. `failures` requests in a row failed. A canary was last asked for at `canary_s`; `lost`
+    in a row failed, the latest as `verdict` says; `owed` is the endpoint that has answered none since the one
+    of that time. Its open requests were last read at `in_flight_s`. `news` is the gravest of the
     launcher or the log, `samples` are what canaries send, by endpoint.
     """
 
@@ -246,11 +259,13 @@ class ServerRecord:
     ready_s: float | None = None
     active_s: float | None = None
     answered_s: float = -math.inf
+    answered_of: dict[str, float] = field(default_factory=dict)
     spoke_s: float = -math.inf
     failures: int = 0
     canary_s: float = -math.inf
     lost: int = 0
     verdict: Verdict | None = None
+    owed: tuple[str, float] | None = None
     in_flight_s: float = -math.inf
     in_flight: InFlight = NOTHING_IN_FLIGHT
     news: News | None = None
@@ -258,10 +273,9 @@ class ServerRecord:
     signs: Signs = field(default_factory=Signs)
     quota: Quota = field(default_factory=Quota)
 
-    @property
-    def tried_s(self) -> float:
-        """When it last answered a request or was sent a canary."""
-        return max(self.answered_s, self.canary_s)
+    def answered(self, queue: Sequence[str]) -> float:
+        """Return when a queue, of these endpoints, last answered a request."""
+        return max(self.answered_of.get(endpoint, -math.inf) for endpoint in queue)
 
     def note(self, news: News) -> None:
         """Keep the gravest news. Whether it is paused, the engine's list says."""

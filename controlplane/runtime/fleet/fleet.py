@@ -29,7 +29,7 @@ from controlplane.control.converge.desired import Desired, NamedRoute, as_moved,
 from controlplane.control.converge.redirect import companions, moves, redirected
 from controlplane.control.order import order_of
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
-from controlplane.domain.fleet import Endpoints, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import GatewayConfig, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Plan
 from controlplane.files.applied import Applied, Record
 from controlplane.files.documents import nearest
@@ -144,7 +144,7 @@ class Fleet:
             fleet_wide_calls=settings.endpoints.fleet_wide_calls,
         )
 
-    def open_gateway(self, plan: Plan, endpoints: Endpoints, *, moves: int = 0) -> None:
+    def open_gateway(self, plan: Plan, endpoints: GatewayConfig, *, moves: int = 0) -> None:
         """Start the gateway, with gates also where only the plan relies on them; see `Gateway.start`."""
         gates = endpoints.late_binding or plan.ordered
         self.gateway.start(replace(endpoints, late_binding=gates), endpoints=moves)

@@ -16,7 +16,7 @@ from controlplane.control.converge.devices import NOTHING_KNOWN, map_devices
 from controlplane.domain import triton_releases
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Cluster, Endpoints, Role, Server, ServerSpec
+from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server, ServerSpec
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
 from controlplane.files.documents import Document, Location
@@ -41,7 +41,7 @@ def settings(
     *,
     repository: Path,
     output: Path,
-    endpoints: Endpoints,
+    endpoints: GatewayConfig,
     cluster: Cluster,
     known: Mapping[str, str] = NOTHING_KNOWN,
 ) -> FleetSettings:

@@ -18,7 +18,7 @@ import pytest
 from host_ports import free_ports
 from service import service
 
-from controlplane.domain.fleet import Endpoints, Route
+from controlplane.domain.fleet import GatewayConfig, Route
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.replicas import control_port
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
@@ -87,7 +87,7 @@ def test_replaced_replicas_lose_no_request(
 ) -> None:
     living = dict(replicas)
     gateway = ReplicatedGateway(lambda: [r.address for r in living.values()], TOKEN)
-    gateway.start(Endpoints())
+    gateway.start(GatewayConfig())
     rig.until(lambda: all(_answers(r) for r in living.values()))
     gateway.commit({"echo": Route((pair["one"].backend,), pair["two"].backend)})
     ready = {name: replica for name, replica in living.items() if replica.ready}

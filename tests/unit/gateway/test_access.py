@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Protection
+from controlplane.domain.fleet import AccessConfig
 from controlplane.files.clients import Client, hashed, read_clients
 from controlplane.files.gateway import FormerFacade, GatewaySettings, ProtectionFields
 from controlplane.files.gateway_paths import GatewayPaths
@@ -84,23 +84,23 @@ def test_while_haproxy_is_replaced_each_of_the_two_has_its_own_rules(tmp_path: P
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
 def test_loopback_needs_no_certificate(host: str) -> None:
-    check_exposure(host, Protection())
+    check_exposure(host, AccessConfig())
 
 
 @pytest.mark.parametrize(
     ("protection", "said"),
     [
-        (Protection(), "plain text"),
-        (Protection(certificate="/none"), "come together"),
-        (Protection(client_ca="/none"), "need TLS"),
-        (Protection("/none", "/none"), "cannot be read"),
-        (Protection(os.devnull, os.devnull), "no certificate in PEM"),
+        (AccessConfig(), "plain text"),
+        (AccessConfig(certificate="/none"), "come together"),
+        (AccessConfig(client_ca="/none"), "need TLS"),
+        (AccessConfig("/none", "/none"), "cannot be read"),
+        (AccessConfig(os.devnull, os.devnull), "no certificate in PEM"),
     ],
 )
-def test_what_protects_nothing_is_refused(protection: Protection, said: str) -> None:
+def test_what_protects_nothing_is_refused(protection: AccessConfig, said: str) -> None:
     with pytest.raises(InputError, match=said):
         check_exposure("0.0.0.0", protection)
-    check_exposure("0.0.0.0", Protection(plain_text=True))
+    check_exposure("0.0.0.0", AccessConfig(plain_text=True))
 
 
 def test_a_refusal_ends_by_itself_or_by_hand(tmp_path: Path) -> None:

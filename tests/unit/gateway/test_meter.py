@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from controlplane.files.limits import Limit
 from controlplane.gateway.facade.callers import ANY_REGION, NotOwned, Regions
-from controlplane.gateway.facade.limits import Meter
-from controlplane.gateway.facade.refusals import LimitReached
+from controlplane.gateway.facade.refusals import LimitReached, Meter
 
 pytestmark = pytest.mark.unit
 

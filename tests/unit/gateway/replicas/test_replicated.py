@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Route, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Route, Routes
 from controlplane.domain.order import Precedence
 from controlplane.gateway.replicas import control_port
 from controlplane.gateway.replicas.agent import Replica, control_server
@@ -33,7 +33,7 @@ class FakeGateway:
     committed: list[Routes] = field(default_factory=list)
     refuses: bool = False
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         pass
 
     def commit(self, routes: Routes) -> None:
@@ -51,7 +51,7 @@ class Running:
     def __init__(self, monitor: Path) -> None:
         self.gateway = FakeGateway()
         gateway: Any = self.gateway
-        self.replica = Replica(gateway, Endpoints(), monitor)
+        self.replica = Replica(gateway, GatewayConfig(), monitor)
         self.server = control_server(self.replica, ("127.0.0.1", 0), TOKEN)
         self.address = f"127.0.0.1:{self.server.server_port}"
         self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
@@ -93,7 +93,7 @@ def test_a_malformed_document_is_a_value_error(text: bytes) -> None:
 
 def test_a_commit_reaches_every_replica(replicas: list[Running]) -> None:
     gateway = over(replicas)
-    gateway.start(Endpoints())
+    gateway.start(GatewayConfig())
     gateway.commit(ROUTES)
     assert [one.gateway.committed for one in replicas] == [[ROUTES], [ROUTES]]
     assert over(replicas).routes() == ROUTES

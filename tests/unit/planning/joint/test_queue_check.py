@@ -12,7 +12,6 @@ from controlplane.planning.capacity.tolerance import ToleranceTable
 from controlplane.planning.joint.packing import Packing
 from controlplane.planning.joint.queue_check import QueueCheck
 from controlplane.planning.judge.evaluate import Terms, evaluate
-from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.placements import gpu_of, partition_of
 from controlplane.planning.judge.queues import Queues
 
@@ -61,8 +60,7 @@ def test_the_check_agrees_with_the_judge_also_after_one_gpu_has_changed() -> Non
                 part = 1.0 / items[i].servers
                 partitions.append(partition_of(f"p{i}", items[i].workloads, percent, batch, None, part))
             gpus.append(gpu_of(n, device, partitions))
-        layouts = {"v100": Layout.of(gpus, device)}
-        judged = evaluate(layouts, {"v100": device}, Terms(Rule.P99, gpu_type.quantile))["v100"]
+        judged = evaluate(gpus, {"v100": device}, Terms(Rule.P99, gpu_type.quantile))["v100"]
         late = {
             i
             for n, sized in enumerate(packing.gpus)

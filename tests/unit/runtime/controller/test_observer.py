@@ -351,7 +351,10 @@ def verdict(outcome: Outcome, sent_s: float) -> Verdict:
         # It waits behind other requests.
         (Outcome.LATE, 1, Health.READY),
         (Outcome.FAILED, 1, Health.FAILING),
-        (Outcome.SILENT, 1, Health.HUNG),
+        (Outcome.SILENT, 0, Health.HUNG),
+        # What its process answers while requests are open is read from its counters.
+        (Outcome.SILENT, 1, Health.READY),
+        (Outcome.REFUSED, 0, Health.READY),
         (Outcome.UNKNOWN, 0, Health.READY),
         (Outcome.ANSWERED, 0, Health.READY),
     ],
@@ -366,6 +369,71 @@ def test_two_canaries_that_fail_show_a_fault_unless_something_else_explains_it(
         monkeypatch.setattr(canaries, "take", lambda s=sent_s: [(SERVER.name, verdict(outcome, s))])
         seen = bench.health()
     assert seen is health
+
+
+@pytest.mark.parametrize(
+    ("outcome", "health"),
+    [(Outcome.LATE, Health.READY), (Outcome.SILENT, Health.READY), (Outcome.FAILED, Health.FAILING)],
+)
+def test_on_a_contended_host_two_late_canaries_show_no_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, health: Health
+) -> None:
+    class Host:
+        def seen(self) -> HostSeen:
+            return HostSeen(waiting=0.8)
+
+    bench.observer._host = Host()
+    bench.requests.answered = ()
+    canaries = bench.observer._canaries
+    monkeypatch.setattr(canaries, "ask", lambda *_, **__: None)
+    for sent_s in (1.0, 3.0):
+        monkeypatch.setattr(canaries, "take", lambda s=sent_s: [(SERVER.name, verdict(outcome, s))])
+        seen = bench.health()
+    assert seen is health
+    for sent_s in (5.0, 7.0):
+        monkeypatch.setattr(canaries, "take", lambda s=sent_s: [(SERVER.name, verdict(outcome, s))])
+        seen = bench.health()
+    assert seen is not Health.READY
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LATE, Outcome.REFUSED])
+@pytest.mark.parametrize("works", [False, True])
+def test_a_model_that_hangs_beside_one_that_answers_is_found_by_its_canaries(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, works: bool
+) -> None:
+    both = state().watches["W1"]
+    promises = tuple(Promise(endpoint, 100.0, 10.0) for endpoint in ("w1", "w2"))
+    partition = replace(both.partition, promises=promises)
+    shared = begin((partition,), {"W1": (both.active,)}, Limits())
+    began_s = time.monotonic()
+    late = Verdict(began_s - 61.0, began_s, outcome, "", "w1")
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
+    monkeypatch.setattr(bench.observer._canaries, "take", lambda: [(SERVER.name, late)])
+    bench.gateway.owed = 5
+    with asked_triton(executions=10 if works else 0, failures=1) as (port, _):
+        spec = replace(SPEC, endpoints=("w1", "w2"))
+        bench.workers.adopt(replace(SERVER, spec=spec, http_port=port))
+        answered = Record("h", 1, "w2", "127.0.0.1", port, 200, None, 1, 1, 1.0, 1.0, False)
+        bench.requests.answered = (answered,)
+
+        def hangs() -> bool:
+            return bench.observer.look(shared).servers[SERVER.name].health is Health.HUNG
+
+        assert wait_until(hangs, deadline_s=1.0 if works else 30.0) is not works
+
+
+def test_a_server_of_which_one_model_rests_gets_canaries(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda name, *_: asked.append(name))
+    monkeypatch.setattr(observer_module, "CANARY_EVERY_S", 0.0)
+    spec = replace(SPEC, endpoints=("w1", "w2"))
+    bench.workers.adopt(replace(SERVER, spec=spec))
+    both = state().watches["W1"]
+    promises = tuple(Promise(endpoint, 100.0, 10.0) for endpoint in ("w1", "w2"))
+    shared = begin((replace(both.partition, promises=promises),), {"W1": (both.active,)}, Limits())
+    assert wait_until(lambda: (bench.observer.look(shared), asked)[1] != [], deadline_s=30.0)
 
 
 def test_a_canary_that_is_late_while_clients_got_answers_shows_nothing(

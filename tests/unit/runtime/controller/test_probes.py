@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import threading
 from collections import Counter
@@ -38,13 +37,11 @@ def test_an_answer_that_is_none_is_a_failure() -> None:
     ("refusal", "found"),
     [
         ("", Outcome.ANSWERED),
-        ("[request id: 1] Exceeds maximum queue size", Outcome.ANSWERED),
+        ("[request id: 1] Exceeds maximum queue size", Outcome.REFUSED),
         ("Request for unknown model: 'w1' version 1 is not at ready state", Outcome.FAILED),
     ],
 )
-def test_a_full_queue_is_an_answer_and_a_model_that_is_not_there_is_none(
-    refusal: str, found: Outcome
-) -> None:
+def test_a_full_queue_refuses_and_a_model_that_is_not_there_fails(refusal: str, found: Outcome) -> None:
     with asked_triton(refusal=refusal) as (port, _):
         assert outcome(server_at(port)) is found
 
@@ -89,10 +86,11 @@ def test_counters_that_only_count_failures_are_no_sign_of_life() -> None:
     with asked_triton(executions=0, failures=1) as (port, _):
         for _ in range(3):
             signs.take(read_counters(server_at(port), ["w1"]))
-    assert signs.read_s > signs.moved_s == -math.inf
+    assert signs.read_s > 0.0
+    assert not signs.moved_since(0.0)
     with asked_triton() as (port, _):
         signs.take(read_counters(server_at(port), ["w1"]))
-    assert signs.moved_s == signs.read_s
+    assert signs.moved_s == {"w1": signs.read_s}
 
 
 def test_many_servers_under_suspicion_are_each_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
