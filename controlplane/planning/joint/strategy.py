@@ -38,7 +38,7 @@ class Joint:
         context = Context.of(in_requests.request, started)
         draft = with_bursts(in_requests.request, lambda asked: self._draft(asked, context))
         draft = in_requests.counted_back(draft)
-        turns = Turns.of(request, draft, context)
+        turns = Turns.of(context if context.request is request else Context.of(request, started), draft)
         joined = turns.fewer(draft)
         if self.late_binding:  # only for what is not saved without it
             joined = replace(turns, late_binding=True).fewer(joined)
