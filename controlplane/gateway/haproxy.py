@@ -10,8 +10,7 @@ from pathlib import Path
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Routes
 from controlplane.domain.order import Order
-from controlplane.files.gateway import GatewaySettings, Traits
-from controlplane.files.order import read_order, write_order
+from controlplane.files.gateway import GatewaySettings, Traits, read_order, write_order
 from controlplane.files.remembered import Remembered
 from controlplane.gateway import control_socket, liveness, options, slots, store, supervision
 from controlplane.gateway.locks import locked

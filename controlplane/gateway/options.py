@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-from dataclasses import asdict
+from dataclasses import replace
 
 from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Endpoints
 from controlplane.domain.plan import MOST_SERVERS
-from controlplane.files.gateway import FormerFacade, GatewaySettings, ProtectionFields
+from controlplane.files.gateway import FormerFacade, GatewaySettings
 from controlplane.gateway import store
 from controlplane.gateway.listeners import listen
 
@@ -35,7 +35,7 @@ def new(options: Endpoints, slots: int) -> GatewaySettings:
         fleet_wide_calls=options.fleet_wide_calls,
         late_binding=options.late_binding,
         trace_endpoint=options.trace_endpoint,
-        protection=ProtectionFields(**asdict(options.protection)),
+        protection=options.protection,
     )
 
 
@@ -52,20 +52,17 @@ def changed(present: GatewaySettings, options: Endpoints, slots: int) -> Gateway
             "which cannot change while it runs: leave --fleet-wide-calls and --no-fleet-wide-calls out, or "
             "`ctl destroy` the fleet first"
         )
-    update: dict[str, object] = {
-        "slots": max(present.slots, slots),
-        "compress_answers": options.compress_answers,
-        "late_binding": options.late_binding,
-        "trace_endpoint": options.trace_endpoint,
-        # Of a change that was interrupted: its HAProxy may still run.
-        "former": present.former,
-    }
-    if present.protection.value() != options.protection:
-        update |= {
-            "protection": ProtectionFields(**asdict(options.protection)),
-            "former": FormerFacade(tokens=present.protection.tokens),
-        }
-    return present.model_copy(update=update)
+    # `former` is perhaps of a change that was interrupted: its HAProxy may still run.
+    unchanged = present.protection == options.protection
+    return replace(
+        present,
+        slots=max(present.slots, slots),
+        compress_answers=options.compress_answers,
+        late_binding=options.late_binding,
+        trace_endpoint=options.trace_endpoint,
+        protection=options.protection,
+        former=present.former if unchanged else FormerFacade(present.protection.tokens),
+    )
 
 
 def slot_count(endpoints: int) -> int:

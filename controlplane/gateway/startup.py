@@ -6,6 +6,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Endpoints
@@ -36,7 +37,7 @@ class Startup:
         """Have HAProxy, the facade and their supervisor running and answering, with the options wanted."""
         settings = store.settings_of(self._places) if self._places.settings.exists() else None
         runs = settings is not None and self.runs()
-        if settings is None or not runs or settings.protection.value() != wanted.protection:
+        if settings is None or not runs or settings.protection != wanted.protection:
             # One that runs was accepted when it was started, by an earlier version perhaps.
             exposure.check(wanted.host, wanted.protection)
         self._places.make()
@@ -104,12 +105,12 @@ class Startup:
         except GatewayError:
             if settings != present:
                 former = FormerFacade(tokens=settings.protection.tokens)
-                self._write(present.model_copy(update={"former": former}))
+                self._write(replace(present, former=former))
                 self._renew_facade()
                 supervision.wake(self._places)
             raise
         if settings.former is not None:
-            self._write(settings.model_copy(update={"former": None}))
+            self._write(replace(settings, former=None))
             self._renew_facade()
         if settings.former is not None or settings.trace_endpoint != present.trace_endpoint:
             # It reads certificates, tokens, audit and collector at its start; the log's lines wait for it.

@@ -77,7 +77,7 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
             told.get("fleet_wide_calls", True),
             told.get("turns", False),
             told.get("completes", False),
-            ServerOptions(tuple(told.get("triton_args", ())), tuple(told.get("env", {}).items())),
+            ServerOptions(tuple(told.get("triton_args", ())), told.get("env", {})),
         )
         return Server(
             id,

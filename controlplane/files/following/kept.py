@@ -13,7 +13,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.spec import Spec
-from controlplane.files.documents import Document, read
+from controlplane.files.documents import Document, read_state
 from controlplane.files.measurements.calibration import NAME as CALIBRATION
 from controlplane.files.specs import read_spec
 from controlplane.files.writing import write_json, write_text
@@ -47,9 +47,7 @@ class FollowingFiles:
 
     def settings(self) -> Following | None:
         """Return how the fleet follows; None where it keeps no spec. Raises InputError for a broken file."""
-        if not self._settings.exists():
-            return None
-        return read(self._settings).parse_as(Following)
+        return read_state(self._settings, Following)
 
     def changed_s(self) -> float | None:
         """Return the time of the last change of the settings; None where there are none."""

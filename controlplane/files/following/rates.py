@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.observation import RateSeen
-from controlplane.files.documents import read
+from controlplane.files.documents import read_state
 from controlplane.files.writing import fields_of, to_compact_json, write_derived
 
 _VERSION = 1
@@ -31,4 +31,4 @@ def write_rates(path: Path, seen: RatesSeen) -> None:
 
 def read_rates(path: Path) -> RatesSeen | None:
     """Read the file; None where there is none. Raises InputError if it is broken."""
-    return read(path).parse_as(RatesSeen) if path.exists() else None
+    return read_state(path, RatesSeen)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Protection
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.gateway import ProtectionFields, read_settings
+from controlplane.files.gateway import read_settings
 from controlplane.gateway.places import Places
 from controlplane.gateway.security.exposure import is_loopback
 from controlplane.monitor.page_access import PageAccess
@@ -18,7 +19,7 @@ def page_access(files: FleetFiles, host: str) -> PageAccess | None:
     if is_loopback(host):
         return None
     places = Places.of(files.gateway)
-    protection = read_settings(places.settings).protection if places.settings.exists() else ProtectionFields()
+    protection = read_settings(places.settings).protection if places.settings.exists() else Protection()
     if protection.certificate is None and not protection.plain_text:
         raise InputError(
             f"{host} can be reached from other hosts, and the page would pass in plain text; `ctl apply` the "

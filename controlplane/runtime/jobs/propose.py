@@ -135,7 +135,11 @@ def propose(files: FleetFiles, question: Mapping[str, Any]) -> dict[str, Any]:
         return {"kind": Kind.NONE.value, "error": error, "summary": summary}
     used = {(p.model, g.type) for g, _, p in found.plan.placements()}
     new = replace(
-        found.plan, spec_sha256=document.sha256, profiles=profile_uses(used, every), options=plan.options
+        found.plan,
+        spec_sha256=document.sha256,
+        profiles=profile_uses(used, every),
+        triton_args=plan.triton_args,
+        env=plan.env,
     )
     write_plan(files.following.proposal, new)
     return {

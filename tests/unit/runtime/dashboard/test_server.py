@@ -20,7 +20,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Protection
 from controlplane.files.clients import Client, hashed, write_clients
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.gateway import GatewaySettings, ProtectionFields, write_settings
+from controlplane.files.gateway import GatewaySettings, write_settings
 from controlplane.gateway.places import Places
 from controlplane.gateway.security import certificate
 from controlplane.runtime.dashboard.exposure import page_access
@@ -47,7 +47,7 @@ def gateway(files: FleetFiles, protection: Protection) -> Places:
     places = Places.of(files.gateway)
     places.make()
     ports = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 1)
-    fields = ProtectionFields(
+    fields = Protection(
         certificate=protection.certificate, key=protection.key, tokens=True, plain_text=protection.plain_text
     )
     settings = GatewaySettings(
