@@ -17,7 +17,7 @@ from controlplane.cli.options import LauncherName
 from controlplane.cli.stderr import say
 from controlplane.domain import units
 from controlplane.domain.errors import InputError, MissingTool
-from controlplane.domain.fleet import Cluster, Endpoints, Server
+from controlplane.domain.fleet import Cluster, GatewayConfig, Server
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets, state_root
 from controlplane.runtime.clock import SystemClock
@@ -42,7 +42,7 @@ def launcher(name: LauncherName | None, cluster: Cluster = DEFAULT_CLUSTER) -> L
 
     `cluster` is where pods are started.
     """
-    from launchers.process.launcher import ProcessLauncher
+    from launchers.process import ProcessLauncher
 
     match name or _fitting():
         case LauncherName.PROCESS:
@@ -88,7 +88,7 @@ def servers_of_host() -> tuple[Server, ...]:
     """Return the running servers of all of this user's fleets on this host: processes and containers."""
     from launchers.docker import engine
     from launchers.docker.launcher import DockerLauncher
-    from launchers.process.launcher import ProcessLauncher
+    from launchers.process import ProcessLauncher
 
     processes = ProcessLauncher(state_root()).servers_of_host()
     return (*processes, *(DockerLauncher(state_root()).servers_of_host() if engine.reachable() else ()))
@@ -172,15 +172,15 @@ def chosen_endpoints(
     overtake_ms: int | None = None,
     trace_endpoint: str | None = None,
     protection: Mapping[str, Path | bool | int | None] | None = None,
-) -> Endpoints:
+) -> GatewayConfig:
     """Return where a fleet is to listen: as given, else as it does now, else Triton's own ports.
 
-    `protection` has the fields of `Protection` that are given. Raises InputError for a port given twice.
+    `protection` has the fields of `AccessConfig` that are given. Raises InputError for a port given twice.
     """
     units.safe_name(name, "--fleet")
     settings = FleetFiles(state_root(), name).settings()
-    known = Endpoints() if settings is None else settings.endpoints
-    chosen = Endpoints(
+    known = GatewayConfig() if settings is None else settings.endpoints
+    chosen = GatewayConfig(
         host or known.host,
         http_port or known.http_port,
         grpc_port or known.grpc_port,
@@ -356,13 +356,13 @@ def fleet_to_end(name: str) -> Fleet | None:
 
 def status_source(name: str, *, window_s: float | None = None) -> Callable[[], Status]:
     """Return a function that reads a fleet's present status, with figures of `window_s` (a minute)."""
-    from controlplane.gateway.places import Places
+    from controlplane.files.gateway_paths import GatewayPaths
     from controlplane.monitor.telemetry import GatewayTelemetry
     from controlplane.report.tables.status_table import WINDOW_S
     from controlplane.runtime.fleet.status import fleet_status
 
     found, _ = existing_fleet(name)
-    telemetry = GatewayTelemetry(Places.of(found.files.gateway).monitor_socket)
+    telemetry = GatewayTelemetry(GatewayPaths.of(found.files.gateway).monitor_socket)
     return lambda: fleet_status(found, found.files.plan(), telemetry, window_s or WINDOW_S)
 
 
@@ -376,12 +376,12 @@ def serve(
     port: int,
 ) -> None:
     """Run the controller of a fleet; `show` prints its events."""
-    from controlplane.gateway.places import Places
+    from controlplane.files.gateway_paths import GatewayPaths
     from controlplane.monitor.request_log import RequestLog, local
     from controlplane.runtime.controller import serve
 
     found, _ = existing_fleet(name)
-    socket = Places.of(found.files.gateway).monitor_socket
+    socket = GatewayPaths.of(found.files.gateway).monitor_socket
     serve.guard(
         found,
         printer(show),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Cluster, Endpoints
+from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.files.documents import read, read_text, versioned
 from controlplane.files.writing import write_json, write_text
 
@@ -38,7 +38,7 @@ class FleetSettings:
     repository: str
     output: str
     devices: Mapping[str, str]
-    endpoints: Endpoints = field(default_factory=Endpoints)
+    endpoints: GatewayConfig = field(default_factory=GatewayConfig)
     former_outputs: tuple[str, ...] = ()
     cluster: Cluster = field(default_factory=Cluster)
 
@@ -148,7 +148,7 @@ class FleetFiles:
         content = read(self._settings).content
         endpoints = content.get("endpoints", {})
         outer = [key for key in content if key not in ("schema_version", *_names(FleetSettings))]
-        inner = [f"endpoints.{key}" for key in endpoints if key not in _names(Endpoints)]
+        inner = [f"endpoints.{key}" for key in endpoints if key not in _names(GatewayConfig)]
         return (*outer, *inner)
 
     def write_settings(self, settings: FleetSettings) -> None:

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 
-from controlplane.domain.fleet import Backend, Protection, Route
+from controlplane.domain.fleet import AccessConfig, Backend, Route
 from controlplane.domain.order import Order, Precedence
 from controlplane.files.documents import read, read_state, versioned
 from controlplane.files.writing import fields_of, to_json, write_derived, write_json, write_vital
@@ -140,7 +140,7 @@ class GatewaySettings:
     late_binding: bool = False
     trace_endpoint: str = ""
     former: FormerFacade | None = None
-    protection: Protection = field(default_factory=Protection)
+    protection: AccessConfig = field(default_factory=AccessConfig)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,25 +7,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Routes
+from controlplane.domain.errors import EngineError, GatewayError
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.order import Order
 from controlplane.files.gateway import GatewaySettings, Traits, read_order, write_order
+from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.queries import Silent, Unreachable, ask
 from controlplane.files.remembered import Remembered
-from controlplane.gateway import control_socket, liveness, options, slots, store, supervision
-from controlplane.gateway.locks import locked
-from controlplane.gateway.places import Places
+from controlplane.files.waiting import locked
+from controlplane.gateway import processes, slots, startup, store
 from controlplane.gateway.running import RunningHaproxy
 from controlplane.gateway.security.registry import LimitRegistry
 from controlplane.gateway.slots import PLAIN, SlotTable
 from controlplane.gateway.startup import Startup, tell_facade, wait
-from controlplane.gateway.traits import traits_of
 
 _RESTART_DEADLINE_S = 10.0
 _NEW_MODEL_S = 10.0
 _KNOWN_MODEL_S = 1.0
 _OPEN_DEADLINE_S = 1.0
 """The controller queries this in every cycle."""
+_DEFAULT_IDLE_US = 1_000_000
+"""max_sequence_idle_microseconds where a configuration leaves it out (model_config.proto)."""
 
 
 class HaproxyGateway:
@@ -35,31 +37,31 @@ class HaproxyGateway:
     """
 
     def __init__(self, state_dir: Path) -> None:
-        self._places = Places.of(state_dir)
-        self._haproxy = RunningHaproxy(self._places)
-        self._startup = Startup(self._places)
-        self._table = Remembered(self._places.slots, self._read_table)
-        self._routes = Remembered(self._places.slots, lambda: self._table.get().routes())
+        self._paths = GatewayPaths.of(state_dir)
+        self._haproxy = RunningHaproxy(self._paths)
+        self._startup = Startup(self._paths)
+        self._table = Remembered(self._paths.slots, self._read_table)
+        self._routes = Remembered(self._paths.slots, lambda: self._table.get().routes())
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the routes on disk.
 
         It has slots for so many endpoints to move at once afterwards. One that runs changes its options
         without a lost request. Raises MissingTool without HAProxy; GatewayError where a port is taken, where
         an option cannot change while it runs, and where open files allow too few slots.
         """
-        options.haproxy()
+        startup.haproxy_program()
         self._startup.start(wanted, endpoints)
         self._finish_commit()
 
     def routes(self) -> Routes:
         """Return the present routes."""
-        if not self._places.settings.exists():
+        if not self._paths.settings.exists():
             return {}
         return self._routes.get()
 
     def _read_table(self) -> SlotTable:
-        return store.load(self._places, store.settings_of(self._places))[1]
+        return store.load(self._paths, store.settings_of(self._paths))[1]
 
     def commit(self, routes: Routes) -> None:
         """Make exactly `routes` routable in one step.
@@ -68,11 +70,11 @@ class HaproxyGateway:
         Raises GatewayError where a route does not fit or the gateway does not run. Where slots are short, it
         raises one after it has changed as many routes as it could, of dead servers first.
         """
-        if not self._places.settings.exists():
+        if not self._paths.settings.exists():
             raise GatewayError("the gateway does not run; start it before routes are committed")
-        settings = store.settings_of(self._places)
-        with locked(self._places.lock):
-            generation, table = store.load(self._places, settings)
+        settings = store.settings_of(self._paths)
+        with locked(self._paths.lock):
+            generation, table = store.load(self._paths, settings)
             reached = self._haproxy.generation()
             idle = {slot.index for slot in table.slots} if reached is None else self._haproxy.idle(table)
             freed = slots.release(table, idle)
@@ -86,8 +88,8 @@ class HaproxyGateway:
                 first = self._haproxy.without_server(freed.table)
                 change = slots.assign(freed.table, routes, known, first=first)
             target = generation + 1
-            store.save(self._places, target, change.table)
-            tell_facade(self._places)
+            store.save(self._paths, target, change.table)
+            tell_facade(self._paths)
             if reached is not None:
                 if reached == generation:
                     whole = replace(change, before=(*freed.before, *change.before))
@@ -96,7 +98,7 @@ class HaproxyGateway:
                     self._haproxy.apply(slots.restate(change.table), target, self._order(settings))
         if reached is None:
             wait(
-                self._places,
+                self._paths,
                 lambda: (self._haproxy.generation() or 0) >= target,
                 _RESTART_DEADLINE_S,
                 "HAProxy to come back",
@@ -116,11 +118,11 @@ class HaproxyGateway:
 
     def _finish_commit(self) -> None:
         """Bring HAProxy to the table on disk, if a commit died between the two."""
-        with locked(self._places.lock):
-            settings = store.settings_of(self._places)
-            generation, table = store.load(self._places, settings)
+        with locked(self._paths.lock):
+            settings = store.settings_of(self._paths)
+            generation, table = store.load(self._paths, settings)
             if self._haproxy.generation() not in (None, generation):
-                tell_facade(self._places)
+                tell_facade(self._paths)
                 self._haproxy.apply(slots.restate(table), generation, self._order(settings))
 
     def arrange(self, order: Order) -> None:
@@ -128,71 +130,88 @@ class HaproxyGateway:
 
         Raises GatewayError where HAProxy runs and refuses it.
         """
-        settings = store.settings_of(self._places)
-        with locked(self._places.lock):
-            write_order(self._places.order, order)
-            generation, table = store.load(self._places, settings)
+        settings = store.settings_of(self._paths)
+        with locked(self._paths.lock):
+            write_order(self._paths.order, order)
+            generation, table = store.load(self._paths, settings)
             if settings.late_binding and self._haproxy.generation() == generation:
-                store.save(self._places, generation, table)
+                store.save(self._paths, generation, table)
                 self._haproxy.arrange(table, order)
 
     def _order(self, settings: GatewaySettings) -> Order | None:
         """Return the order at the gates; None without gates."""
-        return read_order(self._places.order) if settings.late_binding else None
+        return read_order(self._paths.order) if settings.late_binding else None
 
     def refuse(self, endpoint: str, client: str, until_s: float) -> None:
         """Refuse inferences of an endpoint until then, also after a restart of HAProxy."""
-        LimitRegistry(self._places.state).refuse(endpoint, client, until_s)
+        LimitRegistry(self._paths.state).refuse(endpoint, client, until_s)
 
     def in_flight(self, backend: Backend) -> InFlight:
         """Return the requests that a server has not answered: HAProxy's on all its slots, and the facade's.
 
         Raises GatewayError if one of the two runs and does not answer.
         """
-        if not self._places.settings.exists():
+        if not self._paths.settings.exists():
             return NOTHING_IN_FLIGHT
         found = self._haproxy.in_flight(self._table.get(), backend)
         try:
-            opened = control_socket.ask(
-                self._places.control_socket, {"do": "open"}, timeout_s=_OPEN_DEADLINE_S
-            )
+            opened = ask(self._paths.control_socket, {"do": "open"}, timeout_s=_OPEN_DEADLINE_S)
             found = found.plus(InFlight(**opened.get(backend.server, {})))
-        except control_socket.Silent:
+        except Silent:
             raise
-        except control_socket.Unreachable:
+        except Unreachable:
             pass  # its calls ended with it
         return found
 
     def missing(self) -> tuple[str, ...]:
         """Return the roles of its processes that do not run."""
-        return liveness.missing(self._places)
+        return processes.missing(self._paths)
 
     def restore(self) -> None:
         """Start a supervisor where it died. Raises GatewayError where the host refuses."""
-        if supervision.is_missing(self._places):
+        if processes.supervisor_is_missing(self._paths):
             try:
-                supervision.start(self._places)
+                processes.start_supervisor(self._paths)
             except OSError as error:
                 raise GatewayError(f"the gateway's supervisor cannot be started: {error}") from error
 
     @property
     def telemetry_socket(self) -> Path:
         """The socket of this gateway's monitor (`controlplane.monitor.telemetry`)."""
-        return self._places.monitor_socket
+        return self._paths.monitor_socket
 
     def finish(self, patience_s: float) -> None:
         """Stop listening, and return once all requests have ended, or after `patience_s` without them."""
-        if not self._places.state.exists():
+        if not self._paths.state.exists():
             return
-        with locked(self._places.start_lock):
+        with locked(self._paths.start_lock):
             self._startup.finish(patience_s)
 
     def stop(self) -> None:
         """End the supervisor, then its processes, and remove the gateway's files and sockets. Idempotent."""
-        if not self._places.state.exists():
+        if not self._paths.state.exists():
             self._startup.end()  # of one whose files were removed
             return
-        with locked(self._places.start_lock):
+        with locked(self._paths.start_lock):
             self._startup.end()
-        for directory in {self._places.sockets, self._places.state}:
+        for directory in {self._paths.sockets, self._paths.state}:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def traits_of(endpoint: str, members: Sequence[Backend], *, patience_s: float) -> Traits | None:
+    """Return the properties of a model from the first member that answers, each within `patience_s`."""
+    from controlplane.triton.client import TritonClient  # not needed by verbs that only look
+
+    for member in members:
+        try:
+            config = TritonClient(member, deadline_s=patience_s).config(endpoint)
+        except EngineError:
+            continue
+        sequence = config.get("sequence_batching")
+        idle = None
+        if sequence is not None:
+            idle = int(sequence.get("max_sequence_idle_microseconds") or _DEFAULT_IDLE_US)
+        decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+        steps = config.get("ensemble_scheduling", {}).get("step", [])
+        return Traits(decoupled, idle, steps[0]["model_name"] if len(steps) == 1 else endpoint)
+    return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.files.gateway import GatewaySettings
-from controlplane.gateway.places import Places
+from controlplane.files.gateway_paths import GatewayPaths
 
 _QUEUE = 8192
 """Connections that may wait to be accepted; the kernel takes at most its own net.core.somaxconn."""
@@ -38,9 +38,9 @@ class Listeners:
             raise
 
     @classmethod
-    def for_haproxy(cls, places: Places) -> Listeners:
+    def for_haproxy(cls, paths: GatewayPaths) -> Listeners:
         """Open the facade's sockets, in the place of earlier ones. Raises OSError."""
-        return cls(_listen_at(places.facade_http_socket), _listen_at(places.facade_grpc_socket))
+        return cls(_listen_at(paths.facade_http_socket), _listen_at(paths.facade_grpc_socket))
 
     @classmethod
     def inherited(cls, descriptors: Sequence[int] | None) -> Listeners | None:

@@ -6,6 +6,10 @@ slot: those that came before the change finish on the old one, which is used aga
 counts are 0.
 
     FREE -> ACTIVE -> DRAINING -> FREE
+
+A gate `q_<i>` is a queue for all endpoints of a partition, in front of their slots, and has the number of the
+first of them. It lets so many requests of both protocols through at once; the rest wait in it, ordered by
+their precedences.
 """
 
 from __future__ import annotations
@@ -17,12 +21,14 @@ from types import MappingProxyType
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
+from controlplane.domain.order import Order
 from controlplane.files.gateway import Traits, pooled
+from controlplane.render.haproxy import BACKUP
 
 PLAIN = Traits()
 NOTHING_KNOWN: Mapping[str, Traits] = MappingProxyType({})
 PROTOCOLS = ("h", "g")
-BACKUP = "backup"
+GATE = "q"
 
 
 class Phase(StrEnum):
@@ -247,3 +253,34 @@ def _check(endpoint: str, route: Route, members: int, traits: Traits) -> None:
         raise GatewayError(
             f"endpoint {endpoint!r}: {len(route.members)} servers, but a slot has room for {members}"
         )
+
+
+def gates(table: SlotTable, order: Order) -> Mapping[str, int]:
+    """Return the gate of each endpoint that has a slot and a precedence."""
+    first: dict[str, int] = {}
+    found: dict[str, int] = {}
+    for slot in table.slots:
+        precedence = order.get(slot.endpoint or "")
+        plain = slot.phase is Phase.ACTIVE and slot.traits.sequence_idle_us is None
+        if plain and slot.endpoint and precedence is not None:
+            found[slot.endpoint] = first.setdefault(precedence.partition, slot.index)
+    return found
+
+
+def gate_map(table: SlotTable, order: Order) -> Mapping[str, str]:
+    """Return HAProxy's map: endpoint -> `gate/after_ms/overloaded_at/promised`."""
+    return {
+        endpoint: "/".join(map(str, (gate, one.after_ms, one.overloaded_at, one.promised)))
+        for endpoint, gate in gates(table, order).items()
+        for one in (order[endpoint],)
+    }
+
+
+def gate_sizes(table: SlotTable, order: Order) -> Mapping[int, int]:
+    """Return how many requests each gate lets through at once."""
+    return {gate: order[endpoint].inside for endpoint, gate in gates(table, order).items()}
+
+
+def gate_commands(table: SlotTable, order: Order) -> tuple[str, ...]:
+    """Return the runtime commands that set all gates in use."""
+    return tuple(f"set maxconn server {GATE}_{g}/gate {most}" for g, most in gate_sizes(table, order).items())

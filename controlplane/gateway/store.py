@@ -7,10 +7,10 @@ import os
 import resource
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.fleet import Backend
 from controlplane.files.clients import read_clients
 from controlplane.files.gateway import (
     GatewaySettings,
@@ -21,15 +21,15 @@ from controlplane.files.gateway import (
     read_slots,
     write_slots,
 )
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import read_limits, read_refusals
 from controlplane.files.writing import write_derived
-from controlplane.gateway import gates
+from controlplane.gateway import slots
 from controlplane.gateway.listeners import Listeners
-from controlplane.gateway.places import Places
 from controlplane.gateway.processes import say
 from controlplane.gateway.security import access, certificate
-from controlplane.gateway.slots import BACKUP, Phase, Slot, SlotTable
-from controlplane.render.haproxy import REFUSALS_SCRIPT, HaproxyFrame, ServerLine, SlotLines, render_haproxy
+from controlplane.gateway.slots import Phase, Slot, SlotTable
+from controlplane.render.haproxy import HaproxyStart, SlotLines, render_haproxy
 
 GENERATION = "generation"
 """Key in the checks' map that tells which table a running HAProxy holds; no backend has this name."""
@@ -45,61 +45,69 @@ _CHECKS_A_LINE = 3
 """Descriptors that HAProxy sets aside for a server line of `h_i` and its twin of `g_i`."""
 
 
-def load(places: Places, settings: GatewaySettings) -> tuple[int, SlotTable]:
+def load(paths: GatewayPaths, settings: GatewaySettings) -> tuple[int, SlotTable]:
     """The generation and the table on disk."""
-    record = read_slots(places.slots)
-    slots = list(SlotTable.empty(record.count or settings.slots, settings.members).slots)
+    record = read_slots(paths.slots)
+    found = list(SlotTable.empty(record.count or settings.slots, settings.members).slots)
     for used in record.slots:
         phase = Phase.DRAINING if used.draining else Phase.ACTIVE
-        slots[used.index] = Slot(used.index, phase, used.endpoint, used.route, used.traits)
-    return record.generation, SlotTable(settings.members, tuple(slots))
+        found[used.index] = Slot(used.index, phase, used.endpoint, used.route, used.traits)
+    return record.generation, SlotTable(settings.members, tuple(found))
 
 
-def save(places: Places, generation: int, table: SlotTable) -> None:
+def save(paths: GatewayPaths, generation: int, table: SlotTable) -> None:
     """Write the table and both maps.
 
     The table comes last: a crash before leaves HAProxy's files newer than the table, and the next commit
     restates everything from the table.
     """
-    _write_maps(places, generation, table)
+    _write_maps(paths, generation, table)
     used = tuple(
         SlotRecord.of(slot.index, slot.phase is Phase.DRAINING, slot.endpoint, slot.route, slot.traits)
         for slot in table.slots
         if slot.endpoint is not None and slot.route is not None
     )
-    write_slots(places.slots, SlotsRecord(generation, len(table.slots), used))
+    write_slots(paths.slots, SlotsRecord(generation, len(table.slots), used))
 
 
-def _write_maps(places: Places, generation: int, table: SlotTable) -> None:
-    write_derived(places.models_map, _map_text(table.model_map()))
-    write_derived(places.gates_map, _map_text(gates.gate_map(table, read_order(places.order))))
-    write_derived(places.checks_map, _map_text(check_entries(generation, table)))
+def _write_maps(paths: GatewayPaths, generation: int, table: SlotTable) -> None:
+    write_derived(paths.models_map, _map_text(table.model_map()))
+    write_derived(paths.gates_map, _map_text(slots.gate_map(table, read_order(paths.order))))
+    write_derived(paths.checks_map, _map_text(check_entries(generation, table)))
 
 
-def config(places: Places, settings: GatewaySettings, listeners: Listeners, log_fd: int) -> str:
+def config(paths: GatewayPaths, settings: GatewaySettings, listeners: Listeners, log_fd: int) -> str:
     """Return the configuration that HAProxy starts from, and write the files that it names.
 
     It has the servers of the table on disk, and as many slots as are set.
     """
-    generation, present = load(places, settings)
+    generation, present = load(paths, settings)
     table = present.grown(settings.slots)
     if len(table.slots) > len(present.slots):
-        save(places, generation, table)
+        save(paths, generation, table)
     else:  # leaves the table to a commit that is under way
-        _write_maps(places, generation, table)
+        _write_maps(paths, generation, table)
     if settings.protection.certificate and settings.protection.key:
-        write_certificate(places, settings)
+        write_certificate(paths, settings)
     else:
-        places.certificate.unlink(missing_ok=True)
-    for path, entries in access_maps(places, settings).items():
+        paths.certificate.unlink(missing_ok=True)
+    for path, entries in access_maps(paths, settings).items():
         write_derived(path, _map_text(entries))
-    inside = gates.inside(table, read_order(places.order))
-    lines = [_lines(table, slot, inside.get(slot.index, 1)) for slot in table.slots]
-    return render_haproxy(_running_frame(places, settings, listeners, log_fd), lines)
+    inside = slots.gate_sizes(table, read_order(paths.order))
+    nothing: dict[str, Backend | None] = dict.fromkeys(table.lines())
+    lines = [
+        SlotLines(
+            slot.index,
+            {**nothing, **slot.servers()} if slot.phase is Phase.ACTIVE else nothing,
+            inside.get(slot.index, 1),
+        )
+        for slot in table.slots
+    ]
+    return render_haproxy(settings, paths, _start(paths, settings, listeners, log_fd), lines)
 
 
 def write_certificate(
-    places: Places, settings: GatewaySettings, load: Callable[[bytes], None] = lambda _: None
+    paths: GatewayPaths, settings: GatewaySettings, load: Callable[[bytes], None] = lambda _: None
 ) -> bool:
     """Renew HAProxy's copy of the certificate; return whether it changed. Without valid files it stays.
 
@@ -110,34 +118,34 @@ def write_certificate(
     try:
         content = certificate.combined(Path(files.certificate or ""), Path(files.key or ""))
     except InputError as error:
-        if not places.certificate.exists():
+        if not paths.certificate.exists():
             raise
         say(f"the certificate is not renewed: {error}")
         return False
-    if places.certificate.exists() and places.certificate.read_bytes() == content:
+    if paths.certificate.exists() and paths.certificate.read_bytes() == content:
         return False
     load(content)
     try:
-        certificate.write(places.certificate, content)
+        certificate.write(paths.certificate, content)
     except EngineError as error:
-        if not places.certificate.exists():
+        if not paths.certificate.exists():
             raise
         say(f"the copy of the certificate is not renewed: {error}")
         return False
     return True
 
 
-def access_maps(places: Places, settings: GatewaySettings) -> dict[Path, dict[str, str]]:
+def access_maps(paths: GatewayPaths, settings: GatewaySettings) -> dict[Path, dict[str, str]]:
     """Return HAProxy's maps of limits, and of clients where they need tokens."""
     found = {
-        places.access_map("endpoint_limits"): access.endpoint_limits_map(read_limits(places.limits)),
-        places.access_map("refusals"): access.refusals_map(read_refusals(places.refusals)),
+        paths.endpoint_limits_map: access.endpoint_limits_map(read_limits(paths.limits)),
+        paths.refusals_map: access.refusals_map(read_refusals(paths.refusals)),
     }
     if settings.protection.tokens:
-        clients = read_clients(places.clients)
-        found[places.access_map("clients")] = access.clients_map(clients)
-        found[places.access_map("grants")] = access.grants_map(clients)
-        found[places.access_map("client_limits")] = access.client_limits_map(clients)
+        clients = read_clients(paths.clients)
+        found[paths.clients_map] = access.clients_map(clients)
+        found[paths.grants_map] = access.grants_map(clients)
+        found[paths.client_limits_map] = access.client_limits_map(clients)
     return found
 
 
@@ -146,57 +154,22 @@ def check_entries(generation: int, table: SlotTable) -> dict[str, str]:
     return {GENERATION: str(generation), **table.check_map()}
 
 
-def settings_of(places: Places) -> GatewaySettings:
+def settings_of(paths: GatewayPaths) -> GatewaySettings:
     """What the gateway was started with."""
-    return read_settings(places.settings)
+    return read_settings(paths.settings)
 
 
-def fingerprint(places: Places, settings: GatewaySettings) -> str:
+def fingerprint(paths: GatewayPaths, settings: GatewaySettings) -> str:
     """Return what tells a HAProxy with these settings from one with others or of another version."""
-    text = render_haproxy(_frame(places, settings), ())
+    start = HaproxyStart(settings.protection.max_connections or 0)
+    text = render_haproxy(settings, paths, start, ())
     return f"{settings.slots}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _frame(places: Places, settings: GatewaySettings) -> HaproxyFrame:
-    """The part of the configuration that no commit changes, without what differs between two starts."""
-    protection = settings.protection
-    return HaproxyFrame(
-        http_fd=-1,
-        grpc_fd=-1,
-        runtime_socket=str(places.runtime_socket),
-        exporter_socket=str(places.exporter_socket),
-        facade_http_socket=str(places.facade_http_socket),
-        facade_grpc_socket=str(places.facade_grpc_socket),
-        refusals_script=str(REFUSALS_SCRIPT),
-        models_map=str(places.models_map),
-        checks_map=str(places.checks_map),
-        endpoint_limits_map=str(places.access_map("endpoint_limits")),
-        refusals_map=str(places.access_map("refusals")),
-        log_fd=-1,
-        process="",
-        maxconn=0,
-        connections_a_source=protection.max_connections or 0,
-        compress_answers=settings.compress_answers,
-        certificate=str(places.certificate) if protection.certificate else None,
-        client_ca=protection.client_ca,
-        clients_map=str(places.access_map("clients")) if protection.tokens else None,
-        grants_map=str(places.access_map("grants")) if protection.tokens else None,
-        client_limits_map=str(places.access_map("client_limits")) if protection.tokens else None,
-        audit=protection.audit,
-        traced=bool(settings.trace_endpoint),
-        gates_map=str(places.gates_map) if settings.late_binding else None,
-        gate_socket=str(places.gate_socket),
-        threads=0,
-    )
-
-
-def _running_frame(
-    places: Places, settings: GatewaySettings, listeners: Listeners, log_fd: int
-) -> HaproxyFrame:
-    """The same for one start, sized to this process's limits."""
+def _start(paths: GatewayPaths, settings: GatewaySettings, listeners: Listeners, log_fd: int) -> HaproxyStart:
+    """Return the values of one start, sized to this process's limits."""
     most = maxconn(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings)
-    return replace(
-        _frame(places, settings),
+    return HaproxyStart(
         http_fd=listeners.http.fileno(),
         grpc_fd=listeners.grpc.fileno(),
         log_fd=log_fd,
@@ -204,7 +177,7 @@ def _running_frame(
         maxconn=most,
         connections_a_source=min(settings.protection.max_connections or most // 2, most),
         threads=max(1, min(4, len(os.sched_getaffinity(0)) // 2)),
-        fingerprint=fingerprint(places, settings),
+        fingerprint=fingerprint(paths, settings),
     )
 
 
@@ -227,21 +200,6 @@ def slot_count(descriptor_limit: int, members: int, endpoints: int) -> int:
 def descriptors(slots: int, members: int) -> int:
     """Return the limit of open files that allows so many slots."""
     return 2 * slots * _CHECKS_A_LINE * (members + 1)
-
-
-def _lines(table: SlotTable, slot: Slot, inside: int) -> SlotLines:
-    active = slot.servers() if slot.phase is Phase.ACTIVE else {}
-    lines = []
-    for name in table.lines():
-        backend = active.get(name)
-        backup = name == BACKUP
-        if backend is None:
-            lines.append(ServerLine(name, backup=backup))
-        else:
-            lines.append(
-                ServerLine(name, backend.host, backend.http_port, backend.grpc_port, backup, enabled=True)
-            )
-    return SlotLines(slot.index, tuple(lines), inside)
 
 
 def _map_text(entries: Mapping[str, str]) -> str:

@@ -41,7 +41,7 @@ class Record(NamedTuple):
     server was available. `ended_s` is since the epoch. `abandoned` means that the client closed the
     connection, `refused` that its partition was overloaded: the gateway or the model's queue policy declined
     it, `unloaded` that the server no longer has the model, since it ends. `held`: it failed, and a server had
-    it. `client` is empty without tokens.
+    it; `lost`: the connection ended without an answer. `client` is empty without tokens.
     """
 
     sender: str
@@ -60,6 +60,7 @@ class Record(NamedTuple):
     unloaded: bool = False
     held: bool = False
     client: str = ""
+    lost: bool = False
 
     def not_after(self, now_s: float) -> Record:
         """Return this record, dated now where it is dated later: the clock was set back since."""
@@ -118,7 +119,8 @@ def parse(line: bytes) -> Record | None:
             return found
         if flags.startswith(_LOST):
             # Once sent, a request that is sent again may end without a connection.
-            return found._replace(held=flags[1:2] in "HD" or connect_ms != _NEVER_CONNECTED)
+            held = flags[1:2] in "HD" or connect_ms != _NEVER_CONNECTED
+            return found._replace(held=held, lost=True)
         return found._replace(held=found.http != _UNAVAILABLE_HTTP and found.grpc != _UNAVAILABLE_GRPC)
     except ValueError:
         return None

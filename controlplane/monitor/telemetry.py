@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from controlplane.domain.errors import GatewayError
 from controlplane.domain.observation import LatencyWindow
+from controlplane.files.queries import ask
 
 if TYPE_CHECKING:
     from controlplane.monitor.windows import Summary
-
-_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +53,4 @@ class GatewayTelemetry:
         return Counts(**self._ask({"counts": True}))
 
     def _ask(self, question: object) -> Any:
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
-                stream.settimeout(_TIMEOUT_S)
-                stream.connect(str(self._path))
-                stream.sendall(json.dumps(question).encode() + b"\n")
-                answer = stream.makefile("rb").readline()
-        except OSError as error:
-            raise GatewayError(f"the gateway's monitor does not answer on {self._path}: {error}") from error
-        if not answer:
-            raise GatewayError(f"the gateway's monitor closed {self._path} without an answer")
-        return json.loads(answer)
+        return ask(self._path, question, of="the gateway's monitor")

@@ -17,12 +17,13 @@ from controlplane.domain.errors import EngineError, RequestRefused
 from controlplane.domain.fleet import Server, ShareUsage
 from controlplane.domain.observation import ModelStatistics
 from controlplane.domain.profile import AnswerTimes, Measurement
-from controlplane.monitor import triton
 from controlplane.ports import Clock, Launcher
 from controlplane.profiler.load import ANSWER_LATE_S, Answers, ClosedLoop
 from controlplane.profiler.requests import request_of
 from controlplane.profiler.sweep import FEWEST_BATCHES, LEAST_BATCHES, SLOW_S, Effort, Trust, least_batches
 from controlplane.profiler.traffic import Traffic
+from controlplane.triton import statistics
+from controlplane.triton.client import TritonClient
 
 _RAMP_BATCHES = 3
 _RAMP_ANSWERS = 6
@@ -92,7 +93,7 @@ class Bench:
         self._server = server
         self._launcher = launcher
         self._clock = clock
-        self._statistics = triton.StatisticsClient(server)
+        self._triton = TritonClient(server)
 
     def __enter__(self) -> Bench:
         return self
@@ -100,15 +101,15 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._statistics.__exit__(kind, error, trace)
+        self._triton.__exit__(kind, error, trace)
 
     def statistics(self, endpoint: str) -> ModelStatistics:
         """Read the endpoint's counters."""
-        return self._statistics.read(endpoint)
+        return self._triton.statistics(endpoint)
 
     def version(self) -> str:
         """Triton's version."""
-        return self._statistics.version()
+        return self._triton.version()
 
     def saturate(
         self, endpoint: str, traffic: Traffic, batch: int, seconds: float, effort: Effort
@@ -131,7 +132,7 @@ class Bench:
             readings: list[DeviceReading] = []
             while loop.answered < enough or len(counted) <= _LOOKS:
                 loop.run(max(seconds, batch_s) / _LOOKS)
-                counted.append(self._statistics.read(endpoint))
+                counted.append(self._triton.statistics(endpoint))
                 stepped.append(self._steps(traffic))
                 readings.append(self._launcher.reading(self._server.spec.device))
                 if self._clock.monotonic() > before.at_s + effort.late_s:
@@ -175,8 +176,8 @@ class Bench:
             loop.wait_for(wanted, deadline_s=_FIRST_S)
             after = self._read(endpoint, loop)
             answers = loop.answers(before.answered)
-        window = triton.difference(before.statistics, after.statistics)
-        inside_ms = (triton.queue_ms(window) or 0.0) + (triton.compute_ms(window) or 0.0)
+        window = statistics.difference(before.statistics, after.statistics)
+        inside_ms = (statistics.queue_ms(window) or 0.0) + (statistics.compute_ms(window) or 0.0)
         last_ms = float(np.mean(answers.latency_ms))
         times = None if answers.first_ms is None else AnswerTimes(float(np.mean(answers.first_ms)), last_ms)
         return Lone(single_s, max(0.0, last_ms - inside_ms), times)
@@ -230,11 +231,11 @@ class Bench:
         )
 
     def _steps(self, traffic: Traffic) -> tuple[ModelStatistics, ...]:
-        return tuple(self._statistics.read(step) for step in traffic.steps)
+        return tuple(self._triton.statistics(step) for step in traffic.steps)
 
     def _read(self, endpoint: str, loop: ClosedLoop) -> _Reading:
         return _Reading(
-            statistics=self._statistics.read(endpoint),
+            statistics=self._triton.statistics(endpoint),
             at_s=self._clock.monotonic(),
             usage=self._launcher.usage(self._server),
             host_busy_s=_host_busy_s(),
@@ -278,8 +279,8 @@ def executed(
         known = [deviation for deviation in deviations if deviation is not None]
         std_ms = math.hypot(*known) if known and len(known) == len(deviations) else None
         return Executed(cycle_ms, std_ms, answers.ended_s.size // batch - 1, 1.0)
-    window = triton.difference(counted[0], counted[-1])
-    mean_ms = triton.mean_execution_ms(window, batch)
+    window = statistics.difference(counted[0], counted[-1])
+    mean_ms = statistics.mean_execution_ms(window, batch)
     executions = window.batches[batch].executions
     # A decoupled model may answer long after its execution has returned.
     mean_ms = max(mean_ms, cycle_ms) if traffic.streamed else mean_ms
@@ -309,12 +310,12 @@ def deviation_ms(counted: Sequence[ModelStatistics], batch: int) -> float | None
     The mean of m executions deviates by sigma / sqrt(m), so the windows' squared deviations, each times its
     m, have the mean sigma². None where fewer than two windows have the batch.
     """
-    windows = [triton.difference(a, b).batches.get(batch) for a, b in itertools.pairwise(counted)]
+    windows = [statistics.difference(a, b).batches.get(batch) for a, b in itertools.pairwise(counted)]
     seen = [w for w in windows if w is not None]
     if len(seen) < 2:
         return None
     count = np.array([w.executions for w in seen], dtype=np.float64)
-    mean_ms = np.array([triton.execution_ms(w) for w in seen])
+    mean_ms = np.array([statistics.execution_ms(w) for w in seen])
     deviation = mean_ms - np.average(mean_ms, weights=count)
     return float(np.sqrt(np.sum(count * deviation**2) / (count.size - 1)))
 

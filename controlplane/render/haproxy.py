@@ -7,12 +7,15 @@ HAProxy runs, slots change through its runtime socket, without a reload.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from controlplane.domain.fleet import Backend
 from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S
+from controlplane.files.gateway import GatewaySettings
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import REFUSED, REMEMBERED_S
 
 if TYPE_CHECKING:
@@ -33,89 +36,70 @@ _PSEUDO_HEADERS_BYTES = 180
 """Method, scheme and path of a call, by the same measure."""
 _REFUSED_A_SOURCE = 1000
 """Refused requests of one source whose bodies are read and thrown away at once."""
-REFUSALS_SCRIPT = Path(__file__).with_name("refusals.lua")
+_REFUSALS_SCRIPT = Path(__file__).with_name("refusals.lua")
 """HAProxy's part that is no configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLine:
-    """One pre-allocated server of a slot. The address of a disabled one is a placeholder."""
-
-    name: str
-    host: str = "127.0.0.1"
-    http_port: int = 1
-    grpc_port: int = 1
-    backup: bool = False
-    enabled: bool = False
+BACKUP = "backup"
+"""The server line that gets requests while all others are down."""
+_NOWHERE = Backend("", "127.0.0.1", 1, 1)
+"""The placeholder of a disabled server line."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLines:
-    """The servers of the backends `h_<index>` (HTTP) and `g_<index>` (gRPC).
+    """The server lines of the backends `h_<index>` (HTTP) and `g_<index>` (gRPC); None for a disabled one.
 
     The gate `q_<index>`, if there are gates, has so many requests `inside`.
     """
 
     index: int
-    lines: tuple[ServerLine, ...]
+    servers: Mapping[str, Backend | None]
     inside: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class HaproxyFrame:
-    """The values in the file that do not change while the gateway runs. Paths are absolute.
+class HaproxyStart:
+    """What differs between two starts of HAProxy with the same settings.
 
-    `http_fd` and `grpc_fd` are listening sockets and `log_fd` is a pipe that HAProxy inherits. `certificate`
-    is set for TLS, `clients_map` and its two companions where clients need tokens, `gates_map` where requests
-    wait for their partition. With `traced`, a line has the context of a request that its client
-    samples. `process` identifies one run of HAProxy in the log, whose line numbers
-    begin anew with each run; `fingerprint` the settings it runs with.
+    `http_fd` and `grpc_fd` are listening sockets and `log_fd` is a pipe that HAProxy inherits. `process`
+    identifies one run of HAProxy in the log, whose line numbers begin anew with each run; `fingerprint` the
+    settings it runs with.
     """
 
-    http_fd: int
-    grpc_fd: int
-    runtime_socket: str
-    exporter_socket: str
-    refusals_script: str
-    gate_socket: str
-    facade_http_socket: str
-    facade_grpc_socket: str
-    models_map: str
-    checks_map: str
-    endpoint_limits_map: str
-    refusals_map: str
-    log_fd: int
-    process: str
-    maxconn: int
     connections_a_source: int
-    threads: int
-    compress_answers: bool
-    certificate: str | None = None
-    client_ca: str | None = None
-    clients_map: str | None = None
-    grants_map: str | None = None
-    client_limits_map: str | None = None
-    audit: bool = False
-    traced: bool = False
-    gates_map: str | None = None
+    http_fd: int = -1
+    grpc_fd: int = -1
+    log_fd: int = -1
+    process: str = ""
+    maxconn: int = 0
+    threads: int = 0
     fingerprint: str = ""
+    refusals_script: Path = _REFUSALS_SCRIPT
 
 
-def render_haproxy(frame: HaproxyFrame, slots: Sequence[SlotLines]) -> str:
+def render_haproxy(
+    settings: GatewaySettings, paths: GatewayPaths, start: HaproxyStart, slots: Sequence[SlotLines]
+) -> str:
     """Return the text of haproxy.cfg."""
     return (
         _environment()
         .get_template("haproxy.cfg.j2")
         .render(
-            **asdict(frame),
+            settings=settings,
+            protection=settings.protection,
+            paths=paths,
+            start=start,
             slots=slots,
+            backup=BACKUP,
+            nowhere=_NOWHERE,
             largest_body_bytes=LARGEST_BODY_BYTES,
             overloaded=_OVERLOADED,
             refusal=REFUSED,
             remembered_s=REMEMBERED_S,
             promise_window_s=PROMISE_WINDOW_S,
             longest_ms=LONGEST_MS,
-            bounded_by=("client", "endpoint") if frame.clients_map else ("endpoint",),
+            bounded_by=("client", "endpoint") if settings.protection.tokens else ("endpoint",),
             shallow_json=_shallow_json(DEEPEST_JSON),
             longest_field_bytes=LONGEST_FIELD_BYTES,
             longest_target_bytes=_LONGEST_TARGET_BYTES,

@@ -21,8 +21,13 @@ from controlplane.files.models import read_completed, read_sample_shapes
 from controlplane.files.pinned import CONFIG_NAME, ModelFolder, Pin
 from controlplane.files.reading import read_bytes
 from controlplane.render.composing import composing_models, is_ensemble
-from controlplane.render.config import check_servable, is_complete, keeps_sequences, parse_config
-from controlplane.render.sample_shapes import with_sample_shapes
+from controlplane.render.config import (
+    check_servable,
+    is_complete,
+    keeps_sequences,
+    parse_config,
+    with_sample_shapes,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,9 +56,9 @@ class MpsClient:
         return os.getgid() if self.uid == os.getuid() else self.uid
 
 
-def client_environment(spec: ServerSpec, pipes: str) -> dict[str, str]:
+def share_variables(spec: ServerSpec) -> dict[str, str]:
     """Return the variables of a share, which the CUDA context fixes. Under MPS the only GPU has ordinal 0."""
-    share = {PIPES: pipes, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{spec.percent:g}"}
+    share = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{spec.percent:g}"}
     if spec.memory_limit_mb is not None:
         share["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={round(spec.memory_limit_mb)}M"
     return share
@@ -83,7 +83,7 @@ class MpsDaemons:
         if start:
             with self._lock:
                 self._ready(gpu.uuid, pipes)
-        return MpsClient(gpu.uuid, str(pipes), _owner(pipes), client_environment(spec, str(pipes)))
+        return MpsClient(gpu.uuid, str(pipes), _owner(pipes), {PIPES: str(pipes), **share_variables(spec)})
 
     def sweep(self) -> tuple[str, ...]:
         """End our daemons that have no clients; return a line for each."""

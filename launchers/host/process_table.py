@@ -55,11 +55,18 @@ class Member:
     leader: bool
 
 
-class Listed(NamedTuple):
-    """A process of a server, a model's or (`triton` is its own pid) Triton itself."""
+class ServerProcess(NamedTuple):
+    """A process of a server, a model's or (`triton` is its own pid) Triton itself, in any container."""
 
+    pid: int
     server: str
     triton: int
+
+    def is_there(self) -> bool:
+        """Return whether the process is still that one."""
+        if self.pid == self.triton:
+            return is_triton(self.pid, self.server)
+        return parent(self.pid) == self.triton
 
 
 def members(*, fleet: str | None = None, name: str | None = None) -> tuple[Member, ...]:
@@ -86,19 +93,19 @@ def find(pid: int) -> Member | None:
     return found or _member(pid)
 
 
-def listed(tritons: Mapping[int, str]) -> dict[int, Listed]:
-    """Return these Tritons (pid -> server) and their models' processes, in any container.
+def server_processes(tritons: Mapping[int, str]) -> tuple[ServerProcess, ...]:
+    """Return these Tritons (pid -> server) and their models' processes.
 
     A dead model's process is among them: Triton does not wait for it. A pid that is no such Triton's is
     passed over: it may be one of another host's, or of a machine's within.
     """
-    found = {pid: Listed(name, pid) for pid, name in tritons.items() if is_triton(pid, name)}
-    tritons_found = {pid: one.server for pid, one in found.items()}
+    found = [ServerProcess(pid, name, pid) for pid, name in tritons.items() if is_triton(pid, name)]
+    servers = {process.pid: process.server for process in found}
     for pid in pids() if found else ():
         up = parent(pid)
-        if up in tritons_found and _is_stub(pid):
-            found[pid] = Listed(tritons_found[up], up)
-    return found
+        if up in servers and _is_stub(pid):
+            found.append(ServerProcess(pid, servers[up], up))
+    return tuple(found)
 
 
 def is_triton(pid: int, name: str) -> bool:

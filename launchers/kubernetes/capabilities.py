@@ -11,12 +11,12 @@ from lightkube.resources.core_v1 import Node
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.ports import Capability
-from launchers.kubernetes import nodes
+from launchers.kubernetes import devices
 from launchers.kubernetes.api import ClusterApi
-from launchers.kubernetes.objects.pod import PORTS, Placement, pod
+from launchers.kubernetes.files import RenderedFiles
 from launchers.kubernetes.options import MODELS, PodOptions
 from launchers.kubernetes.permissions import RULES, Rule
-from launchers.kubernetes.repository import RenderedFiles
+from launchers.kubernetes.pod import PORTS, Placement, pod
 
 _OLDEST_RESIZE = (1, 33)
 _Line = tuple[bool, str, str | None]
@@ -87,9 +87,9 @@ def _may(api: ClusterApi, rule: Rule, verb: str) -> bool:
 
 
 def _nodes(api: ClusterApi) -> _Line:
-    found = api.find_global(Node)
-    cores = sum(map(nodes.cores, found))
-    gpus = len(nodes.sliced_gpus(api))
+    found = api.find(Node)
+    cores = sum(map(devices.cores, found))
+    gpus = len(devices.sliced_gpus(api))
     detail = f"{len(found)} nodes with {cores} cores, {gpus} GPUs in ResourceSlices"
     return bool(found), detail, None if found else "add a node"
 

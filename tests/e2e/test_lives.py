@@ -23,7 +23,7 @@ from no_descriptors import without_descriptors
 from steady_clients import CLIENTS, Traffic
 from stepped_clock import SteppedClock
 
-from controlplane.gateway.places import Places
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.monitor.telemetry import GatewayTelemetry
 
 pytestmark = pytest.mark.e2e
@@ -147,7 +147,7 @@ def test_a_clock_that_is_set_costs_no_request_and_hides_no_death(tmp_path: Path)
     with ended(Host(tmp_path, f"clock{os.getpid()}x{time.monotonic_ns() % 10**6}")) as host:
         host.environment.update(clock.environment)
         assert host.apply(plan(partition("a", 30))).returncode == 0
-        telemetry = GatewayTelemetry(Places.of(host.files / "gateway").monitor_socket)
+        telemetry = GatewayTelemetry(GatewayPaths.of(host.files / "gateway").monitor_socket)
         with Traffic(host) as traffic:
             for ahead_s in (3600, 0, -3600):
                 clock.set(ahead_s)

@@ -13,8 +13,8 @@ import pytest
 from ctl_host import Host, ended, partition, plan
 from steady_clients import CLIENTS, Traffic
 
-from controlplane.gateway import processes, supervision
-from controlplane.gateway.places import Places
+from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.gateway import processes
 
 pytestmark = pytest.mark.e2e
 
@@ -31,14 +31,14 @@ def test_a_fleet_of_the_version_before_is_upgraded_without_a_lost_request(tmp_pa
         applied = host.apply(PLAN)
         assert applied.returncode == 0, applied.stderr
         host.shared = known
-        places = Places.of(host.files / "gateway")
+        places = GatewayPaths.of(host.files / "gateway")
         with Traffic(host) as traffic:
             traffic.await_more(20)
             installed.upgrade()
             host.kill_controller()
             applied = host.apply(PLAN, ports=False)
             assert applied.returncode == 0, applied.stderr
-            assert places.supervisor_lock.read_text() == supervision.version()
+            assert places.supervisor_lock.read_text() == processes.code_version()
             for role in (processes.FACADE, processes.MONITOR):
                 _replaced(places, role, signal.SIGTERM)
             traffic.await_more(20)
@@ -49,7 +49,7 @@ def test_a_fleet_of_the_version_before_is_upgraded_without_a_lost_request(tmp_pa
         assert host.apply(PLAN, ports=False).stdout.strip() == "nothing to do"
 
 
-def _replaced(places: Places, role: str, by: signal.Signals) -> None:
+def _replaced(places: GatewayPaths, role: str, by: signal.Signals) -> None:
     """End a process of the gateway, and wait for the one that the supervisor starts."""
     before = processes.find(places, role)
     assert before, role

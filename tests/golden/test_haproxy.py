@@ -1,27 +1,33 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from controlplane.render.haproxy import HaproxyFrame, ServerLine, SlotLines, render_haproxy
+from controlplane.domain.fleet import AccessConfig, Backend
+from controlplane.files.gateway import GatewaySettings
+from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.render.haproxy import HaproxyStart, SlotLines, render_haproxy
 
 pytestmark = pytest.mark.unit
 
 HERE = Path(__file__).parent
 
 
-NETWORK = {
-    "certificate": "/state/certificate.pem",
-    "client_ca": "/etc/ca.pem",
-    "clients_map": "/state/clients.map",
-    "grants_map": "/state/grants.map",
-    "client_limits_map": "/state/client_limits.map",
-    "audit": True,
-}
-GATES = {"gates_map": "/state/gates.map"}
+SETTINGS = GatewaySettings(
+    host="127.0.0.1",
+    http_port=8000,
+    grpc_port=8001,
+    metrics_port=8002,
+    slots=2,
+    members=2,
+    haproxy="haproxy",
+    protection=AccessConfig(),
+)
+NETWORK = AccessConfig(certificate="tls.pem", key="tls.key", client_ca="/etc/ca.pem", tokens=True, audit=True)
 
 
 @pytest.mark.parametrize(
@@ -29,45 +35,30 @@ GATES = {"gates_map": "/state/gates.map"}
     [
         ({}, "haproxy.cfg"),
         ({"compress_answers": True}, "haproxy_compressing.cfg"),
-        (NETWORK, "haproxy_network.cfg"),
-        (GATES, "haproxy_gates.cfg"),
-        ({"traced": True}, "haproxy_traced.cfg"),
+        ({"protection": NETWORK}, "haproxy_network.cfg"),
+        ({"late_binding": True}, "haproxy_gates.cfg"),
+        ({"trace_endpoint": "http://collector:4318"}, "haproxy_traced.cfg"),
     ],
 )
 def test_the_configuration_is_the_one_that_was_reviewed(options: dict[str, Any], expected: str) -> None:
-    frame = HaproxyFrame(
+    start = HaproxyStart(
         http_fd=5,
         grpc_fd=6,
-        runtime_socket="/state/run/haproxy.sock",
-        exporter_socket="/state/run/exporter.sock",
-        refusals_script="/trisect/refusals.lua",
-        gate_socket="/state/run/gate.sock",
-        facade_http_socket="/state/run/facade_http.sock",
-        facade_grpc_socket="/state/run/facade_grpc.sock",
-        models_map="/state/models.map",
-        checks_map="/state/checks.map",
-        endpoint_limits_map="/state/endpoint_limits.map",
-        refusals_map="/state/refusals.map",
+        refusals_script=Path("/trisect/refusals.lua"),
         log_fd=7,
         process="h1",
         maxconn=4000,
         connections_a_source=2000,
         fingerprint="96.0123456789abcdef",
         threads=1,
-        **{"compress_answers": False, **options},
     )
+    first, backup = Backend("a", "127.0.0.1", 9000, 9001), Backend("b", "127.0.0.1", 9010, 9011)
     slots = [
-        SlotLines(
-            0,
-            (
-                ServerLine("s0", "127.0.0.1", 9000, 9001, enabled=True),
-                ServerLine("s1"),
-                ServerLine("backup", "127.0.0.1", 9010, 9011, backup=True, enabled=True),
-            ),
-        ),
-        SlotLines(1, (ServerLine("s0"), ServerLine("s1"), ServerLine("backup", backup=True))),
+        SlotLines(0, {"s0": first, "s1": None, "backup": backup}),
+        SlotLines(1, {"s0": None, "s1": None, "backup": None}),
     ]
-    text = render_haproxy(frame, slots)
+    paths = GatewayPaths(Path("/state"), Path("/state/run"))
+    text = render_haproxy(replace(SETTINGS, **options), paths, start, slots)
     if os.environ.get("UPDATE_GOLDEN"):
         (HERE / expected).write_text(text)
     assert text == (HERE / expected).read_text()

@@ -22,8 +22,8 @@ import pytest
 from gateway_clients import Target
 
 from controlplane.domain.fleet import Route
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
-from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.e2e
 
@@ -43,7 +43,7 @@ ADMIN = (
 class Attacked:
     """One gateway in front of one server, and honest requests whose latencies are remembered."""
 
-    def __init__(self, target: Target, places: Places, triton: rig.Triton) -> None:
+    def __init__(self, target: Target, places: GatewayPaths, triton: rig.Triton) -> None:
         self.target = target
         self.places = places
         self.triton = triton
@@ -83,7 +83,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     ):
         gateway.commit({"echo": Route((running["one"].backend,))})
         target = Target(f"{rig.HOST}:{ports.http}", f"{rig.HOST}:{ports.grpc}", here)
-        yield Attacked(target, Places.of(here / "gateway"), running["one"])
+        yield Attacked(target, GatewayPaths.of(here / "gateway"), running["one"])
 
 
 @pytest.fixture(autouse=True)

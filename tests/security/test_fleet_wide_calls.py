@@ -18,10 +18,10 @@ from gateway_clients import Target
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Route
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.gateway.facade.fleet_wide.broadcast import ANSWER_S
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.e2e
 
@@ -63,7 +63,7 @@ class Rig:
     target: Target
     triton: rig.Triton
     gateway: HaproxyGateway
-    places: Places
+    places: GatewayPaths
 
     @property
     def bare(self) -> Target:
@@ -90,7 +90,7 @@ def _rig(directory: Path, triton: rig.Triton, *, allowed: bool) -> Iterator[Rig]
     with rig.a_gateway(directory, fleet_wide_calls=allowed) as (gateway, ports):
         gateway.commit({"echo": Route((triton.backend,))})
         target = Target(f"{rig.HOST}:{ports.http}", f"{rig.HOST}:{ports.grpc}", directory)
-        yield Rig(target, triton, gateway, Places.of(directory / "gateway"))
+        yield Rig(target, triton, gateway, GatewayPaths.of(directory / "gateway"))
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ import pytest
 from mutations import Corpus
 
 from controlplane.domain.fleet import Route
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
-from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.e2e
 
@@ -45,7 +45,7 @@ class Fuzzed:
 
     def alive(self) -> tuple[object, ...]:
         """All processes of the gateway, and the servers' exit codes."""
-        places = Places.of(self.directory / "gateway")
+        places = GatewayPaths.of(self.directory / "gateway")
         found = tuple(processes.find(places, role) for role in processes.ALL)
         return (*found, *(triton.process.poll() for triton in self.tritons.values()))
 

@@ -16,8 +16,8 @@ from raw_http2 import call
 
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway import read_settings
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import store
-from controlplane.gateway.places import Places
 from controlplane.render.haproxy import LARGEST_BODY_BYTES
 
 pytestmark = pytest.mark.e2e
@@ -28,16 +28,16 @@ INFER = "/v2/models/echo/infer"
 
 
 @pytest.fixture(scope="module")
-def places_and_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Places, Target]]:
+def places_and_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayPaths, Target]]:
     here = tmp_path_factory.mktemp("limits")
     with rig.tritons(here, one={"echo": "echo"}) as running, rig.a_gateway(here) as (gateway, ports):
         gateway.commit({"echo": Route((running["one"].backend,))})
         target = Target(f"{rig.HOST}:{ports.http}", f"{rig.HOST}:{ports.grpc}", here)
-        yield Places.of(here / "gateway"), target
+        yield GatewayPaths.of(here / "gateway"), target
 
 
 @pytest.fixture
-def target(places_and_target: tuple[Places, Target]) -> Target:
+def target(places_and_target: tuple[GatewayPaths, Target]) -> Target:
     return places_and_target[1]
 
 
@@ -90,7 +90,7 @@ def test_a_body_of_unknown_length_is_counted_and_served(target: Target) -> None:
 
 
 def test_one_source_leaves_connections_to_the_others(
-    places_and_target: tuple[Places, Target],
+    places_and_target: tuple[GatewayPaths, Target],
 ) -> None:
     places, target = places_and_target
     settings = read_settings(places.settings)

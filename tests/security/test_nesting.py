@@ -18,8 +18,8 @@ import pytest
 from gateway_clients import Target
 
 from controlplane.domain.fleet import Backend, Route
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
-from controlplane.gateway.places import Places
 from controlplane.render.haproxy import DEEPEST_JSON
 
 pytestmark = pytest.mark.e2e
@@ -153,7 +153,7 @@ def test_what_is_shallow_in_the_buffer_needs_no_facade(target: Target) -> None:
         b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [500000], '
         b'"parameters": {"binary_data_size": 2000000}}]}'
     )
-    (facade,) = processes.find(Places.of(target.slow / "gateway"), processes.FACADE)
+    (facade,) = processes.find(GatewayPaths.of(target.slow / "gateway"), processes.FACADE)
     os.kill(facade, signal.SIGSTOP)
     try:
         for body in (request(1.5), nested(DEEPEST_JSON), nested(10, 25_000)):

@@ -16,8 +16,8 @@ import gateway_rig as rig
 import psutil
 import pytest
 
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
-from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.e2e
 
@@ -40,7 +40,7 @@ def open_folder() -> Iterator[Path]:
 
 def test_another_user_reaches_no_socket_of_the_gateway(open_folder: Path) -> None:
     with rig.a_gateway(open_folder) as (_, ports):
-        places = Places.of(open_folder / "gateway")
+        places = GatewayPaths.of(open_folder / "gateway")
         found = sorted(places.sockets.iterdir())
         kinds = [stat.S_IFMT(path.lstat().st_mode) for path in found]
         assert places.facade_http_socket in found
@@ -63,7 +63,7 @@ def test_another_user_reaches_no_socket_of_the_gateway(open_folder: Path) -> Non
 def test_calls_of_a_dead_facade_wait_for_the_next_one(open_folder: Path) -> None:
     """No port becomes free that another process could take meanwhile."""
     with rig.a_gateway(open_folder) as (_, ports), ThreadPoolExecutor(4) as pool:
-        places = Places.of(open_folder / "gateway")
+        places = GatewayPaths.of(open_folder / "gateway")
         (supervisor,) = processes.find(places, processes.SUPERVISOR)
         (facade,) = processes.find(places, processes.FACADE)
         url = f"http://{rig.HOST}:{ports.http}/v2/health/live"

@@ -31,7 +31,7 @@ from controlplane.domain.observation import Guarding
 from controlplane.files.guarding import read_guarding
 from controlplane.runtime.fleet.history import Event, History
 from launchers.docker.launcher import DockerLauncher
-from launchers.process.launcher import ProcessLauncher
+from launchers.process import ProcessLauncher
 
 ROOT = Path(__file__).parents[2]
 CTL = Path(sys.executable).parent / "ctl"

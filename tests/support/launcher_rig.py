@@ -23,7 +23,7 @@ from launchers.cpu_quota import CHAIN
 from launchers.docker.containers import FLEET_LABEL, ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
 from launchers.host import process_table
-from launchers.process.launcher import ProcessLauncher
+from launchers.process import ProcessLauncher
 
 ROOT = Path(__file__).parents[2]
 

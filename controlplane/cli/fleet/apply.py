@@ -12,14 +12,14 @@ import typer
 from controlplane.cli import cluster, options, wiring
 from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.fleet import committed
-from controlplane.cli.fleet.converged import converged, terms
+from controlplane.cli.fleet.committed import converged, terms
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import say
 from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
-from controlplane.report.terms_line import terms_line
-from controlplane.runtime.fleet import controller_process, following, host_shares, preflight, spare_core
+from controlplane.report.tables.change_table import terms_line
+from controlplane.runtime.fleet import controller_process, following, preflight
 from controlplane.runtime.fleet.execute import commands, describe
 from controlplane.runtime.jobs.compiling import say_when_compiling
 from controlplane.runtime.jobs.completing import complete_or_refuse
@@ -117,7 +117,7 @@ def apply(
     else:
         options.refuse("is for --launcher kubernetes", {"--context": context, "--namespace": namespace})
         cores = len(os.sched_getaffinity(0))
-        spare_core.check_applied(parsed, document, cores, say, accepted=all_cores)
+        preflight.check_spare_core(parsed, document, cores, say, accepted=all_cores)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
     if chosen is options.LauncherName.KUBERNETES:
         place = wiring.chosen_cluster(fleet, Cluster(context, namespace))
@@ -190,9 +190,9 @@ def apply(
     )
     if built.launcher.inventory() is None:
         present = wiring.servers_of_host()
-        host_shares.refuse_namesake(present, built.files)
-        held = host_shares.of_others(present, fleet)
-        host_shares.check(parsed, document, settings.devices, held, say, accepted=overcommit)
+        preflight.refuse_namesake(present, built.files)
+        held = preflight.shares_of_others(present, fleet)
+        preflight.check_shares(parsed, document, settings.devices, held, say, accepted=overcommit)
         planned = sorted({placement.model for _, _, placement in parsed.placements()})
         models = with_composing(repository, planned)
         complete_or_refuse(wiring.completer(built.launcher, parsed.options), repository, models)

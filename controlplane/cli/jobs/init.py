@@ -18,8 +18,7 @@ from controlplane.files.writing import write_text
 from controlplane.render.source import no_models
 from controlplane.report.tables.plan_table import counted, show
 from controlplane.report.tables.survey_table import survey_document, survey_table
-from controlplane.runtime.jobs.skeleton import skeleton
-from controlplane.runtime.jobs.survey import survey
+from controlplane.runtime.jobs.survey import skeleton, survey
 
 
 def init(

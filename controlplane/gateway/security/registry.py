@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from filelock import FileLock
-
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.files import limits as limit_files
 from controlplane.files.clients import Client, check, hashed, read_clients, write_clients
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import (
     REMEMBERED_S,
     Limit,
@@ -24,13 +23,12 @@ from controlplane.files.limits import (
     write_limits,
     write_refusals,
 )
+from controlplane.files.waiting import locked, wait_until
 from controlplane.gateway import processes, store
-from controlplane.gateway.places import Places
-from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
+from controlplane.gateway.running import RuntimeSocket, Unreachable
 
 _TOKEN_BYTES = 32
 _PREFIX_BYTES = 10
-_LOCK_DEADLINE_S = 30.0
 _ANSWER_DEADLINE_S = 20.0
 _POLL_S = 0.1
 
@@ -39,11 +37,11 @@ class ClientRegistry:
     """Changes take effect at once, on open connections too. HAProxy reads the same file at its start."""
 
     def __init__(self, state_dir: Path) -> None:
-        self._places = Places.of(state_dir)
+        self._paths = GatewayPaths.of(state_dir)
 
     def clients(self) -> tuple[Client, ...]:
         """Return all clients."""
-        return read_clients(self._places.clients)
+        return read_clients(self._paths.clients)
 
     def create(self, client: Client) -> str | None:
         """Add a client; return its new token, which is kept nowhere, or None for one with a certificate.
@@ -55,13 +53,13 @@ class ClientRegistry:
         token = None if client.certificate else f"trisect_{secrets.token_urlsafe(_TOKEN_BYTES)}"
         prefix = f"{client.name}.{secrets.token_hex(_PREFIX_BYTES)}." if client.operator else None
         added = replace(client, token_sha256=None if token is None else hashed(token), region_prefix=prefix)
-        with _changing(self._places):
+        with _changing(self._paths):
             present = self.clients()
             if any(one.name == client.name for one in present):
                 raise InputError(f"{client.name!r} is a client already; revoke it first", field="NAME")
             if client.certificate and any(one.certificate == client.certificate for one in present):
                 raise InputError(f"{client.certificate!r} is another client's", field="--certificate")
-            write_clients(self._places.clients, (*present, added))
+            write_clients(self._paths.clients, (*present, added))
         return token
 
     def revoke(self, name: str) -> None:
@@ -69,23 +67,23 @@ class ClientRegistry:
 
         Raises GatewayError where HAProxy runs and does not answer: it may still accept the client.
         """
-        with _changing(self._places):
+        with _changing(self._paths):
             present = self.clients()
             if all(one.name != name for one in present):
                 known = ", ".join(one.name for one in present) or "none"
                 raise InputError(f"no client is called {name!r}; there are: {known}", field="NAME")
-            write_clients(self._places.clients, (one for one in present if one.name != name))
+            write_clients(self._paths.clients, (one for one in present if one.name != name))
 
 
 class LimitRegistry:
     """The limits of endpoints. Changes take effect at once; HAProxy and the facade read the same file."""
 
     def __init__(self, state_dir: Path) -> None:
-        self._places = Places.of(state_dir)
+        self._paths = GatewayPaths.of(state_dir)
 
     def limits(self) -> Mapping[str, Limit]:
         """Return the limits by endpoint."""
-        return read_limits(self._places.limits)
+        return read_limits(self._paths.limits)
 
     def set(self, endpoint: str, limit: Limit) -> None:
         """Give an endpoint these limits in place of those it has.
@@ -93,59 +91,58 @@ class LimitRegistry:
         Raises InputError where they limit nothing, GatewayError where HAProxy runs and does not answer.
         """
         limit_files.check(endpoint, limit)
-        with _changing(self._places):
-            write_limits(self._places.limits, {**self.limits(), endpoint: limit}.items())
+        with _changing(self._paths):
+            write_limits(self._paths.limits, {**self.limits(), endpoint: limit}.items())
 
     def refusals(self) -> Refusals:
         """Return what is refused now, and what was refused of late."""
         oldest_s = time.time() - REMEMBERED_S
-        return {who: at for who, at in read_refusals(self._places.refusals).items() if at > oldest_s}
+        return {who: at for who, at in read_refusals(self._paths.refusals).items() if at > oldest_s}
 
     def refuse(self, endpoint: str, client: str, until_s: float) -> None:
         """Refuse inferences of an endpoint, from one client or (empty) from all, until then. As `set`."""
-        with _changing(self._places):
+        with _changing(self._paths):
             refusals = {**self.refusals(), (endpoint, client): math.ceil(until_s)}
-            write_refusals(self._places.refusals, refusals)
+            write_refusals(self._paths.refusals, refusals)
 
     def remove(self, endpoint: str) -> None:
         """Remove an endpoint's limits and refusals. Raises InputError where it has none, and GatewayError."""
-        with _changing(self._places):
+        with _changing(self._paths):
             present, refusals = self.limits(), self.refusals()
             limited = {*present, *(refused for refused, _ in refusals)}
             if endpoint not in limited:
                 known = ", ".join(sorted(limited)) or "none"
                 raise InputError(f"{endpoint!r} has no limits; with limits: {known}", field="ENDPOINT")
-            write_limits(self._places.limits, (one for one in present.items() if one[0] != endpoint))
+            write_limits(self._paths.limits, (one for one in present.items() if one[0] != endpoint))
             kept = {who: at for who, at in refusals.items() if who[0] != endpoint}
-            write_refusals(self._places.refusals, kept)
+            write_refusals(self._paths.refusals, kept)
 
 
 @contextlib.contextmanager
-def _changing(places: Places) -> Iterator[None]:
+def _changing(paths: GatewayPaths) -> Iterator[None]:
     """Hold the lock of the files, and bring HAProxy to them at the end."""
-    places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with FileLock(places.lock, timeout=_LOCK_DEADLINE_S):
+    paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with locked(paths.lock):
         yield
-        if places.settings.exists():
-            _send(places)
+        if paths.settings.exists():
+            _send(paths)
 
 
-def _send(places: Places) -> None:
+def _send(paths: GatewayPaths) -> None:
     """Bring HAProxy to the files, or return where none runs: the next one starts with them."""
-    runtime = RuntimeSocket(places.runtime_socket)
-    deadline = time.monotonic() + _ANSWER_DEADLINE_S
-    while True:
+    runtime = RuntimeSocket(paths.runtime_socket)
+
+    def sent() -> bool:
         try:
-            for path, entries in store.access_maps(places, store.settings_of(places)).items():
+            for path, entries in store.access_maps(paths, store.settings_of(paths)).items():
                 runtime.replace_map(path, entries)
-            return
-        except Unreachable as error:
-            running = processes.find(places, processes.HAPROXY)
-            if not running:
-                return
-            if time.monotonic() > deadline:
-                raise GatewayError(
-                    f"the change is written, but HAProxy (process {running[0]}) does not answer and goes on "
-                    "with what it had; end it, and the one started instead has the change"
-                ) from error
-        time.sleep(_POLL_S)
+        except Unreachable:
+            return not processes.find(paths, processes.HAPROXY)
+        return True
+
+    if not wait_until(sent, deadline_s=_ANSWER_DEADLINE_S, interval_s=_POLL_S):
+        running = ", ".join(map(str, processes.find(paths, processes.HAPROXY)))
+        raise GatewayError(
+            f"the change is written, but HAProxy (process {running}) does not answer and goes on "
+            "with what it had; end it, and the one started instead has the change"
+        )

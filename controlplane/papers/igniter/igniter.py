@@ -23,8 +23,13 @@ from controlplane.latency.models.igniter import Igniter
 from controlplane.latency.protocol import IntArray
 from controlplane.papers.igniter.placement import NONE_LEFT, Need, Needs, Pick, Placed, place
 from controlplane.planning.capacity.client_batches import largest_batch, refusal
-from controlplane.planning.explain.fragments import fragmented, free_percents, is_fragmented
-from controlplane.planning.explain.nearest import nearest_rate, nearest_slo
+from controlplane.planning.explain.refusals import (
+    fragmented,
+    free_percents,
+    is_fragmented,
+    nearest_rate,
+    nearest_slo,
+)
 from controlplane.planning.judge.finalise import Draft, finalise_cheapest
 from controlplane.planning.judge.placements import (
     gpu_of,

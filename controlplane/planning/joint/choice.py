@@ -11,7 +11,7 @@ from controlplane.planning.capacity.options import ServingOption, serving_option
 from controlplane.planning.explain.infeasible import Reasons
 from controlplane.planning.joint.admission import most_served, on_free_gpus
 from controlplane.planning.joint.context import Context
-from controlplane.planning.joint.queue_sharing.grouping import Grouping, groupings, options_of
+from controlplane.planning.joint.grouping import Grouping, Pool, groupings, options_of
 from controlplane.planning.joint.search import DEFAULT_ITERATIONS, Search
 from controlplane.planning.joint.small_cases import Combination, combinations
 from controlplane.planning.judge.finalise import Draft
@@ -93,7 +93,7 @@ class Choice:
 
     def _placed(self, combination: Combination) -> Draft:
         """These pools where they likely fit, and where the exact queue allows them."""
-        grouping = Grouping.of([(o.item.workloads, o.item.servers, None) for o in combination.pools])
+        grouping = Grouping(tuple(Pool(o.item.workloads, o.item.servers) for o in combination.pools))
         options = [[o] for o in combination.pools]
         return Search.of(self.context, grouping, options, self.iterations).place(combination.gpus)
 

@@ -15,13 +15,12 @@ import numpy as np
 from controlplane.domain.plan import MOST_SERVERS
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.planning.capacity.families import Group, families
 from controlplane.planning.capacity.gpu_types import GpuType
-from controlplane.planning.capacity.items import Item
+from controlplane.planning.capacity.items import Group, Item, families
 from controlplane.planning.capacity.options import ServingOption
+from controlplane.planning.capacity.sizing import padded, smallest_shares
 from controlplane.planning.capacity.tolerance import ToleranceTable
-from controlplane.planning.joint.queue_sharing.grouping import MOST_TOGETHER
-from controlplane.planning.joint.sizing import padded, smallest_shares
+from controlplane.planning.joint.grouping import MOST_TOGETHER
 
 _COMBINATIONS = 2048
 """Weighed, at most, and as many more for each further effort."""

@@ -13,8 +13,7 @@ from controlplane.planning.joint.context import Context
 from controlplane.planning.joint.turns import Turns
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.protocol import PlanRequest
-from controlplane.planning.replan.reuse import cost_of, reused
-from controlplane.planning.replan.stable_ids import with_stable_ids
+from controlplane.planning.replan.reuse import cost_of, reused, with_stable_ids
 
 
 @dataclass(frozen=True, slots=True)

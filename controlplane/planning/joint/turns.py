@@ -33,8 +33,8 @@ from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, 
 from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
 from controlplane.planning.joint.context import Context
-from controlplane.planning.joint.dissolve import Stop
-from controlplane.planning.judge.evaluate import SLACK, Terms, evaluate, kept, layouts_of
+from controlplane.planning.joint.packing import Stop
+from controlplane.planning.judge.evaluate import SLACK, Terms, judge
 from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import gpu_of, memory_together, partition_of
 from controlplane.planning.judge.queues import Queues
@@ -230,10 +230,8 @@ class Turns:
 
     def _keeps(self, gpu: PlannedGpu) -> bool:
         """Whether every promise on a GPU is kept; servers of pools are judged alone, which is stricter."""
-        layouts = layouts_of([gpu], self.request.devices)
         terms = Terms(self.request.rule, self.request.deciding_quantile, self.queues)
-        found = evaluate(layouts, self.request.devices, terms)
-        return bool(kept(layouts[gpu.type], found[gpu.type], self.request.rule).all())
+        return all(one.meets_slo for one in judge([gpu], self.request.devices, terms))
 
     def _fits(self, gpu: PlannedGpu) -> bool:
         """Whether its servers and those that stand by on it fit into its memory."""

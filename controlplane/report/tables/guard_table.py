@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from controlplane.report.tables.columns import table_of
+from controlplane.report.tables.terminal import table_of
 from controlplane.simulate.closed_loop.outcome import WithAndWithout
 
 _MOST_EVENTS = 20

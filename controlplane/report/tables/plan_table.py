@@ -14,8 +14,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.domain.units import MILLIS_PER_SECOND, spoken
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.report.printable import printable
-from controlplane.report.tables.columns import table_of
-from controlplane.report.tables.plain import Printable, plain
+from controlplane.report.tables.terminal import Printable, plain, table_of
 
 NAMED = 3
 """The largest number of names in a line."""

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from controlplane.domain.survey import Finding
 from controlplane.domain.tensors import TensorSpec
-from controlplane.report.tables.columns import table_of
+from controlplane.report.tables.terminal import table_of
 
 
 def survey_table(findings: Sequence[Finding]) -> RenderableType:

@@ -47,7 +47,7 @@ class Actor(Protocol):
     def adopt_warm(self, server: Server, workers: Workers) -> None:
         """Adopt a warm shadow that runs; its models may be loaded."""
 
-    def stop_surplus(self, servers: tuple[Server, ...], workers: Workers) -> None:
+    def stop_surplus(self, servers: tuple[Server, ...], state: GuardState, workers: Workers) -> None:
         """Stop the servers that an interrupted command or controller left."""
 
     def act(self, decision: Decision, adopted: Adopted, workers: Workers, observer: Observer) -> None:

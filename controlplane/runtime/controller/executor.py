@@ -6,6 +6,7 @@ import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
+from controlplane.control.guard.signals import drain_s
 from controlplane.control.guard.state import (
     DrainAndStop,
     Effect,
@@ -67,11 +68,13 @@ class Executor:
         """Unload the shadow's models."""
         workers.resume_warm(server)
 
-    def stop_surplus(self, servers: tuple[Server, ...], workers: Workers) -> None:
+    def stop_surplus(self, servers: tuple[Server, ...], state: GuardState, workers: Workers) -> None:
         """Drain and stop the servers."""
         for server in servers:
+            watch = state.watches.get(server.spec.labels.partition)
+            patience_s = state.limits.drain_s if watch is None else drain_s(watch, state.limits)
             workers.adopt(server)
-            workers.stop(DrainAndStop(server.name, Ending.DRAINED))
+            workers.stop(DrainAndStop(server.name, Ending.DRAINED, patience_s))
         self._event("info", "adopt", self._fleet.name, f"adopted the fleet; {len(servers)} servers stopped")
 
     def act(self, decision: Decision, adopted: Adopted, workers: Workers, observer: Observer) -> None:

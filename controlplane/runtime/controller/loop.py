@@ -24,8 +24,8 @@ from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, Tri
 from controlplane.domain.fleet import Routes
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
-from controlplane.gateway.places import Places
 from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
@@ -63,7 +63,7 @@ class Controller:
         self._actor = actor
         self._limits = limits
         self.follower = follower
-        places = Places.of(fleet.files.gateway)
+        places = GatewayPaths.of(fleet.files.gateway)
         self._host = GatewayHost(lambda: processes.find(places, processes.HAPROXY))
         self._workers, self._observer = self._new_workers()
         self.gateway = GatewayWatch(fleet.gateway, actor)
@@ -262,7 +262,7 @@ class Controller:
                 self._actor.adopt_warm(server, self._workers)
             else:
                 self._actor.adopt_standby(server, self._workers)
-        self._actor.stop_surplus(found.surplus, self._workers)
+        self._actor.stop_surplus(found.surplus, found.state, self._workers)
 
     def _report_failed_work(self, subject: str, reason: str) -> None:
         self._event("warning", "failed", subject, reason)

@@ -49,7 +49,7 @@ class Announcer:
         """Count the shadow as unloaded."""
         workers.adopt(server, Health.UNLOADED)
 
-    def stop_surplus(self, servers: tuple[Server, ...], workers: Workers) -> None:
+    def stop_surplus(self, servers: tuple[Server, ...], state: GuardState, workers: Workers) -> None:
         """Announce the servers that a controller would stop."""
         for server in servers:
             reason = "left by an interrupted command or controller"

@@ -19,9 +19,10 @@ from controlplane.control.guard.state import Watch
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Answer, BatchStatistics, ModelStatistics
-from controlplane.monitor.triton import StatisticsClient, difference
 from controlplane.ports import Clock
 from controlplane.runtime.fleet.history import History, Key, Minute
+from controlplane.triton.client import TritonClient
+from controlplane.triton.statistics import difference
 
 EVERY_S = 60.0
 SAVE_S = 5.0
@@ -151,8 +152,8 @@ class Recorder:
     def _batches(self, server: Server, endpoint: str) -> dict[int, BatchStatistics] | None:
         """Return the executions since the last reading; None without one, or without an answer."""
         try:
-            with StatisticsClient(server, deadline_s=2.0) as client:
-                now = client.read(endpoint)
+            with TritonClient(server, deadline_s=2.0) as client:
+                now = client.statistics(endpoint)
             before = self._read.get((server.name, endpoint))
             self._read[server.name, endpoint] = now
             return dict(difference(before, now).batches) if before is not None else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from controlplane.gateway.replicas.client import monitor_stream
+from controlplane.gateway.replicas.control_port import monitor_stream
 from controlplane.monitor.records import Record
 from controlplane.monitor.request_log import QUERY, RequestLog
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from controlplane.control.guard.state import Limits
-from controlplane.gateway.places import Places
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.runtime.controller.actor import Notice
 from controlplane.runtime.controller.drift import DriftWatch
 from controlplane.runtime.controller.executor import Executor
@@ -92,6 +92,6 @@ def guard(
 
 def _socket(fleet: Fleet) -> Path:
     """Return the socket of the controller's metrics, in a directory that exists from now on."""
-    places = Places.of(fleet.files.gateway)
+    places = GatewayPaths.of(fleet.files.gateway)
     places.make()
     return places.controller_socket

@@ -17,10 +17,10 @@ from controlplane.control.guard.state import DrainAndStop, Ending, Launch, Load
 from controlplane.domain.errors import MissingTool, NotNow, is_own_lack
 from controlplane.domain.fleet import Role, Server, ServerSpec
 from controlplane.domain.observation import Health
-from controlplane.monitor import inference
 from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.controller.draining import Drain
 from controlplane.runtime.fleet.execute import Limits
+from controlplane.triton import client as triton
 
 _THREADS = 6
 _RETRY_S = 5.0
@@ -199,7 +199,7 @@ class Workers:
         try:
             server = self._launcher.start(spec, deadline_s=self._limits.start_s)
             for endpoint in spec.endpoints:
-                inference.prove(server, endpoint, deadline_s=self._limits.prove_s)
+                triton.prove(server, endpoint, deadline_s=self._limits.prove_s)
             if unload:
                 self._unload(server)
         except Exception as error:  # any error ends the start, but for one of the host
@@ -227,12 +227,12 @@ class Workers:
 
     def _load(self, server: Server) -> None:
         for endpoint in server.spec.endpoints:
-            inference.load(server, endpoint, deadline_s=self._limits.start_s)
-            inference.prove(server, endpoint, deadline_s=self._limits.prove_s)
+            triton.load(server, endpoint, deadline_s=self._limits.start_s)
+            triton.prove(server, endpoint, deadline_s=self._limits.prove_s)
 
     def _unload(self, server: Server) -> None:
         for endpoint in server.spec.endpoints:
-            inference.unload(server, endpoint, deadline_s=self._limits.prove_s)
+            triton.unload(server, endpoint, deadline_s=self._limits.prove_s)
 
     def _change(self, name: str, change: Callable[[], None], then: Health) -> None:
         """Load or unload a server's models; `then` is its health, unless that fails."""

@@ -18,12 +18,11 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.control.converge.devices import map_devices
 from controlplane.domain.errors import EngineError, InfeasibleError, TrisectError
-from controlplane.domain.fleet import Cluster, Endpoints, Role, Server
+from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
 from controlplane.files.fleets import FleetSettings
 from controlplane.files.plans import write_plan
 from controlplane.files.specs import read_spec
-from controlplane.monitor import triton
 from controlplane.ports import Launcher, Progress
 from controlplane.profiler.load import ClosedLoop, poisson_times
 from controlplane.profiler.requests import request_of, requests_for
@@ -42,6 +41,8 @@ from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.jobs.plan import Choices, make_plan, mean_execution_ms
 from controlplane.runtime.jobs.profile import Failed, profile_models, read_subjects
+from controlplane.triton import statistics
+from controlplane.triton.client import TritonClient
 
 _WARM_UP_S = 1.0
 _RATES = (1.0, 0.6, 0.35)
@@ -56,7 +57,7 @@ class Scene:
     repository: Path
     output: Path
     scratch: Path
-    endpoints: Endpoints
+    endpoints: GatewayConfig
     perf_home: Path | None
     cluster: Cluster = field(default_factory=Cluster)
     profile_budget_s: float = 20.0
@@ -186,23 +187,21 @@ class Demo:
                 request.model_name = placement.endpoint
                 served = next(m for m in partition.models if m.model == placement.model)
                 together = served.batch // placement.client_batch
-                readers[placement.endpoint] = stack.enter_context(
-                    triton.StatisticsClient(servers[partition.id])
-                )
+                readers[placement.endpoint] = stack.enter_context(TritonClient(servers[partition.id]))
                 loop = stack.enter_context(
                     ClosedLoop(target, [request.SerializeToString()], in_flight(together))
                 )
             loop.run(_WARM_UP_S)
-            before = {endpoint: reader.read(endpoint) for endpoint, reader in readers.items()}
+            before = {endpoint: reader.statistics(endpoint) for endpoint, reader in readers.items()}
             loop.run(self.scene.closed_loop_s)
-            after = {endpoint: reader.read(endpoint) for endpoint, reader in readers.items()}
+            after = {endpoint: reader.statistics(endpoint) for endpoint, reader in readers.items()}
         observed = {}
         for partition, placement in placed:
             served = next(m for m in partition.models if m.model == placement.model)
-            window = triton.difference(before[placement.endpoint], after[placement.endpoint])
+            window = statistics.difference(before[placement.endpoint], after[placement.endpoint])
             if served.batch not in window.batches:
                 raise EngineError(f"{placement.name}: no batch of {served.batch} was formed under load")
-            observed[placement.endpoint] = triton.execution_ms(window.batches[served.batch])
+            observed[placement.endpoint] = statistics.execution_ms(window.batches[served.batch])
         return observed
 
     def _poisson(self, placed: Sequence[tuple[Partition, Placement]]) -> Mapping[str, clients.Seen]:

@@ -27,11 +27,12 @@ from controlplane.files.measurements.calibration import read_calibration, write_
 from controlplane.latency import calibration, registry
 from controlplane.latency.calibration import Observation, Seen
 from controlplane.latency.protocol import LatencyModel, Slots
-from controlplane.monitor import triton
 from controlplane.report.tables.observed_table import Kept, Unseen
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History, Minute
+from controlplane.triton import statistics
+from controlplane.triton.client import TritonClient
 
 _READ_EVERY_S = 1.0
 
@@ -60,7 +61,7 @@ class _Watched:
     @property
     def busy(self) -> float:
         """The part of the time with an execution."""
-        spent_ms = sum(triton.execution_ms(b) * b.executions for w in self.windows for b in w.values())
+        spent_ms = sum(statistics.execution_ms(b) * b.executions for w in self.windows for b in w.values())
         return min(1.0, spent_ms / self.seconds / 1000.0)
 
     @property
@@ -185,20 +186,20 @@ def _watch(plan: Plan, servers: Sequence[Server], seconds: float) -> list[_Watch
     placed = [(g, p, m) for g, p, m in _served(plan) if p.id in active]
     rounds = max(2, round(seconds / _READ_EVERY_S))
     with ExitStack() as stack:
-        clients = [stack.enter_context(triton.StatisticsClient(active[p.id])) for _, p, _ in placed]
+        clients = [stack.enter_context(TritonClient(active[p.id])) for _, p, _ in placed]
         readings: list[list[ModelStatistics]] = [[] for _ in placed]
         pause = threading.Event()
         for turn in range(rounds + 1):
             if turn:
                 pause.wait(_READ_EVERY_S)
             for (_, partition, served), client, kept in zip(placed, clients, readings, strict=True):
-                kept.append(client.read(_model_name(partition, served)))
+                kept.append(client.statistics(_model_name(partition, served)))
     return [
         _Watched(
             gpu,
             replace(partition, percent=active[partition.id].spec.percent),
             served,
-            tuple(triton.difference(a, b).batches for a, b in pairwise(kept)),
+            tuple(statistics.difference(a, b).batches for a, b in pairwise(kept)),
             rounds * _READ_EVERY_S,
         )
         for (gpu, partition, served), kept in zip(placed, readings, strict=True)
@@ -255,7 +256,7 @@ def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, 
     rows = []
     for batch in sorted({size for window in one.windows for size in window}):
         executions = sum(w[batch].executions for w in one.windows if batch in w)
-        means = [(triton.execution_ms(w[batch]), w[batch].executions) for w in one.windows if batch in w]
+        means = [(statistics.execution_ms(w[batch]), w[batch].executions) for w in one.windows if batch in w]
         observation = Observation(
             model=model,
             device=device,

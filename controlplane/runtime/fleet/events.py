@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from controlplane.domain.errors import EngineError
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import read_restarts
-from controlplane.gateway.places import Places
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.runtime.fleet.history import Event, History
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _KEPT_FLEETS = 20
 
 def restarts(files: FleetFiles) -> tuple[Event, ...]:
     """Return the gateway's recent restarts of processes that died, oldest first."""
-    told = read_restarts(Places.of(files.gateway).restarts)
+    told = read_restarts(GatewayPaths.of(files.gateway).restarts)
     return tuple(Event(one.at_s, "warning", "restart", one.role, one.reason) for one in told)
 
 

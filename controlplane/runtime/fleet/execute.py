@@ -29,8 +29,8 @@ from controlplane.control.converge.actions import (
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, TrisectError
 from controlplane.domain.fleet import Backend, Route, Routes, Server, ServerState
+from controlplane.files.waiting import wait_until
 from controlplane.ports import Gateway, Launcher
-from controlplane.runtime.clock import wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Executor:
                 future.result()
 
     def _run(self, action: Action) -> None:
-        from controlplane.monitor import inference  # imports httpx, which reading commands do not need
+        from controlplane.triton import client  # which reading commands do not need
 
         match action:
             case Remove(name):
@@ -185,10 +185,10 @@ class Executor:
                 self.launcher.stop(self._servers[name], drain_s=0.0)
             case Prove(name, endpoints):
                 for endpoint in endpoints:
-                    inference.prove(self._servers[name], endpoint, deadline_s=self.limits.prove_s)
+                    client.prove(self._servers[name], endpoint, deadline_s=self.limits.prove_s)
             case Unload(name, endpoints):
                 for endpoint in endpoints:
-                    inference.unload(self._servers[name], endpoint, deadline_s=self.limits.prove_s)
+                    client.unload(self._servers[name], endpoint, deadline_s=self.limits.prove_s)
             case Commit(routes):
                 self.journal.write("commit", routes={e: list(r.members) for e, r in routes.items()})
                 self.say(f"route {', '.join(sorted(routes)) or 'nothing'}")

@@ -1,23 +1,39 @@
-"""Checks before a plan changes anything."""
+"""Checks before a plan changes anything: all refusals of `ctl apply`.
+
+`cpu-i` is core i of the host that plans and applies. The gateway, the controller and often the clients run on
+the same cores without a quota: where servers are pinned to every core, requests wait for the gateway and
+verified P99s break. Shares of other fleets are read from their servers' labels, whatever their state folder.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from controlplane.control.converge.devices import NOTHING_KNOWN, map_devices
 from controlplane.domain import triton_releases
+from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Cluster, Endpoints, Server
+from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server, ServerSpec
 from controlplane.domain.plan import Plan
+from controlplane.domain.spec import Spec
 from controlplane.files.documents import Document
-from controlplane.files.fleets import FleetSettings
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.mistakes import Location
+from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
+from controlplane.report.tables.change_table import ending_line
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.execute import Say
-from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import Event, History
+
+if TYPE_CHECKING:
+    from controlplane.runtime.fleet.fleet import Fleet
+
+Shares = Mapping[str, Mapping[str, float]]
+"""Device -> fleet -> percent."""
 
 
 def settings(
@@ -26,7 +42,7 @@ def settings(
     *,
     repository: Path,
     output: Path,
-    endpoints: Endpoints,
+    endpoints: GatewayConfig,
     cluster: Cluster,
     known: Mapping[str, str] = NOTHING_KNOWN,
 ) -> FleetSettings:
@@ -57,7 +73,7 @@ def check_quota(launcher: Launcher, say: Say, *, required: bool) -> None:
 
 def warn_of_old_servers(servers: Iterable[Server], fleet: Fleet) -> None:
     """Warn of servers whose Triton lacks known fixes: of all once in a fleet's life, then in short."""
-    from controlplane.monitor.versions import versions
+    from controlplane.triton.client import versions
 
     problem = triton_releases.warning(versions(servers))
     if problem is None:
@@ -96,3 +112,122 @@ def check_promises(plan: Plan, document: Document, profiles: Path, *, allow_viol
         "--allow-violations",
         file=document.file,
     )
+
+
+def shortage(plan: Plan, cores: int) -> str | None:
+    """Return the problem of a plan that takes all of this host's `cores`; None where one stays free."""
+    # A core with shadows only is idle until a redirect.
+    planned = len({gpu.id for gpu in plan.gpus if gpu.type == CPU_DEVICE and gpu.partitions})
+    if planned < cores:
+        return None
+    has = f"this host has {cores} core{'' if cores == 1 else 's'} and {planned}"
+    return f"{has} are planned: none is left for the gateway, the controller and clients, and P99s will break"
+
+
+def check_spare_core_of_spec(
+    plan: Plan, spec: Spec, document: Document, cores: int, say: Say, *, accepted: bool
+) -> None:
+    """Raise InputError at the spec's count for a plan that takes every core; `accepted`: warn instead."""
+    at = next((i for i, gpu in enumerate(spec.gpus) if gpu.type == CPU_DEVICE), 0)
+    field = "type" if spec.gpus[at].count is None else "count"
+    _refuse_full_host(document, ("gpus", at, field), shortage(plan, cores), cores, say, accepted)
+
+
+def check_spare_core(plan: Plan, document: Document, cores: int, say: Say, *, accepted: bool) -> None:
+    """Raise InputError at the plan's last core for one that takes every core; `accepted`: warn instead."""
+    at = max((i for i, gpu in enumerate(plan.gpus) if gpu.type == CPU_DEVICE), default=0)
+    _refuse_full_host(document, ("gpus", at, "id"), shortage(plan, cores), cores, say, accepted)
+
+
+def _refuse_full_host(
+    document: Document, location: Location, problem: str | None, cores: int, say: Say, accepted: bool
+) -> None:
+    if problem is None:
+        return
+    if accepted:
+        say(f"warning: {problem}")
+        return
+    way_out = f"plan with `count: {cores - 1}`" if cores > 1 else "take a host with two cores"
+    document.fail(f"{problem}; {way_out}, or accept it with --all-cores", location)
+
+
+def shares_of_others(servers: Iterable[Server], fleet: str) -> Shares:
+    """Return the shares of all fleets but this one. A shadow counts only where it serves alone."""
+    chosen: dict[tuple[str, str], ServerSpec] = {}
+    for spec in (server.spec for server in servers):
+        labels = spec.labels
+        if labels.fleet == fleet or labels.role is Role.PROFILE:
+            continue
+        key = labels.fleet, labels.partition
+        before = chosen.get(key)
+        if before is None or _weight(spec) > _weight(before):
+            chosen[key] = spec
+    found: dict[str, dict[str, float]] = {}
+    for (owner, _), spec in sorted(chosen.items()):
+        its = found.setdefault(spec.device, {})
+        its[owner] = its.get(owner, 0.0) + spec.percent
+    return found
+
+
+def _weight(spec: ServerSpec) -> tuple[bool, float]:
+    return spec.labels.role is Role.ACTIVE, spec.percent
+
+
+def check_shares(
+    plan: Plan, document: Document, devices: Mapping[str, str], others: Shares, say: Say, *, accepted: bool
+) -> None:
+    """Raise InputError, at the plan's device, where a plan and other fleets take more than all of it.
+
+    `devices` are the host's names of the plan's devices. `accepted`: warn instead, for cores; MPS refuses
+    more than a whole GPU.
+    """
+    for index, gpu in enumerate(plan.gpus):
+        theirs = others.get(devices[gpu.id], {})
+        ours = sum(partition.percent for partition in gpu.partitions)
+        total = ours + sum(theirs.values())
+        if not theirs or not ours or total <= 100:
+            continue
+        whose = ", ".join(f"fleet {fleet!r} has {percent:g} %" for fleet, percent in theirs.items())
+        problem = (
+            f"{ours:g} % of {devices[gpu.id]} are planned, and {whose} of it: {total:g} % together, so P99s "
+            "will break"
+        )
+        is_core = gpu.type == CPU_DEVICE
+        if accepted and is_core:
+            say(f"warning: {problem}")
+            continue
+        consent = ", or accept it with --overcommit" if is_core else ""
+        document.fail(
+            f"{problem}; plan smaller shares or another device, or destroy the other fleet{consent}",
+            ("gpus", index, "id"),
+        )
+
+
+def refuse_namesake(servers: Iterable[Server], files: FleetFiles) -> None:
+    """Raise InputError where a fleet of this name runs from another state folder: it would be ended."""
+    if files.exists():
+        return
+    for server in servers:
+        if server.spec.labels.fleet != files.fleet or server.log_path is None:
+            continue
+        root = Path(server.log_path).parents[2]
+        if root != files.directory.parent and FleetFiles(root, files.fleet).exists():
+            raise InputError(
+                f"fleet {files.fleet!r} runs from another state folder ({root}): take another name, or set "
+                f"XDG_STATE_HOME to {root.parent}",
+                field="--fleet",
+            )
+
+
+def check_endings(ended: Iterable[Ending], say: Say, *, accepted: bool) -> None:
+    """Report the endpoints that a plan ends. Raises InputError where a workload stays, unless accepted."""
+    renamed = []
+    for ending in ended:
+        say(ending_line(ending))
+        renamed += [ending.endpoint] if ending.heirs else []
+    if renamed and not accepted:
+        raise InputError(
+            f"would end though their workloads stay: {', '.join(renamed)}; nothing was touched: keep them in "
+            "the spec and plan again, or accept it with --rename-endpoints",
+            field="endpoints",
+        )

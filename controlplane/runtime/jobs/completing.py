@@ -16,11 +16,11 @@ from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.models import write_completed
-from controlplane.monitor import inference, triton
 from controlplane.ports import Launcher
 from controlplane.profiler.temporary import check_python_path, exclusive, running
 from controlplane.render.config import completed_config
 from controlplane.render.source import read_written, to_complete
+from controlplane.triton.client import TritonClient, load, unload
 
 _START_S = 60.0
 _LOAD_S = 120.0
@@ -55,7 +55,7 @@ class Completer:
             return failed
         if any(path for model in wanted for path in found[model].glob("[0-9]*/model.py")):
             check_python_path(self.launcher, repository.resolve())
-        with self._serving(repository.resolve()) as server, triton.StatisticsClient(server) as client:
+        with self._serving(repository.resolve()) as server, TritonClient(server) as client:
             for model in wanted:
                 try:
                     config = _loaded_config(server, client, model)
@@ -97,9 +97,9 @@ def complete_or_refuse(completer: Completer, repository: Path, models: Sequence[
         )
 
 
-def _loaded_config(server: Server, client: triton.StatisticsClient, model: str) -> ModelConfig:
+def _loaded_config(server: Server, client: TritonClient, model: str) -> ModelConfig:
     """Load a model, read its configuration and unload it. Raises EngineError with Triton's message."""
-    inference.load(server, model, deadline_s=_LOAD_S)
+    load(server, model, deadline_s=_LOAD_S)
     config: ModelConfig = ParseDict(dict(client.config(model)), ModelConfig(), ignore_unknown_fields=True)
-    inference.unload(server, model, deadline_s=_LOAD_S)
+    unload(server, model, deadline_s=_LOAD_S)
     return config

@@ -24,8 +24,7 @@ from controlplane.latency.calibration import Calibrated
 from controlplane.papers.inss.bda import Bda
 from controlplane.planning import registry
 from controlplane.planning.judge import verify
-from controlplane.planning.judge.layout import Layout
-from controlplane.planning.judge.turns import full_batches
+from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.planning.protocol import PlanRequest, Strategy
 from controlplane.ports import Clock
@@ -190,15 +189,11 @@ def mean_execution_ms(plan: Plan, profiles: Path) -> dict[tuple[str, str], float
 
     The times in a plan are quantiles, not means. Raises InputError where a profile is missing.
     """
-    found: dict[tuple[str, str], float] = {}
-    for kind, device in devices_of(plan, profiles).items():
-        gpus = [gpu for gpu in plan.gpus if gpu.type == kind]
-        layout = Layout.of(gpus, device)
-        mean_ms, _ = full_batches(device.latency, layout, None)
-        found.update(
-            ((queue.partition.id, queue.served.model), float(mean_ms[at])) for at, queue in layout.columns()
-        )
-    return found
+    by_means = Terms(Rule.HALF_SLO)
+    return {
+        (one.partition.id, one.served.model): one.execution_ms
+        for one in judge(plan.gpus, devices_of(plan, profiles), by_means)
+    }
 
 
 def _policy(choices: Choices) -> Weights | Path | None:

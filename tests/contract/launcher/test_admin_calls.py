@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import RELOAD_HEADER, Server
-from controlplane.monitor import inference
+from controlplane.triton import client as triton
 
 VERBOSE = service_pb2.LogSettingsRequest()
 VERBOSE.settings["log_verbose_level"].uint32_param = 1
@@ -133,10 +133,10 @@ def test_a_server_that_reloads_does_so_for_its_key_only(fleet: Fleet, tmp_path: 
         assert grpc_answer(server, method, message.SerializeToString(), sent) is None, method
     assert not proof.exists()
     (found,) = fleet.engine.launcher().servers(fleet.name)
-    inference.unload(found, "spin", deadline_s=30)
+    triton.unload(found, "spin", deadline_s=30)
     with pytest.raises(EngineError):
-        inference.prove(found, "spin", deadline_s=30)
-    inference.load(found, "spin", deadline_s=60)
+        triton.prove(found, "spin", deadline_s=30)
+    triton.load(found, "spin", deadline_s=60)
     assert infer(server) == [0.0, 0.0]
     assert server.reload_key not in fleet.launcher.command(spec)
     assert server.reload_key not in repr(server)

@@ -30,9 +30,10 @@ from controlplane.domain.observation import Health, News
 from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
-from launchers.host.unread import unread
-from launchers.triton import starting
+from launchers.lifecycle import HostPlace
+from launchers.triton import program
 from launchers.triton.program import ServerPorts
+from launchers.triton.readiness import unread
 
 pytestmark = pytest.mark.docker
 
@@ -170,14 +171,14 @@ def test_a_port_that_somebody_takes_meanwhile_is_exchanged(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = fleet.start(fleet.spec("old"))
-    real = starting.free_ports
+    real = program.free_ports
     spare = real(set())
     taken = [
         ServerPorts(old.http_port, spare.grpc, spare.metrics),
         ServerPorts(spare.http, old.grpc_port, spare.metrics),
         ServerPorts(spare.http, spare.grpc, old.metrics_port),
     ]
-    monkeypatch.setattr(starting, "free_ports", lambda known: taken.pop() if taken else real(known))
+    monkeypatch.setattr(program, "free_ports", lambda known: taken.pop() if taken else real(known))
     new = fleet.start(fleet.spec("new"))
     assert taken == []
     assert infer(new) == infer(old) == [0.0, 0.0]
@@ -264,7 +265,7 @@ def test_a_full_disk(fleet: Fleet, docker_engine: tuple[PrivateEngine, str]) -> 
 def test_ports_that_somebody_always_takes(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     old = fleet.start(fleet.spec("old"))
     taken = ServerPorts(old.http_port, old.grpc_port, old.metrics_port)
-    monkeypatch.setattr(starting, "free_ports", lambda known: taken)
+    monkeypatch.setattr(program, "free_ports", lambda known: taken)
     with pytest.raises(EngineError, match="another process took its ports"):
         fleet.start(fleet.spec("new"))
     assert fleet.launcher.servers(fleet.name) == (old,)
@@ -277,7 +278,7 @@ def test_what_a_killed_start_left_is_removed(
     for partition in ("swept", "started"):
         options = ContainerOptions(image=engine.image)
         server = Server("", fleet.spec(partition), ServerState.RUNNING, "127.0.0.1", 1, 2, 3)
-        client.containers.create(**containers.for_sdk(containers.container(server, options, core=0)))
+        client.containers.create(**containers.arguments(server, options, HostPlace(core=0)))
     assert [s.state for s in fleet.launcher.servers(fleet.name)] == [ServerState.EXITED] * 2
     assert infer(fleet.start(fleet.spec("started"))) == [0.0, 0.0]
     (removed,) = fleet.launcher.sweep(fleet.name)

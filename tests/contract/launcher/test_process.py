@@ -18,13 +18,13 @@ from host_ports import free_ports
 from launcher_rig import HANGING, Fleet, ProcessEngine, infer
 
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
-from controlplane.domain.fleet import ServerState
+from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import Health
-from controlplane.monitor import inference
+from controlplane.triton.client import load, unload
+from launchers import lifecycle, process
 from launchers.host import process_table
-from launchers.process import launcher
-from launchers.process.launcher import ProcessLauncher
-from launchers.triton import program, server_log, starting
+from launchers.process import ProcessLauncher
+from launchers.triton import program
 
 pytestmark = pytest.mark.e2e
 
@@ -46,8 +46,8 @@ def test_a_port_that_somebody_takes_meanwhile_is_exchanged(
         "metrics": program.ServerPorts(http, grpc, old.metrics_port),
     }[which]
     picks = iter([taken])
-    real = starting.free_ports
-    monkeypatch.setattr(starting, "free_ports", lambda known: next(picks, None) or real(known))
+    real = program.free_ports
+    monkeypatch.setattr(program, "free_ports", lambda known: next(picks, None) or real(known))
     new = fleet.start(fleet.spec("new"))
     assert next(picks, None) is None, "the taken ports were tried"
     mine = {new.http_port, new.grpc_port, new.metrics_port}
@@ -59,8 +59,8 @@ def test_ports_that_are_always_taken_end_in_an_error(fleet: Fleet, monkeypatch: 
     with socket.create_server(("127.0.0.1", 0)) as holder:
         grpc, metrics = free_ports(2)
         ports = program.ServerPorts(holder.getsockname()[1], grpc, metrics)
-        monkeypatch.setattr(starting, "free_ports", lambda known: ports)
-        monkeypatch.setattr(launcher, "ATTEMPTS", 2)
+        monkeypatch.setattr(program, "free_ports", lambda known: ports)
+        monkeypatch.setattr(lifecycle, "ATTEMPTS", 2)
         with pytest.raises(EngineError, match="another process took its ports"):
             fleet.start(fleet.spec())
     assert fleet.leftovers() == []
@@ -78,19 +78,25 @@ def test_a_killed_server_leaves_only_what_sweep_removes(fleet: Fleet) -> None:
     assert fleet.leftovers() == []
 
 
+def models_of(server: Server) -> list[int]:
+    """The pids of a server's models."""
+    processes = process_table.server_processes({int(server.id): server.name})
+    return [process.pid for process in processes if process.pid != process.triton]
+
+
 def test_a_models_process_that_dies_is_heard_and_one_that_is_unloaded_is_not(fleet: Fleet) -> None:
     server = fleet.start(dataclasses.replace(fleet.spec(), reloads=True))
     with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
         assert fleet.launcher.servers(fleet.name) == (server,)
         assert watch.news((server,)) == ()
         (endpoint,) = server.spec.endpoints
-        inference.unload(server, endpoint, deadline_s=30.0)
-        inference.load(server, endpoint, deadline_s=30.0)
+        unload(server, endpoint, deadline_s=30.0)
+        load(server, endpoint, deadline_s=30.0)
         assert watch.news((server,)) == ()
         fleet.launcher.servers(fleet.name)
         assert watch.news((server,)) == ()
-        deadline, triton = time.monotonic() + 60, int(server.id)
-        while len(stubs := [pid for pid in process_table.listed({triton: server.name}) if pid != triton]) > 1:
+        deadline = time.monotonic() + 60
+        while len(stubs := models_of(server)) > 1:
             assert time.monotonic() < deadline, "the process of the model before is still there"
             time.sleep(0.01)
         os.kill(stubs[0], signal.SIGKILL)
@@ -109,7 +115,7 @@ def test_a_killed_server_can_be_started_again_unswept(fleet: Fleet) -> None:
 STARTER = """
 import pickle, signal, sys
 from pathlib import Path
-from launchers.process.launcher import ProcessLauncher
+from launchers.process import ProcessLauncher
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script runs in the background
 spec = pickle.loads(bytes.fromhex(sys.argv[2]))
 print("starting", flush=True)
@@ -137,7 +143,7 @@ def test_a_killed_program_leaves_servers_the_next_one_takes_over(
 
 def await_loading(program: subprocess.Popen[str], log: Path) -> None:
     """Until the server that this program starts loads its model; the program gives up by itself."""
-    while "loading: spin" not in server_log.read(log):
+    while not log.exists() or "loading: spin" not in log.read_text(errors="replace"):
         assert program.poll() is None
         time.sleep(0.01)
 
@@ -215,7 +221,7 @@ def test_no_triton(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_old_logs_go(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "_KEPT_LOGS", 2)
+    monkeypatch.setattr(process, "_KEPT_LOGS", 2)
     logs = tmp_path / "state" / fleet.name / "logs"
     logs.mkdir(parents=True)
     for i in range(4):
@@ -236,8 +242,7 @@ def test_a_server_ends_with_all_processes_of_its_host(fleet: Fleet) -> None:
 
 def test_a_model_that_died_while_no_program_looked_is_heard_at_once(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec())
-    triton = int(server.id)
-    (stub,) = (pid for pid in process_table.listed({triton: server.name}) if pid != triton)
+    (stub,) = models_of(server)
     os.kill(stub, signal.SIGKILL)
     deadline = time.monotonic() + 30
     while process_table.died(stub) is None:

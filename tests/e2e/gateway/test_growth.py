@@ -15,9 +15,9 @@ from filelock import FileLock
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Route
-from controlplane.gateway import processes, startup, store, supervision
+from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.gateway import processes, startup, store
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.e2e
 
@@ -37,7 +37,7 @@ def pair(
 
 
 def processes_of(directory: Path, role: str) -> tuple[int, ...]:
-    return processes.find(Places.of(directory / "gateway"), role)
+    return processes.find(GatewayPaths.of(directory / "gateway"), role)
 
 
 def test_eighty_endpoints_move_at_once_after_a_growth_from_ten(
@@ -109,19 +109,19 @@ async def _answered(loads: list[rig.Load], server: str) -> None:
 def test_haproxy_comes_back_though_a_stopped_command_holds_the_lock_of_commits(tmp_path: Path) -> None:
     with rig.a_gateway(tmp_path):
         (haproxy_pid,) = processes_of(tmp_path, processes.HAPROXY)
-        with FileLock(Places.of(tmp_path / "gateway").lock):
+        with FileLock(GatewayPaths.of(tmp_path / "gateway").lock):
             os.kill(haproxy_pid, signal.SIGKILL)
             rig.until(lambda: processes_of(tmp_path, processes.HAPROXY) not in ((), (haproxy_pid,)))
 
 
 def test_an_apply_replaces_a_supervisor_of_another_version_and_haproxy_survives(tmp_path: Path) -> None:
-    places = Places.of(tmp_path / "gateway")
+    places = GatewayPaths.of(tmp_path / "gateway")
     with rig.a_gateway(tmp_path) as (gateway, ports):
         (old,) = processes.find(places, processes.SUPERVISOR)
         kept = processes.find(places, processes.HAPROXY)
         places.supervisor_lock.write_text("0.0.1")
         gateway.start(rig.options(ports))
-        rig.until(lambda: places.supervisor_lock.read_text() == supervision.version())
+        rig.until(lambda: places.supervisor_lock.read_text() == processes.code_version())
         assert processes.find(places, processes.SUPERVISOR) not in ((), (old,))
         assert processes.find(places, processes.HAPROXY) == kept
         for pid in kept:

@@ -17,9 +17,9 @@ from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.fleet import Route
 from controlplane.domain.order import LONGEST_MS, Precedence
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.places import Places
-from controlplane.gateway.runtime_socket import RuntimeSocket
+from controlplane.gateway.running import RuntimeSocket
 from controlplane.monitor.records import Record
 from controlplane.monitor.request_log import RequestLog, local
 from controlplane.monitor.telemetry import GatewayTelemetry
@@ -41,7 +41,9 @@ def late(home: Path, pair: dict[str, Triton]) -> Iterator[tuple[HaproxyGateway, 
 
 def waiting(home: Path) -> int:
     """The requests in all gates."""
-    sessions = RuntimeSocket(Places.of(home / "gateway").runtime_socket).sessions(f"q_{i}" for i in range(4))
+    sessions = RuntimeSocket(GatewayPaths.of(home / "gateway").runtime_socket).sessions(
+        f"q_{i}" for i in range(4)
+    )
     return sum(one.queued for (_, line), one in sessions.items() if line == "BACKEND")
 
 

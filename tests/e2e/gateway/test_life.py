@@ -17,9 +17,9 @@ import pytest
 from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway import read_restarts
-from controlplane.gateway import processes, supervision
+from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.e2e
 
@@ -96,7 +96,7 @@ def test_a_server_killed_after_its_redirect_loses_nothing_it_held(
 @pytest.mark.parametrize("role", [*processes.KEPT_UP, processes.SUPERVISOR, processes.HAPROXY])
 def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home: Path, role: str) -> None:
     made, ports = gateway
-    places = Places.of(home / "gateway")
+    places = GatewayPaths.of(home / "gateway")
     routes = {"echo": Route((pair["one"].backend,), pair["two"].backend)}
     made.commit(routes)
     (pid,) = processes.find(places, role)
@@ -123,13 +123,16 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
     gateway: Running, pair: Pair, home: Path
 ) -> None:
     made, ports = gateway
-    places = Places.of(home / "gateway")
+    places = GatewayPaths.of(home / "gateway")
     made.commit({"echo": Route((pair["one"].backend,))})
     # The next supervisor adopts this HAProxy and holds its sockets all the same.
     (first,) = processes.find(places, processes.SUPERVISOR)
     _kill(first)
     rig.until(
-        lambda: len(processes.find(places, processes.SUPERVISOR)) == 1 and not supervision.is_missing(places)
+        lambda: (
+            len(processes.find(places, processes.SUPERVISOR)) == 1
+            and not processes.supervisor_is_missing(places)
+        )
     )
     (supervisor,) = processes.find(places, processes.SUPERVISOR)
     os.kill(supervisor, signal.SIGSTOP)
@@ -151,7 +154,7 @@ def test_a_supervisor_that_nobody_handed_the_sockets_starts_haproxy_all_the_same
     gateway: Running, pair: Pair, home: Path
 ) -> None:
     made, ports = gateway
-    places = Places.of(home / "gateway")
+    places = GatewayPaths.of(home / "gateway")
     made.commit({"echo": Route((pair["one"].backend,))})
     (supervisor,) = processes.find(places, processes.SUPERVISOR)
     (facade,) = processes.find(places, processes.FACADE)
@@ -159,8 +162,8 @@ def test_a_supervisor_that_nobody_handed_the_sockets_starts_haproxy_all_the_same
     os.kill(facade, signal.SIGSTOP)
     try:
         _kill(supervisor)
-        supervision.start(places)
-        rig.until(lambda: not supervision.is_missing(places))
+        processes.start_supervisor(places)
+        rig.until(lambda: not processes.supervisor_is_missing(places))
     finally:
         os.kill(facade, signal.SIGCONT)
     (haproxy,) = processes.find(places, processes.HAPROXY)
@@ -175,7 +178,7 @@ def test_a_supervisor_that_nobody_handed_the_sockets_starts_haproxy_all_the_same
 def test_new_settings_reach_a_haproxy_whose_sockets_nobody_else_holds(tmp_path: Path) -> None:
     """As where the facade and the supervisor were killed together."""
     with rig.a_gateway(tmp_path) as (made, ports):
-        places = Places.of(tmp_path / "gateway")
+        places = GatewayPaths.of(tmp_path / "gateway")
         (haproxy,) = processes.find(places, processes.HAPROXY)
         supervisor, facade = (processes.find(places, r)[0] for r in (processes.SUPERVISOR, processes.FACADE))
         os.kill(supervisor, signal.SIGSTOP)
@@ -194,7 +197,7 @@ def test_haproxy_killed_after_a_redirect_loses_what_it_held_and_nothing_goes_bac
     gateway: Running, pair: Pair, home: Path
 ) -> None:
     made, ports = gateway
-    places = Places.of(home / "gateway")
+    places = GatewayPaths.of(home / "gateway")
     one, two = pair["one"].backend, pair["two"].backend
     # No backup: where a host holds HAProxy up at a bad moment it takes a living server for a slow one.
     made.commit({"echo": Route((one,))})
@@ -261,7 +264,7 @@ def test_a_commit_that_was_cut_short_is_made_whole_by_the_next(
     made, _ = fresh
     made.commit({"echo": Route((pair["one"].backend,))})
     runtime = made._haproxy._runtime
-    places = Places.of(tmp_path / "gateway")
+    places = GatewayPaths.of(tmp_path / "gateway")
     runtime.run(["set server h_0/s0 state maint", f"set map {places.checks_map} generation -1"])
     routes = {"echo": Route((pair["one"].backend,)), "slow": Route((pair["two"].backend,))}
     made.commit(routes)
@@ -276,7 +279,7 @@ def test_a_facade_that_cannot_read_the_table_gives_way_to_the_present_one(
 ) -> None:
     """One from before an upgrade: it lives, answers, and refuses every table of this version."""
     made, ports = gateway
-    places = Places.of(home / "gateway")
+    places = GatewayPaths.of(home / "gateway")
     (old,) = processes.find(places, processes.FACADE)
     os.kill(old, signal.SIGSTOP)
     places.control_socket.unlink()
@@ -307,7 +310,7 @@ def test_a_taken_port_is_named_and_nothing_is_left(tmp_path: Path) -> None:
         gateway = HaproxyGateway(tmp_path / "gateway")
         with pytest.raises(GatewayError, match=f"port {grpc_port} "):
             gateway.start(rig.options(rig.Ports(http_port, grpc_port, metrics_port)))
-    assert processes.find(Places.of(tmp_path / "gateway"), processes.SUPERVISOR) == ()
+    assert processes.find(GatewayPaths.of(tmp_path / "gateway"), processes.SUPERVISOR) == ()
 
 
 def test_a_running_gateway_does_not_refuse_what_it_allowed(
@@ -320,7 +323,7 @@ def test_a_running_gateway_does_not_refuse_what_it_allowed(
 
 def test_stop_leaves_nothing_and_may_be_repeated(tmp_path: Path) -> None:
     with rig.a_gateway(tmp_path) as (made, _):
-        places = Places.of(tmp_path / "gateway")
+        places = GatewayPaths.of(tmp_path / "gateway")
         made.stop()
         made.stop()
         for role in (*processes.KEPT_UP, processes.SUPERVISOR):
@@ -333,13 +336,13 @@ def test_stop_ends_a_supervisor_that_the_facade_has_just_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with rig.a_gateway(tmp_path) as (made, _):
-        places = Places.of(tmp_path / "gateway")
+        places = GatewayPaths.of(tmp_path / "gateway")
         (facade,) = processes.find(places, processes.FACADE)
         end = processes.end
 
         def end_late(pids: Sequence[int], *, grace_s: float) -> None:
             if facade in pids:
-                supervision.start(places)
+                processes.start_supervisor(places)
                 rig.until(lambda: processes.find(places, processes.HAPROXY) != ())
             end(pids, grace_s=grace_s)
 
@@ -353,13 +356,13 @@ def test_a_long_state_directory_gets_short_sockets(tmp_path: Path) -> None:
     deep.mkdir(parents=True)
     with rig.a_gateway(deep) as (made, _):
         assert made.routes() == {}
-    assert not Places.of(deep / "gateway").sockets.exists()
+    assert not GatewayPaths.of(deep / "gateway").sockets.exists()
 
 
 def test_without_haproxy_the_way_to_get_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from controlplane.gateway import options
+    from controlplane.gateway import startup
 
-    monkeypatch.setattr(options, "_MORE_PATHS", ())
+    monkeypatch.setattr(startup, "_MORE_PATHS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingTool, match="apt-get install haproxy"):
         HaproxyGateway(tmp_path / "gateway").start(rig.options(rig.Ports(1, 2, 3)))

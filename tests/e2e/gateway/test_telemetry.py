@@ -22,9 +22,9 @@ from prometheus_client.samples import Sample
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.places import Places
 from controlplane.monitor.records import Record
 from controlplane.monitor.request_log import AGAIN_S, RequestLog, local
 from controlplane.monitor.telemetry import GatewayTelemetry
@@ -79,7 +79,7 @@ def test_every_request_is_seen_with_its_server_and_its_time(fresh: Running, pair
 def test_a_monitor_that_is_killed_misses_nothing(fresh: Running, pair: Pair, tmp_path: Path) -> None:
     made, ports = fresh
     made.commit({"echo": Route((pair["one"].backend,))})
-    places = Places.of(tmp_path / "gateway")
+    places = GatewayPaths.of(tmp_path / "gateway")
     load = rig.Load(ports)
     telemetry = GatewayTelemetry(made.telemetry_socket)
     with Following(made.telemetry_socket) as following:

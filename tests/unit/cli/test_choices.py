@@ -13,7 +13,7 @@ from controlplane.cli.exits import EXIT_ENGINE, EXIT_INPUT, exit_code
 from controlplane.cli.main import app, main
 from controlplane.cli.options import LauncherName
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Endpoints
+from controlplane.domain.fleet import GatewayConfig
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 
 pytestmark = pytest.mark.unit
@@ -23,13 +23,13 @@ def test_a_fleet_keeps_its_ports_unless_others_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert wiring.chosen_endpoints("shop") == Endpoints()
-    assert wiring.chosen_endpoints("shop", http_port=8700) == Endpoints(http_port=8700)
-    own = Endpoints("127.0.0.1", 8600, 8601, 8602)
+    assert wiring.chosen_endpoints("shop") == GatewayConfig()
+    assert wiring.chosen_endpoints("shop", http_port=8700) == GatewayConfig(http_port=8700)
+    own = GatewayConfig("127.0.0.1", 8600, 8601, 8602)
     FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}, own))
     assert wiring.chosen_endpoints("shop") == own
-    assert wiring.chosen_endpoints("shop", grpc_port=9) == Endpoints("127.0.0.1", 8600, 9, 8602)
-    assert wiring.chosen_endpoints("other") == Endpoints()
+    assert wiring.chosen_endpoints("shop", grpc_port=9) == GatewayConfig("127.0.0.1", 8600, 9, 8602)
+    assert wiring.chosen_endpoints("other") == GatewayConfig()
 
 
 def test_a_fleet_keeps_whether_its_gateway_compresses_answers(

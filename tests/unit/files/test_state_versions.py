@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Endpoints
+from controlplane.domain.fleet import GatewayConfig
 from controlplane.files import gateway, guarding
 from controlplane.files.fleets import FleetFiles, FleetSettings
 
@@ -51,7 +51,7 @@ def with_unknown_keys(value: Any) -> Any:
 
 def test_files_of_the_version_before_are_read(files: FleetFiles) -> None:
     settings, plan = files.settings(), files.plan()
-    assert settings == FleetSettings("process", "/models", "/rendered", {"cpu-0": "cpu-0"}, Endpoints())
+    assert settings == FleetSettings("process", "/models", "/rendered", {"cpu-0": "cpu-0"}, GatewayConfig())
     assert plan is not None
     assert [p.endpoint for _, _, p in plan.placements()] == ["a"]
     assert guarding.read_guarding(files.guarding)[0].partition == "a"

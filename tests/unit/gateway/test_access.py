@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Protection
+from controlplane.domain.fleet import AccessConfig
 from controlplane.files.clients import Client, hashed, read_clients
 from controlplane.files.gateway import FormerFacade, GatewaySettings
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import REMEMBERED_S, Limit
 from controlplane.gateway.facade.callers import Callers
-from controlplane.gateway.places import Places
-from controlplane.gateway.security import access, exposure
+from controlplane.gateway.facade.refusals import Refusal
+from controlplane.gateway.security import access
+from controlplane.gateway.security.certificate import check_exposure
 from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
 
 pytestmark = pytest.mark.unit
@@ -27,7 +29,7 @@ ANY_SETTINGS = {"host": "", **dict.fromkeys(PORTS, 1), "slots": 2, "members": 8,
 
 
 def settings(*, tokens: bool, former: FormerFacade | None = None) -> GatewaySettings:
-    return GatewaySettings(**ANY_SETTINGS, former=former, protection=Protection(tokens=tokens))
+    return GatewaySettings(**ANY_SETTINGS, former=former, protection=AccessConfig(tokens=tokens))
 
 
 def test_the_maps_of_haproxy_hold_credentials_grants_and_limits() -> None:
@@ -50,19 +52,18 @@ def test_a_client_is_created_once_and_revoked_by_name(tmp_path: Path) -> None:
     registry.revoke("one")
     with pytest.raises(InputError, match="there are: two"):
         registry.revoke("one")
-    assert [c.name for c in read_clients(Places.of(tmp_path / "gateway").clients)] == ["two"]
+    assert [c.name for c in read_clients(GatewayPaths.of(tmp_path / "gateway").clients)] == ["two"]
 
 
 def test_a_caller_is_known_by_what_haproxy_says_and_loses_grants_at_once(tmp_path: Path) -> None:
     registry = ClientRegistry(tmp_path / "gateway")
     registry.create(Client("one", ("a",)))
-    callers = Callers(Places.of(tmp_path / "gateway").clients, settings(tokens=True))
-    assert callers.of({}) is None
+    callers = Callers(GatewayPaths.of(tmp_path / "gateway").clients, settings(tokens=True))
+    with pytest.raises(Refusal):
+        callers.of({})
     nobody = callers.of({"x-trisect-client": ""})
-    assert nobody is not None
     assert (nobody.may_call("a"), nobody.may_operate) == (False, False)
     caller = callers.of({"x-trisect-client": "one"})
-    assert caller is not None
     assert (caller.may_call("a"), caller.may_call("b"), caller.may_operate) == (True, False, False)
     registry.revoke("one")
     assert not caller.may_call("a")
@@ -70,40 +71,40 @@ def test_a_caller_is_known_by_what_haproxy_says_and_loses_grants_at_once(tmp_pat
 
 def test_without_tokens_everything_is_permitted_to_haproxy(tmp_path: Path) -> None:
     caller = Callers(tmp_path / "none", settings(tokens=False)).of({})
-    assert caller is not None
     assert caller.may_call("a")
     assert caller.may_operate
 
 
 def test_while_haproxy_is_replaced_each_of_the_two_has_its_own_rules(tmp_path: Path) -> None:
-    callers = Callers(Places.of(tmp_path).clients, settings(tokens=True, former=FormerFacade(tokens=False)))
+    callers = Callers(
+        GatewayPaths.of(tmp_path).clients, settings(tokens=True, former=FormerFacade(tokens=False))
+    )
     before, after = callers.of({}), callers.of({"x-trisect-client": "one"})
-    assert before is not None
-    assert after is not None
     assert (before.may_call("a"), after.may_call("a")) == (True, False)
     callers.take(settings(tokens=True))
-    assert callers.of({}) is None
+    with pytest.raises(Refusal):
+        callers.of({})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
 def test_loopback_needs_no_certificate(host: str) -> None:
-    exposure.check(host, Protection())
+    check_exposure(host, AccessConfig())
 
 
 @pytest.mark.parametrize(
     ("protection", "said"),
     [
-        (Protection(), "plain text"),
-        (Protection(certificate="/none"), "come together"),
-        (Protection(client_ca="/none"), "need TLS"),
-        (Protection("/none", "/none"), "cannot be read"),
-        (Protection(os.devnull, os.devnull), "no certificate in PEM"),
+        (AccessConfig(), "plain text"),
+        (AccessConfig(certificate="/none"), "come together"),
+        (AccessConfig(client_ca="/none"), "need TLS"),
+        (AccessConfig("/none", "/none"), "cannot be read"),
+        (AccessConfig(os.devnull, os.devnull), "no certificate in PEM"),
     ],
 )
-def test_what_protects_nothing_is_refused(protection: Protection, said: str) -> None:
+def test_what_protects_nothing_is_refused(protection: AccessConfig, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        exposure.check("0.0.0.0", protection)
-    exposure.check("0.0.0.0", Protection(plain_text=True))
+        check_exposure("0.0.0.0", protection)
+    check_exposure("0.0.0.0", AccessConfig(plain_text=True))
 
 
 def test_a_refusal_ends_by_itself_or_by_hand(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.gateway.facade.messages.answers import BadBody
-from controlplane.gateway.facade.messages.bodies import Counted, Decompression
+from controlplane.gateway.facade.bodies import Counted, Decompression
+from controlplane.gateway.facade.refusals import BadBody
 
 pytestmark = pytest.mark.unit
 
@@ -59,7 +59,7 @@ def test_members_of_a_gzip_file_follow_each_other() -> None:
 def test_broken_data_is_refused(body: bytes) -> None:
     with pytest.raises(BadBody) as caught:
         decompressed(body)
-    assert caught.value.status == 400
+    assert caught.value.http == 400
 
 
 @given(st.binary(max_size=200))
@@ -78,14 +78,14 @@ def test_a_bomb_is_refused_before_it_fills_the_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
     finally:
         tracemalloc.stop()
-    assert caught.value.status == 413
+    assert caught.value.http == 413
 
 
 def test_what_is_larger_than_the_limit_while_compressed_is_refused() -> None:
     empty = gzip.compress(b"")
     with pytest.raises(BadBody) as caught:
         decompressed(empty * 1000, step=1000, limit_bytes=len(empty) * 999)
-    assert caught.value.status == 413
+    assert caught.value.http == 413
 
 
 def test_a_body_that_passes_is_counted() -> None:
@@ -99,7 +99,7 @@ def test_a_body_that_passes_is_counted() -> None:
         with contextlib.suppress(BadBody):
             async for part in counted:
                 found += part
-        return found, counted.refusal and counted.refusal.status
+        return found, counted.refusal and counted.refusal.http
 
     assert asyncio.run(passed(12)) == (b"1234" * 3, None)
     assert asyncio.run(passed(11)) == (b"1234" * 2, 413)

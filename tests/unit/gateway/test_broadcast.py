@@ -11,7 +11,7 @@ import pytest
 from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.fleet_wide import broadcast
 from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, HttpAnswer, HttpRefused, Refused
-from controlplane.gateway.facade.fleet_wide.kept import LARGEST_ENTRY_BYTES, Kept, NotKept, region_key
+from controlplane.gateway.facade.fleet_wide.kept import LARGEST_ENTRY_BYTES, Kept, NotKept, Region
 
 pytestmark = pytest.mark.unit
 
@@ -107,7 +107,7 @@ def test_a_server_that_was_silent_as_it_joined_is_brought_up_to_date_later(
         told.append((backend, path))
 
     monkeypatch.setattr(made, "http", http)
-    key = region_key("system", "mine")
+    key = Region("system", "mine").key
     asyncio.run(made.send((C,), Call(Servers().tell, keep=(key, {}))))
     asyncio.run(made.tell_joining((A, B)))
     assert told == [(B, key)]
@@ -123,7 +123,7 @@ def test_a_call_beyond_the_bounds_reaches_no_server(made: Broadcast) -> None:
         raise AssertionError("reached a server")
 
     with pytest.raises(NotKept):
-        asyncio.run(made.send((A,), Call(tell, keep=(region_key("system", "mine"), body))))
+        asyncio.run(made.send((A,), Call(tell, keep=(Region("system", "mine").key, body))))
 
 
 def test_a_server_that_joins_during_a_call_gets_it_afterwards(
@@ -148,7 +148,7 @@ def test_a_server_that_joins_during_a_call_gets_it_afterwards(
         answered.set()
         await asyncio.gather(sending, joining)
 
-    key = region_key("system", "mine")
+    key = Region("system", "mine").key
     monkeypatch.setattr(made, "http", http)
     monkeypatch.setattr(broadcast, "ANSWER_S", 5.0)
     asyncio.run(run())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.gateway.control_socket import Silent, Unreachable, ask
+from controlplane.files.queries import Silent, Unreachable, ask
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ import pytest
 from controlplane.files.fleets import FleetFiles
 from controlplane.gateway import controller_keeper
 from controlplane.gateway.controller_keeper import ControllerKeeper
-from controlplane.gateway.places import LABEL, ROLE_LABEL
+from controlplane.gateway.processes import LABEL, ROLE_LABEL
 
 pytestmark = pytest.mark.unit
 

@@ -5,7 +5,7 @@ import pytest
 from controlplane.domain.fleet import Backend, Route
 from controlplane.domain.order import Precedence
 from controlplane.files.gateway import Traits
-from controlplane.gateway import gates
+from controlplane.gateway import slots
 from controlplane.gateway.slots import SlotTable, assign
 
 pytestmark = pytest.mark.unit
@@ -21,18 +21,21 @@ ORDER = {
 
 def test_endpoints_of_a_partition_share_a_gate() -> None:
     table = assign(SlotTable.empty(6, 2), {"alone": TWO, "short": ONE, "long": ONE, "other": TWO}).table
-    assert gates.gates(table, ORDER) == {"short": 1, "long": 1, "other": 3}
-    assert gates.gate_map(table, ORDER)["long"] == "1/700/20/100"
-    assert gates.commands(table, ORDER) == ("set maxconn server q_1/gate 8", "set maxconn server q_3/gate 1")
+    assert slots.gates(table, ORDER) == {"short": 1, "long": 1, "other": 3}
+    assert slots.gate_map(table, ORDER)["long"] == "1/700/20/100"
+    assert slots.gate_commands(table, ORDER) == (
+        "set maxconn server q_1/gate 8",
+        "set maxconn server q_3/gate 1",
+    )
 
 
 def test_a_redirected_partition_moves_to_another_gate_as_a_whole() -> None:
     table = assign(SlotTable.empty(6, 2), {"short": ONE, "long": ONE}).table
     table = assign(table, {"short": TWO, "long": TWO}).table
-    assert gates.gates(table, ORDER) == {"short": 2, "long": 2}
+    assert slots.gates(table, ORDER) == {"short": 2, "long": 2}
 
 
 def test_an_endpoint_with_sequences_or_without_an_order_has_no_gate() -> None:
     routes = {"short": ONE, "long": ONE, "unordered": ONE}
     table = assign(SlotTable.empty(6, 2), routes, {"long": Traits(sequence_idle_us=1)}).table
-    assert gates.gates(table, ORDER) == {"short": 0}
+    assert slots.gates(table, ORDER) == {"short": 0}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.gateway.facade.fleet_wide import kept
-from controlplane.gateway.facade.fleet_wide.kept import Kept, NotKept, region_key, setting_key
+from controlplane.gateway.facade.fleet_wide.kept import Kept, NotKept, Region, setting_key
 
 pytestmark = pytest.mark.unit
 
@@ -17,7 +17,7 @@ REGION = {"key": "/mine", "offset": 0, "byte_size": 16}
 
 def test_what_is_kept_survives_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "broadcasts.json"
-    Kept(file).put(region_key("system", "mine"), REGION)
+    Kept(file).put(Region("system", "mine").key, REGION)
     assert Kept(file).entries() == {"/v2/systemsharedmemory/region/mine/register": REGION}
 
 
@@ -25,17 +25,17 @@ def test_settings_of_one_key_are_put_together_and_regions_replaced(tmp_path: Pat
     entries = Kept(tmp_path / "broadcasts.json")
     entries.put(setting_key("logging"), {"log_verbose_level": 1})
     entries.put(setting_key("logging"), {"log_info": False})
-    entries.put(region_key("cuda", "r"), {"raw_handle": {}})
-    entries.put(region_key("cuda", "r"), {"device_id": 0})
+    entries.put(Region("cuda", "r").key, {"raw_handle": {}})
+    entries.put(Region("cuda", "r").key, {"device_id": 0})
     assert list(entries.entries().values()) == [{"log_verbose_level": 1, "log_info": False}, {"device_id": 0}]
 
 
 def test_one_region_or_all_are_forgotten(tmp_path: Path) -> None:
     entries = Kept(tmp_path / "broadcasts.json")
     for name in ("a", "ab"):
-        entries.put(region_key("system", name), REGION)
+        entries.put(Region("system", name).key, REGION)
     entries.forget("/v2/systemsharedmemory/region/a/")
-    assert list(entries.entries()) == [region_key("system", "ab")]
+    assert list(entries.entries()) == [Region("system", "ab").key]
     entries.forget("/v2/systemsharedmemory/region/")
     assert entries.entries() == {}
 
@@ -43,16 +43,16 @@ def test_one_region_or_all_are_forgotten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "a/b", "a?x", "a b", "%61", "ä", "a" * 129, "a\n"])
 def test_a_region_that_http_cannot_name_is_refused(name: str) -> None:
     with pytest.raises(NotKept, match="letters"):
-        region_key("system", name)
+        assert Region("system", name).key
 
 
 def test_the_number_of_entries_is_bounded(tmp_path: Path) -> None:
     entries = Kept(tmp_path / "broadcasts.json")
     for number in range(kept.MOST_ENTRIES):
-        entries.put(region_key("system", f"r{number}"), {})
+        entries.put(Region("system", f"r{number}").key, {})
     with pytest.raises(NotKept, match="unregister some"):
-        entries.check(region_key("system", "one-more"), {})
-    entries.check(region_key("system", "r0"), {})
+        entries.check(Region("system", "one-more").key, {})
+    entries.check(Region("system", "r0").key, {})
 
 
 def test_the_size_of_an_entry_is_bounded_over_all_calls_that_make_it(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_the_size_of_an_entry_is_bounded_over_all_calls_that_make_it(tmp_path: P
         b'{"/v2/repository/models/echo/load": {}}',
         b'{"/v2/logging?x": {}}',
         b'{"/v2/logging": 3}',
-        json.dumps({region_key("system", f"r{i}"): {} for i in range(kept.MOST_ENTRIES + 1)}).encode(),
+        json.dumps({Region("system", f"r{i}").key: {} for i in range(kept.MOST_ENTRIES + 1)}).encode(),
         b" " * (2 * kept.MOST_ENTRIES * kept.LARGEST_ENTRY_BYTES + 1),
     ],
     ids=range(10),

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from no_descriptors import without_descriptors
 
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.unit
 
 
 def test_what_does_not_listen_is_missing_and_what_was_never_started_is_not(tmp_path: Path) -> None:
-    places, gateway = Places.of(tmp_path), HaproxyGateway(tmp_path)
+    places, gateway = GatewayPaths.of(tmp_path), HaproxyGateway(tmp_path)
     places.make()
     assert gateway.missing() == ()
     places.settings.touch()
@@ -34,7 +34,7 @@ def test_what_does_not_listen_is_missing_and_what_was_never_started_is_not(tmp_p
 
 
 def test_without_descriptors_nothing_is_known_and_nothing_missing(tmp_path: Path) -> None:
-    places, gateway = Places.of(tmp_path), HaproxyGateway(tmp_path)
+    places, gateway = GatewayPaths.of(tmp_path), HaproxyGateway(tmp_path)
     places.make()
     places.settings.touch()
     with without_descriptors(), pytest.raises(OSError, match="Too many open files"):
@@ -42,9 +42,9 @@ def test_without_descriptors_nothing_is_known_and_nothing_missing(tmp_path: Path
 
 
 def test_a_gateway_that_was_ended_is_not_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Places] = []
-    monkeypatch.setattr("controlplane.gateway.supervision.start", started.append)
-    places, gateway = Places.of(tmp_path), HaproxyGateway(tmp_path)
+    started: list[GatewayPaths] = []
+    monkeypatch.setattr("controlplane.gateway.processes.start_supervisor", started.append)
+    places, gateway = GatewayPaths.of(tmp_path), HaproxyGateway(tmp_path)
     gateway.restore()
     assert started == []
     places.supervisor_lock.touch()

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.files.limits import Limit
-from controlplane.gateway.facade.fleet_wide.regions import ANY_REGION, NotOwned, Regions
-from controlplane.gateway.facade.limits import LimitReached, Meter
+from controlplane.gateway.facade.callers import ANY_REGION, NotOwned, Regions
+from controlplane.gateway.facade.refusals import LimitReached, Meter
 
 pytestmark = pytest.mark.unit
 

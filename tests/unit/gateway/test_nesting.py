@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.gateway.facade.messages.answers import BadBody
-from controlplane.gateway.facade.messages.nesting import Nesting
+from controlplane.gateway.facade.bodies import Nesting
+from controlplane.gateway.facade.refusals import BadBody
 from controlplane.render.haproxy import DEEPEST_JSON
 
 pytestmark = pytest.mark.unit

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
+from controlplane.gateway.running import RuntimeSocket, Sessions, Unreachable
 
 pytestmark = pytest.mark.unit
 

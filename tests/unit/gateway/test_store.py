@@ -12,9 +12,9 @@ import pytest
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import Backend, Route
 from controlplane.files.gateway import GatewaySettings, write_settings
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import store
 from controlplane.gateway.listeners import Listeners
-from controlplane.gateway.places import Places
 from controlplane.gateway.slots import Phase, SlotTable, assign
 
 pytestmark = pytest.mark.unit
@@ -33,7 +33,7 @@ SETTINGS = GatewaySettings(
 
 
 def test_a_table_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    places = Places.of(tmp_path)
+    places = GatewayPaths.of(tmp_path)
     table = assign(SlotTable.empty(4, 2), {"m": Route((ONE, TWO)), "n": Route((ONE,), TWO)}).table
     table = assign(table, {"m": Route((TWO,))}).table
     assert [slot.phase for slot in table.slots] == [Phase.DRAINING, Phase.DRAINING, Phase.ACTIVE, Phase.FREE]
@@ -44,7 +44,7 @@ def test_a_table_comes_back_as_it_was_saved(tmp_path: Path) -> None:
 
 
 def test_more_slots_are_added_to_the_table_on_disk(tmp_path: Path) -> None:
-    places = Places.of(tmp_path)
+    places = GatewayPaths.of(tmp_path)
     table = assign(SlotTable.empty(4, 2), {"m": Route((ONE,))}).table
     store.save(places, 7, table)
     more = replace(SETTINGS, slots=9)
@@ -59,7 +59,7 @@ def test_more_slots_are_added_to_the_table_on_disk(tmp_path: Path) -> None:
 
 
 def test_keys_of_a_newer_minor_version_are_left_out(tmp_path: Path) -> None:
-    places = Places.of(tmp_path)
+    places = GatewayPaths.of(tmp_path)
     table = assign(SlotTable.empty(4, 2), {"m": Route((ONE,))}).table
     store.save(places, 7, table)
     write_settings(places.settings, SETTINGS)
@@ -73,7 +73,7 @@ def test_keys_of_a_newer_minor_version_are_left_out(tmp_path: Path) -> None:
 
 
 def test_no_file_is_an_empty_table_and_a_broken_one_is_named(tmp_path: Path) -> None:
-    places = Places.of(tmp_path)
+    places = GatewayPaths.of(tmp_path)
     assert store.load(places, SETTINGS) == (0, SlotTable.empty(4, 2))
     places.slots.write_text('{"schema_version": 1, "generation": "x", "slots": []}')
     with pytest.raises(InputError, match=r"slots\.json:1: generation"):
@@ -98,29 +98,29 @@ def test_connections_stay_below_the_descriptor_limit() -> None:
 
 
 def test_sockets_move_where_the_path_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    near, far = Places.of(Path("/tmp/x")), Places.of(tmp_path / ("d" * 90))
+    near, far = GatewayPaths.of(Path("/tmp/x")), GatewayPaths.of(tmp_path / ("d" * 90))
     assert near.sockets == Path("/tmp/x/run")
     assert far.sockets.parent == Path("/tmp")
-    assert far.sockets != Places.of(tmp_path / ("e" * 90)).sockets
+    assert far.sockets != GatewayPaths.of(tmp_path / ("e" * 90)).sockets
     for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
         monkeypatch.setenv(name, str(tmp_path))
-        assert Places.of(tmp_path / ("d" * 90)) == far, "cron, sudo and a login find the same gateway"
+        assert GatewayPaths.of(tmp_path / ("d" * 90)) == far, "cron, sudo and a login find the same gateway"
 
 
 def test_a_link_in_the_place_of_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "state").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(GatewayError, match="is a link"):
-        Places(tmp_path / "state", tmp_path / "state" / "run").make()
+        GatewayPaths(tmp_path / "state", tmp_path / "state" / "run").make()
 
 
 def test_a_directory_that_others_can_read_is_closed(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o755)
-    Places(tmp_path / "state", tmp_path / "state" / "run").make()
+    GatewayPaths(tmp_path / "state", tmp_path / "state" / "run").make()
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
 
 
 def test_another_users_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(GatewayError, match="another user"):
-        Places.of(tmp_path).make()
+        GatewayPaths.of(tmp_path).make()

@@ -12,10 +12,10 @@ import pytest
 
 from controlplane.domain.errors import EngineError
 from controlplane.files.gateway import Restart, append_restart, read_restarts
-from controlplane.gateway import processes, supervise, supervision
+from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.gateway import processes, supervise
 from controlplane.gateway.listeners import Held, Listeners
-from controlplane.gateway.places import Places
-from controlplane.gateway.supervise import Charge, Supervisor, back_off_s, ended
+from controlplane.gateway.supervise import ManagedProcess, Supervisor, back_off_s, ended
 
 pytestmark = pytest.mark.unit
 
@@ -31,12 +31,12 @@ def test_what_a_full_disk_does_not_let_start_is_tried_again(
     def refused() -> None:
         raise EngineError("haproxy.cfg cannot be written: No space left on device")
 
-    charge = Charge(processes.HAPROXY, refused)  # type: ignore[arg-type]
-    supervisor = Supervisor(Places.of(tmp_path), Held())
-    supervisor._start(charge)
-    supervisor._start(charge)
-    assert (charge.handle, charge.deaths) == (None, 2)
-    assert charge.due_at > charge.started_at
+    process = ManagedProcess(processes.HAPROXY, refused)  # type: ignore[arg-type]
+    supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
+    supervisor._start(process)
+    supervisor._start(process)
+    assert (process.handle, process.deaths) == (None, 2)
+    assert process.due_at > process.started_at
     assert "No space left" in capsys.readouterr().out
 
 
@@ -47,23 +47,25 @@ def test_a_process_that_dies_within_its_start_says_how(tmp_path: Path) -> None:
         child.wait()
         return child
 
-    supervisor = Supervisor(Places.of(tmp_path), Held())
-    supervisor._start(Charge(processes.HAPROXY, dead))
-    (told,) = read_restarts(Places.of(tmp_path).restarts)
+    supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
+    supervisor._start(ManagedProcess(processes.HAPROXY, dead))
+    (told,) = read_restarts(GatewayPaths.of(tmp_path).restarts)
     assert told.reason == "ended by signal 15; started again at once"
 
 
 def test_what_died_is_written_down_and_no_full_disk_stops_it(tmp_path: Path) -> None:
-    supervisor = Supervisor(Places.of(tmp_path), Held())
-    supervisor._died(Charge(processes.FACADE, lambda: None))  # type: ignore[arg-type, return-value]
-    supervisor._died(Charge(processes.MONITOR, lambda: None), "does not start: no room")  # type: ignore[arg-type, return-value]
-    told = read_restarts(Places.of(tmp_path).restarts)
+    supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
+    supervisor._died(ManagedProcess(processes.FACADE, lambda: None))  # type: ignore[arg-type, return-value]
+    supervisor._died(ManagedProcess(processes.MONITOR, lambda: None), "does not start: no room")  # type: ignore[arg-type, return-value]
+    told = read_restarts(GatewayPaths.of(tmp_path).restarts)
     assert [(one.role, one.reason) for one in told] == [
         ("facade", "ended; started again at once"),
         ("monitor", "does not start: no room; started again at once"),
     ]
     assert [ended(-9), ended(3)] == ["ended by signal 9", "ended with 3"]
-    Supervisor(Places.of(tmp_path / "nowhere"), Held())._died(Charge(processes.FACADE, lambda: None))  # type: ignore[arg-type, return-value]
+    Supervisor(GatewayPaths.of(tmp_path / "nowhere"), Held())._died(
+        ManagedProcess(processes.FACADE, lambda: None)
+    )  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
@@ -74,35 +76,35 @@ def test_a_log_that_cannot_be_written_ends_no_supervisor(
         def flush(self) -> None:
             raise OSError(code, os.strerror(code))
 
-    supervisor = Supervisor(Places.of(tmp_path), Held())
-    charge = Charge(processes.FACADE, lambda: None)  # type: ignore[arg-type, return-value]
+    supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
+    process = ManagedProcess(processes.FACADE, lambda: None)  # type: ignore[arg-type, return-value]
     with monkeypatch.context() as patched:
         patched.setattr("sys.stdout", Refusing())
-        supervisor._died(charge)
-    assert charge.deaths == 1
+        supervisor._died(process)
+    assert process.deaths == 1
 
 
 def test_a_process_starts_where_its_log_cannot_be_opened(tmp_path: Path) -> None:
-    places = Places.of(tmp_path)
+    places = GatewayPaths.of(tmp_path)
     places.log(processes.FACADE).mkdir()
     assert processes.spawn(places, processes.FACADE, ["true"]).wait() == 0
 
 
 def test_requests_wait_for_a_facade_and_are_refused_once_it_died_young_too_often(tmp_path: Path) -> None:
-    places = Places.of(tmp_path)
+    places = GatewayPaths.of(tmp_path)
     places.make()
     listeners = Listeners.for_haproxy(places)
     supervisor = Supervisor(places, Held(facade=listeners))
-    charge = Charge(processes.FACADE, lambda: None)  # type: ignore[arg-type, return-value]
+    process = ManagedProcess(processes.FACADE, lambda: None)  # type: ignore[arg-type, return-value]
     with listeners.http, listeners.grpc, socket.socket(socket.AF_UNIX) as waiting:
         waiting.connect(str(places.facade_http_socket))
         waiting.setblocking(False)
         for _ in range(supervise._PATIENT_DEATHS):
-            charge.started_at = time.monotonic()
-            supervisor._died(charge)
+            process.started_at = time.monotonic()
+            supervisor._died(process)
         with pytest.raises(BlockingIOError):
             waiting.recv(1)
-        supervisor._died(charge)
+        supervisor._died(process)
         waiting.setblocking(True)
         assert waiting.recv(1) == b""
 
@@ -111,7 +113,7 @@ def test_the_version_in_the_lock_is_rewritten_only_where_it_differs(tmp_path: Pa
     with (tmp_path / "supervisor.lock").open("a+b", buffering=0) as lock:
         for _ in range(2):
             supervise._write_version(lock)
-            assert (tmp_path / "supervisor.lock").read_text() == supervision.version()
+            assert (tmp_path / "supervisor.lock").read_text() == processes.code_version()
     with (tmp_path / "supervisor.lock").open("rb", buffering=0) as unwritable:
         supervise._write_version(unwritable)
 

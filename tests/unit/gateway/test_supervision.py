@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.gateway import supervision
+from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.gateway import processes
 from controlplane.gateway.facade import chores
 from controlplane.gateway.listeners import Held
-from controlplane.gateway.places import Places
 
 pytestmark = pytest.mark.unit
 
 
 def test_a_host_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = Places.of(tmp_path)
+    places = GatewayPaths.of(tmp_path)
     places.supervisor_lock.touch()
     refusals: list[Exception] = [BlockingIOError("no process"), RuntimeError("can't start new thread")]
 
@@ -30,7 +30,7 @@ def test_a_host_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
             started.set()
 
         monkeypatch.setattr(chores, "_LOOK_S", 0.0)
-        monkeypatch.setattr(supervision, "STARTING_S", 0.0)
+        monkeypatch.setattr(processes, "STARTING_S", 0.0)
         monkeypatch.setattr(asyncio, "to_thread", refused)
         keeping = asyncio.create_task(chores.keep_supervisor(places, Held()))
         try:
@@ -45,10 +45,10 @@ def test_a_host_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
 def test_one_that_dies_soon_after_its_start_is_replaced_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = Places.of(tmp_path)
+    places = GatewayPaths.of(tmp_path)
     places.supervisor_lock.touch()
     monkeypatch.setattr(chores, "_LOOK_S", 0.01)
-    monkeypatch.setattr(supervision, "STARTING_S", 3600.0)
+    monkeypatch.setattr(processes, "STARTING_S", 3600.0)
 
     async def run() -> None:
         starts: asyncio.Queue[None] = asyncio.Queue()

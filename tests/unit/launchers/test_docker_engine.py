@@ -17,8 +17,9 @@ from controlplane.domain.errors import EngineError, InputError, MissingTool, Not
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health, News, out_of_memory
 from launchers.docker import engine
-from launchers.docker.containers import VENDOR_IMAGE, ContainerOptions, Network, Pull
-from launchers.docker.events import EngineEvents, meaning
+from launchers.docker.containers import ContainerOptions, Network, Pull
+from launchers.docker.engine import ContainerWatcher, meaning
+from launchers.triton.program import VENDOR_IMAGE
 
 pytestmark = pytest.mark.unit
 
@@ -54,7 +55,7 @@ def api_error(said: str) -> docker.errors.APIError:
     ],
 )
 def test_errors_say_what_to_do(raised: Exception, kind: type[Exception], says: str) -> None:
-    with pytest.raises(kind, match=says), engine.told("unix:///run/docker.sock"):
+    with pytest.raises(kind, match=says), engine.translate_errors("unix:///run/docker.sock"):
         raise raised
 
 
@@ -156,7 +157,7 @@ def test_an_end_after_the_kernels_kill_says_that_memory_was_short(door: str) -> 
     labels_ = Labels("f", "h", "p", Role.ACTIVE, "r")
     spec = ServerSpec(labels_, "/m", ("m",), "cpu-0", 50.0, memory_limit_mb=34.0)
     short, other = (Server(i, spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3) for i in ("a", "b"))
-    events = EngineEvents(f"unix://{door}", "f")
+    events = ContainerWatcher(f"unix://{door}", "f")
     try:
         for told in (("a", "oom", {}), ("a", "die", {"exitCode": "137"}), ("b", "die", {"exitCode": "137"})):
             news = meaning(told[1], told[2])

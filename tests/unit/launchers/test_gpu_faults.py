@@ -16,9 +16,10 @@ from fake_nvml import FakeGpu, FakeNvml
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import News
-from launchers.gpu import faults, mps, shares
+from launchers import watch as faults
+from launchers.gpu import gpus, mps
 from launchers.gpu.mps import MpsDaemons
-from launchers.process.launcher import ProcessLauncher
+from launchers.process import ProcessLauncher
 from launchers.watch import LauncherWatch
 
 pytestmark = pytest.mark.unit
@@ -155,18 +156,18 @@ def test_a_share_of_a_gpu_is_not_changed_while_it_runs(tmp_path: Path) -> None:
 
 def test_active_shares_above_a_whole_gpu_are_refused() -> None:
     running = [spec("a", 60), spec("b", 30), spec("b", 40, role=Role.SHADOW), spec("z", 90, gpu=TWO)]
-    shares.check(spec("c", 10), running)
+    gpus.check_shares(spec("c", 10), running)
     with pytest.raises(InputError, match=r"active shares of GPU-1.* would add up to 105 %"):
-        shares.check(spec("c", 15), running)
-    shares.check(spec("c", 100, role=Role.SHADOW), running)
+        gpus.check_shares(spec("c", 15), running)
+    gpus.check_shares(spec("c", 100, role=Role.SHADOW), running)
     with pytest.raises(InputError, match="destroy the other fleet"):
-        shares.check(spec("c", 20, fleet="g", plan="other"), running)
+        gpus.check_shares(spec("c", 20, fleet="g", plan="other"), running)
 
 
 def test_while_a_plan_changes_the_sum_may_exceed_a_whole_gpu() -> None:
     before = [spec("a", 60, plan="before"), spec("b", 40, plan="before")]
-    shares.check(spec("b", 60), before)
-    shares.check(spec("a", 60), [spec("a", 60), spec("b", 40)])
+    gpus.check_shares(spec("b", 60), before)
+    gpus.check_shares(spec("a", 60), [spec("a", 60), spec("b", 40)])
 
 
 def test_a_user_behind_another_users_clients_is_refused(daemons: MpsDaemons, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, M
 from controlplane.domain.fleet import Labels, Role, ServerSpec
 from launchers.gpu import gpus, mps
 from launchers.gpu.mps import MpsDaemons
-from launchers.process.launcher import on_gpu
 
 pytestmark = pytest.mark.unit
 
@@ -156,13 +155,12 @@ def test_no_tools(daemons: MpsDaemons, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_whom_clients_run_as() -> None:
-    mine = mps.MpsClient(UUID, "/p", os.getuid(), {"A": "b"})
-    assert on_gpu(mine).environment == {"CUDA_VISIBLE_DEVICES": UUID, "A": "b"}
+    mps.check_user(mps.MpsClient(UUID, "/p", os.getuid(), {}), os.getuid())
     assert mps.MpsClient(UUID, "/p", 0, {}).uid == 1000, (
         "root's daemon takes one user, who is never root here"
     )
     with pytest.raises(EngineError, match="another user"):
-        on_gpu(mps.MpsClient(UUID, "/p", os.getuid() + 4000, {}))
+        mps.check_user(mps.MpsClient(UUID, "/p", os.getuid() + 4000, {}), os.getuid())
 
 
 def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launchers.process.launcher import prune
-from launchers.triton import server_log
+from launchers.process import prune
+from launchers.triton import readiness
 
 pytestmark = pytest.mark.unit
 
@@ -33,28 +33,28 @@ terminate called after throwing an instance of 'boost::interprocess::lock_except
 
 
 def test_a_models_own_words_come_before_all_others() -> None:
-    assert server_log.reasons(BROKEN_MODEL) == [
+    assert readiness.reasons(BROKEN_MODEL) == [
         "failed to load 'echo' version 1: Internal: RuntimeError: no such engine"
     ]
 
 
 def test_errors_where_no_model_failed() -> None:
-    assert server_log.reasons("error: creating server: Internal - no such flag\n") == [
+    assert readiness.reasons("error: creating server: Internal - no such flag\n") == [
         "error: creating server: Internal - no such flag"
     ]
-    assert "already in use" in server_log.reasons(PORT)[0]
+    assert "already in use" in readiness.reasons(PORT)[0]
 
 
 def test_what_may_go_well_next_time() -> None:
-    assert server_log.by_chance(PORT)
-    assert server_log.by_chance(RACE)
-    assert not server_log.by_chance(BROKEN_MODEL)
+    assert readiness.failed_by_chance(PORT)
+    assert readiness.failed_by_chance(RACE)
+    assert not readiness.failed_by_chance(BROKEN_MODEL)
 
 
 def test_the_last_lines_where_nothing_is_an_error() -> None:
     log = "\n".join(f'I1121 11:41:01.5 17353 x.cc:1] "step {i}"' for i in range(20)) + "\n+---+\n| a |\n"
-    assert [line[-3:-1] for line in server_log.reasons(log, most=2)] == ["18", "19"]
-    assert server_log.reasons("") == []
+    assert [line[-3:-1] for line in readiness.reasons(log, most=2)] == ["18", "19"]
+    assert readiness.reasons("") == []
 
 
 def test_a_log_that_another_start_removed_meanwhile_is_no_failure(tmp_path: Path) -> None:

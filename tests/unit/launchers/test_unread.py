@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers.host.unread import unread
+from launchers.triton.readiness import unread
 
 pytestmark = pytest.mark.unit
 

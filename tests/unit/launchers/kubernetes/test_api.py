@@ -73,7 +73,7 @@ def test_a_missing_permission_names_the_rule(api: ClusterApi, cluster: FakeClust
     with pytest.raises(EngineError, match=rule):
         api.create(config("one"))
     with pytest.raises(EngineError, match=r"the ClusterRole lacks the rule .*nodes.*list"):
-        api.find_global(Node)
+        api.find(Node)
 
 
 def test_a_renewed_token_is_read_again_and_an_expired_one_is_named(

@@ -15,7 +15,7 @@ from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerSt
 from controlplane.domain.observation import OUT_OF_MEMORY, Health, News, out_of_memory
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, ClusterPlace
-from launchers.kubernetes.events import PodEnds
+from launchers.kubernetes.pods import PodWatcher
 from launchers.triton import labels
 
 pytestmark = pytest.mark.unit
@@ -60,12 +60,12 @@ def tell(cluster: FakeCluster, server: Server, state: dict[str, Any], **more: An
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[PodEnds]:
-    with contextlib.closing(PodEnds(ClusterApi(ClusterPlace(), patience_s=0.0), "f")) as made:
+def watching() -> Iterator[PodWatcher]:
+    with contextlib.closing(PodWatcher(ClusterApi(ClusterPlace(), patience_s=0.0), "f")) as made:
         yield made
 
 
-def heard(ends: PodEnds, *servers: Server) -> tuple[News, ...]:
+def heard(ends: PodWatcher, *servers: Server) -> tuple[News, ...]:
     return until(lambda: ends.news(servers))
 
 

@@ -6,12 +6,11 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from launchers.kubernetes import repository
+from launchers.kubernetes import files
 from launchers.kubernetes.devices import NodeDevice
-from launchers.kubernetes.objects.pod import Placement, cpu_resources, pod
-from launchers.kubernetes.objects.volumes import of_models
+from launchers.kubernetes.files import RenderedFiles
 from launchers.kubernetes.options import ModelVolume, PodOptions
-from launchers.kubernetes.repository import RenderedFiles
+from launchers.kubernetes.pod import Placement, cpu_resources, pod, volumes_of_models
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +43,7 @@ def test_a_rendered_repository_is_read_as_texts_and_links(tmp_path: Path) -> Non
     (rendered / "W1").mkdir(parents=True)
     (rendered / "W1" / "config.pbtxt").write_text("x")
     (rendered / "W1" / "1").symlink_to(source / "1")
-    assert repository.read(str(rendered)) == RenderedFiles({"W1/config.pbtxt": "x"}, {"W1/1": "alexnet/1"})
+    assert files.read(str(rendered)) == RenderedFiles({"W1/config.pbtxt": "x"}, {"W1/1": "alexnet/1"})
 
 
 @pytest.mark.parametrize(("content", "problem"), [(b"\xff\xfe", "no text"), (b"x" * 10**6, "do not fit")])
@@ -53,12 +52,12 @@ def test_what_no_config_map_holds_is_refused_with_its_file(
 ) -> None:
     (tmp_path / "weights.bin").write_bytes(content)
     with pytest.raises(InputError, match=f"{tmp_path}.*{problem}.*version folder"):
-        repository.read(str(tmp_path))
+        files.read(str(tmp_path))
 
 
 def test_links_without_a_volume_name_the_variable() -> None:
     with pytest.raises(InputError, match=r"\$TRISECT_MODELS: .*pvc:NAME"):
-        of_models(RenderedFiles({}, {"W1/1": "alexnet/1"}), "c", None)
+        volumes_of_models(RenderedFiles({}, {"W1/1": "alexnet/1"}), "c", None)
 
 
 @pytest.mark.parametrize("text", ["pvc:", "pvc:No_Name", "host:models", "image:", "s4://bucket", "models"])

@@ -10,10 +10,9 @@ from fake_kubernetes import FakeCluster, served
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.wanted import FleetReport
-from launchers.kubernetes import remote
 from launchers.kubernetes.api import ClusterApi, ClusterPlace
-from launchers.kubernetes.leading.fleets import FleetObject
-from launchers.kubernetes.leading.orders import FleetOrders
+from launchers.kubernetes.leading import remote
+from launchers.kubernetes.leading.fleets import FleetObject, FleetOrders
 
 pytestmark = pytest.mark.unit
 

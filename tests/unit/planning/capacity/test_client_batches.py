@@ -32,8 +32,8 @@ def plan_of(client_batch: int, batch: int = 8, arrivals: Arrivals = Arrivals.POI
 
 
 def predicted_p99_ms(plan: Plan) -> float:
-    layouts, devices = {"v100": Layout.of(plan.gpus, v100("ours"))}, {"v100": v100("ours")}
-    return float(evaluate(layouts, devices, Terms(Rule.P99, 0.95))["v100"].p99_ms[0, 0])
+    devices = {"v100": v100("ours")}
+    return float(evaluate(plan.gpus, devices, Terms(Rule.P99, 0.95))["v100"].p99_ms[0, 0])
 
 
 def run_p99_ms(service_ms: np.ndarray, rate_rps: float, batch: int, client_batch: int, seed: int) -> float:

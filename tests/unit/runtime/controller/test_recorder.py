@@ -14,11 +14,11 @@ from controlplane.control.guard.state import GuardedPartition, Limits, PlacedSer
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Answer, BatchStatistics
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.monitor.triton import StatisticsClient
-from controlplane.runtime.clock import wait_until
+from controlplane.files.waiting import wait_until
 from controlplane.runtime.controller import recorder as recorder_module
 from controlplane.runtime.controller.recorder import Recorder
 from controlplane.runtime.fleet.history import History, Minute
+from controlplane.triton.client import TritonClient
 
 pytestmark = pytest.mark.unit
 
@@ -147,8 +147,8 @@ def test_what_a_queue_executed_is_counted_once(tmp_path: Path, monkeypatch: pyte
     # A busy host may stand still for longer than a minute's end waits for an answer.
     monkeypatch.setattr(
         recorder_module,
-        "StatisticsClient",
-        lambda server, deadline_s: StatisticsClient(server, deadline_s=30.0),
+        "TritonClient",
+        lambda server, deadline_s: TritonClient(server, deadline_s=30.0),
     )
     history, clock = History(tmp_path / "h.sqlite"), Hand()
     promise = Promise("w1", 100.0, 10.0, aliases=("w2",))

@@ -12,7 +12,7 @@ from controlplane.control.converge.redirect import moves
 from controlplane.domain.fleet import Routes, Server
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets
 from controlplane.files.gateway import Restart, append_restart
-from controlplane.gateway.places import Places
+from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet import events
 from controlplane.runtime.fleet.fleet import Fleet
@@ -28,7 +28,7 @@ def test_what_the_supervisor_wrote_stands_between_what_the_others_did(tmp_path: 
         history.write(Event(at_s, "info", kind, "f", "x"))
     assert events.restarts(files) == ()
     files.gateway.mkdir()
-    append_restart(Places.of(files.gateway).restarts, Restart(2.0, "haproxy", "ended by signal 9"))
+    append_restart(GatewayPaths.of(files.gateway).restarts, Restart(2.0, "haproxy", "ended by signal 9"))
     every = events.events(files, since_s=0.0, limit=10)
     assert [(e.at_s, e.kind) for e in every] == [(1.0, "apply"), (2.0, "restart"), (3.0, "redirect")]
     assert (every[1].subject, every[1].reason) == ("haproxy", "ended by signal 9")

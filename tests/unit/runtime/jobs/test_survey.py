@@ -15,7 +15,7 @@ from controlplane.files.models import write_completed
 from controlplane.files.specs import read_spec
 from controlplane.runtime.jobs import survey as surveys
 from controlplane.runtime.jobs.completing import Completer
-from controlplane.runtime.jobs.skeleton import skeleton
+from controlplane.runtime.jobs.survey import skeleton
 
 pytestmark = pytest.mark.unit
 

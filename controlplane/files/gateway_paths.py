@@ -1,0 +1,140 @@
+"""The gateway's files and sockets, below its state directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.domain.errors import GatewayError
+
+_SOCKET_PATH_LIMIT = 80
+"""The kernel takes 107 bytes; HAProxy binds under a temporary name that is some 16 bytes longer."""
+
+
+class _Below:
+    """A path below one of the two directories."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        self._directory = directory
+        self._name = name
+
+    def __get__(self, paths: GatewayPaths, _: object = None) -> Path:
+        directory: Path = getattr(paths, self._directory)
+        return directory / self._name
+
+
+def _file(name: str) -> _Below:
+    return _Below("state", name)
+
+
+def _socket(name: str) -> _Below:
+    return _Below("sockets", name)
+
+
+@dataclass(frozen=True)
+class GatewayPaths:
+    """Paths below the gateway's state directory; sockets move to a short one where its name is too long."""
+
+    state: Path
+    sockets: Path
+
+    settings = _file("settings.json")
+    """What the gateway was started with."""
+    slots = _file("slots.json")
+    """Which slot serves which endpoint."""
+    config = _file("haproxy.cfg")
+    """HAProxy's configuration."""
+    models_map = _file("models.map")
+    """Endpoint -> slot."""
+    checks_map = _file("checks.map")
+    """Backend -> endpoint; also the generation that the running HAProxy holds."""
+    broadcasts = _file("broadcasts.json")
+    """Shared-memory regions, trace and log settings for every Triton that joins."""
+    order = _file("order.json")
+    """The place of each endpoint's requests in the queue of its partition."""
+    gates_map = _file("gates.map")
+    """Endpoint -> gate, and its requests' place there."""
+    clients = _file("clients.json")
+    """The clients with their grants."""
+    limits = _file("limits.json")
+    """The limits of endpoints."""
+    refusals = _file("refusals.json")
+    """The endpoints, or one client's calls of them, that are refused for a while."""
+    clients_map = _file("clients.map")
+    grants_map = _file("grants.map")
+    client_limits_map = _file("client_limits.map")
+    endpoint_limits_map = _file("endpoint_limits.map")
+    refusals_map = _file("refusals.map")
+    certificate = _file("certificate.pem")
+    """HAProxy's copy of the certificate and its key."""
+    audit = _file("audit.jsonl")
+    """A line for every request, where the fleet is audited."""
+    restarts = _file("restarts.jsonl")
+    """What died and was started again."""
+    plan = _Below("fleet", "plan.json")
+    """The plan that was applied."""
+
+    lock = _file("commit.lock")
+    """Held while the files above and the running HAProxy are changed together."""
+    start_lock = _file("start.lock")
+    """Held by `start` and `stop`."""
+    supervisor_lock = _file("supervisor.lock")
+    """Held by the living supervisor."""
+
+    runtime_socket = _socket("haproxy.sock")
+    """HAProxy's runtime interface."""
+    exporter_socket = _socket("exporter.sock")
+    """HAProxy's metrics, as its own exporter writes them."""
+    gate_socket = _socket("gate.sock")
+    """Where requests that a gate let through come back to HAProxy."""
+    control_socket = _socket("control.sock")
+    """The facade's control interface."""
+    facade_http_socket = _socket("facade_http.sock")
+    """Where HAProxy reaches the facade over HTTP."""
+    facade_grpc_socket = _socket("facade_grpc.sock")
+    """Where HAProxy reaches the facade over gRPC."""
+    relayed_socket = _socket("relayed.sock")
+    """Where the facade's gRPC server listens itself."""
+    log_pipe = _socket("log.pipe")
+    """A line for every request, on its way to the monitor."""
+    monitor_socket = _socket("monitor.sock")
+    """The monitor's queries."""
+    controller_socket = _socket("controller.sock")
+    """The controller's metrics and health."""
+
+    @classmethod
+    def of(cls, state: Path) -> GatewayPaths:
+        """For a state directory; touches nothing."""
+        state = state.absolute()
+        sockets = state / "run"
+        if len(os.fsencode(sockets / "haproxy.sock")) > _SOCKET_PATH_LIMIT:
+            short = hashlib.sha256(os.fsencode(state)).hexdigest()[:12]
+            # The same for every caller: $XDG_RUNTIME_DIR differs under cron and sudo, and ends with a login.
+            sockets = Path("/tmp") / f"trisect-{os.getuid()}-{short}"
+        return cls(state, sockets)
+
+    @property
+    def fleet(self) -> Path:
+        """The fleet's directory, of which the gateway's state is a folder."""
+        return self.state.parent
+
+    def log(self, role: str) -> Path:
+        """The output of a process."""
+        return self.state / f"{role}.log"
+
+    def make(self) -> None:
+        """Make both directories, open to this user only. Raises GatewayError where one is another user's."""
+        for directory in (self.state, self.sockets):
+            try:
+                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                found = directory.lstat()
+            except OSError as error:
+                raise GatewayError(f"{directory}: cannot be made: {error.strerror}") from error
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                raise GatewayError(
+                    f"{directory} is a link or belongs to another user (uid {found.st_uid}); remove it"
+                )
+            directory.chmod(0o700)

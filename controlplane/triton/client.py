@@ -1,0 +1,218 @@
+"""Blocking calls of one Triton, by the standard library's client, which takes a quarter of httpx's time.
+
+Readiness is no proof: a model whose Python process died still reports that it is ready. So a server is proven
+by real inferences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import urllib.parse
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from controlplane.domain.errors import EngineError, server_words
+from controlplane.domain.fleet import RELOAD_HEADER, Backend, Server, ServerState
+from controlplane.domain.observation import ModelStatistics
+from controlplane.triton.samples import SampleRequest, sample_request
+from controlplane.triton.statistics import parse_statistics
+
+_WAY_OUT = (
+    "the input was generated: zeros, and 1 for a variable dimension of which no shape is known; `ctl profile "
+    "--shape` on this host gives the shape, `model_warmup` in the model's config.pbtxt a whole input"
+)
+_VERSION_S = 2.0
+_VERSIONS_AT_ONCE = 8
+
+
+def timed_out(error: Exception) -> bool:
+    """Return whether a call failed for want of an answer in time."""
+    return isinstance(error.__cause__, TimeoutError)
+
+
+class TritonClient:
+    """Calls of one server, each answered within `deadline_s`. They raise EngineError from what went wrong.
+
+    A connection is closed after a call, since an open one would delay the end of a Triton; inside `with` one
+    connection serves all calls.
+    """
+
+    def __init__(self, server: Server | Backend, *, deadline_s: float = 5.0) -> None:
+        self._server = server
+        self._name = server.name if isinstance(server, Server) else server.server
+        self._deadline_s = deadline_s
+        self._connection = http.client.HTTPConnection(server.host, server.http_port, timeout=deadline_s)
+        self._keeps = False
+
+    def __enter__(self) -> TritonClient:
+        self._keeps = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._keeps = False
+        self._connection.close()
+
+    def answer(self) -> None:
+        """Make a call that runs no model."""
+        self._call("GET", "/v2/health/live")
+
+    def version(self) -> str:
+        """Return Triton's version; empty where it does not say."""
+        said = self._get("/v2")
+        return str(said.get("version", "")) if isinstance(said, dict) else ""
+
+    def config(self, model: str) -> Mapping[str, Any]:
+        """Return the configuration with which the server serves a model."""
+        return self._get(f"{_path(model)}/config")
+
+    def statistics(self, model: str) -> ModelStatistics:
+        """Return the counters of one model since it was loaded, summed over its versions."""
+        return parse_statistics(model, self._get(f"{_path(model)}/stats"))
+
+    def infer(self, endpoint: str, request: SampleRequest) -> None:
+        """Run one inference; of a decoupled model, wait for the first answer or the end of its stream."""
+        if request.json_length is None:
+            self._stream(request)
+        else:
+            headers = {"Inference-Header-Content-Length": str(request.json_length)}
+            self._call("POST", f"{_path(endpoint)}/infer", request.body, headers)
+
+    def change(self, model: str, verb: str, headers: Mapping[str, str]) -> None:
+        """Load or unload a model."""
+        path = f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/{verb}"
+        self._call("POST", path, b"{}", {"Content-Type": "application/json", **headers})
+
+    def _get(self, path: str) -> Mapping[str, Any]:
+        try:
+            text = self._call("GET", path)
+            content: Mapping[str, Any] = json.loads(text)
+        except EngineError as error:
+            raise EngineError(f"{self._name}: GET {path}: {error}") from error.__cause__
+        except ValueError as error:
+            raise EngineError(f"{self._name}: GET {path}: {error!r}") from error
+        return content
+
+    def _call(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        try:
+            status, text = self._answer(method, path, body, headers or {})
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise EngineError(repr(error)) from error
+        finally:
+            if not self._keeps:
+                self._connection.close()
+        if status != http.client.OK:
+            raise EngineError(_words(text))
+        return text
+
+    def _answer(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        idle = self._connection.sock is not None
+        try:
+            return self._query(method, path, body, headers)
+        except ConnectionError:
+            if not idle or method != "GET":
+                raise
+            self._connection.close()  # the server had closed it meanwhile
+            return self._query(method, path, body, headers)
+
+    def _query(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        ends = {} if self._keeps else {"Connection": "close"}
+        self._connection.request(method, path, body, {**ends, **headers})
+        answer = self._connection.getresponse()
+        return answer.status, answer.read()
+
+    def _stream(self, request: SampleRequest) -> None:
+        import grpc
+        from tritonclient.grpc import service_pb2
+
+        with grpc.insecure_channel(f"{self._server.host}:{self._server.grpc_port}") as channel:
+            call = channel.stream_stream(
+                "/inference.GRPCInferenceService/ModelStreamInfer",
+                response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+            )
+            try:
+                answers = call(iter((request.body,)), timeout=self._deadline_s)
+                said = next((answer.error_message for answer in answers), "")
+                answers.cancel()
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise EngineError(f"no answer within {self._deadline_s:g} s") from TimeoutError()
+                raise EngineError(f"{error.code().name}: {error.details()}") from error
+        if said:
+            raise EngineError(said)
+
+
+def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
+    """Run one inference on `endpoint`, of the model's sample or of zeros. Raises EngineError."""
+    generated = False
+    try:
+        with TritonClient(server, deadline_s=deadline_s) as client:
+            request = sample_request(endpoint, server.spec.repository, client.config)
+            generated = request.json_length is not None and request.generated
+            client.infer(endpoint, request)
+    except EngineError as error:
+        way_out = f" ({_WAY_OUT})" if generated and error.__cause__ is None else ""
+        raise EngineError(
+            f"{server.name}: an inference on {endpoint} failed: {error}{way_out}"
+        ) from error.__cause__
+
+
+def unload(server: Server, model: str, *, deadline_s: float) -> None:
+    """Unload a model, keeping its server up. Raises EngineError."""
+    _change(server, model, "unload", deadline_s)
+
+
+def load(server: Server, model: str, *, deadline_s: float) -> None:
+    """Load a model that was unloaded. Raises EngineError."""
+    _change(server, model, "load", deadline_s)
+
+
+def versions(servers: Iterable[Server]) -> tuple[str, ...]:
+    """Return the version of each running server that answers."""
+    running = [server for server in servers if server.state is ServerState.RUNNING]
+    with ThreadPoolExecutor(_VERSIONS_AT_ONCE) as pool:
+        return tuple(version for version in pool.map(_version, running) if version)
+
+
+def _version(server: Server) -> str:
+    with contextlib.suppress(EngineError):
+        return TritonClient(server, deadline_s=_VERSION_S).version()
+    return ""
+
+
+def _change(server: Server, model: str, verb: str, deadline_s: float) -> None:
+    key = {} if server.reload_key is None else {RELOAD_HEADER: server.reload_key}
+    try:
+        TritonClient(server, deadline_s=deadline_s).change(model, verb, key)
+    except EngineError as error:
+        reason = str(error)
+        if timed_out(error):
+            reason = (
+                f"no answer within {deadline_s:g} s; if the model's code ends its own process, Triton waits "
+                "for ever"
+            )
+        raise EngineError(f"{server.name}: {verb} {model}: {reason}") from error.__cause__
+
+
+def _path(model: str) -> str:
+    return f"/v2/models/{urllib.parse.quote(model, safe='')}"
+
+
+def _words(refusal: bytes) -> str:
+    """Return the message of a refusal."""
+    text = refusal.decode(errors="replace").strip()
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        text = str(json.loads(text)["error"])
+    return server_words(text)

@@ -1,0 +1,189 @@
+"""A small inference of a model: its own sample, or zeros.
+
+A model that refuses zeros brings a sample in Triton's way: `model_warmup` in its configuration, whose
+`input_data_file` lies in the folder `warmup` beside it. Triton itself executes that sample when it loads the
+model.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.tensors import SAMPLE_SHAPE, SAMPLE_TEXT, parsed_dims
+from controlplane.files.reading import read_bytes
+
+_BYTES_OF = {
+    "TYPE_BOOL": 1,
+    "TYPE_UINT8": 1,
+    "TYPE_INT8": 1,
+    "TYPE_UINT16": 2,
+    "TYPE_INT16": 2,
+    "TYPE_FP16": 2,
+    "TYPE_BF16": 2,
+    "TYPE_UINT32": 4,
+    "TYPE_INT32": 4,
+    "TYPE_FP32": 4,
+    "TYPE_UINT64": 8,
+    "TYPE_INT64": 8,
+    "TYPE_FP64": 8,
+}
+_TEXT = struct.pack("<I", len(SAMPLE_TEXT)) + SAMPLE_TEXT
+_FOLDER = "warmup"
+"""Triton's name for it."""
+_SEQUENCE = 7_236_280_107_668_635_753
+"""A random sequence id, which no client has."""
+
+ReadConfig = Callable[[str], Mapping[str, Any]]
+"""The configuration of a model by its name, as GET .../config answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleInput:
+    """One input of a model in KServe's binary layout."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def has_sample(config: Mapping[str, Any]) -> bool:
+    """Return whether a model's configuration (GET .../config) brings a sample."""
+    return bool(config.get("model_warmup"))
+
+
+def executed_by(config: Mapping[str, Any]) -> str | None:
+    """Return the model that an alias executes on; None for any other model.
+
+    An alias has its model's inputs, and Triton allows an ensemble no sample.
+    """
+    steps = config.get("ensemble_scheduling", {}).get("step", [])
+    renamed = any(key != value for step in steps for key, value in step.get("input_map", {}).items())
+    return str(steps[0]["model_name"]) if len(steps) == 1 and not renamed else None
+
+
+def sample_inputs(config: Mapping[str, Any], folder: Path) -> tuple[SampleInput, ...]:
+    """Return one inference of a model: its first warm-up sample where it has one, else zeros.
+
+    `folder` is the model's in the server's repository. Raises EngineError for an unknown data type, and for a
+    file that cannot be read.
+    """
+    if not has_sample(config):
+        return zero_inputs(config)
+    given = config["model_warmup"][0]["inputs"]
+    return tuple(
+        _input(name, tensor, config, _data(folder, str(tensor.get("input_data_file", ""))))
+        for name, tensor in given.items()
+    )
+
+
+def zero_inputs(config: Mapping[str, Any]) -> tuple[SampleInput, ...]:
+    """Return zeros, or texts, for every input that a model's configuration requires.
+
+    A variable dimension counts as 1 where the configuration has no `sample_shape` of the input. Raises
+    EngineError for an unknown data type.
+    """
+    required = (tensor for tensor in config.get("input", []) if not tensor.get("optional"))
+    return tuple(
+        _input(tensor["name"], {**tensor, "dims": _dims(tensor, config)}, config, None) for tensor in required
+    )
+
+
+def _dims(tensor: Mapping[str, Any], config: Mapping[str, Any]) -> Sequence[int]:
+    parameter = config.get("parameters", {}).get(SAMPLE_SHAPE + tensor["name"], {})
+    return parsed_dims(str(parameter.get("string_value", ""))) or tensor["dims"]
+
+
+def _input(
+    name: str, tensor: Mapping[str, Any], config: Mapping[str, Any], data: bytes | None
+) -> SampleInput:
+    dims = tuple(max(1, int(d)) for d in tensor["dims"])
+    shape = (1, *dims) if int(config.get("max_batch_size", 0)) > 0 else dims
+    kind = tensor["data_type"]
+    if kind == "TYPE_STRING":
+        return SampleInput(name, "BYTES", shape, _TEXT * prod(shape) if data is None else data)
+    if kind not in _BYTES_OF:
+        raise EngineError(f"input {name}: no zero is known for {kind}")
+    zeros = bytes(_BYTES_OF[kind] * prod(shape))
+    return SampleInput(name, kind.removeprefix("TYPE_"), shape, zeros if data is None else data)
+
+
+def _data(folder: Path, file: str) -> bytes | None:
+    """The content of a sample's file; None for an input that is to be zeros or random."""
+    if not file:
+        return None
+    path = folder / _FOLDER / file
+    try:
+        return read_bytes(path)
+    except InputError as error:
+        raise EngineError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """A serialized inference of a sample: the body of POST .../infer and the length of its JSON part.
+
+    For a decoupled model, which answers streams only, it is a gRPC message and `json_length` is None.
+    """
+
+    body: bytes
+    json_length: int | None
+    generated: bool
+    """Whether the model brought no sample of its own."""
+
+
+def sample_request(endpoint: str, repository: str, read: ReadConfig) -> SampleRequest:
+    """Return a small inference for an endpoint of a server; for sequences, a whole sequence.
+
+    `repository` is the server's. Raises EngineError as `sample_inputs` and `read` do.
+    """
+    config = read(endpoint)
+    model = executed_by(config) or endpoint
+    source = config if model == endpoint else read(model)
+    alone = {"sequence_id": _SEQUENCE, "sequence_start": True, "sequence_end": True}
+    parameters = alone if "sequence_batching" in config else {}
+    inputs = sample_inputs(source, Path(repository) / model)
+    if config.get("model_transaction_policy", {}).get("decoupled", False):
+        return SampleRequest(_message(endpoint, inputs, parameters), None, not has_sample(source))
+    return SampleRequest(*infer_body(inputs, parameters), not has_sample(source))
+
+
+def infer_body(inputs: tuple[SampleInput, ...], parameters: Mapping[str, Any]) -> tuple[bytes, int]:
+    """Return the body of POST .../infer and the length of its JSON part."""
+    header = {
+        "inputs": [
+            {
+                "name": i.name,
+                "shape": list(i.shape),
+                "datatype": i.datatype,
+                "parameters": {"binary_data_size": len(i.data)},
+            }
+            for i in inputs
+        ],
+        "parameters": {**parameters, "binary_data_output": True},
+    }
+    text = json.dumps(header).encode()
+    return text + b"".join(i.data for i in inputs), len(text)
+
+
+def _message(endpoint: str, inputs: tuple[SampleInput, ...], parameters: Mapping[str, int | bool]) -> bytes:
+    from tritonclient.grpc import service_pb2
+
+    request = service_pb2.ModelInferRequest(model_name=endpoint)
+    for name, value in parameters.items():
+        if isinstance(value, bool):
+            request.parameters[name].bool_param = value
+        else:
+            request.parameters[name].int64_param = value
+    for given in inputs:
+        request.inputs.add(name=given.name, datatype=given.datatype, shape=given.shape)
+        request.raw_input_contents.append(given.data)
+    message: bytes = request.SerializeToString()
+    return message

@@ -1,0 +1,131 @@
+"""Triton's statistics: cumulative counters, whose differences over a window give exact means.
+
+Every execution counts once, under its batch size, so means by batch size are exact too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.observation import BatchStatistics, ModelStatistics
+
+NANOS_PER_MILLI = 1e6
+
+
+def parse_statistics(endpoint: str, answer: Mapping[str, Any]) -> ModelStatistics:
+    """Parse the JSON of GET /v2/models/M/stats. Counters that are missing there are 0."""
+    models = answer.get("model_stats", [])
+    batches: dict[int, BatchStatistics] = {}
+    for model in models:
+        for row in model.get("batch_stats", []):
+            size = int(row["batch_size"])
+            batches[size] = _add(
+                batches.get(size, BatchStatistics(0, 0, 0, 0)),
+                BatchStatistics(
+                    executions=_of(row, "compute_infer", "count"),
+                    compute_input_ns=_of(row, "compute_input", "ns"),
+                    compute_infer_ns=_of(row, "compute_infer", "ns"),
+                    compute_output_ns=_of(row, "compute_output", "ns"),
+                ),
+            )
+    totals = [model.get("inference_stats", {}) for model in models]
+    return ModelStatistics(
+        model=endpoint,
+        inferences=sum(int(m.get("inference_count", 0)) for m in models),
+        executions=sum(int(m.get("execution_count", 0)) for m in models),
+        successes=sum(_of(t, "success", "count") for t in totals),
+        failures=sum(_of(t, "fail", "count") for t in totals),
+        queue_ns=sum(_of(t, "queue", "ns") for t in totals),
+        success_ns=sum(_of(t, "success", "ns") for t in totals),
+        batches=batches,
+        responses=sum(_responses(model) for model in models),
+    )
+
+
+def _responses(model: Mapping[str, Any]) -> int:
+    """Return how many responses a model has sent, counted by their place in the answer; errors are none."""
+    places = model.get("response_stats", {}).values()
+    return sum(_of(place, kind, "count") for place in places for kind in ("success", "empty_response"))
+
+
+def difference(before: ModelStatistics, after: ModelStatistics) -> ModelStatistics:
+    """Return the difference of two readings of one model, without batch sizes that did not run.
+
+    Raises EngineError where a counter decreased: the model was reloaded, or its server restarted.
+    """
+    batches = {}
+    for size, now in after.batches.items():
+        then = before.batches.get(size, BatchStatistics(0, 0, 0, 0))
+        if now.executions < then.executions:
+            raise _restarted(after.model)
+        if now.executions > then.executions:
+            batches[size] = BatchStatistics(
+                executions=now.executions - then.executions,
+                compute_input_ns=now.compute_input_ns - then.compute_input_ns,
+                compute_infer_ns=now.compute_infer_ns - then.compute_infer_ns,
+                compute_output_ns=now.compute_output_ns - then.compute_output_ns,
+            )
+    if after.inferences < before.inferences or after.success_ns < before.success_ns:
+        raise _restarted(after.model)
+    return ModelStatistics(
+        model=after.model,
+        inferences=after.inferences - before.inferences,
+        executions=after.executions - before.executions,
+        successes=after.successes - before.successes,
+        failures=after.failures - before.failures,
+        queue_ns=after.queue_ns - before.queue_ns,
+        success_ns=after.success_ns - before.success_ns,
+        batches=batches,
+    )
+
+
+def execution_ms(batch: BatchStatistics) -> float:
+    """Return the mean time of an execution, including input and output; the counts must not be 0."""
+    total_ns = batch.compute_input_ns + batch.compute_infer_ns + batch.compute_output_ns
+    return total_ns / batch.executions / NANOS_PER_MILLI
+
+
+def mean_execution_ms(window: ModelStatistics, batch: int) -> float:
+    """Return the mean execution time of one batch size. Raises EngineError where there was none."""
+    executions = window.batches.get(batch)
+    if executions is None:
+        seen = ", ".join(str(size) for size in sorted(window.batches)) or "none"
+        raise EngineError(f"{window.model}: no batch of {batch}; Triton formed batches of {seen}")
+    return execution_ms(executions)
+
+
+def queue_ms(statistics: ModelStatistics) -> float | None:
+    """Return the mean time of a request in the queue; None where none succeeded."""
+    return statistics.queue_ns / statistics.successes / NANOS_PER_MILLI if statistics.successes else None
+
+
+def inferences_each(statistics: ModelStatistics) -> float | None:
+    """Return the mean number of inferences in a request; None where none succeeded."""
+    return statistics.inferences / statistics.successes if statistics.successes else None
+
+
+def compute_ms(statistics: ModelStatistics) -> float | None:
+    """Return the mean time of all executions of any batch size; None where none ran."""
+    executions = sum(b.executions for b in statistics.batches.values())
+    if not executions:
+        return None
+    return sum(execution_ms(b) * b.executions for b in statistics.batches.values()) / executions
+
+
+def _of(counters: Mapping[str, Any], name: str, field: str) -> int:
+    return int(counters.get(name, {}).get(field, 0))
+
+
+def _add(one: BatchStatistics, other: BatchStatistics) -> BatchStatistics:
+    return BatchStatistics(
+        one.executions + other.executions,
+        one.compute_input_ns + other.compute_input_ns,
+        one.compute_infer_ns + other.compute_infer_ns,
+        one.compute_output_ns + other.compute_output_ns,
+    )
+
+
+def _restarted(model: str) -> EngineError:
+    return EngineError(f"{model}: its counters decreased between two readings: it was loaded again")
