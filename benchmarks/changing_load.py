@@ -8,10 +8,10 @@ twelve times (7,200 s), with bursts (index of dispersion 4) and a flash crowd of
 `threshold`: ten minutes of Poisson arrivals at the rates that the plan is for.
 Models, times and interference are those of the V100 catalogue; requests run through the simulator.
 
-Ours is the controller's decision (`control.load`), fed with the counts of seconds. The references are a rule
-that adds and removes replicas at 70 % utilisation (every 15 s, tolerance 10 %, 300 s before fewer), and a
-new plan every 20 s for the mean rate of the last 20. The oracle has the cheapest plan for the highest rate of
-each 20 s at no delay. A plan takes 2 s to make and 15 s to apply; meanwhile the GPUs of both count.
+Ours is the controller's decision (`control.autoscaler`), fed with the counts of seconds. The references are
+a rule that adds and removes replicas at 70 % utilisation (every 15 s, tolerance 10 %, 300 s before fewer),
+and a new plan every 20 s for the mean rate of the last 20. The oracle has the cheapest plan for the highest
+rate of each 20 s at no delay. A plan takes 2 s to make and 15 s to apply; meanwhile the GPUs of both count.
 
 Exits 1 where an aim is missed: fewer than 1 % late in each 20 s and GPU hours up to 1.15 of the oracle's
 (`waves`), at most 6 moves a workload (days), at most one (`threshold`).
@@ -33,8 +33,8 @@ from planning import StoppedClock, v100, workload
 from rich.console import Console
 from rich.table import Table
 
-from controlplane.control.load.decisions import tick
-from controlplane.control.load.state import (
+from controlplane.control.autoscaler.decisions import tick
+from controlplane.control.autoscaler.state import (
     Apply,
     Kind,
     LoadLimits,

@@ -29,7 +29,7 @@ from benchmarks.harness import Figures
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
-from controlplane.monitor.telemetry import GatewayTelemetry
+from controlplane.monitor.client import GatewayTelemetry
 
 LARGE = 100 * 2**18
 

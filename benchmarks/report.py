@@ -27,11 +27,10 @@ from rich.console import Console
 
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
-from controlplane.monitor.exposition import write_own, write_routes
 from controlplane.monitor.metrics import Page
-from controlplane.monitor.promises import Promise, Promises
+from controlplane.monitor.pages import write_own, write_routes
 from controlplane.monitor.records import Losses, Record
-from controlplane.monitor.totals import Totals
+from controlplane.monitor.totals import Promise, Promises, Totals
 from controlplane.monitor.windows import Windows
 from controlplane.planning import registry
 from controlplane.report.tables.guard_table import guard_table

@@ -25,8 +25,8 @@ from planning import StoppedClock, v100, workload
 from rich.console import Console
 from rich.table import Table
 
-from controlplane.control.load.decisions import tick
-from controlplane.control.load.state import (
+from controlplane.control.autoscaler.decisions import tick
+from controlplane.control.autoscaler.state import (
     Apply,
     Direction,
     LoadLimits,

@@ -357,7 +357,7 @@ def fleet_to_end(name: str) -> Fleet | None:
 def status_source(name: str, *, window_s: float | None = None) -> Callable[[], Status]:
     """Return a function that reads a fleet's present status, with figures of `window_s` (a minute)."""
     from controlplane.files.gateway_paths import GatewayPaths
-    from controlplane.monitor.telemetry import GatewayTelemetry
+    from controlplane.monitor.client import GatewayTelemetry
     from controlplane.report.tables.status_table import WINDOW_S
     from controlplane.runtime.fleet.status import fleet_status
 
@@ -377,7 +377,7 @@ def serve(
 ) -> None:
     """Run the controller of a fleet; `show` prints its events."""
     from controlplane.files.gateway_paths import GatewayPaths
-    from controlplane.monitor.request_log import RequestLog, local
+    from controlplane.monitor.client import RequestLog, local
     from controlplane.runtime.controller import serve
 
     found, _ = existing_fleet(name)

@@ -23,7 +23,7 @@ from controlplane.files.writing import write_json, write_text
 if TYPE_CHECKING:
     from controlplane.domain.plan import Plan
     from controlplane.files.applied import Record
-    from controlplane.files.following.kept import FollowingFiles
+    from controlplane.files.following import FollowingFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class FleetFiles:
     @property
     def following(self) -> FollowingFiles:
         """What following the load needs."""
-        from controlplane.files.following.kept import FollowingFiles
+        from controlplane.files.following import FollowingFiles
 
         return FollowingFiles(self.directory / "following")
 

@@ -177,7 +177,7 @@ class HaproxyGateway:
 
     @property
     def telemetry_socket(self) -> Path:
-        """The socket of this gateway's monitor (`controlplane.monitor.telemetry`)."""
+        """The socket of this gateway's monitor (`controlplane.monitor.client`)."""
         return self._paths.monitor_socket
 
     def finish(self, patience_s: float) -> None:

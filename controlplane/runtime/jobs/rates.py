@@ -11,7 +11,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.spec import Spec
 from controlplane.domain.workload import MAX_DISPERSION, Arrivals, Workload
 from controlplane.files.fleets import FleetFiles, state_root
-from controlplane.files.following.rates import read_rates
+from controlplane.files.following import read_rates
 
 _FLEET, _PROMETHEUS = "fleet", "prometheus"
 

@@ -17,8 +17,9 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings
+from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
-from controlplane.runtime.controller.decision_events import changed_routes, found_dead
+from controlplane.runtime.controller.executor import found_dead
 from controlplane.runtime.controller.workers import spec_for
 from controlplane.runtime.fleet import history as history_module
 from controlplane.runtime.fleet.history import Event, EventLog, History

@@ -12,8 +12,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from controlplane.control.load.days import Days
-from controlplane.control.load.rates import Rates
+from controlplane.control.autoscaler.days import Days
+from controlplane.control.autoscaler.rates import Rates
 from controlplane.domain.plan import Plan
 
 PEAKS = 20

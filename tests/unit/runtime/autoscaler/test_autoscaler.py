@@ -11,19 +11,18 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from controlplane.control.load.state import Kind, LoadState, Proposal, Propose
+from controlplane.control.autoscaler.state import Kind, LoadState, Proposal, Propose
 from controlplane.domain.device import HeldDevice
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import Answer
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.files.following.kept import Following
-from controlplane.files.following.rates import read_rates
+from controlplane.files.following import Following, read_rates
 from controlplane.files.plans import plan_hash, write_plan
 from controlplane.monitor.metrics import Page
+from controlplane.runtime.autoscaler import running
+from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller import exporter
-from controlplane.runtime.controller.following import applying, running
-from controlplane.runtime.controller.following.follower import Follower
 from controlplane.runtime.fleet.history import Event
 
 pytestmark = pytest.mark.unit
@@ -105,11 +104,11 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
     cores = ("cpu-0", "cpu-1", "cpu-2")
     monkeypatch.setattr(running, "host_devices", lambda: {"cpu": cores})
     held = {"cpu": tuple(HeldDevice("cpu", core) for core in cores)}
-    monkeypatch.setattr(applying, "devices_of", lambda launcher: held)
+    monkeypatch.setattr(running, "devices_of", lambda launcher: held)
     return Fleet(files)
 
 
-def run(fleet: Fleet, follows: Follower, rates: Sequence[int]) -> None:
+def run(fleet: Fleet, follows: Autoscaler, rates: Sequence[int]) -> None:
     """One second for each rate, with requests that arrive evenly and take 5 ms."""
     for rate in rates:
         second = fleet.clock.now_s
@@ -120,11 +119,11 @@ def run(fleet: Fleet, follows: Follower, rates: Sequence[int]) -> None:
         follows.step(0.0)
 
 
-def following(fleet: Fleet, told: list[Event], *, plan_only: bool = False) -> Follower:
+def following(fleet: Fleet, told: list[Event], *, plan_only: bool = False) -> Autoscaler:
     def planner(name: str, asked: Propose, state: LoadState) -> Planning:
         return Planning(fleet.files, asked)
 
-    return Follower(cast(Any, fleet), told.append, plan_only=plan_only, planner=planner)
+    return Autoscaler(cast(Any, fleet), told.append, plan_only=plan_only, search=planner)
 
 
 def test_a_higher_rate_is_applied_and_a_free_gpu_is_reported_when_it_is_over(fleet: Fleet) -> None:
@@ -227,7 +226,7 @@ class Search:
         self.closed = True
 
 
-def searching(fleet: Fleet, told: list[Event]) -> tuple[Follower, list[Search]]:
+def searching(fleet: Fleet, told: list[Event]) -> tuple[Autoscaler, list[Search]]:
     """A controller whose search for a plan lasts. A second one beside it is an error, which it reports."""
     searches: list[Search] = []
 
@@ -236,7 +235,7 @@ def searching(fleet: Fleet, told: list[Event]) -> tuple[Follower, list[Search]]:
         searches.append(Search())
         return searches[-1]
 
-    follows = Follower(cast(Any, fleet), told.append, plan_only=False, planner=planner)
+    follows = Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner)
     run(fleet, follows, [45] * 30 + [150] * 20)
     assert [search.closed for search in searches] == [False]
     return follows, searches
@@ -285,7 +284,7 @@ def test_an_unexpected_error_is_reported_once_and_followed_by_another_try(fleet:
             raise ZeroDivisionError("float division by zero")
         return Planning(fleet.files, asked)
 
-    follows = Follower(cast(Any, fleet), told.append, plan_only=False, planner=planner)
+    follows = Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner)
     run(fleet, follows, [45] * 30 + [150] * 100)
     (event,) = told
     assert (event.level, event.kind) == ("error", "load")

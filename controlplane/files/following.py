@@ -1,7 +1,7 @@
-"""What a fleet needs to follow its load: the spec and profiles of its plan, and how it follows.
+"""Files of a fleet that follows its load: what its plans are made from, how it follows, the rates it sees.
 
-They are copies: the files that a plan was made from may be gone when the load changes. A fleet without them
-cannot follow.
+Spec and profiles are copies: the files that a plan was made from may be gone when the load changes. A fleet
+without them cannot follow.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.observation import RateSeen
 from controlplane.domain.spec import Spec
 from controlplane.files.documents import Document, read_state
 from controlplane.files.measurements.calibration import NAME as CALIBRATION
 from controlplane.files.specs import read_spec
-from controlplane.files.writing import write_json, write_text
+from controlplane.files.writing import fields_of, to_compact_json, write_derived, write_json, write_text
 
 _VERSION = 1
 
@@ -76,3 +77,25 @@ class FollowingFiles:
     def write(self, following: Following) -> None:
         """Replace the settings. Raises EngineError where the disk refuses."""
         write_json(self._settings, {"schema_version": _VERSION, **asdict(following)})
+
+
+@dataclass(frozen=True, slots=True)
+class RatesSeen:
+    """The rates at one time (seconds since the epoch).
+
+    `following` says whether the plan follows them, and otherwise why not.
+    """
+
+    at_s: float
+    following: str
+    rates: tuple[RateSeen, ...]
+
+
+def write_rates(path: Path, seen: RatesSeen) -> None:
+    """Replace the file. Raises EngineError where the disk refuses."""
+    write_derived(path, to_compact_json({"schema_version": _VERSION, **fields_of(seen)}))
+
+
+def read_rates(path: Path) -> RatesSeen | None:
+    """Read the file; None where there is none. Raises InputError if it is broken."""
+    return read_state(path, RatesSeen)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.control.load.rates import FloatArray, bursts, estimate
-from controlplane.control.load.state import (
+from controlplane.control.autoscaler.rates import FloatArray, bursts, estimate
+from controlplane.control.autoscaler.state import (
     PEAKS,
     Apply,
     Direction,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from monitor_log import accepted, line, listening
 
-from controlplane.monitor import request_log
+from controlplane.monitor import client
+from controlplane.monitor.client import BEAT_S, RequestLog, local
 from controlplane.monitor.records import Record
-from controlplane.monitor.request_log import BEAT_S, RequestLog, local
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +30,7 @@ class Hand:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Hand:
     hand = Hand()
-    monkeypatch.setattr(request_log, "time", hand)
+    monkeypatch.setattr(client, "time", hand)
     return hand
 
 

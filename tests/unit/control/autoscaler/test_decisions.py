@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from controlplane.control.load.decisions import forecast, tick
-from controlplane.control.load.state import (
+from controlplane.control.autoscaler.decisions import forecast, tick
+from controlplane.control.autoscaler.state import (
     Apply,
     Direction,
     Effect,

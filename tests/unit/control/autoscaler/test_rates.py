@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from controlplane.control.load.rates import (
+from controlplane.control.autoscaler.rates import (
     KEPT,
     FloatArray,
     Rates,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from controlplane.control.load.days import DAYS, PARTS, Days
-from controlplane.control.load.rates import KEPT, Rates
-from controlplane.control.load.state import FollowedWorkload, LoadLimits, LoadState
+from controlplane.control.autoscaler.days import DAYS, PARTS, Days
+from controlplane.control.autoscaler.rates import KEPT, Rates
+from controlplane.control.autoscaler.state import FollowedWorkload, LoadLimits, LoadState
 from controlplane.files.documents import read
 from controlplane.files.writing import fields_of, to_compact_json, write_derived
 
@@ -56,9 +56,9 @@ class _File:
     now_s: float
     number: int
     limits: LoadLimits
-    days: _Days | None = None
-    reviewed_s: float | None = None
-    plan_hash: str = ""
+    days: _Days
+    reviewed_s: float
+    plan_hash: str
 
 
 def write_load(path: Path, state: LoadState) -> None:
@@ -93,14 +93,13 @@ def read_load(path: Path) -> LoadState | None:
         seconds=_from(parsed.seconds, 1.0),
         minutes=_from(parsed.minutes, 60.0),
         minute=tuple(_from_row(second, math.nan) for second in parsed.minute),
-        days=_from_days(parsed),
+        days=_from_days(parsed.days, parsed.limits.day_s),
         unheld_rps=parsed.asked_rps,
         peaks_rps=tuple(_from_row(part, math.inf) for part in parsed.peaks_rps),
         part_s=parsed.part_s,
         changed_s=parsed.changed_s,
         tried_s=parsed.tried_s,
-        # A version before reviewed nothing.
-        reviewed_s=parsed.changed_s if parsed.reviewed_s is None else parsed.reviewed_s,
+        reviewed_s=parsed.reviewed_s,
         now_s=parsed.now_s,
         number=parsed.number,
         limits=parsed.limits,
@@ -132,11 +131,7 @@ def _days(days: Days) -> _Days:
     return _Days(rates, days.part, days.requests.tolist(), days.seconds.tolist())
 
 
-def _from_days(parsed: _File) -> Days:
-    length_s = parsed.limits.day_s
-    if parsed.days is None:  # of a version that knew no days
-        return Days.unknown(len(parsed.workloads), length_s, parsed.now_s)
-    kept = parsed.days
+def _from_days(kept: _Days, length_s: float) -> Days:
     rates = [[_from_row(parts, math.nan) for parts in day] for day in kept.rates]
     counts = np.array(kept.requests, dtype=np.float64), np.array(kept.seconds, dtype=np.float64)
     shaped = np.array(rates, dtype=np.float64).reshape(DAYS, len(kept.requests), PARTS)

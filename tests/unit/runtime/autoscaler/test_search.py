@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
 
-from controlplane.control.load.state import (
+from controlplane.control.autoscaler.state import (
     Direction,
     FollowedWorkload,
     Kind,
@@ -15,40 +14,34 @@ from controlplane.control.load.state import (
     Propose,
     begin,
 )
-from controlplane.runtime.controller.following.planning import PlanningProcess
+from controlplane.runtime.autoscaler.search import SearchProcess
 
 pytestmark = pytest.mark.unit
 
 STATE = begin((FollowedWorkload("W", "w", 10.0),), LoadLimits(), 0.0)
 ASKED = Propose(3, Direction.UP, (20.0,), "more")
 MORE_THAN_A_PIPE_HOLDS = 200_000
-FOUND = {
-    "kind": "plan",
-    "rates_rps": [20.0],
-    "cost_before": 1.0,
-    "cost_after": 2.0,
-    "moved_cost": 1.0,
-    "unheld": [],
-    "error": 0.0,
-    "made_from": "abc",
-}
+ANSWERS = f"""
+import pickle, sys
+from controlplane.control.autoscaler.state import Kind, Proposal
+asked, workloads = pickle.load(sys.stdin.buffer)
+long = "x" * {MORE_THAN_A_PIPE_HOLDS}
+sys.stderr.write(long)
+found = Proposal(asked.number, Kind.PLAN, asked.rates_rps, summary=long, made_from=workloads[0])
+pickle.dump(found, sys.stdout.buffer)
+"""
 
 
-def planning(code: str, *, longest_s: float = 600.0) -> PlanningProcess:
-    return PlanningProcess("f", ASKED, STATE, command=(sys.executable, "-c", code), longest_s=longest_s)
+def planning(code: str, *, longest_s: float = 600.0) -> SearchProcess:
+    return SearchProcess("f", ASKED, STATE, command=(sys.executable, "-c", code), longest_s=longest_s)
 
 
 def test_an_answer_larger_than_a_pipe_is_read() -> None:
-    code = (
-        "import json, sys; question = json.load(sys.stdin); assert question['rates_rps'] == {'W': 20.0}; "
-        f"long = 'x' * {MORE_THAN_A_PIPE_HOLDS}; sys.stderr.write(long); "
-        f"print(json.dumps({{**{json.loads(json.dumps(FOUND))!r}, 'summary': long}}))"
-    )
-    search = planning(code)
+    search = planning(ANSWERS)
     search._process.wait(60.0)
     found = search.answer()
     assert found is not None
-    assert (found.number, found.kind, found.rates_rps, found.made_from) == (3, Kind.PLAN, (20.0,), "abc")
+    assert (found.number, found.kind, found.rates_rps, found.made_from) == (3, Kind.PLAN, (20.0,), "W")
     assert len(found.summary) == MORE_THAN_A_PIPE_HOLDS
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.control.load.days import PARTS, Days
+from controlplane.control.autoscaler.days import PARTS, Days
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from controlplane.domain.observation import Answer
-from controlplane.runtime.controller.following.arrivals import Arrivals
+from controlplane.runtime.autoscaler.arrivals import Arrivals
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.control.load.rates import FloatArray
+from controlplane.control.autoscaler.rates import FloatArray
 
 PARTS = 96
 DAYS = 3

@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.control.load.decisions import forecast, tick
-from controlplane.control.load.state import (
+from controlplane.control.autoscaler.decisions import forecast, tick
+from controlplane.control.autoscaler.state import (
     Apply,
     Direction,
     FollowedWorkload,
@@ -22,7 +22,7 @@ from controlplane.control.load.state import (
     resumed,
     validate_state,
 )
-from controlplane.files.following.state import read_load, write_load
+from controlplane.files.load_state import read_load, write_load
 
 LIMITS = LoadLimits(settle_s=6.0, dwell_s=40.0)
 COUNTS = st.integers(0, 60)

@@ -1,13 +1,16 @@
-"""Load control in a running controller: what arrives, decisions, and the plans that follow from them."""
+"""Following the load in a running controller: what arrives, decisions, and the plans that follow."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from controlplane.control.load.decisions import Forecast, forecast, tick
-from controlplane.control.load.state import (
+from controlplane.control.autoscaler.decisions import Forecast, forecast, tick
+from controlplane.control.autoscaler.rates import KEPT, is_bursty
+from controlplane.control.autoscaler.state import (
     Apply,
     Effect,
     FollowedWorkload,
@@ -18,17 +21,18 @@ from controlplane.control.load.state import (
     Report,
     begin,
     followed_workloads,
+    resumed,
 )
-from controlplane.domain.errors import TrisectError
-from controlplane.domain.observation import Answer
+from controlplane.domain.errors import EngineError, InputError, TrisectError
+from controlplane.domain.observation import Answer, RateSeen
 from controlplane.domain.plan import Plan
+from controlplane.files.fleets import FleetFiles
+from controlplane.files.following import RatesSeen, write_rates
+from controlplane.files.load_state import read_load, write_load
 from controlplane.files.plans import plan_hash
-from controlplane.runtime.controller.actor import Notice
-from controlplane.runtime.controller.following import memory
-from controlplane.runtime.controller.following.applying import Applying
-from controlplane.runtime.controller.following.arrivals import Arrivals
-from controlplane.runtime.controller.following.planning import Planner, Planning, PlanningProcess
-from controlplane.runtime.controller.following.running import Running
+from controlplane.runtime.autoscaler.arrivals import Arrivals
+from controlplane.runtime.autoscaler.running import Applying, Running
+from controlplane.runtime.autoscaler.search import Begin, Search, SearchProcess
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import Event
 
@@ -42,7 +46,7 @@ _REPEAT_S = 600.0
 """The same error is reported again after this time."""
 
 
-class Follower:
+class Autoscaler:
     """Follows the load of one fleet, or with `plan_only` only proposes plans.
 
     An unexpected error, a defect of load control, must not end the guard, which runs in the same loop: it is
@@ -50,17 +54,22 @@ class Follower:
     """
 
     def __init__(
-        self, fleet: Fleet, notice: Notice, *, plan_only: bool, planner: Planner = PlanningProcess
+        self,
+        fleet: Fleet,
+        notice: Callable[[Event], None],
+        *,
+        plan_only: bool,
+        search: Begin = SearchProcess,
     ) -> None:
         now_s = fleet.clock.monotonic()
         self._fleet = fleet
         self._notice = notice
         self._plan_only = plan_only
-        self._planner = planner
+        self._begin_search = search
         self._running = Running(fleet.files, plan_only=plan_only)
         self._arrivals = Arrivals(now_s)
         self._applying = Applying(fleet, notice, plan_only=plan_only)
-        self._planning: Planning | None = None
+        self._search: Search | None = None
         self._state: LoadState | None = None
         self._followed: tuple[Plan, str, tuple[FollowedWorkload, ...]] | None = None
         self._ticked_s = now_s
@@ -99,7 +108,7 @@ class Follower:
 
     def close(self) -> None:
         """End what plans; a plan that is being applied is completed by the next apply."""
-        self._drop_planning()
+        self._drop_search()
         self._applying.close()
 
     def _follow(self, now_s: float, heard_since_s: float) -> None:
@@ -112,21 +121,21 @@ class Follower:
             None if counts is None else tuple(float(counts.get(w.endpoint, 0)) for w in workloads)
             for counts in seconds
         ]
-        proposal = None if self._planning is None else self._planning.answer()
+        proposal = None if self._search is None else self._search.answer()
         if proposal is not None:
-            self._planning = None
+            self._search = None
         applied, failed = self._applying.outcome()
         seen = LoadSeen(wall_s, tuple(arrivals), workloads, proposal, applied, failed, running)
         state = replace(self._state or self._first_state(plan, wall_s), limits=self._running.limits())
         obstacle = self._running.obstacle(plan)
         self._state, effects = tick(state, seen, follow=obstacle is None)
         if self._state.under_way is None:
-            self._drop_planning()
+            self._drop_search()
         for effect in effects:
             self._carry_out(effect, self._state)
         if not self._plan_only and now_s >= self._save_at_s:
             began_s = time.thread_time()
-            memory.save(self._fleet.files, self._state, following=obstacle or "yes")
+            _save(self._fleet.files, self._state, following=obstacle or "yes")
             self._save_at_s = now_s + max(_SAVE_S, (time.thread_time() - began_s) / _SAVE_PART)
 
     def _identity(self, plan: Plan) -> tuple[str, tuple[FollowedWorkload, ...]]:
@@ -137,15 +146,15 @@ class Follower:
 
     def _first_state(self, plan: Plan, wall_s: float) -> LoadState:
         """The state that the controller before left, else a new one."""
-        known = memory.recall(self._fleet.files, wall_s) if self._recalls else None
+        known = _recalled(self._fleet.files, wall_s) if self._recalls else None
         return known or begin(followed_workloads(plan), self._running.limits(), wall_s)
 
     def _carry_out(self, effect: Effect, state: LoadState) -> None:
         match effect:
             case Propose():
                 # Two searches would write one proposal.
-                self._drop_planning()
-                self._planning = self._planner(self._fleet.name, effect, state)
+                self._drop_search()
+                self._search = self._begin_search(self._fleet.name, effect, state)
             case Apply(_, reason, made_from):
                 self._applying.begin(reason, made_from)
             case Report(level, subject, reason):
@@ -153,7 +162,7 @@ class Follower:
 
     def _rest(self, now_s: float, error: Exception) -> None:
         """Report an unexpected error, the same one once in a while, and pause."""
-        self._drop_planning()
+        self._drop_search()
         self._state, self._recalls, self._rests_until_s = None, False, now_s + _PAUSE_S
         reason = f"{type(error).__name__}: {error}"
         if now_s - self._reported_s.get(reason, -_REPEAT_S) >= _REPEAT_S:
@@ -165,10 +174,46 @@ class Follower:
                 f"stays and the guard goes on: {reason}",
             )
 
-    def _drop_planning(self) -> None:
-        if self._planning is not None:
-            self._planning.close()
-            self._planning = None
+    def _drop_search(self) -> None:
+        if self._search is not None:
+            self._search.close()
+            self._search = None
 
     def _event(self, level: str, subject: str, reason: str) -> None:
         self._notice(Event(self._fleet.clock.wall(), level, "load", subject, reason))
+
+
+def _save(files: FleetFiles, state: LoadState, *, following: str) -> None:
+    """Write the state and the rates; where the disk refuses, the next controller begins anew."""
+    found, bursty = forecast(state), is_bursty(state.seconds).tolist()
+    rates = tuple(
+        RateSeen(
+            w.name,
+            w.planned_rps,
+            _finite(found.level[i]),
+            _finite(found.lower[i]),
+            _finite(found.upper[i]),
+            float(state.seconds.dispersion[i]),
+            bursty[i],
+            float(found.bursts[i]),
+        )
+        for i, w in enumerate(state.workloads)
+    )
+    with contextlib.suppress(EngineError):
+        write_load(files.load, state)
+        write_rates(files.rates, RatesSeen(state.now_s, following, rates))
+
+
+def _recalled(files: FleetFiles, wall_s: float) -> LoadState | None:
+    """Return the state that the controller before left, with the time since as unseen; None without one."""
+    with contextlib.suppress(InputError):  # of another version: the load is learned anew
+        state = read_load(files.load)
+        if state is not None:
+            unseen = min(max(int(wall_s - state.now_s), 0), KEPT)
+            seen = LoadSeen(wall_s, (None,) * unseen, state.workloads, plan_hash=state.plan_hash)
+            return tick(resumed(state), seen, follow=False)[0]
+    return None
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from controlplane.domain.fleet import Backend, Route
 from controlplane.files.gateway import SlotRecord, SlotsRecord, Traits
 from controlplane.gateway.slots import Phase, SlotTable, assign
-from controlplane.monitor.exposition import tritons, write_slots
 from controlplane.monitor.metrics import Page
+from controlplane.monitor.pages import tritons, write_slots
 
 pytestmark = pytest.mark.unit
 
