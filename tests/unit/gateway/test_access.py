@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import AccessConfig
 from controlplane.files.clients import Client, hashed, read_clients
-from controlplane.files.gateway import FormerFacade, GatewaySettings, ProtectionFields
+from controlplane.files.gateway import FormerFacade, GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import REMEMBERED_S, Limit
 from controlplane.gateway.facade.callers import ANY_REGION, Callers, NotOwned, Regions
@@ -22,12 +22,16 @@ from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
 
 pytestmark = pytest.mark.unit
 
-ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), limit=Limit(max_rate_rps=5))
-TWO = Client("two", ("*",), certificate="two.example", limit=Limit(max_requests=3))
+PORTS = ("http_port", "grpc_port", "metrics_port")
+ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)
+TWO = Client("two", ("*",), certificate="two.example", max_requests=3)
+
+
+ANY_SETTINGS = {"host": "", **dict.fromkeys(PORTS, 1), "slots": 2, "members": 8, "haproxy": ""}
 
 
 def settings(*, tokens: bool, former: FormerFacade | None = None) -> GatewaySettings:
-    return GatewaySettings.model_construct(former=former, protection=ProtectionFields(tokens=tokens))
+    return GatewaySettings(**ANY_SETTINGS, former=former, protection=AccessConfig(tokens=tokens))
 
 
 def test_the_maps_of_haproxy_hold_credentials_grants_and_limits() -> None:
