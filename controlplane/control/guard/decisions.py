@@ -88,10 +88,6 @@ def begin(
     watches = {}
     for partition in partitions:
         active, *others = placed_servers[partition.id]
-        share = owned.get(partition.id)
-        # Only after a takeover is the next server smaller.
-        if share is None and any(other.percent < active.percent for other in others):
-            share = Share(others[0].gpu, others[0].percent)
         watches[partition.id] = Watch(
             partition,
             active,
@@ -99,7 +95,7 @@ def begin(
             tuple((p.rate_rps,) * len(signals.MEMORIES) for p in partition.promises),
             tuple(service.Service() for _ in partition.promises),
             standby=others[0] if others else None,
-            owned=share,
+            owned=owned.get(partition.id),
             generation=generation,
         )
     return GuardState(watches, limits=limits)
