@@ -87,7 +87,7 @@ def read_load(path: Path) -> LoadState | None:
     """Read the file; None where there is none. Raises InputError if it is broken or of another version."""
     if not path.exists():
         return None
-    parsed = read(path).parse_as(_File)
+    parsed = read(path).parse(_File, newer=True)
     return LoadState(
         workloads=parsed.workloads,
         seconds=_from(parsed.seconds, 1.0),

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.domain import units
 from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Measurement, Profile
+from controlplane.domain.units import Checked, Count, Percent, Positive
 from controlplane.latency.fitting.kinds import Kind, Known
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
 from controlplane.latency.registry import FITS, Fit
@@ -25,18 +25,13 @@ POINT_FOLDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class Tenant(Checked):
     """One of the two models of a pair, and its measured latency."""
 
     model: str
-    batch: int
-    percent: float
-    latency_ms: float
-
-    def __post_init__(self) -> None:
-        units.at_least_one(self.batch, "batch")
-        units.percent(self.percent, "pct")
-        units.positive(self.latency_ms, "latency_ms")
+    batch: Count
+    percent: Percent
+    latency_ms: Positive
 
 
 Pair = tuple[Tenant, Tenant]

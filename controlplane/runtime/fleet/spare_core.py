@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
-from controlplane.files.documents import Document, Location
+from controlplane.files.documents import Document
+from controlplane.files.mistakes import Location
 
 if TYPE_CHECKING:
     from controlplane.runtime.fleet.execute import Say

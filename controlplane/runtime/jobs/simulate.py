@@ -13,8 +13,9 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Arrivals
-from controlplane.files.documents import nearest, read_text
+from controlplane.files.documents import read_text
 from controlplane.files.measurements.profiles import read_profiles
+from controlplane.files.mistakes import nearest
 from controlplane.latency import registry
 from controlplane.latency.protocol import LatencyModel
 from controlplane.runtime.devices import known_device, known_profiles

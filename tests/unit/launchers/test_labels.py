@@ -30,7 +30,7 @@ def any_server(draw: st.DrawFn) -> Server:
         draw(st.none() | st.floats(1, 1e6)),
         draw(st.none() | st.floats(1, 1e6)),
         *(draw(st.booleans()) for _ in range(4)),
-        draw(st.sampled_from([NO_OPTIONS, ServerOptions(("--log-verbose=1",), (("A", "b"),))])),
+        draw(st.sampled_from([NO_OPTIONS, ServerOptions(("--log-verbose=1",), {"A": "b"})])),
     )
     held = draw(st.none() | st.just("cgroup-v1"))
     return Server(
