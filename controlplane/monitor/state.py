@@ -52,7 +52,7 @@ class Addresses:
         self._taken = table
         present: dict[str, Backend] = {}
         for slot in table.slots:
-            for backend in (*slot.route.members, *((slot.route.backup,) if slot.route.backup else ())):
+            for backend in slot.route.servers:
                 present[backend.server] = backend
                 for port in (backend.http_port, backend.grpc_port):
                     self._servers[backend.host, port] = backend.server
