@@ -7,7 +7,6 @@ label belongs to it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 import shlex
@@ -20,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from controlplane.domain.errors import EngineError, InputError, NotNow
+from controlplane.domain.errors import DISK_FULL, EngineError, InputError, NotNow
 from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
@@ -35,7 +34,6 @@ from launchers.triton import labels, program, readiness
 from launchers.triton.readiness import await_read
 
 _KEPT_LOGS = 100
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TERM = "another program sent it SIGTERM"
 
 # The outer shell ends at once: this program need not wait for the server, and the server outlives it. The
@@ -167,7 +165,7 @@ class ProcessLauncher(HostLifecycle[None]):
             line = [*prefix, *apart, *process_table.BLOCK_TERM, *command]
             pid = _detach(line, _environment(server, home, place), log, place.core)
         except (OSError, subprocess.SubprocessError) as error:
-            kind = NotNow if isinstance(error, OSError) and error.errno in _FULL else EngineError
+            kind = NotNow if isinstance(error, OSError) and error.errno in DISK_FULL else EngineError
             raise kind(f"{spec.name} could not be started: {error}") from error
         return replace(server, id=str(pid))
 

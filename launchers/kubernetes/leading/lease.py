@@ -20,8 +20,7 @@ from lightkube.models.coordination_v1 import LeaseSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.coordination_v1 import Lease
 
-from controlplane.domain.errors import EngineError
-from controlplane.domain.troubles import Troubles
+from controlplane.domain.errors import EngineError, Troubles
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, Conflict, Gone
 
