@@ -27,8 +27,7 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Guarding
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.files.fleets import FleetSettings
-from controlplane.files.guarding import read_guarding
+from controlplane.files.fleets import FleetSettings, read_guarding
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
