@@ -41,7 +41,7 @@ def with_client_batches(plan, size):
 
 
 def random_fleet(rng, plan_of):
-    """Up to three GPUs, pools, shared queues, instances, delays, limits, timeouts, jitter, client batches."""
+    """Up to three GPUs, pools, shared queues, instances, delays, limits, jitter, client batches."""
     rows = []
     workloads = 0
     for gpu in range(rng.integers(1, 4)):
@@ -64,7 +64,6 @@ def random_fleet(rng, plan_of):
     conditions = Conditions(
         noise={("t4", "a"): Noise(float(rng.choice([0.0, 0.3])), 0.5)},
         waiting=int(rng.choice([4, 1000])),
-        timeout_ms=float(rng.choice([15.0, math.inf])),
         max_batch={"a": int(rng.choice([1, 12]))},
     )
     size = {"a": int(rng.choice([1, 1, 2, 3])), "c": int(rng.choice([1, 2]))}
@@ -297,13 +296,6 @@ def test_drops_break_the_slo(plan_of):
     assert not seen.holds
     assert seen.max_ms == pytest.approx(55, abs=5.01)
     assert seen.throughput_rps == pytest.approx(200, rel=0.02)
-
-
-def test_a_timeout_bounds_the_wait(plan_of):
-    plan = plan_of(("g", "p", ServedModel("b", 1), [("w", 400.0)]))
-    seen = only(simulate(plan, TRUTH, Settings(20.0), Conditions(timeout_ms=12.0)))
-    assert seen.max_ms <= 17.0
-    assert seen.drops_percent == pytest.approx(50, abs=4)
 
 
 def test_a_delay_costs_latency_under_load(plan_of):
