@@ -15,7 +15,7 @@ from controlplane.domain.order import LONGEST_MS, Precedence
 from controlplane.domain.plan import ServedModel
 from controlplane.domain.workload import Arrivals
 from controlplane.latency.queueing import solve
-from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace, steps
+from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace
 from controlplane.simulate.engine import Scaled, Settings, simulate
 from controlplane.simulate.network import Conditions, Noise, components, seed_of
 
@@ -311,7 +311,7 @@ def test_a_delay_costs_latency_under_load(plan_of):
 
 def test_a_trace_and_a_step_take_the_place_of_the_plans_rate(plan_of):
     plan = plan_of(("g", "p", ONE, [("w", 10.0), ("v", 10.0)]))
-    demands = {"w": Trace((0.1, 0.2)), "v": steps((0, 0), (10, 500), gaps=Gaps.CONSTANT)}
+    demands = {"w": Trace((0.1, 0.2)), "v": Demand(gaps=Gaps.CONSTANT, steps=((0, 0), (10, 500)))}
     result = simulate(plan, TRUTH, Settings(20.0, demands=demands, timeline_points=4))
     by_name = {w.name: w for w in result.workloads}
     assert by_name["w"].requests == 2
