@@ -13,7 +13,7 @@ from typing import Any
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Backend
 from controlplane.files.gateway import SlotsRecord, read_slots
-from controlplane.files.remembered import Remembered
+from controlplane.files.reading import Remembered
 from controlplane.monitor.records import Losses, Unlogged, parse
 from controlplane.monitor.totals import Promises, Totals
 from controlplane.monitor.windows import Windows

@@ -18,7 +18,7 @@ from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight, Rout
 from controlplane.files.gateway import Traits
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import NO_LIMIT, REFUSED, REMEMBERED_S, Limit, read_limits, read_refusals
-from controlplane.files.remembered import Remembered
+from controlplane.files.reading import Remembered
 from controlplane.gateway import store
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
 

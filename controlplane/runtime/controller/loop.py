@@ -24,8 +24,8 @@ from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, Tri
 from controlplane.domain.fleet import Routes
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.files.fleets import read_guarding
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.guarding import read_guarding
 from controlplane.gateway import processes
 from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
