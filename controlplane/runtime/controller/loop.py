@@ -24,8 +24,8 @@ from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, Tri
 from controlplane.domain.fleet import Routes
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.files.fleets import read_guarding
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.guarding import read_guarding
 from controlplane.gateway import processes
 from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
@@ -257,7 +257,7 @@ class Controller:
         self._workers.hand_over([server.name for server in (*found.kept, *found.surplus)])
         self._workers, self._observer = self._new_workers()
         # A routed server or a backup has answered a real inference before.
-        backends = {m.server: m for r in present.values() for m in (*r.members, r.backup) if m is not None}
+        backends = {m.server: m for r in present.values() for m in r.servers}
         self._adopted = Adopted(
             found.state, found.planned, settings.devices, named(present), backends, changed_s
         )

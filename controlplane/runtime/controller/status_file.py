@@ -11,7 +11,7 @@ from pathlib import Path
 from controlplane.control.guard.state import GuardState, Watch, phase
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import Guarding
-from controlplane.files.guarding import write_guarding
+from controlplane.files.fleets import write_guarding
 from controlplane.ports import Clock
 
 _EVERY_S = 1.0

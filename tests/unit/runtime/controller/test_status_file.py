@@ -27,8 +27,7 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Guarding
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.files.fleets import FleetSettings
-from controlplane.files.guarding import read_guarding
+from controlplane.files.fleets import FleetSettings, read_guarding
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
@@ -180,6 +179,8 @@ TO_SHADOW = NamedRoute((SHADOW.name,))
         ((ACTIVE,), NamedRoute((ACTIVE.name,)), LENT, 50.0, None),
         # The active one died while nobody looked.
         ((SHADOW,), NamedRoute((ACTIVE.name,), SHADOW.name), GROWN, 50.0, None),
+        # Turned over by hand: it stays so.
+        ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,), ACTIVE.name), GROWN, 60.0, ACTIVE),
     ],
 )
 def test_a_share_that_is_lent_is_still_lent_after_a_restart(
