@@ -203,7 +203,7 @@ def chain(
 
 @kernel
 def stationary(matrix: FloatArray, n: int, probability: FloatArray) -> None:
-    """The stationary probabilities, up to a factor, of a stochastic matrix, by GTH elimination, which spoils it.
+    """Stationary probabilities, up to a factor, of a stochastic matrix (GTH elimination); spoils the matrix.
 
     `probability` is 0 before.
     """
