@@ -21,7 +21,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.coordination_v1 import Lease
 
 from controlplane.domain.errors import EngineError
-from controlplane.domain.troubles import Troubles
+from controlplane.domain.log_once import Troubles
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, Conflict, Gone
 
