@@ -321,7 +321,7 @@ def _replicas(replica: Mapping[str, Partition], number: Mapping[str, int]) -> Pl
             if room is None:
                 gpus.append(room := [])
             room.append(one)
-    placed = tuple(PlannedGpu(f"v100-{i}", "v100", tuple(g), 3.06) for i, g in enumerate(gpus))
+    placed = tuple(PlannedGpu(f"v100-{i}", "v100", tuple(g), price_per_hour=3.06) for i, g in enumerate(gpus))
     return Plan("replicas", Rule.P99, "ours", placed, quantile=0.95)
 
 

@@ -15,6 +15,7 @@ import sys
 import time
 
 import numpy as np
+from known_service import KnownService
 from planning import planned, published, v100
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
@@ -24,7 +25,6 @@ from controlplane.simulate.arrivals import Demand
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
 from controlplane.simulate.quantiles import RELATIVE_ERROR
-from controlplane.simulate.truth import KnownService
 
 PARTS, PART = 20, 1_000_000
 AFFINE = tuple(2.0 + 0.5 * k for k in range(1, 33))

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from known_service import KnownService
 from mixed_models import Mixed, plan_of, triton
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
@@ -29,7 +30,6 @@ from controlplane.profiler.load import ClosedLoop, open_loop, poisson_times
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
-from controlplane.simulate.truth import KnownService
 
 BATCH = 4
 WITHIN = 0.15

@@ -244,7 +244,7 @@ def server_options(triton_args: list[str] | None, env: list[str] | None) -> Serv
     for name, equals, _ in pairs:
         if not equals:
             raise InputError(f"{name!r} is not NAME=VALUE", field="--env")
-    return ServerOptions(tuple(triton_args or ()), tuple((name, value) for name, _, value in pairs))
+    return ServerOptions(tuple(triton_args or ()), {name: value for name, _, value in pairs})
 
 
 def refuse(problem: str, given: Mapping[str, object | None]) -> None:

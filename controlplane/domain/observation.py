@@ -143,7 +143,8 @@ class Guarding:
     """The controller's state for one partition; times are seconds since the epoch.
 
     `standby` is the shadow's name, ready or not; None without a shadow. `failed_starts` counts failures in a
-    row; with an open breaker no server is started before `retry_at_s`.
+    row; with an open breaker no server is started before `retry_at_s`. `owned_gpu` and `owned_percent` are
+    the partition's share while a shadow that took over from a dead server has another one; else None.
     """
 
     partition: str
@@ -154,6 +155,8 @@ class Guarding:
     failed_starts: int
     breaker_open: bool
     retry_at_s: float | None
+    owned_gpu: str | None = None
+    owned_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.files.content import Seen
-from controlplane.files.documents import SCHEMA_VERSION, read
+from controlplane.files.documents import SCHEMA_VERSION, read_state
 from controlplane.files.pinned import Pin
 from controlplane.files.writing import to_compact_json, write_text
 
@@ -56,7 +56,7 @@ class Record:
 
 def read_record(path: Path) -> Record:
     """Read a record; an empty one where there is no file. Raises InputError for a damaged file."""
-    return read(path).parse_as(Record) if path.exists() else Record()
+    return read_state(path, Record) or Record()
 
 
 def write_record(path: Path, record: Record) -> None:

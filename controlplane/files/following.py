@@ -14,7 +14,7 @@ from pathlib import Path
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import RateSeen
 from controlplane.domain.spec import Spec
-from controlplane.files.documents import Document, read
+from controlplane.files.documents import Document, read_state
 from controlplane.files.measurements.calibration import NAME as CALIBRATION
 from controlplane.files.specs import read_spec
 from controlplane.files.writing import fields_of, to_compact_json, write_derived, write_json, write_text
@@ -48,9 +48,7 @@ class FollowingFiles:
 
     def settings(self) -> Following | None:
         """Return how the fleet follows; None where it keeps no spec. Raises InputError for a broken file."""
-        if not self._settings.exists():
-            return None
-        return read(self._settings).parse_as(Following)
+        return read_state(self._settings, Following)
 
     def changed_s(self) -> float | None:
         """Return the time of the last change of the settings; None where there are none."""
@@ -100,4 +98,4 @@ def write_rates(path: Path, seen: RatesSeen) -> None:
 
 def read_rates(path: Path) -> RatesSeen | None:
     """Read the file; None where there is none. Raises InputError if it is broken."""
-    return read(path).parse_as(RatesSeen) if path.exists() else None
+    return read_state(path, RatesSeen)

@@ -76,7 +76,7 @@ def read_load(path: Path) -> LoadState | None:
     """Read the file; None where there is none. Raises InputError if it is broken or of another version."""
     if not path.exists():
         return None
-    parsed = read(path).parse_as(_File)
+    parsed = read(path).parse(_File, newer=True)
     arrays = {
         "seconds": _from_rates(parsed.seconds, 1.0),
         "minutes": _from_rates(parsed.minutes, 60.0),

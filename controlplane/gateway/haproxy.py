@@ -10,9 +10,8 @@ from pathlib import Path
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.order import Order
-from controlplane.files.gateway import GatewaySettings, Traits
+from controlplane.files.gateway import GatewaySettings, Traits, read_order, write_order
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.order import read_order, write_order
 from controlplane.files.queries import Silent, Unreachable, ask
 from controlplane.files.remembered import Remembered
 from controlplane.files.waiting import locked

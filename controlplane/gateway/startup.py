@@ -8,15 +8,16 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 
 from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.plan import MOST_SERVERS
-from controlplane.files.gateway import FormerFacade, GatewaySettings, ProtectionFields, write_settings
+from controlplane.files.gateway import FormerFacade, GatewaySettings, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.queries import Unreachable, ask
 from controlplane.files.waiting import locked, wait_until
+from controlplane.files.writing import fields_of
 from controlplane.gateway import processes, store
 from controlplane.gateway.listeners import listen
 from controlplane.gateway.running import RunningHaproxy
@@ -43,7 +44,7 @@ class Startup:
         """Have HAProxy, the facade and their supervisor running and answering, with the options wanted."""
         settings = store.settings_of(self._paths) if self._paths.settings.exists() else None
         runs = settings is not None and self.runs()
-        if settings is None or not runs or settings.protection.value() != wanted.protection:
+        if settings is None or not runs or settings.protection != wanted.protection:
             # One that runs was accepted when it was started, by an earlier version perhaps.
             check_exposure(wanted.host, wanted.protection)
         self._paths.make()
@@ -111,12 +112,12 @@ class Startup:
         except GatewayError:
             if settings != present:
                 former = FormerFacade(tokens=settings.protection.tokens)
-                self._write(present.model_copy(update={"former": former}))
+                self._write(replace(present, former=former))
                 self._renew_facade()
                 processes.wake_supervisor(self._paths)
             raise
         if settings.former is not None:
-            self._write(settings.model_copy(update={"former": None}))
+            self._write(replace(settings, former=None))
             self._renew_facade()
         if settings.former is not None or settings.trace_endpoint != present.trace_endpoint:
             # It reads certificates, tokens, audit and collector at its start; the log's lines wait for it.
@@ -207,7 +208,9 @@ def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
     Raises GatewayError for a port in use, MissingTool.
     """
     _refuse_taken(options)
-    return GatewaySettings(**asdict(options), slots=slots, members=MOST_SERVERS, haproxy=haproxy_program())
+    asked = fields_of(options)
+    del asked["overtake_ms"]  # of the files that the controller writes
+    return GatewaySettings(**asked, slots=slots, members=MOST_SERVERS, haproxy=haproxy_program())
 
 
 def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> GatewaySettings:
@@ -223,20 +226,17 @@ def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> Ga
             "which cannot change while it runs: leave --fleet-wide-calls and --no-fleet-wide-calls out, or "
             "`ctl destroy` the fleet first"
         )
-    update: dict[str, object] = {
-        "slots": max(present.slots, slots),
-        "compress_answers": options.compress_answers,
-        "late_binding": options.late_binding,
-        "trace_endpoint": options.trace_endpoint,
-        # Of a change that was interrupted: its HAProxy may still run.
-        "former": present.former,
-    }
-    if present.protection.value() != options.protection:
-        update |= {
-            "protection": ProtectionFields(**asdict(options.protection)),
-            "former": FormerFacade(tokens=present.protection.tokens),
-        }
-    return present.model_copy(update=update)
+    # `former` is perhaps of a change that was interrupted: its HAProxy may still run.
+    unchanged = present.protection == options.protection
+    return replace(
+        present,
+        slots=max(present.slots, slots),
+        compress_answers=options.compress_answers,
+        late_binding=options.late_binding,
+        trace_endpoint=options.trace_endpoint,
+        protection=options.protection,
+        former=present.former if unchanged else FormerFacade(present.protection.tokens),
+    )
 
 
 def slot_count(endpoints: int) -> int:

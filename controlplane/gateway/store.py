@@ -16,13 +16,13 @@ from controlplane.files.gateway import (
     GatewaySettings,
     SlotRecord,
     SlotsRecord,
+    read_order,
     read_settings,
     read_slots,
     write_slots,
 )
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import read_limits, read_refusals
-from controlplane.files.order import read_order
 from controlplane.files.writing import write_derived
 from controlplane.gateway import slots
 from controlplane.gateway.listeners import Listeners
@@ -63,11 +63,11 @@ def save(paths: GatewayPaths, generation: int, table: SlotTable) -> None:
     """
     _write_maps(paths, generation, table)
     used = tuple(
-        SlotRecord(slot.index, slot.phase is Phase.DRAINING, slot.endpoint, slot.route, slot.traits)
+        SlotRecord.of(slot.index, slot.phase is Phase.DRAINING, slot.endpoint, slot.route, slot.traits)
         for slot in table.slots
         if slot.endpoint is not None and slot.route is not None
     )
-    write_slots(paths.slots, SlotsRecord(generation, used, len(table.slots)))
+    write_slots(paths.slots, SlotsRecord(generation, len(table.slots), used))
 
 
 def _write_maps(paths: GatewayPaths, generation: int, table: SlotTable) -> None:

@@ -24,7 +24,7 @@ class _Entry:
 
 
 STRATEGIES: Mapping[str, _Entry] = {
-    "joint": _Entry("controlplane.planning.joint.strategy", options=("iterations", "late_binding")),
+    "joint": _Entry("controlplane.planning.joint.strategy", "Joint", ("iterations", "late_binding")),
     "igniter": _Entry("controlplane.papers.igniter.igniter"),
     "inss": _Entry("controlplane.papers.inss.strategy", options=("iterations", "bda", "policy")),
     "ffd+": _Entry("controlplane.papers.igniter.first_fit", "plain"),

@@ -47,7 +47,7 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
         # Earlier versions held every server to its memory.
         told.setdefault("memory_limit_mb", told["memory_mb"])
         told["role"], told["endpoints"] = Role(told["role"]), tuple(told["endpoints"])
-        options = ServerOptions(tuple(told["triton_args"]), tuple(told["env"].items()))
+        options = ServerOptions(tuple(told["triton_args"]), told["env"])
         spec = _record(ServerSpec, {**told, "labels": _record(Labels, told), "options": options})
         return _record(Server, {**told, "id": id, "spec": spec, "state": state})
     except (ValueError, KeyError, TypeError) as error:

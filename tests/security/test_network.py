@@ -26,9 +26,8 @@ from tritonclient.grpc import service_pb2
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import AccessConfig, GatewayConfig, Route
 from controlplane.files.clients import Client
-from controlplane.files.gateway import GatewaySettings, ProtectionFields
+from controlplane.files.gateway import GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import Limit
 from controlplane.gateway import processes, store
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.running import RuntimeSocket, Unreachable
@@ -345,7 +344,7 @@ def test_without_tokens_a_certificate_is_needed_on_every_port_and_by_no_way_arou
 
 
 def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Network) -> None:
-    token = network.clients.create(Client("limited", ("slow",), limit=Limit(max_requests=1)))
+    token = network.clients.create(Client("limited", ("slow",), max_requests=1))
     metadata = [("authorization", f"Bearer {token}")]
     try:
         with network.channel() as channel:
@@ -365,7 +364,7 @@ def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Netw
 
 
 def test_the_rate_of_a_client_is_limited(network: Network) -> None:
-    token = network.clients.create(Client("hasty", ("first",), limit=Limit(max_rate_rps=3)))
+    token = network.clients.create(Client("hasty", ("first",), max_rate_rps=3))
     try:
         statuses = [network.http("GET", "/v2/models/first/ready", token)[0] for _ in range(30)]
     finally:
@@ -538,8 +537,9 @@ def test_tokens_come_and_go_and_certificates_are_renewed_without_a_lost_request(
 
 def test_a_certificate_that_haproxy_did_not_take_is_loaded_again(tmp_path: Path) -> None:
     signed = Authority(tmp_path).sign("gateway")
-    protection = ProtectionFields(certificate=str(signed.certificate), key=str(signed.key))
-    settings = GatewaySettings.model_construct(protection=protection)
+    protection = AccessConfig(certificate=str(signed.certificate), key=str(signed.key))
+    ports = {"http_port": 1, "grpc_port": 2, "metrics_port": 3}
+    settings = GatewaySettings(host="", **ports, slots=2, members=8, haproxy="", protection=protection)
     places = GatewayPaths.of(tmp_path)
     loaded: list[bytes] = []
 

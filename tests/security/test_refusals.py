@@ -9,7 +9,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import gateway_rig as rig
@@ -85,7 +85,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         registry = ClientRegistry(here / "gateway")
         tokens: dict[str | None, str] = {}
         for name, limit in CLIENTS.items():
-            token = registry.create(Client(name, ("echo", "slow"), limit=limit))
+            token = registry.create(Client(name, ("echo", "slow"), **asdict(limit)))
             assert token is not None
             tokens[name] = token
         yield Guarded(ports, running["one"], tokens)

@@ -106,6 +106,24 @@ def apply(
     options.refuse("is for --dry-run", {} if dry_run else {"--exit-code": exit_code or None})
     if not allow_violations:
         say_when_compiling(say)  # only verify compiles
+    gateway = {
+        "--host": host or None,
+        "--http-port": http_port,
+        "--grpc-port": grpc_port,
+        "--metrics-port": metrics_port,
+        "--compress-answers": compress_answers,
+        "--fleet-wide-calls": fleet_wide_calls,
+        "--late-binding": late_binding,
+        "--overtake-ms": overtake_ms,
+        "--trace-endpoint": trace_endpoint,
+        "--tls-cert": tls_cert,
+        "--tls-key": tls_key,
+        "--tls-client-ca": tls_client_ca,
+        "--require-tokens": require_tokens,
+        "--plain-text": plain_text,
+        "--audit": audit,
+        "--max-connections": max_connections,
+    }
     parsed, document = read_plan(plan)
     chosen = wiring.chosen_launcher(fleet, launcher)
     if chosen is options.LauncherName.KUBERNETES:
@@ -125,24 +143,7 @@ def apply(
         if kept is not None:
             options.refuse(
                 "is set where gateway and controllers of the cluster are installed",
-                {
-                    "--host": host,
-                    "--http-port": http_port,
-                    "--grpc-port": grpc_port,
-                    "--metrics-port": metrics_port,
-                    "--compress-answers": compress_answers,
-                    "--fleet-wide-calls": fleet_wide_calls,
-                    "--trace-endpoint": trace_endpoint,
-                    "--tls-cert": tls_cert,
-                    "--tls-key": tls_key,
-                    "--tls-client-ca": tls_client_ca,
-                    "--require-tokens": require_tokens,
-                    "--plain-text": plain_text,
-                    "--audit": audit,
-                    "--max-connections": max_connections,
-                    "--as-planned": as_planned or None,
-                    "--no-serve": no_serve or None,
-                },
+                {**gateway, "--as-planned": as_planned or None, "--no-serve": no_serve or None},
             )
             if dry_run:
                 committed.show_manifest(fleet, parsed, allow_violations=allow_violations, json=json)
@@ -162,27 +163,7 @@ def apply(
         following.Asked(spec, follow_load, dwell, all_cores),
         say,
     )
-    endpoints = wiring.chosen_endpoints(
-        fleet,
-        host=host,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
-        compress_answers=compress_answers,
-        fleet_wide_calls=fleet_wide_calls,
-        late_binding=late_binding,
-        overtake_ms=overtake_ms,
-        trace_endpoint=trace_endpoint,
-        protection={
-            "certificate": tls_cert,
-            "key": tls_key,
-            "client_ca": tls_client_ca,
-            "tokens": require_tokens,
-            "plain_text": plain_text,
-            "audit": audit,
-            "max_connections": max_connections,
-        },
-    )
+    endpoints = wiring.chosen_gateway(fleet, gateway)
     place = wiring.chosen_cluster(fleet, Cluster(context, namespace))
     built = wiring.fleet(fleet, launcher_name=chosen, cluster=place)
     settings = preflight.settings(

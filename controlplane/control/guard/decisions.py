@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard import attention, culprits, sequential, service, signals, starts
@@ -76,17 +77,21 @@ def begin(
     placed_servers: Mapping[str, tuple[PlacedServer, ...]],
     limits: Limits,
     generation: int = 0,
+    owned: Mapping[str, Share] = MappingProxyType({}),
 ) -> GuardState:
     """Return the first state: of each partition's servers the first is active, the second stands by.
 
     A new controller begins so too, from the servers and routes that it finds. Servers started from now on are
-    numbered from `generation`, so that no name is used twice.
+    numbered from `generation`, so that no name is used twice. `owned` are the shares of partitions whose
+    active server has another one, lent after a death.
     """
     watches = {}
     for partition in partitions:
         active, *others = placed_servers[partition.id]
+        share = owned.get(partition.id)
         # Only after a takeover is the next server smaller.
-        lent = any(other.percent < active.percent for other in others)
+        if share is None and any(other.percent < active.percent for other in others):
+            share = Share(others[0].gpu, others[0].percent)
         watches[partition.id] = Watch(
             partition,
             active,
@@ -94,7 +99,7 @@ def begin(
             tuple((p.rate_rps,) * len(signals.MEMORIES) for p in partition.promises),
             tuple(service.Service() for _ in partition.promises),
             standby=others[0] if others else None,
-            owned=Share(others[0].gpu, others[0].percent) if lent else None,
+            owned=share,
             generation=generation,
         )
     return GuardState(watches, limits=limits)

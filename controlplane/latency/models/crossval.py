@@ -11,8 +11,14 @@ from dataclasses import replace
 
 from controlplane.domain.profile import Profile
 from controlplane.latency.fitting.published import execution_points
-from controlplane.latency.fitting.roofline import Roofline
-from controlplane.latency.fitting.surface import FitCurve, Points, Trend, left_out_error, left_out_scores
+from controlplane.latency.fitting.surface import (
+    FitCurve,
+    Points,
+    Roofline,
+    Trend,
+    left_out_error,
+    left_out_scores,
+)
 from controlplane.latency.models import gpulet, inss, latency_aware
 
 OURS = "ours"

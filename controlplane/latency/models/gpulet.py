@@ -19,7 +19,6 @@ import numpy as np
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
-from controlplane.latency.fitting.pressure import Pressure
 from controlplane.latency.fitting.published import (
     Colocated,
     Published,
@@ -28,7 +27,7 @@ from controlplane.latency.fitting.published import (
     sum_of_others,
 )
 from controlplane.latency.fitting.surface import Points
-from controlplane.latency.fitting.tables import Tables
+from controlplane.latency.fitting.tables import Pressure, Tables
 from controlplane.latency.protocol import BoolArray, Estimate, FloatArray, Slots
 
 NAME = "gpulet"

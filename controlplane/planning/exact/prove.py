@@ -23,12 +23,13 @@ from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planning.capacity.client_batches import InRequests
-from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
+from controlplane.planning.capacity.gpu_types import GpuType
 from controlplane.planning.capacity.lower_bound import attainable, lower_bound
 from controlplane.planning.capacity.options import serving_options
 from controlplane.planning.capacity.sizing import SizedGpu, planned_gpus
 from controlplane.planning.exact.patterns import Patterns, Services, patterns_of, settle
 from controlplane.planning.exact.program import IntegerProgram
+from controlplane.planning.joint.context import Context
 from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.queues import Queues
@@ -56,9 +57,7 @@ def prove(plan: Plan, request: PlanRequest) -> Plan:
         return plan
     started = request.clock.monotonic()
     in_requests = InRequests.of(request)
-    question = in_requests.request
-    types = gpu_types(question.devices, question.rule, question.quantile)
-    proof = _Proof(question, types, started).of(plan)
+    proof = _proof(plan, Context.of(in_requests.request, started))
     if proof.gpus is not None:
         draft = in_requests.counted_back(Draft(proof.gpus))
         served = {w.name for gpu in draft.gpus for p in gpu.partitions for w in p.workloads}
@@ -76,47 +75,34 @@ def prove(plan: Plan, request: PlanRequest) -> Plan:
     return replace(plan, totals=totals)
 
 
-@dataclass(frozen=True, slots=True)
-class _Proof:
-    """Of a plan for `question`, which counts requests (see `client_batches`); begun at `started`."""
+def _proof(plan: Plan, context: Context) -> Answer:
+    """The bound, whether the plan is proven best, and a better plan's GPUs; `context` counts requests."""
+    workloads, types = context.request.workloads, context.gpu_types
+    refused = {i.workload for i in plan.infeasible}
+    options = serving_options([(w,) for w in workloads], types)
+    possible = [w for w, own in zip(workloads, options, strict=True) if own]
+    without_gpu = any(w.name in refused for w in possible)
+    if without_gpu:
+        # Perhaps all fit after all, placed otherwise.
+        answer = solve(possible, types, math.inf, context.stop)
+        if answer is not None and answer.gpus is not None and _holds(answer.gpus, context.request):
+            return answer
+    placed = [w for w in workloads if w.name not in refused]
+    cost, bound = context.cost(plan.gpus), lower_bound(placed, types)
+    if bound >= cost - _SAME_COST:
+        return Answer(None, bound, not without_gpu)
+    answer = solve(placed, types, cost, context.stop)
+    if answer is None:
+        return Answer(None, bound, False)
+    stands = answer.gpus is None or _holds(answer.gpus, context.request)
+    gpus = answer.gpus if stands else None
+    return Answer(gpus, max(bound, answer.bound), answer.proven and stands and not without_gpu)
 
-    question: PlanRequest
-    types: dict[str, GpuType]
-    started: float
 
-    def of(self, plan: Plan) -> Answer:
-        """The bound, whether the plan is proven best, and a better plan's GPUs."""
-        workloads = self.question.workloads
-        refused = {i.workload for i in plan.infeasible}
-        options = serving_options([(w,) for w in workloads], self.types)
-        possible = [w for w, own in zip(workloads, options, strict=True) if own]
-        without_gpu = any(w.name in refused for w in possible)
-        if without_gpu:
-            # Perhaps all fit after all, placed otherwise.
-            answer = solve(possible, self.types, math.inf, self.stop)
-            if answer is not None and answer.gpus is not None and self._holds(answer.gpus):
-                return answer
-        placed = [w for w in workloads if w.name not in refused]
-        cost = sum(self.types[g.type].price for g in plan.gpus)
-        bound = lower_bound(placed, self.types)
-        if bound >= cost - _SAME_COST:
-            return Answer(None, bound, not without_gpu)
-        answer = solve(placed, self.types, cost, self.stop)
-        if answer is None:
-            return Answer(None, bound, False)
-        stands = answer.gpus is None or self._holds(answer.gpus)
-        gpus = answer.gpus if stands else None
-        return Answer(gpus, max(bound, answer.bound), answer.proven and stands and not without_gpu)
-
-    def stop(self) -> bool:
-        """Whether the limit in seconds is reached."""
-        budget = self.question.budget_s
-        return budget is not None and self.question.clock.monotonic() - self.started >= budget
-
-    def _holds(self, gpus: tuple[PlannedGpu, ...]) -> bool:
-        """Whether all promises are kept, pools judged as a whole: by the slowest of their servers."""
-        terms = Terms(self.question.rule, self.question.deciding_quantile)
-        return all(one.meets_slo for one in judge(gpus, self.question.devices, terms))
+def _holds(gpus: Sequence[PlannedGpu], request: PlanRequest) -> bool:
+    """Whether all promises are kept, pools judged as a whole: by the slowest of their servers."""
+    terms = Terms(request.rule, request.deciding_quantile)
+    return all(one.meets_slo for one in judge(gpus, request.devices, terms))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The default strategy: sharing queues, sizes, places and shadows decided together.
 
 strategy     the entry: a request becomes a plan
-choice       the cheapest of all searches; `admission`: what to leave out where GPUs are limited
+choice       the cheapest of all searches, and what to leave out where GPUs are limited
 context      what all searches for one plan share
 bursts       Poisson rates that grow until the servers hold bursty arrivals
 small_cases  up to 12 workloads: combinations of pools weighed by plain sizes

@@ -94,7 +94,7 @@ def finalise(strategy: str, request: PlanRequest, draft: Draft, started_s: float
         lower_bound_gpus=draft.bound_gpus,
         planning_ms=(now_s - started_s) * 1000.0,
         stopped_by=draft.stopped_by,
-        phases_ms=phases_ms,
+        phases_ms=dict(phases_ms),
     )
     return replace(plan, verified=not violations, violations=violations, totals=totals)
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.latency.queueing.precedence import bound_order
-from controlplane.latency.queueing.turns import ClassTimes, bound_turns
+from controlplane.latency.queueing.turns import ClassTimes, bound_order, bound_turns
 from controlplane.planning.judge.layout import Layout
 
 JITTER_P99 = 2.326
@@ -63,7 +62,7 @@ class Queues:
     def bound_order(
         self, rate: Sequence[float], service_ms: Sequence[float], ranks: Sequence[int]
     ) -> ClassTimes:
-        """Bounds for requests that leave the gateway in order, by `latency.queueing.precedence`."""
+        """Bounds for requests that leave the gateway in order, by `latency.queueing.turns`."""
         key = b"order" + np.array([rate, service_ms, ranks]).tobytes()
         if key not in self.turns:
             self.turns[key] = bound_order(rate, service_ms, ranks)

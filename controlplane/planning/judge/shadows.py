@@ -124,7 +124,8 @@ class _Elsewhere:
             pool = device.pool
             if pool.count is not None and used >= pool.count:
                 return
-            empty = PlannedGpu(f"{gpu.type}-{used}", gpu.type, (), pool.price_per_hour, pool.device.memory_mb)
+            name, price = f"{gpu.type}-{used}", pool.price_per_hour
+            empty = PlannedGpu(name, gpu.type, (), price_per_hour=price, memory_mb=pool.device.memory_mb)
             self.made.append(empty)
             host = empty, self._extra(device, 100.0 - partition.percent)
         shadow = _shadow(partition, wish, host[0].id, host[1])

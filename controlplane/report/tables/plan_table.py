@@ -133,7 +133,7 @@ def _footer(plan: Plan) -> list[Text]:
                 text += f" (lower bound {totals.lower_bound_cost_per_hour:.2f})"
         if totals.planning_ms is not None:
             text += f", planned in {_time(totals.planning_ms)}"
-            parts = ", ".join(f"{name} {_time(ms)}" for name, ms in totals.phases_ms)
+            parts = ", ".join(f"{name} {_time(ms)}" for name, ms in totals.phases_ms.items())
             text += f" ({parts})" if parts else ""
         lines.append(Text(text))
     placed = [w for _, _, w in plan.placements()]

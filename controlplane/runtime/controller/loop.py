@@ -26,6 +26,7 @@ from controlplane.domain.log_once import LogOnce
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.guarding import read_guarding
 from controlplane.gateway import processes
 from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
@@ -240,7 +241,14 @@ class Controller:
         # From the clock, so that no server's name is used twice: starts take longer than a millisecond.
         generation = int(1000.0 * self._fleet.clock.wall())
         found = adoption(
-            guarded_partitions(plan), desired, settings, servers, named(present), self._limits, generation
+            guarded_partitions(plan),
+            desired,
+            settings,
+            servers,
+            named(present),
+            self._limits,
+            generation,
+            read_guarding(files.guarding),
         )
         self._adopted = None
         self._observer.close()

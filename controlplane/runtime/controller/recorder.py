@@ -1,4 +1,4 @@
-"""What other commands read: each partition's minutes, for `ctl validate`, and the file for `ctl status`.
+"""What other commands read: each partition's minutes, for `ctl validate`, and the guard's state.
 
 Requests and failures are those of all servers of a partition, so a redirect loses none. Executions are the
 active server's, since they are compared with its share. A minute is written every few seconds, in a thread,
@@ -226,4 +226,6 @@ def _guarding(watch: Watch, now_s: float, ahead_s: float) -> Guarding:
         failed_starts=starts.failures,
         breaker_open=starts.open,
         retry_at_s=round(starts.retry_at_s + ahead_s, 3) if waits else None,
+        owned_gpu=watch.owned.gpu if watch.owned is not None else None,
+        owned_percent=watch.owned.percent if watch.owned is not None else None,
     )

@@ -17,8 +17,9 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from controlplane.domain.errors import GatewayError, InputError, TrisectError
+from controlplane.domain.fleet import AccessConfig
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.gateway import ProtectionFields, read_settings
+from controlplane.files.gateway import read_settings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.security.certificate import is_loopback
 from controlplane.monitor.page_access import PageAccess
@@ -190,7 +191,7 @@ def page_access(files: FleetFiles, host: str) -> PageAccess | None:
     if is_loopback(host):
         return None
     places = GatewayPaths.of(files.gateway)
-    protection = read_settings(places.settings).protection if places.settings.exists() else ProtectionFields()
+    protection = read_settings(places.settings).protection if places.settings.exists() else AccessConfig()
     if protection.certificate is None and not protection.plain_text:
         raise InputError(
             f"{host} can be reached from other hosts, and the page would pass in plain text; `ctl apply` the "

@@ -32,8 +32,8 @@ from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, Inp
 from controlplane.domain.fleet import GatewayConfig, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Plan
 from controlplane.files.applied import Applied, Record
-from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
+from controlplane.files.mistakes import nearest
 from controlplane.files.pinned import PinRules
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered

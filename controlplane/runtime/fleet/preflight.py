@@ -19,8 +19,9 @@ from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server, ServerSpec
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
-from controlplane.files.documents import Document, Location
+from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.mistakes import Location
 from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
 from controlplane.report.tables.change_table import ending_line

@@ -15,9 +15,10 @@ from controlplane.domain.plan import Infeasible, Plan, ProfileUse, Rule, Violati
 from controlplane.domain.profile import Factor, Profile
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files import catalogue
-from controlplane.files.documents import Document, nearest
+from controlplane.files.documents import Document
 from controlplane.files.measurements.calibration import read_calibration
 from controlplane.files.measurements.profiles import profile_document
+from controlplane.files.mistakes import nearest
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated
 from controlplane.papers.inss.bda import Bda
@@ -113,7 +114,8 @@ def make_plan(
         plan,
         spec_sha256=document.sha256,
         profiles=profile_uses(used, every),
-        options=spec.options,
+        triton_args=spec.triton_args,
+        env=spec.env,
         gpus=tuple(replace(gpu, node_selector=selectors[gpu.type]) for gpu in plan.gpus),
     )
     return Planned(plan, strategy, request)

@@ -17,10 +17,10 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.profile import KernelTrace, Profile, RequestSet
 from controlplane.files import catalogue
-from controlplane.files.documents import nearest
 from controlplane.files.measurements.devices import write_device
 from controlplane.files.measurements.profiles import profile_path, read_profile, read_profiles, write_profile
-from controlplane.files.sample_shapes import read_sample_shapes, write_sample_shapes
+from controlplane.files.mistakes import nearest
+from controlplane.files.models import read_sample_shapes, write_sample_shapes
 from controlplane.latency.models import counters as coefficients
 from controlplane.latency.models import crossval, igniter, igniter_refit
 from controlplane.latency.models.measured_device import described, with_interference, without_counters

@@ -143,7 +143,11 @@ def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Prop
         return Proposal(asked.number, Kind.NONE, summary=summary, error=error)
     used = {(p.model, g.type) for g, _, p in found.plan.placements()}
     new = replace(
-        found.plan, spec_sha256=document.sha256, profiles=profile_uses(used, every), options=plan.options
+        found.plan,
+        spec_sha256=document.sha256,
+        profiles=profile_uses(used, every),
+        triton_args=plan.triton_args,
+        env=plan.env,
     )
     write_plan(files.following.proposal, new)
     return Proposal(

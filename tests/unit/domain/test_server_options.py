@@ -48,8 +48,8 @@ def test_what_trisect_sets_itself_is_refused_by_name(argument: str, problem: str
 @pytest.mark.parametrize("name", ["PATH", "TRISECT_NAME", "CUDA_MPS_PIPE_DIRECTORY", "1A", "A=B", ""])
 def test_variables_of_ours_and_wrong_names_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=f"env.{name}"):
-        ServerOptions(env=((name, "x"),))
-    assert ServerOptions(env=(("PATHS", "x"), ("HF_HOME", "")))
+        ServerOptions(env={name: "x"})
+    assert ServerOptions(env={"PATHS": "x", "HF_HOME": ""})
 
 
 def test_every_option_that_trisect_gives_is_its_own() -> None:

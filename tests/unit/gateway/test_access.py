@@ -5,27 +5,33 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import AccessConfig
 from controlplane.files.clients import Client, hashed, read_clients
-from controlplane.files.gateway import FormerFacade, GatewaySettings, ProtectionFields
+from controlplane.files.gateway import FormerFacade, GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import REMEMBERED_S, Limit
-from controlplane.gateway.facade.callers import Callers
-from controlplane.gateway.facade.refusals import Refusal
+from controlplane.gateway.facade.callers import ANY_REGION, Callers, NotOwned, Regions
+from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
 from controlplane.gateway.security import access
 from controlplane.gateway.security.certificate import check_exposure
 from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
 
 pytestmark = pytest.mark.unit
 
-ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), limit=Limit(max_rate_rps=5))
-TWO = Client("two", ("*",), certificate="two.example", limit=Limit(max_requests=3))
+PORTS = ("http_port", "grpc_port", "metrics_port")
+ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)
+TWO = Client("two", ("*",), certificate="two.example", max_requests=3)
+
+
+ANY_SETTINGS = {"host": "", **dict.fromkeys(PORTS, 1), "slots": 2, "members": 8, "haproxy": ""}
 
 
 def settings(*, tokens: bool, former: FormerFacade | None = None) -> GatewaySettings:
-    return GatewaySettings.model_construct(former=former, protection=ProtectionFields(tokens=tokens))
+    return GatewaySettings(**ANY_SETTINGS, former=former, protection=AccessConfig(tokens=tokens))
 
 
 def test_the_maps_of_haproxy_hold_credentials_grants_and_limits() -> None:
@@ -116,3 +122,51 @@ def test_a_refusal_ends_by_itself_or_by_hand(tmp_path: Path) -> None:
     assert registry.limits().keys() == {"near"}
     with pytest.raises(InputError, match="with limits: near"):
         registry.remove("text")
+
+
+@given(st.lists(st.floats(0, 0.5), min_size=1, max_size=60), st.integers(1, 5), st.integers(1, 5), st.data())
+def test_no_endpoint_exceeds_its_limits(gaps: list[float], rate: int, most: int, data: st.DataObject) -> None:
+    meter, limit = Meter(), Limit(max_rate_rps=rate, max_requests=most)
+    now, running, begun = 0.0, 0, []
+    for gap in gaps:
+        now += gap
+        if running and data.draw(st.booleans()):
+            meter.leave("a")
+            running -= 1
+        recent = sum(at > now - 1.0 for at in begun)
+        try:
+            meter.enter("a", limit, now)
+        except LimitReached:
+            assert recent >= rate or running >= most
+        else:
+            running += 1
+            begun.append(now)
+            assert running <= most
+            assert sum(at > now - 1.0 for at in begun) <= rate
+
+
+def test_an_endpoint_without_limits_is_only_counted() -> None:
+    meter = Meter()
+    for _ in range(1000):
+        meter.enter("a", Limit(), 0.0)
+    with pytest.raises(LimitReached):
+        meter.enter("a", Limit(max_requests=1000), 0.0)
+
+
+def test_a_clients_regions_begin_with_its_prefix_and_its_keys_with_its_name() -> None:
+    own = Regions("shop", "shop.f00.")
+    own.check("shop.f00.r", "/shop.r")
+    own.check("shop.f00.r")
+    for name, key in (
+        ("r", "/shop.r"),
+        ("shop.f00.", "/shop.r"),
+        ("web.f00.r", "/shop.r"),
+        ("shop.f00.r", "/web.r"),
+        ("shop.f00.r", "/shopping"),
+        ("shop.f00.r", ""),
+    ):
+        with pytest.raises(NotOwned):
+            own.check(name, key)
+    with pytest.raises(NotOwned, match="anew"):
+        Regions("old", None).check("r")
+    ANY_REGION.check("r", "/k")

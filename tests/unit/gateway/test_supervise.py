@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import errno
+import fcntl
 import io
 import os
 import socket
@@ -11,10 +13,14 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import EngineError
+from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import Restart, append_restart, read_restarts
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import processes, supervise
+from controlplane.gateway import controller_keeper, processes, supervise
+from controlplane.gateway.controller_keeper import ControllerKeeper
+from controlplane.gateway.facade import chores
 from controlplane.gateway.listeners import Held, Listeners
+from controlplane.gateway.processes import LABEL, ROLE_LABEL
 from controlplane.gateway.supervise import ManagedProcess, Supervisor, back_off_s, ended
 
 pytestmark = pytest.mark.unit
@@ -139,3 +145,119 @@ def test_a_log_is_trimmed_under_the_process_that_writes_it(tmp_path: Path) -> No
         process.write(b"later")
     assert log.read_bytes() == b"later"
     assert (tmp_path / "facade.log.1").stat().st_size > supervise._LOG_LIMIT_BYTES
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FleetFiles:
+    found = FleetFiles(tmp_path / "trisect", "f")
+    found.make()
+    found.controller_lock.touch()
+    return found
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    found: list[None] = []
+    monkeypatch.setattr(ControllerKeeper, "_start", lambda _: found.append(None))
+    return found
+
+
+def test_a_killed_controller_is_started_at_once_and_again_after_ever_longer(
+    files: FleetFiles, starts: list[None]
+) -> None:
+    keeper = ControllerKeeper(files)
+    files.controller_kept.touch()
+    seconds = [now for now in range(200) if keeper.look(float(now)) is not None]
+    assert seconds == [0, 20, 60, 140]
+    assert len(starts) == 4
+
+
+def test_one_that_ran_for_long_is_started_at_once(files: FleetFiles, starts: list[None]) -> None:
+    keeper = ControllerKeeper(files)
+    files.controller_kept.touch()
+    assert keeper.look(0.0) is not None
+    with files.controller_lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for now in range(2, 16):
+            assert keeper.look(float(now)) is None, "it runs"
+    assert keeper.look(16.0) is not None
+    assert len(starts) == 2
+
+
+def test_what_others_run_is_theirs_and_is_told_once(files: FleetFiles, starts: list[None]) -> None:
+    keeper = ControllerKeeper(files)
+    assert keeper.look(0.0) is None, "it ended by itself"
+    files.controller_pid.write_text("1\n")
+    keeper = ControllerKeeper(files)
+    told = [keeper.look(float(now)) for now in range(10)]
+    assert "not started again" in str(told[0])
+    assert told[1:] == [None] * 9
+    assert starts == []
+
+
+def test_a_controller_is_no_process_of_the_gateway_and_finds_the_fleet(
+    files: FleetFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`processes.find` knows the gateway's by these variables, and ends them."""
+    monkeypatch.setenv(LABEL, "/state")
+    monkeypatch.setenv(ROLE_LABEL, "supervisor")
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    found = controller_keeper.environment(files)
+    assert not {LABEL, ROLE_LABEL} & found.keys()
+    assert Path(found["XDG_STATE_HOME"]) / "trisect" / "f" == files.directory
+    assert found["PATH"] == os.environ["PATH"]
+
+
+def test_a_host_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = GatewayPaths.of(tmp_path)
+    places.supervisor_lock.touch()
+    refusals: list[Exception] = [BlockingIOError("no process"), RuntimeError("can't start new thread")]
+
+    async def run() -> None:
+        started = asyncio.Event()
+
+        async def refused(*_: object) -> None:
+            if refusals:
+                raise refusals.pop(0)
+            started.set()
+
+        monkeypatch.setattr(chores, "_LOOK_S", 0.0)
+        monkeypatch.setattr(processes, "STARTING_S", 0.0)
+        monkeypatch.setattr(asyncio, "to_thread", refused)
+        keeping = asyncio.create_task(chores.keep_supervisor(places, Held()))
+        try:
+            await asyncio.wait_for(started.wait(), 30)
+            assert not keeping.done()
+        finally:
+            keeping.cancel()
+
+    asyncio.run(run())
+
+
+def test_one_that_dies_soon_after_its_start_is_replaced_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = GatewayPaths.of(tmp_path)
+    places.supervisor_lock.touch()
+    monkeypatch.setattr(chores, "_LOOK_S", 0.01)
+    monkeypatch.setattr(processes, "STARTING_S", 3600.0)
+
+    async def run() -> None:
+        starts: asyncio.Queue[None] = asyncio.Queue()
+
+        async def started(*_: object) -> None:
+            starts.put_nowait(None)
+
+        monkeypatch.setattr(asyncio, "to_thread", started)
+        keeping = asyncio.create_task(chores.keep_supervisor(places, Held()))
+        try:
+            for _ in range(2):
+                await asyncio.wait_for(starts.get(), 30)
+                with places.supervisor_lock.open() as held:
+                    fcntl.flock(held, fcntl.LOCK_EX)
+                    await asyncio.sleep(0.1)
+                    assert starts.empty(), "nobody else is started while it lives, or has not begun to"
+        finally:
+            keeping.cancel()
+
+    asyncio.run(run())

@@ -11,10 +11,10 @@ from typing import Any
 import docker.errors
 import pytest
 import requests.exceptions
+import servers
 from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import EngineError, InputError, MissingTool, NotNow
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health, News, out_of_memory
 from launchers.docker import engine
 from launchers.docker.containers import ContainerOptions, Network, Pull
@@ -154,9 +154,7 @@ def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_end_after_the_kernels_kill_says_that_memory_was_short(door: str) -> None:
-    labels_ = Labels("f", "h", "p", Role.ACTIVE, "r")
-    spec = ServerSpec(labels_, "/m", ("m",), "cpu-0", 50.0, memory_limit_mb=34.0)
-    short, other = (Server(i, spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3) for i in ("a", "b"))
+    short, other = (servers.server(servers.spec(memory_limit_mb=34.0), i) for i in ("a", "b"))
     events = ContainerWatcher(f"unix://{door}", "f")
     try:
         for told in (("a", "oom", {}), ("a", "die", {"exitCode": "137"}), ("b", "die", {"exitCode": "137"})):

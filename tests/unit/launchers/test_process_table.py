@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launchers.host import process_table
+from launchers.process import prune
 from launchers.triton import labels
 
 pytestmark = pytest.mark.unit
@@ -87,3 +88,10 @@ def test_a_blocked_sigterm_stays_pending_and_is_seen() -> None:
         finally:
             process.kill()
     assert not process_table.has_pending_term(process.pid), "it is gone"
+
+
+def test_a_log_that_another_start_removed_meanwhile_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "gone.log").symlink_to(tmp_path / "removed")
+    (tmp_path / "kept.log").touch()
+    prune(tmp_path)
+    assert (tmp_path / "kept.log").exists()

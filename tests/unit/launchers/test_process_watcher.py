@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import servers
 from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import NotNow
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Health, News, out_of_memory
 from launchers.host import process_table
 from launchers.host.process_table import Member, ServerProcess
@@ -25,7 +26,7 @@ from launchers.host.process_watcher import ProcessWatcher
 
 pytestmark = pytest.mark.unit
 
-SPEC = ServerSpec(Labels(f"ends{os.getpid()}", "h", "p", Role.ACTIVE, "r"), "/m", ("m",), "cpu-0", 50)
+SPEC = servers.spec(fleet=f"ends{os.getpid()}")
 NAME = SPEC.name
 TRITON = """
 import os, signal, subprocess, sys, time
@@ -50,7 +51,7 @@ class Triton:
 
     @property
     def server(self) -> Server:
-        return Server(str(self.process.pid), SPEC, ServerState.RUNNING, "127.0.0.1", 1, 2, 3)
+        return servers.server(SPEC, str(self.process.pid))
 
     @property
     def processes(self) -> tuple[ServerProcess, ...]:
@@ -180,7 +181,7 @@ def held_processes() -> int:
 
 
 def test_a_pid_that_is_another_process_by_now_or_never_was() -> None:
-    others = Server(str(os.getpid()), SPEC, ServerState.RUNNING, "127.0.0.1", 1, 2, 3)
+    others = servers.server(SPEC, str(os.getpid()))
     elsewhere = replace(SPEC, labels=replace(SPEC.labels, partition="q"))
     never = replace(others, id="", spec=elsewhere)
     with watching() as watcher:

@@ -5,15 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import servers
 
 from controlplane.domain.errors import MissingTool
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import ServerSpec
 from controlplane.domain.server_options import ServerOptions
 from launchers.triton import program
 
 pytestmark = pytest.mark.unit
 
-SPEC = ServerSpec(Labels("f", "h", "p", Role.ACTIVE, "r"), "/models", ("m",), "cpu-0", 30.0)
+SPEC = servers.spec()
 
 
 def install(folder: Path) -> Path:
@@ -52,7 +53,7 @@ def test_a_missing_triton_is_told_with_where_and_how(tmp_path: Path, monkeypatch
 
 
 def line_of(spec: ServerSpec, *, gpu: bool = False) -> list[str]:
-    server = Server("", spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3, reload_key="k")
+    server = servers.server(spec, reload_key="k")
     return program.command_line(server, program.TritonHome(Path("/opt/tritonserver")), gpu=gpu)
 
 
@@ -60,7 +61,7 @@ def test_the_command_line() -> None:
     assert line_of(SPEC) == [
         "/opt/tritonserver/bin/tritonserver",
         "--id=f.p.active.r",
-        "--model-repository=/models",
+        "--model-repository=/m",
         "--backend-directory=/opt/tritonserver/backends",
         "--http-address=127.0.0.1",
         "--http-port=1",

@@ -30,8 +30,9 @@ def record(of: SlotTable) -> SlotsRecord:
     used = [s for s in of.slots if s.endpoint is not None and s.route is not None]
     return SlotsRecord(
         1,
+        None,
         tuple(
-            SlotRecord(s.index, s.phase is Phase.DRAINING, s.endpoint or "", s.route or ALONE, s.traits)
+            SlotRecord.of(s.index, s.phase is Phase.DRAINING, s.endpoint or "", s.route or ALONE, s.traits)
             for s in used
         ),
     )

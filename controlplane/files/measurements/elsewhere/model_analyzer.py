@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
-from controlplane.files.documents import nearest
 from controlplane.files.measurements.elsewhere.run import Row, Run, rows, spread_of
+from controlplane.files.mistakes import nearest
 
 _EXECUTION = (
     "Server Compute Input time (ms)",

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.domain import units
 from controlplane.domain.errors import InputError
+from controlplane.domain.units import Checked, Count, Positive
 from controlplane.files.documents import read_text
 
 _P99_OF_NORMAL = 2.326
@@ -17,7 +17,7 @@ _P99_OF_NORMAL = 2.326
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Checked):
     """One batch, one request at a time.
 
     `execution_ms` is the batch's time in the server where `split`, else the whole latency of its request.
@@ -25,16 +25,12 @@ class Run:
     a latency; None where the format does not say.
     """
 
-    batch: int
-    execution_ms: float
+    batch: Count
+    execution_ms: Positive
     split: bool = True
     frontend_ms: float | None = None
     spread_ms: float | None = None
     max_batch: int | None = None
-
-    def __post_init__(self) -> None:
-        units.at_least_one(self.batch, "batch")
-        units.positive(self.execution_ms, "execution time")
 
 
 def spread_of(p50_ms: float, p99_ms: float) -> float:

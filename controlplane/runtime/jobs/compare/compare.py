@@ -28,8 +28,7 @@ from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.runtime.jobs.plan import Choices, devices_of, make_plan
 from controlplane.runtime.jobs.simulate import conditions_of
 from controlplane.simulate.arrivals import Demand, Gaps
-from controlplane.simulate.engine import Settings, simulate
-from controlplane.simulate.truth import Scaled
+from controlplane.simulate.engine import Scaled, Settings, simulate
 
 _QUANTILE = 0.95
 

@@ -5,8 +5,8 @@ import pytest
 
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
-from controlplane.latency.fitting.pressure import Pressure
 from controlplane.latency.fitting.surface import Points
+from controlplane.latency.fitting.tables import Pressure
 from controlplane.latency.models import gpulet, inss, latency_aware
 from controlplane.latency.models.latency_aware import Eq5, filling_ms
 from controlplane.latency.protocol import FloatArray, Slots

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kubernetes import FakeCluster, Key, Serving, served
+from fake_kubernetes import FakeCluster, Key, Serving
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import OUT_OF_MEMORY, Health, News, out_of_memory
@@ -19,13 +18,6 @@ from launchers.kubernetes.pods import PodWatcher
 from launchers.triton import labels
 
 pytestmark = pytest.mark.unit
-
-
-@pytest.fixture
-def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, Serving]]:
-    with served() as (cluster, made):
-        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config")))
-        yield cluster, made
 
 
 def add(cluster: FakeCluster, partition: str) -> Server:

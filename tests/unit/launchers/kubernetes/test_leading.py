@@ -6,10 +6,9 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
-from fake_kubernetes import FakeCluster, Key, Serving, served
+from fake_kubernetes import FakeCluster, Key, Serving
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,18 +25,10 @@ LEASE: Key = ("leases", "trisect", names.object_name("f", "controller"))
 FLEET: Key = ("fleets", "trisect", "f")
 
 
-@pytest.fixture
-def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, Serving]]:
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election, "RENEW_S", 0.02)
     monkeypatch.setattr(election, "LOOK_S", 0.02)
-    with served() as (cluster, made):
-        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config")))
-        yield cluster, made
-
-
-@pytest.fixture
-def cluster(serving: tuple[FakeCluster, Serving]) -> FakeCluster:
-    return serving[0]
 
 
 @dataclass

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from fake_kubernetes import FakeCluster, served
+from fake_kubernetes import FakeCluster
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.wanted import FleetReport
@@ -29,15 +26,8 @@ def manifest(percent: int) -> dict[str, object]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    with served() as (made, _):
-        monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path / "config")))
-        made.faults.token = "good"
-        yield made
-
-
-@pytest.fixture
 def orders(cluster: FakeCluster) -> FleetOrders:
+    cluster.faults.token = "good"
     return FleetOrders(ClusterPlace(), "f")
 
 

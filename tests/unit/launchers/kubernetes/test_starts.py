@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kubernetes import FakeCluster, served
+from fake_kubernetes import FakeCluster
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
@@ -24,12 +24,9 @@ pytestmark = pytest.mark.unit
 TRITON = {"name": "triton", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    with served() as (made, _):
-        monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path / "config")))
-        made.add_node("n")
-        yield made
+@pytest.fixture(autouse=True)
+def _node(cluster: FakeCluster) -> None:
+    cluster.add_node("n")
 
 
 @pytest.fixture(autouse=True)

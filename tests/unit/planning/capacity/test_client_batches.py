@@ -25,7 +25,7 @@ SENT = (1, 2, 4, 8)
 
 def plan_of(client_batch: int, batch: int = 8, arrivals: Arrivals = Arrivals.POISSON) -> Plan:
     """One ResNet-50 with 300/s alone on half a V100."""
-    placement = Placement("w", "w", "resnet50", 300.0, 60.0, arrivals, client_batch=client_batch)
+    placement = Placement("w", "w", "resnet50", 300.0, 60.0, arrivals=arrivals, client_batch=client_batch)
     partition = Partition("w", 50.0, (ServedModel("resnet50", batch),), (placement,))
     gpu = PlannedGpu("v100-0", "v100", (partition,))
     return Plan("by-hand", Rule.P99, "ours", (gpu,), quantile=0.95)

@@ -20,7 +20,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import AccessConfig
 from controlplane.files.clients import Client, hashed, write_clients
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.gateway import GatewaySettings, ProtectionFields, write_settings
+from controlplane.files.gateway import GatewaySettings, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.security import certificate
 from controlplane.runtime.dashboard.server import Listening, page_access, serve
@@ -46,7 +46,7 @@ def gateway(files: FleetFiles, protection: AccessConfig) -> GatewayPaths:
     places = GatewayPaths.of(files.gateway)
     places.make()
     ports = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 1)
-    fields = ProtectionFields(
+    fields = AccessConfig(
         certificate=protection.certificate, key=protection.key, tokens=True, plain_text=protection.plain_text
     )
     settings = GatewaySettings(

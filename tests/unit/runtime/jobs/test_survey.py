@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.survey import Finding, Readiness
-from controlplane.files.completed import write_completed
+from controlplane.files.models import write_completed
 from controlplane.files.specs import read_spec
 from controlplane.runtime.jobs import survey as surveys
 from controlplane.runtime.jobs.completing import Completer

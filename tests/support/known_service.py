@@ -1,47 +1,14 @@
-"""Latency models for a simulation that differ from the plan's own."""
+"""A latency model of given service times, for simulations whose results are known."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.units import positive
-from controlplane.latency.protocol import Estimate, FloatArray, LatencyModel, Slots
-
-
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """Another model with times multiplied by `factor`: 1.1 for a GPU that is 10 % slower than planned."""
-
-    base: LatencyModel
-    factor: float
-
-    def __post_init__(self) -> None:
-        positive(self.factor, "factor")
-
-    @property
-    def name(self) -> str:
-        """The base's name and the factor."""
-        return f"{self.base.name} x {self.factor:g}"
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The base's."""
-        return self.base.models
-
-    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
-        """Return the base's estimate with its times scaled; power and memory as they were."""
-        base = self.base.estimate(slots, quantile)
-        return replace(
-            base,
-            execution_ms=base.execution_ms * self.factor,
-            execution_upper_ms=base.execution_upper_ms * self.factor,
-            cycle_ms=base.cycle_ms * self.factor,
-            cycle_upper_ms=base.cycle_upper_ms * self.factor,
-        )
+from controlplane.latency.protocol import Estimate, FloatArray, Slots
 
 
 @dataclass(frozen=True, slots=True)
