@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2
 
 from benchmarks.harness import Figures
 from controlplane.domain.plan import Partition, Placement, ServedModel
-from controlplane.files.tree import write_tree
+from controlplane.files.rendered import write_tree
 from controlplane.profiler.load import ClosedLoop
 from controlplane.render.repository import render_partition
 

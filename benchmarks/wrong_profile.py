@@ -40,7 +40,7 @@ from controlplane.domain.observation import BatchStatistics
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Factor
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.measurements.calibration import read_calibration
+from controlplane.files.measurements.profiles import read_calibration
 from controlplane.latency.calibration import Calibrated
 from controlplane.latency.protocol import LatencyModel, Slots
 from controlplane.planning import registry

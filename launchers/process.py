@@ -7,7 +7,6 @@ label belongs to it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 import shlex
@@ -20,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from controlplane.domain.errors import EngineError, InputError, NotNow
+from controlplane.domain.errors import DISK_FULL, EngineError, InputError, NotNow
 from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
@@ -30,12 +29,11 @@ from launchers.gpu import gpus, mps
 from launchers.host import process_table, shared_memory
 from launchers.host.process_table import Member, ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
-from launchers.lifecycle import HostLifecycle, HostPlace, Progress
+from launchers.lifecycle import HostLifecycle, HostPlace, StartState
 from launchers.triton import labels, program, readiness
 from launchers.triton.readiness import await_read
 
 _KEPT_LOGS = 100
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TERM = "another program sent it SIGTERM"
 
 # The outer shell ends at once: this program need not wait for the server, and the server outlives it. The
@@ -167,23 +165,23 @@ class ProcessLauncher(HostLifecycle[None]):
             line = [*prefix, *apart, *process_table.BLOCK_TERM, *command]
             pid = _detach(line, _environment(server, home, place), log, place.core)
         except (OSError, subprocess.SubprocessError) as error:
-            kind = NotNow if isinstance(error, OSError) and error.errno in _FULL else EngineError
+            kind = NotNow if isinstance(error, OSError) and error.errno in DISK_FULL else EngineError
             raise kind(f"{spec.name} could not be started: {error}") from error
         return replace(server, id=str(pid))
 
-    def _progress(self, connection: None, server: Server) -> Progress:
+    def _start_state(self, connection: None, server: Server) -> StartState:
         """Return how far it is: it is ready once it answers, and its process, no other, has its ports."""
         pid = int(server.id)
         try:
             member = process_table.find(pid)
         except process_table.Denied:
-            return Progress()  # it makes its namespace, for which it has other rights
+            return StartState()  # it makes its namespace, for which it has other rights
         if member is None:
-            return Progress(ended="")
+            return StartState(ended="")
         ready = member.leader and readiness.is_ready(server)
         if ready and process_table.listens(pid, process_table.ports_of(server)):
-            return Progress(self._find(None, server.spec) or server)
-        return Progress()
+            return StartState(self._find(None, server.spec) or server)
+        return StartState()
 
     def _log(self, connection: None, server: Server) -> str:
         try:

@@ -21,7 +21,7 @@ import typer
 from controlplane.cli.exits import ENGINE, EXIT_PIPE, INPUT, INTERRUPTED, TERMINATED, Kind, kind_of
 from controlplane.cli.stderr import Verbosity, chosen
 from controlplane.cli.verbs import VERBS
-from controlplane.domain.errors import InputError, TrisectError
+from controlplane.domain.errors import DISK_FULL, InputError, TrisectError
 from controlplane.report.printable import printable
 
 
@@ -45,7 +45,7 @@ class ClosedPipe(Exception):
     """The reader of stdout has closed it."""
 
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FULL = DISK_FULL | {errno.EFBIG}
 _SAME_INTERRUPTION_S = 2.0
 """Signals within this time belong to one interruption: `make` and `timeout` each pass on what their group
 already has."""

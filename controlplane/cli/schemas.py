@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from controlplane.domain.observation import RateSeen
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
-from controlplane.domain.survey import Readiness
+from controlplane.domain.tensors import Readiness
 from controlplane.files.documents import SCHEMA_VERSION, adapter
 from controlplane.files.limits import Limit
 from controlplane.planning.replan.differences import TermChange

@@ -284,6 +284,11 @@ class Route:
     members: tuple[Backend, ...]
     backup: Backend | None = None
 
+    @property
+    def servers(self) -> tuple[Backend, ...]:
+        """The members and the backup."""
+        return self.members if self.backup is None else (*self.members, self.backup)
+
 
 Routes = Mapping[str, Route]
 """Endpoint -> route."""

@@ -22,8 +22,13 @@ from controlplane.files.writing import write_json, write_text
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import Plan
-    from controlplane.files.applied import Record
     from controlplane.files.following import FollowingFiles
+    from controlplane.files.pinned import Record
+from collections.abc import Sequence
+
+from controlplane.domain.observation import Guarding
+from controlplane.files.documents import read_state
+from controlplane.files.writing import to_json, write_derived
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +200,14 @@ class FleetFiles:
 
     def record(self) -> Record:
         """Return what was pinned with the present and with the previous plan."""
-        from controlplane.files.applied import read_record
+        from controlplane.files.pinned import read_record
 
         with _way_out():
             return read_record(self._pinned)
 
     def write_record(self, record: Record) -> None:
         """Replace the record of pinned models; before the plan of it, so that none is without."""
-        from controlplane.files.applied import write_record
+        from controlplane.files.pinned import write_record
 
         write_record(self._pinned, record)
 
@@ -237,3 +242,21 @@ def fleets(root: Path) -> list[str]:
     if not root.is_dir():
         return []
     return sorted(p.name for p in root.iterdir() if FleetFiles(root, p.name).exists())
+
+
+@dataclass(frozen=True, slots=True)
+class _Partitions:
+    partitions: tuple[Guarding, ...]
+
+
+def write_guarding(path: Path, partitions: Sequence[Guarding]) -> None:
+    """Replace the file. Raises EngineError where the disk refuses."""
+    write_derived(path, to_json(versioned(_Partitions(tuple(partitions)))))
+
+
+def read_guarding(path: Path) -> tuple[Guarding, ...]:
+    """Read the file; nothing where there is none or a power cut damaged it: the next change renews it."""
+    try:
+        return (read_state(path, _Partitions) or _Partitions(())).partitions
+    except InputError:
+        return ()

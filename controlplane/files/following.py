@@ -15,7 +15,7 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import RateSeen
 from controlplane.domain.spec import Spec
 from controlplane.files.documents import Document, read_state
-from controlplane.files.measurements.calibration import NAME as CALIBRATION
+from controlplane.files.measurements.profiles import NAME as CALIBRATION
 from controlplane.files.specs import read_spec
 from controlplane.files.writing import fields_of, to_compact_json, write_derived, write_json, write_text
 

@@ -103,3 +103,16 @@ def plan_hash(plan: Plan) -> str:
     document = plan_document(plan)
     runs = [document[key] for key in ("gpus", "triton_args", "env")] if plan.options else document["gpus"]
     return hashlib.sha256(to_json(runs).encode()).hexdigest()[:12]
+
+
+API_VERSION = "trisect.dev/v1alpha1"
+
+
+def fleet_manifest(fleet: str, plan: Plan, *, allow_violations: bool) -> dict[str, Any]:
+    """Return the object that `ctl apply` writes and that a repository of manifests may hold."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Fleet",
+        "metadata": {"name": fleet},
+        "spec": {"plan": plan_document(plan), "allowViolations": allow_violations},
+    }

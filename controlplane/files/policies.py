@@ -1,23 +1,28 @@
-"""Files of trained policies: the weights as arrays, with their origin; and the built-in policy."""
+"""Files of `ctl train`: a policy's weights as arrays, with their origin, and its learning curve."""
 
 from __future__ import annotations
 
+import csv
 import functools
 import io
 import json
 import zipfile
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from controlplane.domain.errors import InputError
 from controlplane.files.documents import SCHEMA_VERSION
 from controlplane.files.reading import read_bytes
-from controlplane.files.writing import write_bytes
+from controlplane.files.writing import write_bytes, write_text
 from controlplane.papers.inss.policy import Weights
+
+if TYPE_CHECKING:
+    from controlplane.papers.inss.training.curve import Check
 
 SUFFIX = ".npz"
 BUILT_IN = "inss_policy.npz"
@@ -57,3 +62,14 @@ def _read(raw: bytes, file: str) -> tuple[Weights, Mapping[str, object]]:
         raise InputError(error.problem, file=file, field=error.field) from None
     except (OSError, EOFError, ValueError, KeyError, AttributeError, zipfile.BadZipFile) as error:
         raise InputError("is not a policy of `ctl train`", file=file) from error
+
+
+def write_curve(path: Path, curve: Sequence[Check]) -> None:
+    """Replace the file in one step. Raises EngineError where the disk refuses."""
+    from controlplane.papers.inss.training.curve import Check
+
+    text = io.StringIO()
+    table = csv.DictWriter(text, [f.name for f in fields(Check)], lineterminator="\n")
+    table.writeheader()
+    table.writerows({name: f"{value:.6g}" for name, value in asdict(check).items()} for check in curve)
+    write_text(path, text.getvalue())

@@ -13,7 +13,7 @@ from controlplane.domain.order import Order
 from controlplane.files.gateway import GatewaySettings, Traits, read_order, write_order
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.queries import Silent, Unreachable, ask
-from controlplane.files.remembered import Remembered
+from controlplane.files.reading import Remembered
 from controlplane.files.waiting import locked
 from controlplane.gateway import processes, slots, startup, store
 from controlplane.gateway.running import RunningHaproxy

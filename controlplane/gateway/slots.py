@@ -155,7 +155,7 @@ def unknown(table: SlotTable, routes: Routes) -> frozenset[str]:
     found = set()
     for endpoint in fresh(table, routes):
         before = present.get(endpoint)
-        known: tuple[Backend | None, ...] = () if before is None else (*before.members, before.backup)
+        known = () if before is None else before.servers
         traits = table.traits(endpoint)
         complete = traits is not None and traits.executes is not None
         if not complete or not set(routes[endpoint].members).issubset(known):
@@ -230,7 +230,7 @@ def _drain(slot: Slot, successor: Route | None) -> list[str]:
     If the server dies, HAProxy sends them again, but never to a server in maintenance. Otherwise it would
     spend all retries on the connection that just ended.
     """
-    kept = () if successor is None else (*successor.members, successor.backup)
+    kept = () if successor is None else successor.servers
     lines = slot.servers()
     goes_on = any(server in kept for server in lines.values())
     commands = []

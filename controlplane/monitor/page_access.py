@@ -11,7 +11,7 @@ from aiohttp import web
 
 from controlplane.domain.fleet import AccessConfig
 from controlplane.files.clients import operates_with, read_clients
-from controlplane.files.remembered import Remembered
+from controlplane.files.reading import Remembered
 
 _SCHEMES = 'Bearer, Basic realm="the token is the password", charset="UTF-8"'
 """A browser asks its user for a name and a password; scrapers send the token itself."""

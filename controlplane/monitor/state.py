@@ -13,7 +13,7 @@ from typing import Any
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Backend
 from controlplane.files.gateway import SlotsRecord, read_slots
-from controlplane.files.remembered import Remembered
+from controlplane.files.reading import Remembered
 from controlplane.monitor.records import Losses, Unlogged, parse
 from controlplane.monitor.totals import Promises, Totals
 from controlplane.monitor.windows import Windows
@@ -52,7 +52,7 @@ class Addresses:
         self._taken = table
         present: dict[str, Backend] = {}
         for slot in table.slots:
-            for backend in (*slot.route.members, *((slot.route.backup,) if slot.route.backup else ())):
+            for backend in slot.route.servers:
                 present[backend.server] = backend
                 for port in (backend.http_port, backend.grpc_port):
                     self._servers[backend.host, port] = backend.server

@@ -17,7 +17,7 @@ FIXED = "on a GPU the share is fixed when the CUDA context is made: start a serv
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class HostGpu:
     """One GPU. `mig`: it is split into instances, to which MPS percentages do not apply."""
 
     index: int
@@ -32,7 +32,7 @@ def is_gpu(device: str) -> bool:
     return device.startswith(_PREFIX)
 
 
-def inventory() -> tuple[Gpu, ...]:
+def inventory() -> tuple[HostGpu, ...]:
     """Return every GPU, by index; none without a driver."""
     with _nvml() as nvml:
         if nvml is None:
@@ -41,7 +41,7 @@ def inventory() -> tuple[Gpu, ...]:
         return tuple(_gpu(nvml, index, handle) for index, handle in enumerate(handles))
 
 
-def whole(uuid: str) -> Gpu:
+def whole(uuid: str) -> HostGpu:
     """Return the GPU of that UUID. Raises InputError where it is missing or split into MIG instances."""
     found = inventory()
     for gpu in found:
@@ -176,9 +176,9 @@ def _nvml() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
-def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
+def _gpu(nvml: Any, index: int, handle: Any) -> HostGpu:
     mode = _or_none(nvml, nvml.nvmlDeviceGetMigMode, handle)
-    return Gpu(
+    return HostGpu(
         index,
         _text(nvml.nvmlDeviceGetUUID(handle)),
         _text(nvml.nvmlDeviceGetName(handle)),

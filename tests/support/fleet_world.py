@@ -19,7 +19,6 @@ from controlplane.control.guard.state import Limits
 from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.domain.fleet import Server
 from controlplane.domain.plan import Plan
-from controlplane.files import applied as applied_files
 from controlplane.files import fleets as fleet_files
 from controlplane.files import pinned as pinned_files
 from controlplane.files import plans as plan_files
@@ -218,7 +217,7 @@ def world() -> Iterator[World]:
             (fleet_files, "write_json"),
             (rendered_files, "write_tree"),
             (pinned_files, "_copy"),
-            (applied_files, "write_text"),
+            (pinned_files, "write_text"),
         ):
             write = getattr(module, name)
 

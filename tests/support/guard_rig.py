@@ -28,7 +28,7 @@ from host_ports import free_ports
 
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import Guarding
-from controlplane.files.guarding import read_guarding
+from controlplane.files.fleets import read_guarding
 from controlplane.runtime.fleet.history import Event, History
 from launchers.docker.launcher import DockerLauncher
 from launchers.process import ProcessLauncher

@@ -27,7 +27,7 @@ from controlplane.domain.plan import (
     Rule,
     ServedModel,
 )
-from controlplane.files.tree import write_tree
+from controlplane.files.rendered import write_tree
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.render.repository import render_partition
 

@@ -19,7 +19,7 @@ from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
 from controlplane.report.tables.change_table import terms_line
-from controlplane.runtime.fleet import controller_process, following, preflight
+from controlplane.runtime.fleet import controller_process, following, preflight, spare_core
 from controlplane.runtime.fleet.execute import commands, describe
 from controlplane.runtime.jobs.compiling import say_when_compiling
 from controlplane.runtime.jobs.completing import complete_or_refuse
@@ -135,7 +135,7 @@ def apply(
     else:
         options.refuse("is for --launcher kubernetes", {"--context": context, "--namespace": namespace})
         cores = len(os.sched_getaffinity(0))
-        preflight.check_spare_core(parsed, document, cores, say, accepted=all_cores)
+        spare_core.check_spare_core(parsed, document, cores, say, accepted=all_cores)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
     if chosen is options.LauncherName.KUBERNETES:
         place = wiring.chosen_cluster(fleet, Cluster(context, namespace))

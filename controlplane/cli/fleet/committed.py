@@ -12,7 +12,7 @@ from controlplane.domain.fleet import Cluster
 from controlplane.domain.plan import Plan
 from controlplane.domain.wanted import FleetReport
 from controlplane.files.fleets import FleetSettings
-from controlplane.files.manifests import fleet_manifest
+from controlplane.files.plans import fleet_manifest
 from controlplane.planning.replan.differences import TermChange
 from controlplane.runtime.fleet.execute import describe
 from controlplane.runtime.fleet.fleet import Outcome

@@ -13,7 +13,7 @@ from controlplane.cli.object_stores import copied_repository
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import say
 from controlplane.domain.errors import InfeasibleError, InputError
-from controlplane.domain.survey import Readiness
+from controlplane.domain.tensors import Readiness
 from controlplane.files.writing import write_text
 from controlplane.render.source import no_models
 from controlplane.report.tables.plan_table import counted, show

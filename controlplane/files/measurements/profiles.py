@@ -1,15 +1,20 @@
-"""Reading and writing of profile files, DIR/<device>/<model>.json.
+"""Files of measurements: DIR/<device>/<model>.json, DIR/<device>.json and DIR/calibration.json.
 
-An unfinished measurement is in <model>.partial.json, in the same format.
+A profile's unfinished measurement is in <model>.partial.json, in the same format. A device's own file is for
+GPUs that are in no catalogue. The calibration has factors between predicted and observed times.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from controlplane.domain.device import Device, ShareGrid, ShareKind
 from controlplane.domain.errors import InputError
-from controlplane.domain.profile import Profile
+from controlplane.domain.profile import Factor, Profile
+from controlplane.domain.units import Name, Percent, Positive
 from controlplane.files.documents import read, versioned
 from controlplane.files.writing import write_json
 
@@ -54,12 +59,12 @@ def read_profiles(directory: Path, device: str) -> dict[str, Profile]:
         if path.name.endswith(_PARTIAL):
             continue
         profile = read_profile(path)
-        for field, said, expected in (
+        for key, said, expected in (
             ("device", profile.device, device),
             ("model", profile.model, path.name.removesuffix(".json")),
         ):
             if said != expected:
-                read(path).fail(f"is {said!r}, and the file stands where {expected!r} belongs", (field,))
+                read(path).fail(f"is {said!r}, and the file stands where {expected!r} belongs", (key,))
         found[profile.model] = profile
     return found
 
@@ -87,3 +92,71 @@ def write_profile(directory: Path, profile: Profile, *, finished: bool = True) -
 def profile_document(profile: Profile) -> dict[str, Any]:
     """Return a profile as the JSON of its file."""
     return versioned(profile)
+
+
+NAME = "calibration.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Calibration:
+    factors: tuple[Factor, ...]
+
+
+def read_calibration(directory: Path) -> tuple[Factor, ...]:
+    """Return the factors of the profiles in `directory`; none where there is no file.
+
+    Raises InputError naming file and line for a broken file.
+    """
+    path = directory / NAME
+    return read(path).parse(_Calibration).factors if path.exists() else ()
+
+
+def write_calibration(directory: Path, factors: Iterable[Factor]) -> Path:
+    """Replace the file in one step; return its path."""
+    path = directory / NAME
+    write_json(path, versioned(_Calibration(tuple(factors))))
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    name: Name
+    share_kind: ShareKind
+    minimum_percent: Percent
+    step_percent: Percent
+    memory_mb: Positive | None = None
+    hardware: Mapping[str, float] = field(default_factory=dict)
+
+
+def device_path(directory: Path, name: str) -> Path:
+    """Return the file of a device type."""
+    return directory / f"{name}.json"
+
+
+def read_device(directory: Path, name: str) -> Device | None:
+    """Read a device type; None if it has no file. Raises InputError with file, line and field."""
+    path = device_path(directory, name)
+    if not path.is_file():
+        return None
+    document = read(path)
+    parsed = document.parse(_Device)
+    if parsed.name != name:
+        document.fail(f"is {parsed.name!r}, and the file stands where {name!r} belongs", ("name",))
+    grid = ShareGrid(parsed.minimum_percent, parsed.step_percent)
+    return Device(name, parsed.share_kind, grid, parsed.memory_mb, hardware=parsed.hardware)
+
+
+def write_device(directory: Path, device: Device) -> Path:
+    """Write a device type's file; return its path."""
+    path = device_path(directory, device.name)
+    grid = device.grid
+    written = _Device(
+        device.name,
+        device.share_kind,
+        grid.minimum_percent,
+        grid.step_percent,
+        device.memory_mb,
+        device.hardware,
+    )
+    write_json(path, versioned(written))
+    return path

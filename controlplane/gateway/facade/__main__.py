@@ -21,7 +21,7 @@ from controlplane.gateway.facade import over_grpc
 from controlplane.gateway.facade.answers import FleetAnswers
 from controlplane.gateway.facade.callers import Callers
 from controlplane.gateway.facade.chores import give_memory_back, keep_supervisor, serve_control
-from controlplane.gateway.facade.fleet import Fleet, everyone
+from controlplane.gateway.facade.fleet import Fleet
 from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast
 from controlplane.gateway.facade.fleet_wide.kept import Kept
 from controlplane.gateway.facade.over_http import Http
@@ -59,7 +59,7 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
                 routes, traits = fleet.read()
                 servers: dict[Backend, None] = {}
                 for route in routes.values():
-                    servers.update(dict.fromkeys(everyone(route)))
+                    servers.update(dict.fromkeys(route.servers))
                 await broadcast.tell_joining(tuple(servers))
                 fleet.take(routes, traits)
                 upstream.keep_only(tuple(servers))

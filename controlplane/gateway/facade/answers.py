@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from controlplane.domain.fleet import Backend, Route
-from controlplane.gateway.facade.fleet import Fleet, everyone
+from controlplane.gateway.facade.fleet import Fleet
 
 _LATEST = "last_inference"
 _SAME = frozenset({"name", "version", "batch_size", "type", "id"})
@@ -80,7 +80,7 @@ class FleetAnswers:
 
         async def served(endpoint: str, route: Route) -> bool:
             path = f"/v2/models/{quote(endpoint, safe='')}/ready"
-            answers = await asyncio.gather(*(self._fleet.ask(backend, path) for backend in everyone(route)))
+            answers = await asyncio.gather(*(self._fleet.ask(backend, path) for backend in route.servers))
             return any(status == 200 for status, _ in answers)
 
         return all(await asyncio.gather(*(served(e, r) for e, r in self._fleet.routes.items())))
@@ -106,7 +106,7 @@ class FleetAnswers:
         async def entries(endpoint: str, route: Route) -> list[Mapping[str, Any]]:
             # A server's own index is locked: readiness and metadata say the same of one model.
             model = f"/v2/models/{quote(endpoint, safe='')}"
-            for backend in everyone(route):
+            for backend in route.servers:
                 status, content = await self._fleet.ask(backend, model)
                 if status == 200 and content is not None:
                     versions = content.get("versions", ())

@@ -18,7 +18,7 @@ from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight, Rout
 from controlplane.files.gateway import Traits
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import NO_LIMIT, REFUSED, REMEMBERED_S, Limit, read_limits, read_refusals
-from controlplane.files.remembered import Remembered
+from controlplane.files.reading import Remembered
 from controlplane.gateway import store
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
 
@@ -175,7 +175,7 @@ class Fleet:
     def routed(self, endpoint: str, backend: Backend) -> bool:
         """Whether new requests for the endpoint may go to this server."""
         route = self.routes.get(endpoint)
-        return route is not None and backend in everyone(route)
+        return route is not None and backend in route.servers
 
     def known(self, endpoint: str) -> Route:
         """Return an endpoint's route. Raises Refusal where it has none."""
@@ -192,7 +192,7 @@ class Fleet:
 
     def servers(self) -> tuple[Backend, ...]:
         """Every server of the fleet once, backups included."""
-        found = {backend.server: backend for route in self.routes.values() for backend in everyone(route)}
+        found = {backend.server: backend for route in self.routes.values() for backend in route.servers}
         return tuple(found[name] for name in sorted(found))
 
     def opened(self, endpoint: str, backend: Backend) -> None:
@@ -245,12 +245,11 @@ class Fleet:
             if self.sequences.living() != before:
                 self._tell()
 
-    async def ask(self, backend: Backend, path: str, body: object | None = None) -> tuple[int, Any]:
+    async def ask(self, backend: Backend, path: str) -> tuple[int, Any]:
         """A server's status and JSON; status 0 where it does not answer."""
         url = f"http://{backend.host}:{backend.http_port}{path}"
-        method = "GET" if body is None else "POST"
         try:
-            async with self._session.request(method, url, json=body, timeout=_ASK_TIMEOUT) as answer:
+            async with self._session.get(url, timeout=_ASK_TIMEOUT) as answer:
                 text = await answer.read()
                 if not text or answer.content_type != "application/json":
                     return answer.status, None
@@ -261,11 +260,6 @@ class Fleet:
     def _tell(self) -> None:
         for listener in tuple(self.moved):
             listener()
-
-
-def everyone(route: Route) -> tuple[Backend, ...]:
-    """A route's members and its backup."""
-    return route.members if route.backup is None else (*route.members, route.backup)
 
 
 async def _takes_connections(backend: Backend) -> bool:

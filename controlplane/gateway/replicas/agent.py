@@ -89,82 +89,88 @@ class Replica:
         self._gateway.stop()
 
 
-def control_server(replica: Replica, address: tuple[str, int], token: str) -> http.server.ThreadingHTTPServer:
-    """Return the control port; the caller serves and closes it. Readiness needs no token."""
+class ControlServer(http.server.ThreadingHTTPServer):
+    """The control port; the caller serves and closes it. Readiness needs no token."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    daemon_threads = True
 
-        def do_GET(self) -> None:
-            if self.path == control_port.READY:
-                self._answer(200 if replica.ready else 503)
-            else:
-                self._serve()
+    def __init__(self, replica: Replica, address: tuple[str, int], token: str) -> None:
+        self.replica = replica
+        self.token = token
+        try:
+            super().__init__(address, _Handler)
+        except OSError as error:
+            raise GatewayError(f"port {address[1]} (control) cannot be used: {error.strerror}") from error
 
-        def do_PUT(self) -> None:
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: ControlServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.path == control_port.READY:
+            self._answer(200 if self.server.replica.ready else 503)
+        else:
             self._serve()
 
-        def do_POST(self) -> None:
-            self._serve()
+    def do_PUT(self) -> None:
+        self._serve()
 
-        def _serve(self) -> None:
-            size = int(self.headers.get("Content-Length") or 0)
-            permitted = hmac.compare_digest(
-                self.headers.get("Authorization", "").encode(), f"Bearer {token}".encode()
-            )
-            if not permitted or size > _LONGEST_BODY:
-                # The body stays unread, so the connection cannot be used again.
-                self.close_connection = True
-                self._answer(401 if size <= _LONGEST_BODY else 413)
-                return
-            body = self.rfile.read(size)
-            try:
-                match self.command, self.path:
-                    case "GET", control_port.ROUTES:
-                        self._answer_routes(replica.table)
-                    case "PUT", control_port.ROUTES:
-                        self._answer(200 if replica.take(control_port.TABLE.validate_json(body)) else 409)
-                    case "POST", control_port.IN_FLIGHT:
-                        self._answer(200, replica.in_flight(body))
-                    case "POST", control_port.MONITOR:
-                        self._pass_on_monitor(body)
-                    case _:
-                        self._answer(404)
-            except ValueError as error:
-                self._answer(400, str(error).encode())
-            except TrisectError as error:
-                self._answer(500, str(error).encode())
+    def do_POST(self) -> None:
+        self._serve()
 
-        def _answer_routes(self, table: Table) -> None:
-            if self.headers.get("If-None-Match") == str(table.generation):
-                self._answer(304)
-            else:
-                self._answer(200, control_port.TABLE.dump_json(table))
-
-        def _pass_on_monitor(self, query: bytes) -> None:
-            """Pass a query to the monitor and its answer back, for as long as both are there."""
+    def _serve(self) -> None:
+        size = int(self.headers.get("Content-Length") or 0)
+        permitted = hmac.compare_digest(
+            self.headers.get("Authorization", "").encode(), f"Bearer {self.server.token}".encode()
+        )
+        if not permitted or size > _LONGEST_BODY:
+            # The body stays unread, so the connection cannot be used again.
             self.close_connection = True
-            with contextlib.suppress(OSError), replica.monitor(query) as answer:
-                self.send_response(200)
-                self.end_headers()
-                while data := answer.recv(_CHUNK):
-                    self.wfile.write(data)
+            self._answer(401 if size <= _LONGEST_BODY else 413)
+            return
+        body, replica = self.rfile.read(size), self.server.replica
+        try:
+            match self.command, self.path:
+                case "GET", control_port.ROUTES:
+                    self._answer_routes(replica.table)
+                case "PUT", control_port.ROUTES:
+                    taken = replica.take(control_port.TABLE.validate_json(body))
+                    self._answer(200 if taken else 409)
+                case "POST", control_port.IN_FLIGHT:
+                    self._answer(200, replica.in_flight(body))
+                case "POST", control_port.MONITOR:
+                    self._pass_on_monitor(body)
+                case _:
+                    self._answer(404)
+        except ValueError as error:
+            self._answer(400, str(error).encode())
+        except TrisectError as error:
+            self._answer(500, str(error).encode())
 
-        def _answer(self, status: int, body: bytes = b"") -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
+    def _answer_routes(self, table: Table) -> None:
+        if self.headers.get("If-None-Match") == str(table.generation):
+            self._answer(304)
+        else:
+            self._answer(200, control_port.TABLE.dump_json(table))
+
+    def _pass_on_monitor(self, query: bytes) -> None:
+        """Pass a query to the monitor and its answer back, for as long as both are there."""
+        self.close_connection = True
+        with contextlib.suppress(OSError), self.server.replica.monitor(query) as answer:
+            self.send_response(200)
             self.end_headers()
-            self.wfile.write(body)
+            while data := answer.recv(_CHUNK):
+                self.wfile.write(data)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Log nothing: probes would fill the log."""
+    def _answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-    try:
-        server = http.server.ThreadingHTTPServer(address, Handler)
-    except OSError as error:
-        raise GatewayError(f"port {address[1]} (control) cannot be used: {error.strerror}") from error
-    server.daemon_threads = True
-    return server
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: probes would fill the log."""
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -201,7 +207,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         token = options.token_file.read_text().strip()
         replica = Replica(gateway, listening, GatewayPaths.of(options.state).monitor_socket)
-        control = control_server(replica, (options.host, options.control_port), token)
+        control = ControlServer(replica, (options.host, options.control_port), token)
         gateway.start(listening)
     except (OSError, TrisectError) as error:
         print(error, file=sys.stderr)

@@ -23,8 +23,7 @@ from controlplane.control.autoscaler.state import (
     followed_workloads,
     resumed,
 )
-from controlplane.domain.errors import EngineError, InputError, TrisectError
-from controlplane.domain.log_once import LogOnce
+from controlplane.domain.errors import EngineError, InputError, LogOnce, TrisectError
 from controlplane.domain.observation import Answer, RateSeen
 from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles

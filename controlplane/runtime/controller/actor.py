@@ -21,8 +21,8 @@ from controlplane.control.guard.state import (
     Refuse,
     Report,
 )
+from controlplane.domain.errors import LogOnce
 from controlplane.domain.fleet import Server
-from controlplane.domain.log_once import LogOnce
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.runtime.controller.adopt import Adopted
 from controlplane.runtime.controller.observer import Observer

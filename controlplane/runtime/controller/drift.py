@@ -9,8 +9,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from controlplane.domain.errors import TrisectError
-from controlplane.domain.log_once import LogOnce
+from controlplane.domain.errors import LogOnce, TrisectError
 from controlplane.files.content import Drift, Seen, drift
 from controlplane.files.pinned import Pin
 from controlplane.runtime.controller.actor import Notice

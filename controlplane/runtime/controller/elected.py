@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from controlplane.domain.errors import EngineError, FleetBusy, InputError, TrisectError
-from controlplane.domain.log_once import Troubles
+from controlplane.domain.errors import EngineError, FleetBusy, InputError, TrisectError, Troubles
 from controlplane.domain.plan import Plan
 from controlplane.domain.wanted import FleetReport, WantedFleet
 from controlplane.files.documents import Document

@@ -20,13 +20,12 @@ from controlplane.control.guard import attention, decisions
 from controlplane.control.guard.signals import missed_s, suspicion
 from controlplane.control.guard.state import GuardState, guarded_partitions
 from controlplane.control.guard.state import Limits as GuardLimits
-from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, TrisectError
+from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, LogOnce, TrisectError
 from controlplane.domain.fleet import Routes
-from controlplane.domain.log_once import LogOnce
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.files.fleets import read_guarding
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.guarding import read_guarding
 from controlplane.gateway import processes
 from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
@@ -255,7 +254,7 @@ class Controller:
         self._workers.hand_over([server.name for server in (*found.kept, *found.surplus)])
         self._workers, self._observer = self._new_workers()
         # A routed server or a backup has answered a real inference before.
-        backends = {m.server: m for r in present.values() for m in (*r.members, r.backup) if m is not None}
+        backends = {m.server: m for r in present.values() for m in r.servers}
         self._adopted = Adopted(
             found.state, found.planned, settings.devices, named(present), backends, changed_s
         )

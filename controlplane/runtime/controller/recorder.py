@@ -22,7 +22,7 @@ from controlplane.control.guard.state import GuardState, Watch, phase
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Answer, BatchStatistics, Guarding, ModelStatistics
-from controlplane.files.guarding import write_guarding
+from controlplane.files.fleets import write_guarding
 from controlplane.ports import Clock
 from controlplane.runtime.fleet.history import History, Key, Minute
 from controlplane.triton.client import TritonClient

@@ -14,9 +14,8 @@ from functools import partial
 
 from controlplane.control.converge.desired import descendant
 from controlplane.control.guard.state import DrainAndStop, Ending, Launch, Load
-from controlplane.domain.errors import MissingTool, NotNow, is_own_lack
+from controlplane.domain.errors import LogOnce, MissingTool, NotNow, is_own_lack
 from controlplane.domain.fleet import Role, Server, ServerSpec
-from controlplane.domain.log_once import LogOnce
 from controlplane.domain.observation import Health
 from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.controller.draining import Drain

@@ -31,10 +31,9 @@ from controlplane.control.order import order_of
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
 from controlplane.domain.fleet import GatewayConfig, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Plan
-from controlplane.files.applied import Applied, Record
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
 from controlplane.files.mistakes import nearest
-from controlplane.files.pinned import PinRules
+from controlplane.files.pinned import Applied, PinRules, Record
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
 from controlplane.planning.replan.differences import Ending, TermChange, endings, terms

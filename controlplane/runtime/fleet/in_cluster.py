@@ -16,8 +16,7 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.wanted import FleetReport
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.files.manifests import fleet_manifest
-from controlplane.files.plans import plan_hash, plan_of
+from controlplane.files.plans import fleet_manifest, plan_hash, plan_of
 from controlplane.planning.replan.differences import Ending, endings
 from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.fleet import locked

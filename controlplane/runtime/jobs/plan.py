@@ -16,8 +16,7 @@ from controlplane.domain.profile import Factor, Profile
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files import catalogue
 from controlplane.files.documents import Document
-from controlplane.files.measurements.calibration import read_calibration
-from controlplane.files.measurements.profiles import profile_document
+from controlplane.files.measurements.profiles import profile_document, read_calibration
 from controlplane.files.mistakes import nearest
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated

@@ -17,8 +17,13 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.profile import KernelTrace, Profile, RequestSet
 from controlplane.files import catalogue
-from controlplane.files.measurements.devices import write_device
-from controlplane.files.measurements.profiles import profile_path, read_profile, read_profiles, write_profile
+from controlplane.files.measurements.profiles import (
+    profile_path,
+    read_profile,
+    read_profiles,
+    write_device,
+    write_profile,
+)
 from controlplane.files.mistakes import nearest
 from controlplane.files.models import read_sample_shapes, write_sample_shapes
 from controlplane.latency.models import counters as coefficients

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
-from controlplane.domain.survey import Finding, Readiness
-from controlplane.domain.tensors import TensorSpec
+from controlplane.domain.tensors import Finding, Readiness, TensorSpec
 from controlplane.profiler.requests import requests_for
 from controlplane.render.config import backend_of, batch_limit, input_specs, is_complete, keeps_sequences
 from controlplane.render.source import SourceModel, all_models, read_source, read_written

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from controlplane.domain.device import noun
 from controlplane.domain.errors import InputError, MissingTool
-from controlplane.files.learning_curves import write_curve
 from controlplane.files.mistakes import nearest
-from controlplane.files.policies import SUFFIX, write_policy
+from controlplane.files.policies import SUFFIX, write_curve, write_policy
 from controlplane.files.specs import read_spec
 from controlplane.papers.inss import strategy as inss
 from controlplane.papers.inss.training.curve import Check

@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import GatewayConfig
-from controlplane.files import gateway, guarding
+from controlplane.files import fleets, gateway
 from controlplane.files.fleets import FleetFiles, FleetSettings
 
 pytestmark = pytest.mark.unit
@@ -31,7 +31,7 @@ def contents(files: FleetFiles) -> list[object]:
         files.settings(),
         files.plan(),
         files.journal(),
-        guarding.read_guarding(files.guarding),
+        fleets.read_guarding(files.guarding),
         gateway.read_settings(files.gateway / "settings.json"),
         gateway.read_slots(files.gateway / "slots.json"),
     ]
@@ -54,7 +54,7 @@ def test_files_of_the_version_before_are_read(files: FleetFiles) -> None:
     assert settings == FleetSettings("process", "/models", "/rendered", {"cpu-0": "cpu-0"}, GatewayConfig())
     assert plan is not None
     assert [p.endpoint for _, _, p in plan.placements()] == ["a"]
-    assert guarding.read_guarding(files.guarding)[0].partition == "a"
+    assert fleets.read_guarding(files.guarding)[0].partition == "a"
     assert gateway.read_slots(files.gateway / "slots.json").slots[0].route.members[0].http_port == 20001
     assert gateway.read_settings(files.gateway / "settings.json").slots == 16
 

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.callers import ANY_REGION, Caller
-from controlplane.gateway.facade.fleet import Fleet, everyone
+from controlplane.gateway.facade.fleet import Fleet
 from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, Refused
 from controlplane.gateway.facade.fleet_wide.kept import Region, setting_key
 from controlplane.gateway.facade.refusals import Refusal
@@ -78,7 +78,7 @@ class GrpcCalls:
         self._broadcast.admit(caller)
         wanted = service_pb2.TraceSettingRequest.FromString(message)
         name = wanted.model_name
-        targets = everyone(self._fleet.known(name)) if name else self._fleet.all_servers()
+        targets = self._fleet.known(name).servers if name else self._fleet.all_servers()
         values = {key: list(setting.value) or None for key, setting in wanted.settings.items()}
         body = {k: v if v is None or k == "trace_level" else v[0] for k, v in values.items()}
         query = service_pb2.TraceSettingRequest(model_name=name)

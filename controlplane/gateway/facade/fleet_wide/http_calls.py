@@ -14,7 +14,7 @@ from grpc import StatusCode
 from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.bodies import read_body
 from controlplane.gateway.facade.callers import ANY_REGION, CALLER
-from controlplane.gateway.facade.fleet import Fleet, everyone
+from controlplane.gateway.facade.fleet import Fleet
 from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, HttpAnswer, HttpRefused, Refused
 from controlplane.gateway.facade.fleet_wide.kept import Region
 from controlplane.gateway.facade.refusals import Refusal
@@ -74,7 +74,7 @@ class HttpCalls:
     async def _settings(self, request: web.Request) -> web.Response:
         self._broadcast.admit(request[CALLER])
         name = request.match_info.get("name")
-        targets = self._fleet.all_servers() if name is None else everyone(self._fleet.known(name))
+        targets = self._fleet.all_servers() if name is None else self._fleet.known(name).servers
         body = await read_body(request)
         if request.method == "GET" or not body:
             return as_response(await self._ask(request, targets[0]))

@@ -15,7 +15,7 @@ from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Route, Routes
 from controlplane.domain.order import Precedence
 from controlplane.gateway.replicas import control_port
-from controlplane.gateway.replicas.agent import Replica, control_server
+from controlplane.gateway.replicas.agent import ControlServer, Replica
 from controlplane.gateway.replicas.control_port import Table, monitor_stream
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
 
@@ -52,7 +52,7 @@ class Running:
         self.gateway = FakeGateway()
         gateway: Any = self.gateway
         self.replica = Replica(gateway, GatewayConfig(), monitor)
-        self.server = control_server(self.replica, ("127.0.0.1", 0), TOKEN)
+        self.server = ControlServer(self.replica, ("127.0.0.1", 0), TOKEN)
         self.address = f"127.0.0.1:{self.server.server_port}"
         self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()

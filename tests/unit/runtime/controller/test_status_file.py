@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from controlplane.runtime.controller.status_file import StatusFile
 
 from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.control.guard import decisions
@@ -28,12 +27,12 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Guarding
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.files.fleets import FleetSettings
-from controlplane.files.guarding import read_guarding
+from controlplane.files.fleets import FleetSettings, read_guarding
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
 from controlplane.runtime.controller.executor import found_dead
+from controlplane.runtime.controller.recorder import StatusFile
 from controlplane.runtime.controller.workers import spec_for
 from controlplane.runtime.fleet import history as history_module
 from controlplane.runtime.fleet.history import Event, EventLog, History

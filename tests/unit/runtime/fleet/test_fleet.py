@@ -25,8 +25,8 @@ from controlplane.domain.fleet import (
 )
 from controlplane.domain.order import Order
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
-from controlplane.files.applied import Applied
 from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.pinned import Applied
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet.execute import backend

@@ -14,7 +14,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.files import catalogue
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following import Following
-from controlplane.files.measurements.calibration import read_calibration
+from controlplane.files.measurements.profiles import read_calibration
 from controlplane.files.plans import read_plan
 from controlplane.files.specs import read_spec
 from controlplane.latency import registry

@@ -34,7 +34,7 @@ def plan(percent: float = 20.0) -> Plan:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(content, "_GRAIN_NS", 0)
+    monkeypatch.setattr(content, "GRAIN_NS", 0)
     with world() as made:
         write(made, "applied")
         apply(made, plan())

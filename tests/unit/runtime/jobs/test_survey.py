@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.survey import Finding, Readiness
+from controlplane.domain.tensors import Finding, Readiness
 from controlplane.files.models import write_completed
 from controlplane.files.specs import read_spec
 from controlplane.runtime.jobs import survey as surveys
