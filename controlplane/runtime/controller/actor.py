@@ -150,4 +150,6 @@ def _begun_again(state: GuardState) -> GuardState:
     placed: dict[str, tuple[PlacedServer, ...]] = {}
     for name, watch in state.watches.items():
         placed[name] = (watch.active,) if watch.standby is None else (watch.active, watch.standby)
-    return decisions.begin(tuple(w.partition for w in state.watches.values()), placed, state.limits)
+    owned = {name: watch.owned for name, watch in state.watches.items() if watch.owned is not None}
+    partitions = tuple(w.partition for w in state.watches.values())
+    return decisions.begin(partitions, placed, state.limits, owned=owned)

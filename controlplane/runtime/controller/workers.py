@@ -254,10 +254,15 @@ class Workers:
 
         No thread waits for it: a stream may last for hours.
         """
-        now = time.monotonic()
-        if drain.may_answer(now, self._limits.grace_s):
+        now, again = time.monotonic(), partial(self._drain, drain)
+        try:
+            waits = drain.may_answer(now, self._limits.grace_s)
+        except Exception as error:  # any error: a server must not be left behind
+            problem = f"cannot be asked what it owes: {error or repr(error)}"
+            self._later(drain.server.name, problem, self._ends, again)
+            return
+        if waits:
             with self._lock:
-                again = partial(self._drain, drain)
                 self._put_off.append(_PutOff(now + _DRAIN_EVERY_S, self._ends, again, drains=True))
         else:
             self._stop(drain.server, drain.how.ending)

@@ -179,6 +179,8 @@ TO_SHADOW = NamedRoute((SHADOW.name,))
         ((ACTIVE,), NamedRoute((ACTIVE.name,)), LENT, 50.0, None),
         # The active one died while nobody looked.
         ((SHADOW,), NamedRoute((ACTIVE.name,), SHADOW.name), GROWN, 50.0, None),
+        # Turned over by hand: it stays so.
+        ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,), ACTIVE.name), GROWN, 60.0, ACTIVE),
     ],
 )
 def test_a_share_that_is_lent_is_still_lent_after_a_restart(
