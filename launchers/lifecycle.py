@@ -37,7 +37,7 @@ Place = TypeVar("Place")
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StartState:
     """How far a start is: the server once it is `ready`, or why it `ended` (empty: only its log says it).
 
     `waits_for` is the reason of a server that is neither, as far as its engine gives one.
@@ -124,7 +124,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
         """Create a server and return it with its id; None where only chance was against it."""
 
     @abstractmethod
-    def _progress(self, connection: Connection, server: Server) -> Progress:
+    def _start_state(self, connection: Connection, server: Server) -> StartState:
         """Return how far the start of a created server is."""
 
     @abstractmethod
@@ -203,18 +203,18 @@ class Lifecycle(ABC, Generic[Connection, Place]):
 
     def _awaited(self, connection: Connection, server: Server, deadline: float) -> Server | None:
         while True:
-            progress = self._progress(connection, server)
-            if progress.ready is not None:
-                return progress.ready
-            if progress.ended is not None:
+            state = self._start_state(connection, server)
+            if state.ready is not None:
+                return state.ready
+            if state.ended is not None:
                 log = self._log(connection, server)
                 if readiness.failed_by_chance(log):
                     return None
                 problem = "ended before it was ready"
-                raise EngineError(self._failure(server, problem, progress.ended, log))
+                raise EngineError(self._failure(server, problem, state.ended, log))
             if time.monotonic() > deadline:
                 log, problem = self._log(connection, server), "was not ready in time"
-                raise LaunchTimeout(self._failure(server, problem, progress.waits_for, log))
+                raise LaunchTimeout(self._failure(server, problem, state.waits_for, log))
             time.sleep(self._poll_s)
 
     def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:

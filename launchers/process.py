@@ -29,7 +29,7 @@ from launchers.gpu import gpus, mps
 from launchers.host import process_table, shared_memory
 from launchers.host.process_table import Member, ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
-from launchers.lifecycle import HostLifecycle, HostPlace, Progress
+from launchers.lifecycle import HostLifecycle, HostPlace, StartState
 from launchers.triton import labels, program, readiness
 from launchers.triton.readiness import await_read
 
@@ -169,19 +169,19 @@ class ProcessLauncher(HostLifecycle[None]):
             raise kind(f"{spec.name} could not be started: {error}") from error
         return replace(server, id=str(pid))
 
-    def _progress(self, connection: None, server: Server) -> Progress:
+    def _start_state(self, connection: None, server: Server) -> StartState:
         """Return how far it is: it is ready once it answers, and its process, no other, has its ports."""
         pid = int(server.id)
         try:
             member = process_table.find(pid)
         except process_table.Denied:
-            return Progress()  # it makes its namespace, for which it has other rights
+            return StartState()  # it makes its namespace, for which it has other rights
         if member is None:
-            return Progress(ended="")
+            return StartState(ended="")
         ready = member.leader and readiness.is_ready(server)
         if ready and process_table.listens(pid, process_table.ports_of(server)):
-            return Progress(self._find(None, server.spec) or server)
-        return Progress()
+            return StartState(self._find(None, server.spec) or server)
+        return StartState()
 
     def _log(self, connection: None, server: Server) -> str:
         try:

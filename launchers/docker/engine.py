@@ -256,12 +256,12 @@ class ContainerWatcher:
     def _hear(self, told: Mapping[str, Any]) -> None:
         self._since_s = told["timeNano"] / 1e9 + 1e-6
         actor = told["Actor"]
-        news = meaning(told["Action"], actor["Attributes"])
+        news = _meaning(told["Action"], actor["Attributes"])
         if news is not None:
             self._heard.put((actor["ID"], *news))
 
 
-def meaning(action: str, about: Mapping[str, str]) -> tuple[Health, str] | None:
+def _meaning(action: str, about: Mapping[str, str]) -> tuple[Health, str] | None:
     """Return the health that an event leaves a container with, and the reason; None for other signals."""
     match action:
         case "oom":

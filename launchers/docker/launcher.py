@@ -27,7 +27,7 @@ from launchers.gpu import gpus, mps
 from launchers.host import process_table, shared_memory
 from launchers.host.process_table import ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
-from launchers.lifecycle import HostLifecycle, HostPlace, Progress
+from launchers.lifecycle import HostLifecycle, HostPlace, StartState
 from launchers.triton import labels, readiness
 from launchers.triton.readiness import await_read
 from launchers.watch import ServerWatcher
@@ -200,17 +200,17 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
             raise
         return replace(server, id=one.id)
 
-    def _progress(self, client: docker.DockerClient, server: Server) -> Progress:
+    def _start_state(self, client: docker.DockerClient, server: Server) -> StartState:
         one = client.containers.get(server.id)
         if one.status != "running":
             short = one.attrs["State"].get("OOMKilled")
-            return Progress(ended=out_of_memory(server) if short else "")
+            return StartState(ended=out_of_memory(server) if short else "")
         if not (readiness.is_ready(server) and self._listens(one, server)):
-            return Progress()
+            return StartState()
         # Podman 4 cannot; there, only the controller restarts it.
         with contextlib.suppress(docker.errors.NotFound):
             one.update(restart_policy=containers.RESTART)
-        return Progress(self._find(client, server.spec) or server)
+        return StartState(self._find(client, server.spec) or server)
 
     def _log(self, client: docker.DockerClient, server: Server) -> str:
         return _log(client.containers.get(server.id))

@@ -116,12 +116,9 @@ def is_triton(pid: int, name: str) -> bool:
 
 def has_pending_term(pid: int) -> bool:
     """Return whether another program has sent SIGTERM to a process that blocks it."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return False
-    pending = next(line for line in lines if line.startswith("ShdPnd:")).split()[1]
-    return bool(int(pending, 16) >> (signal.SIGTERM - 1) & 1)
+    lines = (read_allowed(f"/proc/{pid}/status") or b"").splitlines()
+    pending = [int(line.split()[1], 16) for line in lines if line.startswith(b"ShdPnd:")]
+    return any(signals >> (signal.SIGTERM - 1) & 1 for signals in pending)
 
 
 def ports_of(server: Server) -> set[int]:
@@ -327,17 +324,14 @@ def _command(pid: int) -> list[str]:
 
 def _is_stub(pid: int) -> bool:
     """Whether this is a model's process, dead or alive: a dead one has no command line."""
-    try:
-        name = Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
-    except OSError:
-        return False
+    name = (read_allowed(f"/proc/{pid}/comm") or b"").decode(errors="replace").rstrip("\n")
     return name == _STUB[:15] or Path(_command(pid)[0]).name == _STUB
 
 
-def _is_only(uid: int, status: str) -> bool:
-    """Whether a process is this user's throughout: a setuid program keeps its caller's environment."""
-    users = next((line for line in status.splitlines() if line.startswith("Uid:")), "").split()[1:4]
-    return set(users) == {str(uid)}
+def _users(pid: int) -> set[int]:
+    """Return a process's real, effective and saved user: a setuid program keeps its caller's environment."""
+    lines = (read(f"/proc/{pid}/status") or b"").splitlines()
+    return {int(user) for line in lines if line.startswith(b"Uid:") for user in line.split()[1:4]}
 
 
 def _member(pid: int) -> Member | None:
@@ -351,7 +345,7 @@ def _member(pid: int) -> Member | None:
             return None
         raise _unknown(error) from error
     raw = read(f"{folder}/environ") or b""
-    if _LABEL not in raw or not _is_only(os.geteuid(), (read(f"{folder}/status") or b"").decode()):
+    if _LABEL not in raw or _users(pid) != {os.geteuid()}:
         return None
     pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))
     environment = {key: value for key, _, value in pairs}

@@ -16,8 +16,8 @@ from launchers.kubernetes import devices
 from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.files import RenderedFiles
 from launchers.kubernetes.options import MODELS, PodOptions
-from launchers.kubernetes.permissions import RULES, Rule
-from launchers.kubernetes.pod import PORTS, Placement, pod
+from launchers.kubernetes.permissions import RULES, RoleRule
+from launchers.kubernetes.pod import PORTS, PodPlace, pod
 
 _OLDEST_RESIZE = (1, 33)
 _ROLE = "ask the cluster's administrator for a Role with these rules"
@@ -67,7 +67,7 @@ def _permissions(name: str, api: ClusterApi) -> Capability:
     return Capability(name, False, "missing: " + "; ".join(map(str, missing)), _ROLE)
 
 
-def _may(api: ClusterApi, rule: Rule, verb: str) -> bool:
+def _may(api: ClusterApi, rule: RoleRule, verb: str) -> bool:
     resource, _, subresource = rule.resource.partition("/")
     asked = ResourceAttributes(
         group=rule.group,
@@ -94,7 +94,7 @@ def _admission(name: str, api: ClusterApi, options: PodOptions) -> Capability:
     labels = Labels("doctor", "none", "doctor", Role.PROFILE, "none")
     spec = ServerSpec(labels, "/", ("doctor",), "doctor/cpu-0", 20.0)
     server = Server("", spec, ServerState.RUNNING, "", PORTS.http, PORTS.grpc, PORTS.metrics)
-    api.admits(pod(server, RenderedFiles({}, {}), Placement("doctor"), options))
+    api.admits(pod(server, RenderedFiles({}, {}), PodPlace("doctor"), options))
     return Capability(name, True, f"a pod of {options.image} is admitted")
 
 

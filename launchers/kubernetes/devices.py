@@ -14,7 +14,7 @@ from controlplane.domain.fleet import ServerSpec
 from launchers.gpu.gpus import check_shares, is_gpu
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, Gone
-from launchers.kubernetes.pod import DRIVER, GPU_TAINT, Placement, by_claim, by_daemon, shared_claim
+from launchers.kubernetes.pod import DRIVER, GPU_TAINT, PodPlace, by_claim, by_daemon, shared_claim
 from launchers.kubernetes.pods import PodState
 
 _CORE = re.compile(r"cpu-(\d+)")
@@ -54,7 +54,7 @@ class NodeDevice:
 _HOSTNAME = "kubernetes.io/hostname"
 
 
-def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> Placement:
+def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> PodPlace:
     """Return where a server's pod runs; with `make`, make the shared claim of its GPU.
 
     Raises InputError for a device that the cluster does not have, or whose active shares exceed 100 %.
@@ -70,13 +70,13 @@ def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> Placement:
             raise InputError(
                 f"node {device.node} has {cores(node)} cores, no {device.device}", field="device"
             )
-        return Placement(hostname)
+        return PodPlace(hostname)
     check_shares(spec, _specs(api))
     if device not in {found for _, found in sliced_gpus(api)}:
-        return Placement(hostname, by_daemon(device.device))
+        return PodPlace(hostname, by_daemon(device.device))
     if make:
         api.apply(shared_claim(device.device))
-    return Placement(hostname, by_claim(device.device))
+    return PodPlace(hostname, by_claim(device.device))
 
 
 def inventory(api: ClusterApi) -> tuple[HeldDevice, ...]:

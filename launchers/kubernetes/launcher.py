@@ -22,9 +22,9 @@ from launchers.kubernetes.api import ClusterApi, ClusterPlace, Conflict
 from launchers.kubernetes.capabilities import capabilities
 from launchers.kubernetes.devices import NodeDevice
 from launchers.kubernetes.options import PodOptions
-from launchers.kubernetes.pod import PORTS, PRE_STOP_S, Placement, cpu_quantity, cpu_resources, pod
+from launchers.kubernetes.pod import PORTS, PRE_STOP_S, PodPlace, cpu_quantity, cpu_resources, pod
 from launchers.kubernetes.pods import PodState, PodWatcher, way_out
-from launchers.lifecycle import Lifecycle, Progress
+from launchers.lifecycle import Lifecycle, StartState
 from launchers.triton import readiness
 from launchers.triton.program import ServerPorts
 
@@ -38,7 +38,7 @@ _KUBELET_S = 15.0
 """How long a kubelet may take to end a pod beyond its grace; a node that is away never does."""
 
 
-class KubernetesLauncher(Lifecycle[None, Placement]):
+class KubernetesLauncher(Lifecycle[None, PodPlace]):
     """`controlplane.ports.Launcher` with pods: a server's id is its pod's uid."""
 
     name = "kubernetes"
@@ -131,10 +131,10 @@ class KubernetesLauncher(Lifecycle[None, Placement]):
         if not (one.is_leaving and self._is_gone(spec, one.uid, deadline)):
             self._remove(spec, one.uid, 0.0)
 
-    def _place(self, spec: ServerSpec, *, start: bool) -> Placement:
+    def _place(self, spec: ServerSpec, *, start: bool) -> PodPlace:
         return devices.placement(self._api(), spec, make=start)
 
-    def _create(self, connection: None, server: Server, place: Placement) -> Server | None:
+    def _create(self, connection: None, server: Server, place: PodPlace) -> Server | None:
         """Create a server's objects; None where another program created its pod meanwhile."""
         spec = server.spec
         rendered = files.read(spec.repository)
@@ -147,20 +147,20 @@ class KubernetesLauncher(Lifecycle[None, Placement]):
         except Conflict:
             return None
 
-    def _progress(self, connection: None, server: Server) -> Progress:
+    def _start_state(self, connection: None, server: Server) -> StartState:
         one, now_s = self._pod(server.spec), time.monotonic()
         if one is None or one.uid != server.id:
             raise EngineError(f"{server.name}: another program deleted its pod while it started")
         # The status alone is late: a container that was killed counts as ready for a second or two.
         if one.is_ready and readiness.is_ready(found := one.server):
-            return Progress(found)
+            return StartState(found)
         refusal = one.unplaced
         if refusal is None:
             self._refused_s.pop(server.id, None)
         elif now_s - self._refused_s.setdefault(server.id, now_s) > _UNPLACED_S:
             raise EngineError(f"{server.name}: {refusal}{way_out(refusal)}")
         waits_for = one.waits_for or _silent(one) or "its models are loading"
-        return Progress(ended=one.obstacle, waits_for=waits_for)
+        return StartState(ended=one.obstacle, waits_for=waits_for)
 
     def _log(self, connection: None, server: Server) -> str:
         one = self._pod(server.spec)
@@ -173,7 +173,7 @@ class KubernetesLauncher(Lifecycle[None, Placement]):
         else:
             self._remove_companions(server.spec)
 
-    def _shown(self, server: Server, place: Placement) -> str:
+    def _shown(self, server: Server, place: PodPlace) -> str:
         """Return the pod as YAML."""
         made = pod(server, files.read(server.spec.repository), place, self._options)
         return str(yaml.safe_dump(made.to_dict(), sort_keys=False, width=110))

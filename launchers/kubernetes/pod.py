@@ -187,14 +187,14 @@ GPU_TAINT = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PodPlace:
     """Where a pod runs: the value of the node's label `kubernetes.io/hostname`, and its GPU, if any."""
 
     hostname: str
     gpu: GpuAccess | None = None
 
 
-def pod(server: Server, files: RenderedFiles, place: Placement, options: PodOptions) -> Pod:
+def pod(server: Server, files: RenderedFiles, place: PodPlace, options: PodOptions) -> Pod:
     """Return the pod of a server: confined as the level `restricted` of the pod security standards asks.
 
     A GPU's MPS daemon on the node is the exception: its folders are host paths, which that level forbids.
@@ -259,7 +259,7 @@ def cpu_quantity(percent: float) -> str:
     return f"{round(percent * 10)}m"
 
 
-def _container(server: Server, place: Placement, options: PodOptions, mounts: list[VolumeMount]) -> Container:
+def _container(server: Server, place: PodPlace, options: PodOptions, mounts: list[VolumeMount]) -> Container:
     spec = server.spec
     within = replace(program.inside(server), spec=replace(spec, repository=REPOSITORY))
     home = program.TritonHome(program.IMAGE_HOME)

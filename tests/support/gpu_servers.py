@@ -45,7 +45,7 @@ def obstacle() -> str | None:
 class Rig:
     """Servers on one GPU, and what was measured with them."""
 
-    def __init__(self, gpu: gpus.Gpu, folder: Path) -> None:
+    def __init__(self, gpu: gpus.HostGpu, folder: Path) -> None:
         self.gpu = gpu
         self.launcher = ProcessLauncher(folder / "state")
         self.backend = backend() or ""

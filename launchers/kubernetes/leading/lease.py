@@ -32,7 +32,7 @@ LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LeaseRecord:
     """A Lease's content. `renewed` is the holder's time as text, of which only a change counts.
 
     `term` is the number of the leadership: each new holder has a higher one.
@@ -45,22 +45,22 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SeenLease:
     """What a candidate knows: the record, since when it has not changed, and by the candidate's own clock."""
 
-    record: Record | None = None
+    record: LeaseRecord | None = None
     since_s: float = 0.0
 
-    def read(self, record: Record | None, now_s: float) -> Known:
+    def read(self, record: LeaseRecord | None, now_s: float) -> SeenLease:
         """Return what is known after a read of the Lease."""
-        return self if record == self.record else Known(record, now_s)
+        return self if record == self.record else SeenLease(record, now_s)
 
-    def unread(self, now_s: float) -> Known:
+    def unread(self, now_s: float) -> SeenLease:
         """Return what is known after the API server did not answer: the holder could not renew either."""
         return replace(self, since_s=now_s)
 
 
-def may_take(known: Known, identity: str, now_s: float) -> bool:
+def may_take(known: SeenLease, identity: str, now_s: float) -> bool:
     """Return whether a candidate makes a Lease that is not there, or takes a free or expired one.
 
     Its own name in the Lease is that of a process that has ended, so it need not wait.
@@ -92,7 +92,7 @@ class Leadership:
 
     def acquire(self, stop: threading.Event) -> bool:
         """Wait until this candidate leads; False where `stop` is set first."""
-        known = Known(since_s=time.monotonic())
+        known = SeenLease(since_s=time.monotonic())
         while not stop.is_set():
             try:
                 known = known.read(self._read(), time.monotonic())
@@ -120,11 +120,11 @@ class Leadership:
                 self._troubles.met(error)
         self._free()
 
-    def _read(self) -> Record | None:
+    def _read(self) -> LeaseRecord | None:
         self._lease = self._api.get(Lease, self._name)
         return None if self._lease is None else _record(self._lease)
 
-    def _try(self, known: Known) -> bool:
+    def _try(self, known: SeenLease) -> bool:
         """Make or take the Lease where it may be; False where another candidate was faster."""
         if not may_take(known, self._identity, time.monotonic()):
             return False
@@ -175,9 +175,9 @@ class Leadership:
         self._lease = self._api.replace(Lease(metadata=before.metadata, spec=spec))
 
 
-def _record(lease: Lease) -> Record:
+def _record(lease: Lease) -> LeaseRecord:
     spec = lease.spec or LeaseSpec()
-    return Record(
+    return LeaseRecord(
         spec.holderIdentity or "",
         spec.leaseTransitions or 0,
         float(spec.leaseDurationSeconds or DURATION_S),

@@ -17,12 +17,12 @@ from lightkube.config.kubeconfig import SingleConfig
 
 from controlplane.domain.errors import EngineError
 from launchers.kubernetes.api import ClusterPlace
-from launchers.kubernetes.permissions import Rule
+from launchers.kubernetes.permissions import RoleRule
 
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _OUT, _ERR, _END = 1, 2, 3
 _CONNECT_S = 10.0
-_EXEC = Rule("", "pods/exec", ("get", "create"))
+_EXEC = RoleRule("", "pods/exec", ("get", "create"))
 
 
 def run_in_pod(place: ClusterPlace, pod: str, command: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, ClusterPlace
 from launchers.kubernetes.leading import lease as election
 from launchers.kubernetes.leading.fleets import FINALIZER, FleetObject, GatewayPods
-from launchers.kubernetes.leading.lease import Known, Leadership, Record
+from launchers.kubernetes.leading.lease import Leadership, LeaseRecord, SeenLease
 
 pytestmark = pytest.mark.unit
 
@@ -74,26 +74,26 @@ def holder(cluster: FakeCluster) -> str:
     return str(cluster.store.get(LEASE)["spec"]["holderIdentity"])
 
 
-RECORD = Record("other", 3, 6.0, "then")
+RECORD = LeaseRecord("other", 3, 6.0, "then")
 
 
 @given(st.floats(0.0, 100.0), st.floats(0.0, 100.0))
 def test_a_lease_of_another_is_taken_only_after_its_whole_duration(since_s: float, later_s: float) -> None:
-    known = Known().read(RECORD, since_s).read(RECORD, since_s + later_s)
+    known = SeenLease().read(RECORD, since_s).read(RECORD, since_s + later_s)
     now_s = since_s + later_s
     assert election.may_take(known, "me", now_s) == (now_s - since_s >= RECORD.duration_s)
 
 
 def test_a_renewed_lease_or_an_api_server_that_is_away_begins_the_wait_anew() -> None:
-    known = Known().read(RECORD, 0.0)
-    renewed = known.read(Record("other", 3, 6.0, "now"), 5.0)
+    known = SeenLease().read(RECORD, 0.0)
+    renewed = known.read(LeaseRecord("other", 3, 6.0, "now"), 5.0)
     assert not election.may_take(renewed, "me", 10.0)
     assert not election.may_take(known.unread(5.0), "me", 10.0)
 
 
 @pytest.mark.parametrize("name", ["", "me"])
 def test_a_free_lease_and_one_of_an_earlier_run_are_taken_at_once(name: str) -> None:
-    assert election.may_take(Known().read(Record(name, 3, 6.0, ""), 0.0), "me", 0.1)
+    assert election.may_take(SeenLease().read(LeaseRecord(name, 3, 6.0, ""), 0.0), "me", 0.1)
 
 
 def test_one_of_two_leads_and_a_leader_that_ends_frees_the_lease(cluster: FakeCluster) -> None:

@@ -13,7 +13,7 @@ from launchers.kubernetes import files, names
 from launchers.kubernetes.devices import NodeDevice
 from launchers.kubernetes.files import RenderedFiles
 from launchers.kubernetes.options import ModelVolume, PodOptions
-from launchers.kubernetes.pod import Placement, cpu_resources, pod, volumes_of_models
+from launchers.kubernetes.pod import PodPlace, cpu_resources, pod, volumes_of_models
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ def spec(role: Role = Role.ACTIVE, **more: bool) -> ServerSpec:
 
 def probe_path(wanted: ServerSpec) -> str:
     server = Server("", wanted, ServerState.RUNNING, "", 8000, 8001, 8002, reload_key="k")
-    made = pod(server, RenderedFiles({}, {}), Placement("n"), PodOptions("i")).to_dict()
+    made = pod(server, RenderedFiles({}, {}), PodPlace("n"), PodOptions("i")).to_dict()
     return str(made["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"])
 
 
