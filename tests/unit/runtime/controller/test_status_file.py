@@ -32,7 +32,7 @@ from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
 from controlplane.runtime.controller.executor import found_dead
-from controlplane.runtime.controller.status_file import StatusFile
+from controlplane.runtime.controller.recorder import StatusFile
 from controlplane.runtime.controller.workers import spec_for
 from controlplane.runtime.fleet import history as history_module
 from controlplane.runtime.fleet.history import Event, EventLog, History
