@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.units import positive
-from controlplane.latency.protocol import Estimate, FloatArray, LatencyModel, Slots
+from controlplane.latency.adjusted import Adjusted, Change
+from controlplane.latency.protocol import Estimate, FloatArray, Slots
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class Scaled(Adjusted):
     """Another model with times multiplied by `factor`: 1.1 for a GPU that is 10 % slower than planned."""
 
-    base: LatencyModel
     factor: float
 
     def __post_init__(self) -> None:
@@ -27,21 +27,9 @@ class Scaled:
         """The base's name and the factor."""
         return f"{self.base.name} x {self.factor:g}"
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The base's."""
-        return self.base.models
-
-    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
-        """Return the base's estimate with its times scaled; power and memory as they were."""
-        base = self.base.estimate(slots, quantile)
-        return replace(
-            base,
-            execution_ms=base.execution_ms * self.factor,
-            execution_upper_ms=base.execution_upper_ms * self.factor,
-            cycle_ms=base.cycle_ms * self.factor,
-            cycle_upper_ms=base.cycle_upper_ms * self.factor,
-        )
+    def change(self, slots: Slots) -> Change:
+        """Return the multiplication by the factor."""
+        return lambda time_ms: time_ms * self.factor
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from rich.table import Table
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Measurement, Profile
 from controlplane.files import catalogue
-from controlplane.latency.models import inss, ours
+from controlplane.latency import default as ours
 from controlplane.latency.protocol import LatencyModel, Slots
+from controlplane.papers.inss import latency as inss
 
 DEVICE = "rtx2060s"
 Fit = Callable[[Mapping[str, Profile], Device], LatencyModel]

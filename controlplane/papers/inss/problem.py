@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
-from controlplane.latency.fitting.published import Published
-from controlplane.latency.models import inss as model_of_latency
-from controlplane.latency.models.inss import SharedCache
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
-from controlplane.papers.inss.bda import Bda
+from controlplane.papers.inss import latency
+from controlplane.papers.per_type import own_model
 from controlplane.planning.protocol import Device
 
 LARGEST_BATCH = 32
@@ -29,6 +28,15 @@ CAPACITY_WEIGHT = 0.01
 
 SLACK = 1e-9
 """Percent: shares are sums of a decimal grid."""
+
+
+class Bda(StrEnum):
+    """How batches are decided once models are placed (problem (4))."""
+
+    EXACT = "exact"
+    """Try every batch, since Eq 2 rises and falls with the batch."""
+    PAPER = "paper"
+    """The binary search of Alg 1, as its text describes it, for comparison."""
 
 
 def requests_of(model: str, client_batch: int) -> str:
@@ -74,10 +82,7 @@ class Surfaces:
         schedule = np.zeros((shape[1], 2))
         for t, (device, grid) in enumerate(zip(devices.values(), grids, strict=True)):
             percent[t, : len(grid)] = grid
-            fitted = device.latency
-            if not (isinstance(fitted, Published) and isinstance(fitted.contention, SharedCache)):
-                fitted = model_of_latency.fit(device.profiles, device.pool.device)
-            assert isinstance(fitted.contention, SharedCache)
+            fitted = own_model(device, latency.Inss, latency.fit)
             told = fitted.contention.coefficients
             schedule[t] = told.schedule
             for own, name in enumerate(fitted.models):
