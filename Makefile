@@ -154,7 +154,8 @@ lint: .venv/.done
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports
 
 bench: setup
-	@for table in tests/bench/*.py; do echo "== $$table"; $(PY) $$table || exit 1; done
+	@for path in benchmarks/[a-z]*.py; do name=$$(basename $$path .py); echo "== $$name"; \
+	  $(PY) -m benchmarks.$$name || exit 1; done
 
 soak: setup
 	$(PY) -m pytest -q -m soak --timeout 3600

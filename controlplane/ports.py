@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from controlplane.domain.device import DeviceReading, HeldDevice
     from controlplane.domain.fleet import (
         Backend,
-        Endpoints,
+        GatewayConfig,
         InFlight,
         QuotaUse,
         Routes,
@@ -126,7 +126,7 @@ class Gateway(Protocol):
     Raises GatewayError.
     """
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         """Start a gateway with room for `endpoints`; one that listens already changes its options."""
 
     def routes(self) -> Routes:

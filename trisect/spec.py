@@ -12,7 +12,8 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.spec import GpuRequest
 from controlplane.domain.spec import Spec as ParsedSpec
 from controlplane.domain.workload import Workload
-from controlplane.files.documents import Document, nearest, read
+from controlplane.files.documents import Document, read
+from controlplane.files.mistakes import nearest
 from controlplane.files.specs import parse_spec
 
 

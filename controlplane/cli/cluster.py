@@ -14,7 +14,7 @@ import typer
 
 from controlplane.cli.stderr import say
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Cluster, Endpoints
+from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.ports import Gateway
 from controlplane.runtime.clock import SystemClock
@@ -22,7 +22,7 @@ from controlplane.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from controlplane.domain.plan import Plan
     from controlplane.runtime.fleet.in_cluster import FleetInCluster
-    from launchers.kubernetes.leading.orders import FleetOrders
+    from launchers.kubernetes.leading.fleets import FleetOrders
 
 TOKEN_FILE = "TRISECT_GATEWAY_TOKEN_FILE"
 """The token of the gateway's replicas. Set in a controller's pod, for the commands in it too."""
@@ -40,7 +40,7 @@ def replicas(fleet: str) -> Gateway:
     """Return the gateway of a fleet for one command. Raises EngineError, InputError."""
     from controlplane.gateway.replicas.gateway import ReplicatedGateway
     from launchers.kubernetes.api import ClusterApi, ClusterPlace
-    from launchers.kubernetes.leading.gateways import GatewayPods
+    from launchers.kubernetes.leading.fleets import GatewayPods
 
     pods = GatewayPods(ClusterApi(ClusterPlace()), fleet)
     pods.refresh()
@@ -85,7 +85,7 @@ def by_leader(files: FleetFiles, *command: str) -> None:
 
 def _orders(fleet: str, place: Cluster) -> FleetOrders:
     from launchers.kubernetes.api import ClusterPlace
-    from launchers.kubernetes.leading.orders import FleetOrders
+    from launchers.kubernetes.leading.fleets import FleetOrders
 
     return FleetOrders(ClusterPlace(place.context, place.namespace), fleet)
 
@@ -100,8 +100,7 @@ def lead(
     from controlplane.runtime.controller.replica_log import ReplicaLogs
     from controlplane.runtime.fleet.fleet import Fleet
     from launchers.kubernetes.api import ClusterApi, ClusterPlace
-    from launchers.kubernetes.leading.fleets import FleetObject
-    from launchers.kubernetes.leading.gateways import GatewayPods
+    from launchers.kubernetes.leading.fleets import FleetObject, GatewayPods
     from launchers.kubernetes.leading.lease import Leadership
 
     token, stopping, ended = _token(), serve.stop_at_signals(), threading.Event()
@@ -140,7 +139,7 @@ def _settings(fleet: Any, repository: Path, plan: Plan, devices: Mapping[str, st
         fleet,
         repository=repository,
         output=fleet.files.directory / "rendered",
-        endpoints=Endpoints("0.0.0.0"),
+        endpoints=GatewayConfig("0.0.0.0"),
         cluster=_HERE,
         known=devices,
     )

@@ -6,21 +6,22 @@ import contextlib
 import errno
 import math
 import os
+import re
 import signal
 import stat
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import typer
 
 from controlplane.cli.exits import ENGINE, EXIT_PIPE, INPUT, INTERRUPTED, TERMINATED, Kind, kind_of
-from controlplane.cli.extras import extra_of
 from controlplane.cli.stderr import Verbosity, chosen
 from controlplane.cli.verbs import VERBS
-from controlplane.domain.errors import InputError, TrisectError
+from controlplane.domain.errors import DISK_FULL, InputError, TrisectError
 from controlplane.report.printable import printable
 
 
@@ -44,7 +45,7 @@ class ClosedPipe(Exception):
     """The reader of stdout has closed it."""
 
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FULL = DISK_FULL | {errno.EFBIG}
 _SAME_INTERRUPTION_S = 2.0
 """Signals within this time belong to one interruption: `make` and `timeout` each pass on what their group
 already has."""
@@ -162,3 +163,32 @@ def _print_document(kind: Kind, message: str, arguments: Sequence[str], **place:
 
     about = {"kind": kind.name, "exit_code": kind.code, "message": message}
     print_json({"error": about | dict.fromkeys(("file", "line", "field")) | place})
+
+
+_MODULES = {
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "opentelemetry": "opentelemetry-sdk",
+    "pynvml": "nvidia-ml-py",
+}
+"""Modules that are not named like their distributions."""
+_EXTRA = re.compile(r"""(?P<name>[A-Za-z0-9._-]+).*extra == ['"](?P<extra>[a-z]+)['"]""")
+
+
+def extra_of(module: str) -> str | None:
+    """Return the extra that installs a module; None where no extra does."""
+    # Its import takes a tenth of a short command, and only an error needs it.
+    from importlib.metadata import PackageNotFoundError, requires
+
+    top = module.partition(".")[0]
+    wanted = _MODULES.get(top, top.replace("_", "-"))
+    try:
+        declared = requires("trisect") or []
+    except PackageNotFoundError:
+        return None
+    found = [match for line in declared if (match := _EXTRA.match(line))]
+    sizes = Counter(match["extra"] for match in found)
+    # Of the extras that bring it, the smallest: others include that one.
+    return min(
+        (m["extra"] for m in found if m["name"].lower() == wanted), key=sizes.__getitem__, default=None
+    )

@@ -9,8 +9,12 @@ from pathlib import Path
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Profile
-from controlplane.files.measurements.elsewhere import aiperf, model_analyzer, perf_analyzer
-from controlplane.files.measurements.elsewhere.run import Run
+from controlplane.files.measurements.elsewhere import (
+    Run,
+    read_aiperf,
+    read_model_analyzer,
+    read_perf_analyzer,
+)
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.runtime.devices import known_device
 from controlplane.runtime.jobs.elsewhere import merged_profile
@@ -38,12 +42,9 @@ class Elsewhere:
     def runs(self, model: str) -> tuple[Run, ...]:
         """Read all files. Raises InputError naming the option, or the file, line and column."""
         return (
-            *(
-                perf_analyzer.read_run(*_of_batch(text, "--from-perf-analyzer"))
-                for text in self.perf_analyzer
-            ),
-            *(run for path in self.model_analyzer for run in model_analyzer.read_runs(path, model)),
-            *(aiperf.read_run(*_of_batch(text, "--from-aiperf")) for text in self.aiperf),
+            *(read_perf_analyzer(*_of_batch(text, "--from-perf-analyzer")) for text in self.perf_analyzer),
+            *(run for path in self.model_analyzer for run in read_model_analyzer(path, model)),
+            *(read_aiperf(*_of_batch(text, "--from-aiperf")) for text in self.aiperf),
         )
 
 

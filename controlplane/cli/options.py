@@ -14,7 +14,7 @@ import typer
 from controlplane.cli import completers
 from controlplane.cli.object_stores import local_repository
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Endpoints
+from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.server_options import ServerOptions
 
@@ -91,7 +91,7 @@ def _fleets(what: str, default: object) -> str:
     return f"The gateway's {what}; by default the running fleet's, {default} for a new fleet."
 
 
-_DEFAULTS = Endpoints()
+_DEFAULTS = GatewayConfig()
 FleetsHost = Annotated[str | None, typer.Option(help=_fleets("address", _DEFAULTS.host))]
 FleetsHttpPort = Annotated[
     int | None, typer.Option(help=_fleets("HTTP port", _DEFAULTS.http_port), min=1, max=65535)
@@ -244,7 +244,7 @@ def server_options(triton_args: list[str] | None, env: list[str] | None) -> Serv
     for name, equals, _ in pairs:
         if not equals:
             raise InputError(f"{name!r} is not NAME=VALUE", field="--env")
-    return ServerOptions(tuple(triton_args or ()), tuple((name, value) for name, _, value in pairs))
+    return ServerOptions(tuple(triton_args or ()), {name: value for name, _, value in pairs})
 
 
 def refuse(problem: str, given: Mapping[str, object | None]) -> None:

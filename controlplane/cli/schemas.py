@@ -11,11 +11,11 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from controlplane.domain.observation import RateSeen
-from controlplane.domain.survey import Readiness
-from controlplane.files.documents import SCHEMA_VERSION
+from controlplane.domain.plan import Plan
+from controlplane.domain.spec import Spec
+from controlplane.domain.tensors import Readiness
+from controlplane.files.documents import SCHEMA_VERSION, adapter
 from controlplane.files.limits import Limit
-from controlplane.files.plans import PLAN
-from controlplane.files.specs import SPEC
 from controlplane.planning.replan.differences import TermChange
 from controlplane.ports import Capability
 from controlplane.report.tables.demo_table import DemoRow
@@ -402,7 +402,7 @@ class _Destroy(_Versioned):
 
 
 _DOCUMENTS: dict[str, Any] = {
-    "spec": SPEC,
+    "spec": Spec,
     "error": _Error,
     "doctor": _Doctor,
     "init": _Init,
@@ -410,7 +410,7 @@ _DOCUMENTS: dict[str, Any] = {
     "profile": _Profile,
     "validate": _Validated | _ValidatedFleet,
     "train": _Train,
-    "plan": PLAN,
+    "plan": Plan,
     "simulate": _Simulate | _SimulateGuarded,
     "compare": _Compare,
     "render": _Render | _Manifest,
@@ -434,6 +434,19 @@ NAMES = tuple(_DOCUMENTS)
 
 def schema(name: str) -> dict[str, Any]:
     """Return the JSON Schema of a document."""
-    made = TypeAdapter(_DOCUMENTS[name]).json_schema(mode="serialization")
+    kind = _DOCUMENTS[name]
+    made = _of_file(kind) if kind in (Spec, Plan) else TypeAdapter(kind).json_schema(mode="serialization")
     about = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"trisect {name}"}
     return {**made, **about, "description": f"Version {SCHEMA_VERSION} of the document."}
+
+
+def _of_file(kind: Any) -> dict[str, Any]:
+    parts = adapter(kind).json_schema(mode="serialization")["$defs"]
+    whole = parts.pop(kind.__name__)
+    version = {"const": SCHEMA_VERSION, "title": "Schema Version", "type": "integer"}
+    return {
+        **whole,
+        "$defs": parts,
+        "properties": {"schema_version": version, **whole["properties"]},
+        "required": ["schema_version", *whole["required"]],
+    }

@@ -17,7 +17,7 @@ from controlplane.cli.options import LauncherName
 from controlplane.cli.stderr import say
 from controlplane.domain import units
 from controlplane.domain.errors import InputError, MissingTool
-from controlplane.domain.fleet import Cluster, Endpoints, Server
+from controlplane.domain.fleet import Cluster, GatewayConfig, Server
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets, state_root
 from controlplane.runtime.clock import SystemClock
@@ -42,7 +42,7 @@ def launcher(name: LauncherName | None, cluster: Cluster = DEFAULT_CLUSTER) -> L
 
     `cluster` is where pods are started.
     """
-    from launchers.process.launcher import ProcessLauncher
+    from launchers.process import ProcessLauncher
 
     match name or _fitting():
         case LauncherName.PROCESS:
@@ -88,7 +88,7 @@ def servers_of_host() -> tuple[Server, ...]:
     """Return the running servers of all of this user's fleets on this host: processes and containers."""
     from launchers.docker import engine
     from launchers.docker.launcher import DockerLauncher
-    from launchers.process.launcher import ProcessLauncher
+    from launchers.process import ProcessLauncher
 
     processes = ProcessLauncher(state_root()).servers_of_host()
     return (*processes, *(DockerLauncher(state_root()).servers_of_host() if engine.reachable() else ()))
@@ -159,39 +159,39 @@ def _applied(name: str) -> FleetFiles:
     return files
 
 
-def chosen_endpoints(
-    name: str,
-    *,
-    host: str | None = None,
-    http_port: int | None = None,
-    grpc_port: int | None = None,
-    metrics_port: int | None = None,
-    compress_answers: bool | None = None,
-    fleet_wide_calls: bool | None = None,
-    late_binding: bool | None = None,
-    overtake_ms: int | None = None,
-    trace_endpoint: str | None = None,
-    protection: Mapping[str, Path | bool | int | None] | None = None,
-) -> Endpoints:
-    """Return where a fleet is to listen: as given, else as it does now, else Triton's own ports.
+_GATEWAY_FIELDS = {
+    "--host": "host",
+    "--http-port": "http_port",
+    "--grpc-port": "grpc_port",
+    "--metrics-port": "metrics_port",
+    "--compress-answers": "compress_answers",
+    "--fleet-wide-calls": "fleet_wide_calls",
+    "--late-binding": "late_binding",
+    "--overtake-ms": "overtake_ms",
+    "--trace-endpoint": "trace_endpoint",
+}
+_ACCESS_FIELDS = {
+    "--tls-cert": "certificate",
+    "--tls-key": "key",
+    "--tls-client-ca": "client_ca",
+    "--require-tokens": "tokens",
+    "--plain-text": "plain_text",
+    "--audit": "audit",
+    "--max-connections": "max_connections",
+}
 
-    `protection` has the fields of `Protection` that are given. Raises InputError for a port given twice.
+
+def chosen_gateway(name: str, given: Mapping[str, object]) -> GatewayConfig:
+    """Return where a fleet is to listen, and how: as given, else as it does now, else Triton's own ports.
+
+    `given` has the values of options by their names, None for those not given. Raises InputError for a port
+    given twice.
     """
     units.safe_name(name, "--fleet")
     settings = FleetFiles(state_root(), name).settings()
-    known = Endpoints() if settings is None else settings.endpoints
-    chosen = Endpoints(
-        host or known.host,
-        http_port or known.http_port,
-        grpc_port or known.grpc_port,
-        metrics_port or known.metrics_port,
-        known.compress_answers if compress_answers is None else compress_answers,
-        known.fleet_wide_calls if fleet_wide_calls is None else fleet_wide_calls,
-        replace(known.protection, **_given(protection or {})),
-        known.late_binding if late_binding is None else late_binding,
-        known.overtake_ms if overtake_ms is None else overtake_ms,
-        known.trace_endpoint if trace_endpoint is None else trace_endpoint,
-    )
+    known = GatewayConfig() if settings is None else settings.endpoints
+    access = replace(known.protection, **_given(given, _ACCESS_FIELDS))
+    chosen = replace(known, protection=access, **_given(given, _GATEWAY_FIELDS))
     ports = {
         "--http-port": chosen.http_port,
         "--grpc-port": chosen.grpc_port,
@@ -203,11 +203,11 @@ def chosen_endpoints(
     return chosen
 
 
-def _given(protection: Mapping[str, Path | bool | int | None]) -> dict[str, Any]:
+def _given(given: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, Any]:
     return {
-        field: str(value.absolute()) if isinstance(value, Path) else value
-        for field, value in protection.items()
-        if value is not None
+        fields[option]: str(value.absolute()) if isinstance(value, Path) else value
+        for option, value in given.items()
+        if option in fields and value is not None
     }
 
 
@@ -357,7 +357,7 @@ def fleet_to_end(name: str) -> Fleet | None:
 def status_source(name: str, *, window_s: float | None = None) -> Callable[[], Status]:
     """Return a function that reads a fleet's present status, with figures of `window_s` (a minute)."""
     from controlplane.files.gateway_paths import GatewayPaths
-    from controlplane.monitor.telemetry import GatewayTelemetry
+    from controlplane.monitor.client import GatewayTelemetry
     from controlplane.report.tables.status_table import WINDOW_S
     from controlplane.runtime.fleet.status import fleet_status
 
@@ -377,7 +377,7 @@ def serve(
 ) -> None:
     """Run the controller of a fleet; `show` prints its events."""
     from controlplane.files.gateway_paths import GatewayPaths
-    from controlplane.monitor.request_log import RequestLog, local
+    from controlplane.monitor.client import RequestLog, local
     from controlplane.runtime.controller import serve
 
     found, _ = existing_fleet(name)

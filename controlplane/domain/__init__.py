@@ -1,1 +1,1 @@
-"""The domain's values: frozen dataclasses without effects, from the standard library only."""
+"""The domain's values: frozen dataclasses without effects, whose limits are annotations."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from controlplane.domain import units
+from controlplane.domain.units import Checked, Count, Name, NonNegative, Percent, Positive
 
 CPU_DEVICE = "cpu"
 """The device type of a host without a GPU: `cpu-i` is host core i."""
@@ -37,15 +37,11 @@ class ShareKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ShareGrid:
+class ShareGrid(Checked):
     """The possible shares of a partition: `minimum`, `minimum + step`, ... 100 percent."""
 
-    minimum_percent: float
-    step_percent: float
-
-    def __post_init__(self) -> None:
-        units.percent(self.minimum_percent, "minimum_percent")
-        units.percent(self.step_percent, "step_percent")
+    minimum_percent: Percent
+    step_percent: Percent
 
     def percents(self) -> tuple[float, ...]:
         """Return every share of the grid, ascending; 100 is always one of them."""
@@ -61,7 +57,7 @@ CPU_GRID = ShareGrid(minimum_percent=20.0, step_percent=5.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class Device(Checked):
     """A device type and its measured properties.
 
     `hardware` holds the coefficients of the type itself by their names in the paper's table
@@ -69,15 +65,12 @@ class Device:
     is the clock of an idle device, for people.
     """
 
-    name: str
+    name: Name
     share_kind: ShareKind
     grid: ShareGrid
-    memory_mb: float | None = None
+    memory_mb: Positive | None = None
     price_per_hour: float | None = None
     hardware: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        units.safe_name(self.name, "name")
 
     @property
     def most_servers(self) -> int | None:
@@ -124,14 +117,9 @@ class DeviceLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuPool:
+class GpuPool(Checked):
     """The GPUs of one type that a plan may use. `count` None: unlimited."""
 
     device: Device
-    count: int | None
-    price_per_hour: float
-
-    def __post_init__(self) -> None:
-        if self.count is not None:
-            units.at_least_one(self.count, "count")
-        units.non_negative(self.price_per_hour, "price_per_hour")
+    count: Count | None
+    price_per_hour: NonNegative

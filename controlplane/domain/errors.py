@@ -17,7 +17,9 @@ TrisectError
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _LACKS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO})
 
 
@@ -102,3 +104,21 @@ def is_own_lack(error: BaseException) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+class Troubles:
+    """Say a trouble when it begins or changes, not at each try."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._present = ""
+
+    def met(self, error: Exception) -> None:
+        """Say it, unless it is the one that was said last."""
+        if str(error) != self._present:
+            self._present = str(error)
+            self._say(self._present)
+
+    def over(self) -> None:
+        """Note that a try succeeded: the same trouble is said again when it comes back."""
+        self._present = ""

@@ -211,7 +211,7 @@ class Delays:
 
 
 @dataclass(frozen=True, slots=True)
-class Protection:
+class AccessConfig:
     """The gateway's protection on a network. Paths are absolute.
 
     `certificate` and `key` are PEM files; with them all ports speak TLS. `client_ca` signs clients'
@@ -230,7 +230,7 @@ class Protection:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoints:
+class GatewayConfig:
     """The gateway's addresses, and its options for clients.
 
     `compress_answers`: over HTTP, for clients that accept it. `fleet_wide_calls`: clients may share memory
@@ -245,7 +245,7 @@ class Endpoints:
     metrics_port: int = 8002
     compress_answers: bool = False
     fleet_wide_calls: bool = False
-    protection: Protection = Protection()
+    protection: AccessConfig = AccessConfig()
     late_binding: bool = False
     overtake_ms: int = 1000
     trace_endpoint: str = ""
@@ -283,6 +283,11 @@ class Route:
 
     members: tuple[Backend, ...]
     backup: Backend | None = None
+
+    @property
+    def servers(self) -> tuple[Backend, ...]:
+        """The members and the backup."""
+        return self.members if self.backup is None else (*self.members, self.backup)
 
 
 Routes = Mapping[str, Route]

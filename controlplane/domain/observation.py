@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     `failed` means a fault of the server, not of the client (the refusal of a bad input is an answer).
     `refused` means that the server declined it by a policy of its model, such as a full queue: it lives.
     `server` is empty if no server was there, or if it has been stopped since. `held`: it failed, and a server
-    had it. `client` is empty where clients need no tokens.
+    had it; `lost`: without an answer. `client` is empty where clients need no tokens.
     """
 
     ended_s: float
@@ -55,6 +55,12 @@ class Answer(NamedTuple):
     refused: bool = False
     held: bool = False
     client: str = ""
+    lost: bool = False
+
+    @property
+    def shows_work(self) -> bool:
+        """Whether a model answered it, also with an error: a full queue refuses without its model's help."""
+        return not (self.refused or self.lost)
 
 
 OUT_OF_MEMORY = "out of memory"
@@ -137,7 +143,8 @@ class Guarding:
     """The controller's state for one partition; times are seconds since the epoch.
 
     `standby` is the shadow's name, ready or not; None without a shadow. `failed_starts` counts failures in a
-    row; with an open breaker no server is started before `retry_at_s`.
+    row; with an open breaker no server is started before `retry_at_s`. `owned_gpu` and `owned_percent` are
+    the partition's share while a shadow that took over from a dead server has another one; else None.
     """
 
     partition: str
@@ -148,6 +155,8 @@ class Guarding:
     failed_starts: int
     breaker_open: bool
     retry_at_s: float | None
+    owned_gpu: str | None = None
+    owned_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,3 +221,8 @@ class ModelStatistics:
     success_ns: int
     batches: Mapping[int, BatchStatistics]
     responses: int = 0
+
+    @property
+    def work(self) -> tuple[int, ...]:
+        """The counters that move only where the model works: its queue alone may count failures."""
+        return self.inferences, self.executions, self.successes, self.responses

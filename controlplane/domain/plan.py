@@ -1,19 +1,27 @@
 """A plan: the partitions of each GPU, their workloads, and the predictions.
 
-These types hold any plan that a file can contain. `planners.verify` decides whether a plan is right.
+These types hold any plan that a file can contain, with the fields in the order of the file; a `SPARSE` field
+is left out there at its default. `planning.judge` decides whether a plan is right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
-from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
-from controlplane.domain.workload import Arrivals, ShadowPolicy
+from annotated_types import Ge, Le, Lt, MinLen
+
+from controlplane.domain.order import MOST_RANKS
+from controlplane.domain.server_options import ServerOptions
+from controlplane.domain.units import SPARSE, Amount, Count, Name, Percent, Positive
+from controlplane.domain.workload import Arrivals, Dispersion, ShadowPolicy
 
 MOST_SERVERS = 8
 """The limit of servers in one pool, which is that of a gateway's slot."""
+_LARGEST_BATCH = 4096
+"""Above any model's limit. Bounds the work: latencies are computed for every batch up to the planned one."""
 
 
 class Rule(StrEnum):
@@ -49,7 +57,7 @@ class Prediction:
     p99_ms: float | None = None
     capacity_rps: float | None = None
     utilisation: float | None = None
-    source: Source | None = None
+    source: Source | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +67,17 @@ class Placement:
     Workloads of one model in a partition share a queue; an `isolated` workload has its own.
     """
 
-    name: str
-    endpoint: str
+    name: Name
+    endpoint: Name
     model: str
-    rate_rps: float
-    slo_ms: float
-    arrivals: Arrivals = Arrivals.POISSON
-    predicted: Prediction = Prediction()
-    client_batch: int = 1
+    rate_rps: Amount
+    arrivals: Arrivals = field(default=Arrivals.POISSON, kw_only=True)
+    slo_ms: Amount
+    client_batch: Count = 1
     isolated: bool = False
-    dispersion: float = 1.0
-    longest_ms: float | None = None
+    dispersion: Dispersion = field(default=1.0, metadata=SPARSE)
+    longest_ms: Positive | None = field(default=None, metadata=SPARSE)
+    predicted: Prediction = Prediction()
 
     @property
     def requests_rps(self) -> float:
@@ -85,11 +93,11 @@ class ServedModel:
     the plan relies on no order.
     """
 
-    model: str
-    batch: int
-    instances: int = 1
-    max_queue_delay_us: int = 0
-    rank: int | None = None
+    model: Name
+    batch: Annotated[int, Ge(1), Le(_LARGEST_BATCH)]
+    instances: Count = 1
+    max_queue_delay_us: Annotated[int, Ge(0)] = 0
+    rank: Annotated[int, Ge(0), Lt(MOST_RANKS)] | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +110,9 @@ class Shadow:
     policy: ShadowPolicy
     gpu: str
     extra_percent: float
-    percent: float
+    percent: Percent
     memory_mb: float | None = None
-    other_node: bool = False
+    other_node: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +123,13 @@ class Partition:
     limit that it and its shadow are held to: only where the user set one.
     """
 
-    id: str
-    percent: float
-    models: tuple[ServedModel, ...]
-    workloads: tuple[Placement, ...]
-    memory_mb: float | None = None
-    shadow: Shadow | None = None
-    memory_limit_mb: float | None = None
+    id: Name
+    percent: Percent
+    memory_mb: float | None = field(default=None, kw_only=True)
+    memory_limit_mb: Positive | None = field(default=None, kw_only=True, metadata=SPARSE)
+    shadow: Shadow | None = field(default=None, kw_only=True)
+    models: Annotated[tuple[ServedModel, ...], MinLen(1)]
+    workloads: Annotated[tuple[Placement, ...], MinLen(1)]
 
     @property
     def turns(self) -> bool:
@@ -158,12 +166,16 @@ def busy_bits(partitions: Iterable[Partition]) -> int:
 class PlannedGpu:
     """One GPU of a plan, on a node with the labels of `node_selector`."""
 
-    id: str
+    id: Name
     type: str
+    price_per_hour: float = field(default=0.0, kw_only=True)
+    memory_mb: float | None = field(default=None, kw_only=True)
+    # Left out where there is none: a plan that needs no cluster has the hash that it always had.
+    node_selector: Mapping[str, str] = field(default_factory=dict, kw_only=True, metadata=SPARSE)
     partitions: tuple[Partition, ...]
-    price_per_hour: float = 0.0
-    memory_mb: float | None = None
-    node_selector: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "node_selector", dict(sorted(self.node_selector.items())))
 
     @property
     def percent(self) -> float:
@@ -210,27 +222,35 @@ class Totals:
     lower_bound_gpus: int | None = None
     planning_ms: float | None = None
     stopped_by: str | None = None
-    phases_ms: tuple[tuple[str, float], ...] = ()
+    phases_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The result of `ctl plan` and the input of `ctl apply`."""
+    """The result of `ctl plan` and the input of `ctl apply`. `triton_args` and `env` are the spec's."""
 
     strategy: str
     rule: Rule
     latency_model: str
+    quantile: Annotated[float, Ge(0.5), Lt(1)] | None = field(default=None, kw_only=True)
+    seed: int | None = field(default=None, kw_only=True)
+    verified: bool = field(default=False, kw_only=True)
+    violations: tuple[Violation, ...] = field(default=(), kw_only=True)
+    spec_sha256: str | None = field(default=None, kw_only=True)
+    profiles: tuple[ProfileUse, ...] = field(default=(), kw_only=True)
     gpus: tuple[PlannedGpu, ...]
-    quantile: float | None = None
-    seed: int | None = None
-    verified: bool = False
-    violations: tuple[Violation, ...] = ()
-    spec_sha256: str | None = None
-    profiles: tuple[ProfileUse, ...] = ()
     infeasible: tuple[Infeasible, ...] = ()
     totals: Totals | None = None
-    options: ServerOptions = NO_OPTIONS
-    """For every server, from the spec."""
+    triton_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ServerOptions(self.triton_args, self.env)
+
+    @property
+    def options(self) -> ServerOptions:
+        """What every server gets."""
+        return ServerOptions(self.triton_args, self.env)
 
     @property
     def ordered(self) -> bool:

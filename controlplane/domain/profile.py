@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from controlplane.domain import units
+from annotated_types import Ge, MinLen
+
 from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
+from controlplane.domain.units import Checked, Count, Fraction, Name, NonNegative, Percent, Positive
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Checked):
     """One point: the model alone at (percent, batch).
 
     `execution_ms` is the mean of a batch from its data loading to its result, `std_ms` its deviation over
@@ -21,25 +24,17 @@ class Measurement:
     `clock_mhz` the GPU's means meanwhile; None where unknown.
     """
 
-    percent: float
-    batch: int
-    execution_ms: float
-    concurrency: int = 1
-    std_ms: float | None = None
-    n: int | None = None
-    capacity_rps: float | None = None
-    throttled: float | None = None
-    host_busy: float | None = None
-    power_w: float | None = None
-    clock_mhz: float | None = None
-
-    def __post_init__(self) -> None:
-        units.percent(self.percent, "percent")
-        units.at_least_one(self.batch, "batch")
-        units.at_least_one(self.concurrency, "concurrency")
-        units.positive(self.execution_ms, "execution_ms")
-        if self.capacity_rps is not None:
-            units.positive(self.capacity_rps, "capacity_rps")
+    percent: Percent
+    batch: Count
+    execution_ms: Positive
+    concurrency: Count = 1
+    std_ms: NonNegative | None = None
+    n: Count | None = None
+    capacity_rps: Positive | None = None
+    throttled: Fraction | None = None
+    host_busy: Fraction | None = None
+    power_w: NonNegative | None = None
+    clock_mhz: Positive | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +47,23 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
-class ColocationPoint:
+class ColocationPoint(Checked):
     """One point with neighbours on the same GPU, all of them busy."""
 
-    percent: float
-    batch: int
-    neighbours: tuple[Neighbour, ...]
-    execution_ms: float
-
-    def __post_init__(self) -> None:
-        units.percent(self.percent, "percent")
-        units.at_least_one(self.batch, "batch")
-        units.positive(self.execution_ms, "execution_ms")
+    percent: Percent
+    batch: Count
+    neighbours: Annotated[tuple[Neighbour, ...], MinLen(1)]
+    execution_ms: Positive
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Checked):
     """One point, alone, measured in two sessions."""
 
-    percent: float
-    batch: int
-    first_ms: float
-    second_ms: float
-
-    def __post_init__(self) -> None:
-        units.percent(self.percent, "percent")
-        units.at_least_one(self.batch, "batch")
-        units.positive(self.first_ms, "first_ms")
-        units.positive(self.second_ms, "second_ms")
+    percent: Percent
+    batch: Count
+    first_ms: Positive
+    second_ms: Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +79,7 @@ class Environment:
     backend: str | None = None
     host: str | None = None
     date: str | None = None
-    idle_w: float | None = None
+    idle_w: NonNegative | None = None
     tool: str | None = None
 
 
@@ -106,8 +90,8 @@ class RequestSet:
     Equal hashes are equal requests, in name, type, shape and content.
     """
 
-    file: str | None
-    requests: int
+    file: str | None = field(default=None, kw_only=True)
+    requests: Count
     sha256: str
 
 
@@ -115,8 +99,8 @@ class RequestSet:
 class AnswerTimes:
     """The mean latencies of the first and the last answer to a request that is alone on its server."""
 
-    first_ms: float
-    last_ms: float
+    first_ms: NonNegative
+    last_ms: NonNegative
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +126,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Checked):
     """Everything a latency model may be fitted on for one model on one device.
 
     `fits` maps a latency model's name to its coefficients for this model (for `igniter` those of the
@@ -155,27 +139,23 @@ class Profile:
     decoupled model. `options` are the user's, with which its servers ran.
     """
 
-    model: str
-    device: str
+    model: Name
+    device: Name
     share_kind: ShareKind
-    environment: Environment
-    points: tuple[Measurement, ...]
+    environment: Environment = Environment()
+    points: tuple[Measurement, ...] = ()
     colocation: tuple[ColocationPoint, ...] = ()
     fits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     holdout_error: Mapping[str, float] = field(default_factory=dict)
-    jitter: float | None = None
-    frontend_ms: float | None = None
-    request_ms: float | None = None
-    memory_mb: float | None = None
-    max_batch: int | None = None
+    jitter: NonNegative | None = None
+    frontend_ms: NonNegative | None = None
+    request_ms: NonNegative | None = None
+    memory_mb: Positive | None = None
+    max_batch: Annotated[int, Ge(0)] | None = None
     inputs: RequestSet | None = None
     repeats: tuple[Repeat, ...] = ()
     answers: AnswerTimes | None = None
     options: ServerOptions = NO_OPTIONS
-
-    def __post_init__(self) -> None:
-        units.safe_name(self.model, "model")
-        units.safe_name(self.device, "device")
 
     @property
     def only_percent(self) -> float | None:
@@ -191,19 +171,18 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(Checked):
     """Observed over predicted execution time of `model` on `device` beside `neighbours`."""
 
     model: str
     device: str
     neighbours: tuple[str, ...]
-    factor: float
-    batches: int
+    factor: Positive
+    batches: Count
     at_s: float
 
     def __post_init__(self) -> None:
-        units.positive(self.factor, "factor")
-        units.at_least_one(self.batches, "batches")
+        Checked.__post_init__(self)
         if tuple(sorted(self.neighbours)) != self.neighbours:
             raise InputError("must be sorted", field="neighbours")
 

@@ -6,7 +6,8 @@ Values are kept in plans and labels, and shown by `ctl apply --dry-run`: they ar
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from controlplane.domain.errors import InputError
 
@@ -68,18 +69,18 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Further arguments of tritonserver, each `--name=value`, and (name, value) of environment variables.
+    """Further arguments of tritonserver, each `--name=value`, and environment variables.
 
     Raises InputError for what Trisect sets itself, and for other forms.
     """
 
     triton_args: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for i, argument in enumerate(self.triton_args):
             _check_argument(argument, f"triton_args[{i}]")
-        for name, value in self.env:
+        for name, value in self.env.items():
             _check_variable(name, value)
 
     def __bool__(self) -> bool:

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
-from controlplane.domain import units
-from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
+from annotated_types import MinLen
+
+from controlplane.domain.server_options import ServerOptions
+from controlplane.domain.units import Checked, Count, Name, NonNegative
 from controlplane.domain.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class GpuRequest:
+class GpuRequest(Checked):
     """The GPUs of one type that a plan may use; None: any number, at the type's own price.
 
     In a cluster they are on nodes with the labels of `node_selector`.
     """
 
-    type: str
-    count: int | None = None
-    price_per_hour: float | None = None
-    node_selector: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        units.safe_name(self.type, "type")
-        if self.count is not None:
-            units.at_least_one(self.count, "count")
-        if self.price_per_hour is not None:
-            units.non_negative(self.price_per_hour, "price_per_hour")
+    type: Name
+    count: Count | None = None
+    price_per_hour: NonNegative | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The input of `ctl plan`. `options` are for every server of the fleet."""
+    """The input of `ctl plan`. `triton_args` and `env` are for every server of the fleet."""
 
-    gpus: tuple[GpuRequest, ...]
-    workloads: tuple[Workload, ...]
-    options: ServerOptions = NO_OPTIONS
+    gpus: Annotated[tuple[GpuRequest, ...], MinLen(1)]
+    workloads: Annotated[tuple[Workload, ...], MinLen(1)]
+    triton_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ServerOptions(self.triton_args, self.env)
+        models = Counter(w.model for w in self.workloads)
+        called = tuple(
+            replace(w, endpoint=w.endpoint or (w.model if models[w.model] == 1 else w.name))
+            for w in self.workloads
+        )
+        object.__setattr__(self, "workloads", called)

@@ -1,9 +1,10 @@
-"""Inputs of a model: their declarations, and values for one inference."""
+"""Inputs of a model, values for one inference, and what a model needs to be measured and planned."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Input -> its dimensions without the batch, for inputs of variable shape."""
@@ -60,3 +61,28 @@ class TensorValue:
 
 Sample = tuple[TensorValue, ...]
 """All inputs of one inference."""
+
+
+class Readiness(StrEnum):
+    """Whether a model can be profiled."""
+
+    READY = "ready"
+    NEEDS_INPUTS = "needs inputs"
+    """Its configuration does not determine a request; `Finding.note` has the options that do."""
+    UNSUPPORTED = "not supported"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One model of a repository.
+
+    `note` says what it needs, why it is not supported, or what to know about its measurement. `max_batch` is
+    the largest batch of a plan. `completed`: Triton completed its configuration.
+    """
+
+    model: str
+    readiness: Readiness
+    note: str = ""
+    max_batch: int | None = None
+    inputs: tuple[TensorSpec, ...] = ()
+    completed: bool = False

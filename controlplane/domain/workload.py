@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
-from controlplane.domain import units
+from annotated_types import Ge, Le
+
 from controlplane.domain.errors import InputError
+from controlplane.domain.units import Amount, Checked, Count, Name, Positive
 
 
 class Arrivals(StrEnum):
@@ -18,6 +21,9 @@ class Arrivals(StrEnum):
 
 MAX_DISPERSION = 64.0
 """Beyond that a queue's P99 needs longer simulations than a planner has time for."""
+
+Dispersion = Annotated[float, Ge(1), Le(MAX_DISPERSION)]
+"""1 for Poisson arrivals."""
 
 
 class ShadowPolicy(StrEnum):
@@ -50,45 +56,31 @@ class ShadowWish:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Checked):
     """One line of a spec. The SLO is the P99 of a request, from its arrival at the gateway to its last byte.
 
-    Rates count inferences. `endpoint` is the name that clients call. `client_batch` is the batch they send.
-    `dispersion`: the variance of the arrivals in a time over their mean, 1 for Poisson arrivals; larger ones
-    have gaps of a gamma distribution. `longest_ms` is how long a rare request may take. An `isolated`
-    workload shares its queue with no other. Raises InputError, naming the field, for a value out of range.
+    Rates count inferences. `endpoint` is the name that clients call; a spec fills it in: the model's name, or
+    the workload's own where others have the model too. `client_batch` is the batch they send. `dispersion`:
+    the variance of the arrivals in a time over their mean, 1 for Poisson arrivals; larger ones have gaps of a
+    gamma distribution. `longest_ms` is how long a rare request may take. An `isolated` workload shares its
+    queue with no other. Raises InputError, naming the field, for a value out of range.
     """
 
-    name: str
-    model: str
-    slo_ms: float
-    rate_rps: float
-    endpoint: str
+    name: Name
+    model: Name
+    slo_ms: Amount
+    rate_rps: Amount
+    endpoint: Name | None = None
     arrivals: Arrivals = Arrivals.POISSON
     shadow: ShadowWish = field(default_factory=ShadowWish)
-    memory_mb: float | None = None
-    client_batch: int = 1
+    memory_mb: Positive | None = None
+    client_batch: Count = 1
     isolated: bool = False
-    dispersion: float = 1.0
-    longest_ms: float | None = None
+    dispersion: Dispersion = 1.0
+    longest_ms: Positive | None = None
 
     def __post_init__(self) -> None:
-        units.safe_name(self.name, "name")
-        units.safe_name(self.model, "model")
-        units.safe_name(self.endpoint, "endpoint")
-        units.positive(self.slo_ms, "slo_ms")
-        units.positive(self.rate_rps, "rate_rps")
-        if self.memory_mb is not None:
-            units.positive(self.memory_mb, "memory_mb")
-        if self.longest_ms is not None:
-            units.positive(self.longest_ms, "longest_ms")
-        units.at_least_one(self.client_batch, "client_batch")
-        check_dispersion(self.dispersion, self.arrivals)
-
-
-def check_dispersion(dispersion: float, arrivals: Arrivals) -> None:
-    """Raise InputError, naming the field, unless arrivals can have this dispersion."""
-    if not 1.0 <= dispersion <= MAX_DISPERSION:
-        raise InputError(f"must be 1 (Poisson) to {MAX_DISPERSION:g}, not {dispersion:g}", field="dispersion")
-    if dispersion > 1.0 and arrivals is Arrivals.CONSTANT:
-        raise InputError("belongs to arrivals: poisson; constant arrivals have no bursts", field="dispersion")
+        Checked.__post_init__(self)
+        if self.dispersion > 1.0 and self.arrivals is Arrivals.CONSTANT:
+            problem = "belongs to arrivals: poisson; constant arrivals have no bursts"
+            raise InputError(problem, field="dispersion")

@@ -8,12 +8,12 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
-from controlplane.files.documents import SCHEMA_VERSION, State, read
-from controlplane.files.limits import NO_LIMIT, Limit
+from controlplane.files.documents import read_state, versioned
+from controlplane.files.limits import Limit
 from controlplane.files.writing import write_json
 
 ANY = "*"
@@ -34,40 +34,24 @@ class Client:
     token_sha256: str | None = None
     certificate: str | None = None
     operator: bool = False
-    limit: Limit = NO_LIMIT
+    max_rate_rps: int | None = None
+    max_requests: int | None = None
+    max_body_bytes: int | None = None
     region_prefix: str | None = None
+
+    @property
+    def limit(self) -> Limit:
+        """The limits of its inferences."""
+        return Limit(self.max_rate_rps, self.max_requests, self.max_body_bytes)
 
     def allows(self, endpoint: str) -> bool:
         """Return whether the client may call an endpoint."""
         return ANY in self.endpoints or endpoint in self.endpoints
 
 
-class _Client(State):
-    name: str
-    endpoints: list[str]
-    token_sha256: str | None
-    certificate: str | None
-    operator: bool
-    max_rate_rps: int | None
-    max_requests: int | None
-    max_body_bytes: int | None = None
-    region_prefix: str | None = None
-
-    def value(self) -> Client:
-        return Client(
-            self.name,
-            tuple(self.endpoints),
-            self.token_sha256,
-            self.certificate,
-            self.operator,
-            Limit(self.max_rate_rps, self.max_requests, self.max_body_bytes),
-            self.region_prefix,
-        )
-
-
-class _Clients(State):
-    schema_version: int
-    clients: list[_Client]
+@dataclass(frozen=True, slots=True)
+class _Clients:
+    clients: tuple[Client, ...]
 
 
 def hashed(token: str) -> str:
@@ -111,17 +95,10 @@ def _token_in(authorization: str) -> str | None:
 
 def read_clients(path: Path) -> tuple[Client, ...]:
     """Return all clients; none without a file. Raises InputError where it is broken."""
-    if not path.exists():
-        return ()
-    return tuple(client.value() for client in read(path).parse(_Clients).clients)
+    return (read_state(path, _Clients) or _Clients(())).clients
 
 
 def write_clients(path: Path, clients: Iterable[Client]) -> None:
     """Replace the file, readable by its user only. Raises EngineError where the disk refuses."""
-    write_json(path, {"schema_version": SCHEMA_VERSION, "clients": [_entry(client) for client in clients]})
+    write_json(path, versioned(_Clients(tuple(clients))))
     os.chmod(path, 0o600)
-
-
-def _entry(client: Client) -> dict[str, object]:
-    fields = asdict(client)
-    return {**fields, **fields.pop("limit")}

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.domain.errors import InputError
-from controlplane.files.documents import nearest, read_text
+from controlplane.files.documents import read_text
+from controlplane.files.mistakes import nearest
 
 SHARED = ("fleet", "launcher", "profiles", "repository")
 """The options that may stand above the tables of verbs."""

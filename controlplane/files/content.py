@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from controlplane.domain.errors import InputError
+from controlplane.files.reading import GRAIN_NS
 
 LINK_ROOTS = "TRISECT_LINK_ROOTS"
 CACHE = "__pycache__"
 """What running a model writes beside its code."""
-_GRAIN_NS = 10**9
-"""The resolution of file times. Two writes within it look the same, so a file this young is read again."""
 
 Roots = tuple[Path, ...] | None
 """The folders to which links may lead; None: anywhere."""
@@ -114,7 +113,7 @@ def seen(path: Path, stamp: Stamp, known: Mapping[str, Seen], digest: Digest) ->
 
 def settled(stamp: Stamp) -> Stamp | None:
     """Return a stamp, or None for one so young that a later write could look the same."""
-    return stamp if time.time_ns() - stamp.changed_ns > _GRAIN_NS else None
+    return stamp if time.time_ns() - stamp.changed_ns > GRAIN_NS else None
 
 
 class Drift(NamedTuple):

@@ -6,21 +6,20 @@ reads no more than Trisect's own JSON files starts sooner.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, ValidationInfo, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from controlplane.domain.errors import InputError
+from controlplane.files.mistakes import Location, field_of, first, named
 from controlplane.files.reading import read_bytes
 
 SCHEMA_VERSION = 1
@@ -29,74 +28,18 @@ _JSON_LIMIT_BYTES = 128 * 2**20
 _MOST_DIGITS = 18
 """Of a whole number in 64 bits."""
 
-Location = tuple[str | int, ...]
-Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
 
 
-_NEWER = object()
-"""The context of a validation that leaves out unknown keys, as `State` does."""
-
-
-class Strict(BaseModel):
-    """Base of every file that a user writes: no unknown key, no text where a number belongs."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_known_keys(cls, data: object, info: ValidationInfo) -> object:
-        if not isinstance(data, Mapping | cls):
-            raise PydanticCustomError(
-                "not_a_mapping",
-                "must be a mapping {keys}, not {value}",
-                {"keys": _keys(cls), "value": repr(data)},
-            )
-        if isinstance(data, Mapping) and info.context is _NEWER:
-            return {key: value for key, value in data.items() if key in cls.model_fields}
-        if isinstance(data, Mapping):
-            for key in data:
-                if key not in cls.model_fields:
-                    raise PydanticCustomError(
-                        "unknown_key",
-                        "unknown key{nearest}",
-                        {"key": str(key), "nearest": nearest(str(key), cls.model_fields)},
-                    )
-        return data
-
-
-class State(BaseModel):
-    """Base of files that only this program writes: keys that a newer minor version added are left out.
-
-    `schema_version` changes where an older version must not read the file.
-    """
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
-
-
-def _keys(model: type[BaseModel]) -> str:
-    """Describe a mapping: `{policy: hot | warm | none, count}`, with the values of enumerations."""
-    shown = []
-    for name, field in model.model_fields.items():
-        kind = field.annotation
-        values = " | ".join(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else ""
-        shown.append(f"{name}: {values}" if values else name)
-    return "{" + ", ".join(shown) + "}"
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message: `; did you mean 'x'?`, or the known names."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}" if names else ""
-
-
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return the reader of a dataclass; making one takes longer than to read a small file with it."""
-    return TypeAdapter(kind)
+def adapter(kind: Any, extra: str = "forbid") -> TypeAdapter[Any]:
+    """Return the one reader of a dataclass: numbers are no text, and no unknown key where it is forbidden.
+
+    Making one takes longer than to read a small file with it.
+    """
+    config = ConfigDict(extra="ignore" if extra == "ignore" else "forbid", allow_inf_nan=False)
+    # The union with None takes the configuration, which pydantic does not take for a dataclass alone.
+    return TypeAdapter(kind | None, config=config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,55 +57,38 @@ class Document:
 
     def fail(self, problem: str, location: Location = ()) -> NoReturn:
         """Raise InputError for the value at `location`."""
-        raise InputError(problem, file=self.file, line=self._line(location), field=_field(location))
+        raise InputError(problem, file=self.file, line=self._line(location), field=field_of(location))
 
-    def parse(self, model: type[Model]) -> Model:
-        """Return the content as `model`. Raises InputError with file, line and field of the first mistake."""
-        return self._parse(model, None)
+    def parse(self, kind: type[Value], *, newer: bool = False, numbers_are_names: bool = False) -> Value:
+        """Return the content as a dataclass. Raises InputError, with the place, for the first mistake.
 
-    def parse_newer(self, model: type[Model]) -> Model:
-        """Parse like `parse`, without the keys that a newer minor version added to a `Strict` model."""
-        return self._parse(model, _NEWER)
-
-    def parse_as(self, kind: type[Value]) -> Value:
-        """Return the content of a JSON file that only this program writes, as a dataclass.
-
-        Keys that a newer minor version added are left out, as with `State`. Raises InputError.
+        `newer` leaves out unknown keys, which a newer minor version may have added: for files that only this
+        program writes. `schema_version` changes where an older version must not read the file.
+        `numbers_are_names`: YAML reads an unquoted `name: 1` as a number, and it counts as text where text
+        belongs.
         """
-        wanted: Any = kind
-        adapter: TypeAdapter[Value] = _adapter(wanted)
-        # As JSON: strict reading of plain values takes no mapping for a dataclass and no list for a tuple.
-        return self._checked(lambda: adapter.validate_json(self.text, strict=True))
-
-    def _parse(self, model: type[Model], context: object) -> Model:
-        return self._checked(lambda: model.model_validate(self.content, context=context))
-
-    def _checked(self, validate: Callable[[], Value]) -> Value:
         if not isinstance(self.content, Mapping):
             self.fail("must be a mapping of keys to values at the top")
         version = self.content.get("schema_version")
         if version != SCHEMA_VERSION or isinstance(version, bool):
             found = "is missing" if version is None else f"{version!r} is not supported"
             self.fail(f"{found}; this version reads schema_version: {SCHEMA_VERSION}", ("schema_version",))
-        try:
-            return validate()
-        except ValidationError as error:
-            mistakes = error.errors(include_url=False)
-        first = mistakes[0]
-        location: Location = tuple(first["loc"])
-        if first["type"] == "unknown_key":
-            location = (*location, first["ctx"]["key"])
-        more = f" (and {len(mistakes) - 1} more)" if len(mistakes) > 1 else ""
-        self.fail(f"{_problem(first['type'], first['msg'], first.get('input'))}{more}", location)
-
-    @contextmanager
-    def at(self, *location: str | int) -> Iterator[None]:
-        """Add this location of the file to an InputError that is raised inside."""
-        try:
-            yield
-        except InputError as error:
-            inner: Location = (error.field,) if error.field else ()
-            self.fail(error.problem, (*location, *inner))
+        content = {key: value for key, value in self.content.items() if key != "schema_version"}
+        wanted: Any = kind
+        reader = adapter(wanted, "ignore" if newer else "forbid")
+        while True:
+            # As JSON: strict reading of plain values takes no mapping as a dataclass, no list as a tuple.
+            text = json.dumps(content, default=_unreadable)
+            try:
+                value: Value = reader.validate_json(text, strict=True)
+            except ValidationError as error:
+                mistakes: Any = error.errors(include_url=False)
+            else:
+                return value
+            content = json.loads(text)
+            if not (numbers_are_names and named(content, mistakes)):
+                location, problem = first(kind, mistakes)
+                self.fail(problem, location)
 
     def _line(self, location: Location) -> int | None:
         if not self.text:
@@ -172,25 +98,9 @@ class Document:
         return yaml_text.line_of(self.text, location)
 
 
-def _field(location: Location) -> str | None:
-    text = ""
-    for step in location:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text or None
-
-
-def _problem(kind: str, message: str, value: object) -> str:
-    if kind == "missing":
-        return "is missing"
-    if kind in {"float_type", "int_type", "int_from_float"}:
-        what = "a whole number" if kind.startswith("int") else "a number"
-        shown = f"the text {value!r}" if isinstance(value, str) else repr(value)
-        return f"must be {what}, not {shown}"
-    if kind == "finite_number":
-        return f"must be a finite number, not {value}"
-    if kind == "enum":
-        return f"{message.replace('Input should', 'must')}, not {value!r}"
-    return message[0].lower() + message[1:] if message else kind
+def _unreadable(value: object) -> list[str]:
+    """Return what no field takes, for the dates and sets that YAML has and JSON has not."""
+    return [str(value)]
 
 
 def read(path: Path) -> Document:
@@ -205,6 +115,11 @@ def read(path: Path) -> Document:
     from controlplane.files import yaml_text
 
     return Document(file, text, yaml_text.parse(text, file))
+
+
+def read_state(path: Path, kind: type[Value]) -> Value | None:
+    """Read a file that only this program writes; None without one. Raises InputError where it is broken."""
+    return read(path).parse(kind, newer=True) if path.exists() else None
 
 
 def read_text(path: Path, limit_bytes: int = _JSON_LIMIT_BYTES) -> str:
@@ -237,3 +152,39 @@ def parse_json(text: str, file: str) -> Any:
         raise InputError(f"is not JSON: {error.msg}", file=file, line=error.lineno) from None
     except RecursionError:
         raise InputError("is nested too deeply", file=file) from None
+
+
+def plain(value: Any) -> Any:
+    """Return a value as that of JSON: a dataclass as a mapping of its fields, without `SPARSE` ones.
+
+    JSON has no infinity and no NaN: such a value is null where the field may be None.
+    """
+    if is_dataclass(value):
+        kind: Any = type(value)
+        return {
+            name: plain(one)
+            for name, default, sparse in _fields(kind)
+            if (one := _finite(getattr(value, name), default)) != default or not sparse
+        }
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value.value if isinstance(value, StrEnum) else value
+
+
+def _finite(value: Any, default: Any) -> Any:
+    return None if default is None and isinstance(value, float) and not math.isfinite(value) else value
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
+    def default(field: Field[Any]) -> Any:
+        return field.default if field.default_factory is MISSING else field.default_factory()
+
+    return tuple((one.name, default(one), "sparse" in one.metadata) for one in fields(kind) if one.init)
+
+
+def versioned(value: Any) -> dict[str, Any]:
+    """Return a dataclass as the content of its file."""
+    return {"schema_version": SCHEMA_VERSION, **plain(value)}

@@ -7,27 +7,28 @@ plans, specs and profiles are imported where a file of theirs is read: most comm
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Cluster, Endpoints
-from controlplane.files.documents import SCHEMA_VERSION, State, read, read_text
-from controlplane.files.gateway import ProtectionFields
+from controlplane.domain.fleet import Cluster, GatewayConfig
+from controlplane.files.documents import read, read_text, versioned
 from controlplane.files.writing import write_json, write_text
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import Plan
-    from controlplane.files.applied import Record
-    from controlplane.files.following.kept import FollowingFiles
+    from controlplane.files.following import FollowingFiles
+    from controlplane.files.pinned import Record
+from collections.abc import Sequence
+
+from controlplane.domain.observation import Guarding
+from controlplane.files.documents import read_state
+from controlplane.files.writing import to_json, write_derived
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class FleetSettings:
     repository: str
     output: str
     devices: Mapping[str, str]
-    endpoints: Endpoints = field(default_factory=Endpoints)
+    endpoints: GatewayConfig = field(default_factory=GatewayConfig)
     former_outputs: tuple[str, ...] = ()
     cluster: Cluster = field(default_factory=Cluster)
 
@@ -58,48 +59,8 @@ class FleetSettings:
         return replace(self, devices={**before.devices, **self.devices}, former_outputs=former)
 
 
-class _Endpoints(State):
-    host: str
-    http_port: int
-    grpc_port: int
-    metrics_port: int
-    compress_answers: bool = False
-    fleet_wide_calls: bool = False
-    protection: Annotated[ProtectionFields, Field(default_factory=ProtectionFields)]
-    late_binding: bool = False
-    overtake_ms: int = 1000
-    trace_endpoint: str = ""
-
-
-class _Cluster(State):
-    context: str | None = None
-    namespace: str | None = None
-    installed: bool = False
-
-
-class _Settings(State):
-    schema_version: int
-    launcher: str
-    repository: str
-    output: str
-    devices: dict[str, str]
-    endpoints: _Endpoints
-    former_outputs: Annotated[list[str], Field(default_factory=list)]
-    cluster: Annotated[_Cluster, Field(default_factory=_Cluster)]
-
-
-def _without_defaults(content: Mapping[str, Any], model: type[State]) -> dict[str, Any]:
-    """Leave out optional keys at their defaults: an earlier version may not know them, and reads the rest."""
-    defaults = {
-        name: _plain(field.get_default(call_default_factory=True, validated_data={}))
-        for name, field in model.model_fields.items()
-        if not field.is_required()
-    }
-    return {
-        key: value
-        for key, value in content.items()
-        if key not in defaults or (list(value) if isinstance(value, tuple) else value) != defaults[key]
-    }
+def _names(kind: Any) -> list[str]:
+    return [one.name for one in fields(kind)]
 
 
 @contextlib.contextmanager
@@ -114,20 +75,10 @@ def _way_out() -> Iterator[None]:
         raise InputError(problem, file=error.file, line=error.line, field=error.field) from error
 
 
-def _plain(default: Any) -> Any:
-    return default.model_dump() if isinstance(default, State) else default
-
-
 def state_root() -> Path:
     """$XDG_STATE_HOME/trisect, by default ~/.local/state/trisect."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "trisect"
-
-
-def model_state_path(folder: str, model: Path) -> Path:
-    """Return the file of what is kept of a model's folder; `folder` begins with a dot, as no fleet's does."""
-    digest = hashlib.sha256(str(model.resolve()).encode()).hexdigest()[:16]
-    return state_root() / folder / f"{model.name}-{digest}.json"
 
 
 def this_host(machine_id: Path = Path("/etc/machine-id")) -> str:
@@ -167,7 +118,7 @@ class FleetFiles:
     @property
     def following(self) -> FollowingFiles:
         """What following the load needs."""
-        from controlplane.files.following.kept import FollowingFiles
+        from controlplane.files.following import FollowingFiles
 
         return FollowingFiles(self.directory / "following")
 
@@ -195,34 +146,20 @@ class FleetFiles:
         if not self.exists():
             return None
         with _way_out():
-            parsed = read(self._settings).parse(_Settings)
-        return FleetSettings(
-            launcher=parsed.launcher,
-            repository=parsed.repository,
-            output=parsed.output,
-            devices=parsed.devices,
-            endpoints=Endpoints(
-                **parsed.endpoints.model_dump(exclude={"protection"}),
-                protection=parsed.endpoints.protection.value(),
-            ),
-            former_outputs=tuple(parsed.former_outputs),
-            cluster=Cluster(**parsed.cluster.model_dump()),
-        )
+            return read(self._settings).parse(FleetSettings, newer=True)
 
     def unknown_keys(self) -> tuple[str, ...]:
         """Return the keys of the settings that this version leaves out: a newer one wrote them."""
         content = read(self._settings).content
         endpoints = content.get("endpoints", {})
-        outer = [key for key in content if key not in _Settings.model_fields]
-        inner = [f"endpoints.{key}" for key in endpoints if key not in _Endpoints.model_fields]
+        outer = [key for key in content if key not in ("schema_version", *_names(FleetSettings))]
+        inner = [f"endpoints.{key}" for key in endpoints if key not in _names(GatewayConfig)]
         return (*outer, *inner)
 
     def write_settings(self, settings: FleetSettings) -> None:
         """Replace the settings; the fleet is this host's from now on."""
         write_text(self._host, f"{this_host()}\n")
-        content = {"schema_version": SCHEMA_VERSION, **asdict(settings)}
-        content["endpoints"] = _without_defaults(content["endpoints"], _Endpoints)
-        write_json(self._settings, _without_defaults(content, _Settings))
+        write_json(self._settings, versioned(settings))
 
     def plan(self) -> Plan | None:
         """Return the plan that was applied last; None if there was none."""
@@ -263,14 +200,14 @@ class FleetFiles:
 
     def record(self) -> Record:
         """Return what was pinned with the present and with the previous plan."""
-        from controlplane.files.applied import read_record
+        from controlplane.files.pinned import read_record
 
         with _way_out():
             return read_record(self._pinned)
 
     def write_record(self, record: Record) -> None:
         """Replace the record of pinned models; before the plan of it, so that none is without."""
-        from controlplane.files.applied import write_record
+        from controlplane.files.pinned import write_record
 
         write_record(self._pinned, record)
 
@@ -305,3 +242,21 @@ def fleets(root: Path) -> list[str]:
     if not root.is_dir():
         return []
     return sorted(p.name for p in root.iterdir() if FleetFiles(root, p.name).exists())
+
+
+@dataclass(frozen=True, slots=True)
+class _Partitions:
+    partitions: tuple[Guarding, ...]
+
+
+def write_guarding(path: Path, partitions: Sequence[Guarding]) -> None:
+    """Replace the file. Raises EngineError where the disk refuses."""
+    write_derived(path, to_json(versioned(_Partitions(tuple(partitions)))))
+
+
+def read_guarding(path: Path) -> tuple[Guarding, ...]:
+    """Read the file; nothing where there is none or a power cut damaged it: the next change renews it."""
+    try:
+        return (read_state(path, _Partitions) or _Partitions(())).partitions
+    except InputError:
+        return ()

@@ -6,15 +6,13 @@ The processes of the data path read these files when they start, so they can res
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import Field
-
-from controlplane.domain.fleet import Backend, Protection, Route
-from controlplane.files.documents import SCHEMA_VERSION, State, read
-from controlplane.files.writing import to_json, write_derived, write_json, write_vital
+from controlplane.domain.fleet import AccessConfig, Backend, Route
+from controlplane.domain.order import Order, Precedence
+from controlplane.files.documents import read, read_state, versioned
+from controlplane.files.writing import fields_of, to_json, write_derived, write_json, write_vital
 
 _RESTARTS_LIMIT_BYTES = 64 * 2**10
 
@@ -60,25 +58,43 @@ def pooled(route: Route, traits: Traits) -> tuple[str, Route] | None:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """One slot in use. A draining slot finishes its requests and gets no new ones."""
+    """One slot in use, with its route and its model's traits. A draining slot gets no new requests."""
 
     index: int
     draining: bool
     endpoint: str
-    route: Route
-    traits: Traits
+    members: tuple[Backend, ...]
+    backup: Backend | None
+    decoupled: bool
+    sequence_idle_us: int | None
+    executes: str | None = None
+
+    @classmethod
+    def of(cls, index: int, draining: bool, endpoint: str, route: Route, traits: Traits) -> SlotRecord:
+        """Return the record of a slot."""
+        return cls(index, draining, endpoint, route.members, route.backup, *astuple(traits))
+
+    @property
+    def route(self) -> Route:
+        """Its servers."""
+        return Route(self.members, self.backup)
+
+    @property
+    def traits(self) -> Traits:
+        """Its model's properties."""
+        return Traits(self.decoupled, self.sequence_idle_us, self.executes)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotsRecord:
     """All slots in use. Every change increments `generation`.
 
-    `count` is the number of slots in HAProxy, free ones included; None in files of earlier versions.
+    `count` is the number of slots in HAProxy, free ones included.
     """
 
     generation: int
+    count: int | None
     slots: tuple[SlotRecord, ...]
-    count: int | None = None
 
     def carried(self) -> dict[int, tuple[str, ...]]:
         """Return the endpoints by the slot that carries their requests. A pool has one such slot."""
@@ -97,36 +113,21 @@ class SlotsRecord:
         return {index: tuple(endpoints) for index, endpoints in first.items()}
 
 
-class ProtectionFields(State):
-    """The fields of `Protection`."""
-
-    certificate: str | None = None
-    key: str | None = None
-    client_ca: str | None = None
-    tokens: bool = False
-    plain_text: bool = False
-    audit: bool = False
-    max_connections: int | None = None
-
-    def value(self) -> Protection:
-        """Return the value."""
-        return Protection(**self.model_dump())
-
-
-class FormerFacade(State):
+@dataclass(frozen=True, slots=True)
+class FormerFacade:
     """Whether the clients of a HAProxy that is being replaced need tokens."""
 
     tokens: bool
 
 
-class GatewaySettings(State):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
     """The settings with which the gateway was started. `slots` is what the next HAProxy gets.
 
     All ports are clients'; the gateway's processes reach each other over sockets in its folder. `former` is
     set while two HAProxies run with different options.
     """
 
-    schema_version: int = SCHEMA_VERSION
     host: str
     http_port: int
     grpc_port: int
@@ -139,82 +140,42 @@ class GatewaySettings(State):
     late_binding: bool = False
     trace_endpoint: str = ""
     former: FormerFacade | None = None
-    protection: Annotated[ProtectionFields, Field(default_factory=ProtectionFields)]
+    protection: AccessConfig = field(default_factory=AccessConfig)
 
 
-class _Backend(State):
-    server: str
-    host: str
-    http_port: int
-    grpc_port: int
-    metrics_port: int | None
-
-    def value(self) -> Backend:
-        return Backend(self.server, self.host, self.http_port, self.grpc_port, self.metrics_port)
+@dataclass(frozen=True, slots=True)
+class _Place(Precedence):
+    endpoint: str = field(kw_only=True)
 
 
-class _Slot(State):
-    index: int
-    draining: bool
-    endpoint: str
-    members: list[_Backend]
-    backup: _Backend | None
-    decoupled: bool
-    sequence_idle_us: int | None
-    executes: str | None = None
+@dataclass(frozen=True, slots=True)
+class _Places:
+    endpoints: tuple[_Place, ...]
 
 
-class _Slots(State):
-    schema_version: int
-    generation: int
-    slots: list[_Slot]
-    count: int | None = None
+def write_order(path: Path, order: Order) -> None:
+    """Replace the file with the place of each endpoint's requests in the queue of its partition."""
+    places = tuple(_Place(**fields_of(one), endpoint=endpoint) for endpoint, one in sorted(order.items()))
+    write_json(path, versioned(_Places(places)))
+
+
+def read_order(path: Path) -> Order:
+    """Return the precedences by endpoint; none without a file. Raises InputError where it is broken."""
+    places = read_state(path, _Places) or _Places(())
+    return {
+        one.endpoint: Precedence(one.partition, one.after_ms, one.inside, one.overloaded_at, one.promised)
+        for one in places.endpoints
+    }
 
 
 def write_slots(path: Path, record: SlotsRecord) -> None:
     """Replace the file in one step. Raises EngineError where the disk refuses."""
-    slots: list[dict[str, Any]] = [
-        {
-            "index": slot.index,
-            "draining": slot.draining,
-            "endpoint": slot.endpoint,
-            "members": [asdict(member) for member in slot.route.members],
-            "backup": None if slot.route.backup is None else asdict(slot.route.backup),
-            **asdict(slot.traits),
-        }
-        for slot in record.slots
-    ]
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "generation": record.generation,
-        "count": record.count,
-        "slots": slots,
-    }
-    write_vital(path, to_json(content))
+    write_vital(path, to_json(versioned(record)))
 
 
 def read_slots(path: Path) -> SlotsRecord:
     """Read the file of `write_slots`; no slots without a file. Raises InputError if it is broken."""
-    if not path.exists():
-        return SlotsRecord(0, ())
-    content = read(path).parse(_Slots)
-    return SlotsRecord(
-        content.generation,
-        tuple(
-            SlotRecord(
-                slot.index,
-                slot.draining,
-                slot.endpoint,
-                Route(
-                    tuple(member.value() for member in slot.members),
-                    None if slot.backup is None else slot.backup.value(),
-                ),
-                Traits(slot.decoupled, slot.sequence_idle_us, slot.executes),
-            )
-            for slot in content.slots
-        ),
-        content.count,
-    )
+    return read_state(path, SlotsRecord) or SlotsRecord(0, None, ())
 
 
 def append_restart(path: Path, restart: Restart) -> None:
@@ -240,9 +201,9 @@ def read_restarts(path: Path) -> tuple[Restart, ...]:
 
 def write_settings(path: Path, settings: GatewaySettings) -> None:
     """Replace the file in one step. Raises EngineError where the disk refuses."""
-    write_json(path, settings.model_dump())
+    write_json(path, versioned(settings))
 
 
 def read_settings(path: Path) -> GatewaySettings:
     """Read the file of `write_settings`. Raises InputError if it is missing or broken."""
-    return read(path).parse(GatewaySettings)
+    return read(path).parse(GatewaySettings, newer=True)

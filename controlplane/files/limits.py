@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
-from controlplane.files.documents import SCHEMA_VERSION, State, read
-from controlplane.files.writing import write_json
+from controlplane.files.documents import read_state, versioned
+from controlplane.files.writing import fields_of, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +47,26 @@ REMEMBERED_S = 600
 """So long after a refusal a request that a dead server held is not sent to a second one."""
 
 
-class _Limit(State):
-    endpoint: str
-    max_rate_rps: int | None
-    max_requests: int | None
-    max_body_bytes: int | None
+@dataclass(frozen=True, slots=True)
+class _Limited(Limit):
+    endpoint: str = field(kw_only=True)
 
 
-class _Limits(State):
-    schema_version: int
-    limits: list[_Limit]
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    limits: tuple[_Limited, ...]
 
 
-class _Refusal(State):
+@dataclass(frozen=True, slots=True)
+class _Refusal:
     endpoint: str
     client: str
     until_s: int
 
 
-class _Refusals(State):
-    schema_version: int
-    refusals: list[_Refusal]
+@dataclass(frozen=True, slots=True)
+class _Refusals:
+    refusals: tuple[_Refusal, ...]
 
 
 def check(endpoint: str, limit: Limit) -> None:
@@ -81,28 +80,25 @@ def check(endpoint: str, limit: Limit) -> None:
 
 def read_limits(path: Path) -> dict[str, Limit]:
     """Return the limits by endpoint; none without a file. Raises InputError where it is broken."""
-    if not path.exists():
-        return {}
+    found = read_state(path, _Limits) or _Limits(())
     return {
-        one.endpoint: Limit(one.max_rate_rps, one.max_requests, one.max_body_bytes)
-        for one in read(path).parse(_Limits).limits
+        one.endpoint: Limit(one.max_rate_rps, one.max_requests, one.max_body_bytes) for one in found.limits
     }
 
 
 def write_limits(path: Path, limits: Iterable[tuple[str, Limit]]) -> None:
     """Replace the file in one step. Raises EngineError where the disk refuses."""
-    entries = [{"endpoint": endpoint, **asdict(limit)} for endpoint, limit in limits]
-    write_json(path, {"schema_version": SCHEMA_VERSION, "limits": entries})
+    entries = tuple(_Limited(**fields_of(limit), endpoint=endpoint) for endpoint, limit in limits)
+    write_json(path, versioned(_Limits(entries)))
 
 
 def read_refusals(path: Path) -> dict[tuple[str, str], int]:
     """Return the refusals, also recent ones that have ended. Raises InputError where the file is broken."""
-    if not path.exists():
-        return {}
-    return {(one.endpoint, one.client): one.until_s for one in read(path).parse(_Refusals).refusals}
+    found = read_state(path, _Refusals) or _Refusals(())
+    return {(one.endpoint, one.client): one.until_s for one in found.refusals}
 
 
 def write_refusals(path: Path, refusals: Refusals) -> None:
     """Replace the file in one step. Raises EngineError where the disk refuses."""
-    entries = [{"endpoint": e, "client": c, "until_s": until_s} for (e, c), until_s in refusals.items()]
-    write_json(path, {"schema_version": SCHEMA_VERSION, "refusals": entries})
+    entries = tuple(_Refusal(*key, until_s) for key, until_s in refusals.items())
+    write_json(path, versioned(_Refusals(entries)))

@@ -1,9 +1,14 @@
-"""Reading of files that a user names or that lie in a user's folders."""
+"""Reading of files that a user names or that lie in a user's folders, and values derived from files."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from controlplane.domain.errors import InputError
 
@@ -38,3 +43,32 @@ def read_bytes(path: Path, limit_bytes: int | None = None) -> bytes:
     if limit_bytes is not None and len(content) > limit_bytes:
         raise InputError(f"is larger than {limit_bytes // 2**20} MiB", file=file)
     return content
+
+
+T = TypeVar("T")
+
+GRAIN_NS = 10**9
+"""The resolution of file times. Two writes within it look the same, so a file this young is read again."""
+
+
+class Remembered(Generic[T]):
+    """The value of `make()`, renewed when the file at `path` changes."""
+
+    def __init__(self, path: Path, make: Callable[[], T]) -> None:
+        self._path = path
+        self._make = make
+        # Times and value in one tuple, since several threads may call `get` at once.
+        self._kept: tuple[object, T] | None = None
+
+    def get(self) -> T:
+        """Return the value, renewed if the file changed. Raises what `make` raises."""
+        mark, written_ns = None, 0
+        with contextlib.suppress(FileNotFoundError):
+            stat = os.stat(self._path)
+            mark, written_ns = (stat.st_mtime_ns, stat.st_size, stat.st_ino), stat.st_mtime_ns
+        kept = self._kept
+        if kept is None or mark is None or mark != kept[0]:
+            made = self._make()
+            kept = (mark if time.time_ns() - written_ns > GRAIN_NS else None, made)
+            self._kept = kept
+        return kept[1]

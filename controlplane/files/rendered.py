@@ -3,17 +3,22 @@
 They link to the pinned models in OUTPUT/<fleet>/.pinned.
 
 Equal content has the same path in every plan, so a server's repository stays in place while the server runs.
+
+A write of a tree happens completely or not at all.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
-from collections.abc import Collection
+import tempfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from controlplane.domain.errors import EngineError
 from controlplane.domain.tree import Link, Tree
-from controlplane.files.tree import read_tree, write_tree
+from controlplane.files.writing import sync_directory
 
 _HASH_DIGITS = 16
 
@@ -67,3 +72,80 @@ def _folders(parent: Path) -> list[Path]:
 def _remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):  # not empty, or not there
         folder.rmdir()
+
+
+def write_tree(root: Path, tree: Tree) -> bool:
+    """Make `root` hold exactly `tree`; return False if it did already.
+
+    The new tree is on disk under another name before `root` changes, so a full disk leaves the old tree
+    intact. Raises EngineError where the disk refuses.
+    """
+    temporary: Path | None = None
+    try:
+        if read_tree(root) == tree:
+            return False
+        root.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=root.parent, prefix=f".{root.name}."))
+        fresh, old = temporary / "new", temporary / "old"
+        fresh.mkdir()
+        for path, entry in tree.entries.items():
+            _write(fresh / path, entry)
+        for directory, _, _ in os.walk(fresh):
+            sync_directory(Path(directory))
+        # No portable call swaps two directories. After a crash between the renames `root` is missing until
+        # the next call.
+        with contextlib.suppress(FileNotFoundError):
+            root.rename(old)
+        fresh.rename(root)
+        sync_directory(root.parent)
+    except OSError as error:
+        raise EngineError(
+            f"{root}: cannot be written: {error.strerror}; the old content is intact"
+        ) from error
+    finally:
+        if temporary is not None:
+            _put_back(temporary / "old", root)
+            shutil.rmtree(temporary, ignore_errors=True)
+    return True
+
+
+def read_tree(root: Path) -> Tree | None:
+    """Read `root` without following links; None if it is not a directory or not fully readable."""
+    if root.is_symlink() or not root.is_dir():
+        return None
+    entries: dict[str, str | Link] = {}
+    try:
+        for path in _leaves(root):
+            name = path.relative_to(root).as_posix()
+            entries[name] = Link(os.readlink(path)) if path.is_symlink() else path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return Tree(entries)
+
+
+def _leaves(root: Path) -> Iterator[Path]:
+    for directory, directories, files in os.walk(root):
+        for name in files:
+            yield Path(directory, name)
+        for name in directories:
+            path = Path(directory, name)
+            if path.is_symlink():
+                yield path
+
+
+def _write(path: Path, entry: str | Link) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(entry, Link):
+        path.symlink_to(entry.target)
+        return
+    with path.open("wb") as stream:
+        stream.write(entry.encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _put_back(old: Path, root: Path) -> None:
+    """Undo the first rename where the second failed."""
+    if old.exists() and not root.exists():
+        with contextlib.suppress(OSError):
+            old.rename(root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -11,9 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import IO, Any
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import DISK_FULL, EngineError
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _BLOCK_BYTES = 512
 """The unit of `st_blocks`."""
 _PLAIN = json.JSONEncoder(allow_nan=False)
@@ -75,7 +73,7 @@ def _replace_or_overwrite(path: Path, text: str, *, to_disk: bool) -> None:
     try:
         _replace(path, content, to_disk=to_disk)
     except EngineError as error:
-        full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
+        full = isinstance(error.__cause__, OSError) and error.__cause__.errno in DISK_FULL
         if not _holds(path, content) and not (full and _overwrite(path, content)):
             raise
 

@@ -39,6 +39,8 @@ class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoa
                     )
                 seen.add(key.value)
         built: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        if not all(key is None or isinstance(key, str | int | float) for key in built):
+            raise yaml.MarkedYAMLError(problem="a key must be text", problem_mark=node.start_mark)
         return built
 
 

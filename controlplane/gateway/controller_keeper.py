@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 from controlplane.files.fleets import FleetFiles
+from controlplane.files.waiting import is_free
 from controlplane.files.writing import log_file
-from controlplane.gateway.locks import is_free
 from controlplane.gateway.processes import LABEL, ROLE_LABEL
 
 KEPT_VARIABLE = "TRISECT_KEPT_CONTROLLER"

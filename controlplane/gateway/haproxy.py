@@ -7,26 +7,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Routes
+from controlplane.domain.errors import EngineError, GatewayError
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.order import Order
-from controlplane.files.gateway import GatewaySettings, Traits
+from controlplane.files.gateway import GatewaySettings, Traits, read_order, write_order
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.order import read_order, write_order
-from controlplane.files.remembered import Remembered
-from controlplane.gateway import control_socket, liveness, options, slots, store, supervision
-from controlplane.gateway.locks import locked
+from controlplane.files.queries import Silent, Unreachable, ask
+from controlplane.files.reading import Remembered
+from controlplane.files.waiting import locked
+from controlplane.gateway import processes, slots, startup, store
 from controlplane.gateway.running import RunningHaproxy
 from controlplane.gateway.security.registry import LimitRegistry
 from controlplane.gateway.slots import PLAIN, SlotTable
 from controlplane.gateway.startup import Startup, tell_facade, wait
-from controlplane.gateway.traits import traits_of
 
 _RESTART_DEADLINE_S = 10.0
 _NEW_MODEL_S = 10.0
 _KNOWN_MODEL_S = 1.0
 _OPEN_DEADLINE_S = 1.0
 """The controller queries this in every cycle."""
+_DEFAULT_IDLE_US = 1_000_000
+"""max_sequence_idle_microseconds where a configuration leaves it out (model_config.proto)."""
 
 
 class HaproxyGateway:
@@ -42,14 +43,14 @@ class HaproxyGateway:
         self._table = Remembered(self._paths.slots, self._read_table)
         self._routes = Remembered(self._paths.slots, lambda: self._table.get().routes())
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the routes on disk.
 
         It has slots for so many endpoints to move at once afterwards. One that runs changes its options
         without a lost request. Raises MissingTool without HAProxy; GatewayError where a port is taken, where
         an option cannot change while it runs, and where open files allow too few slots.
         """
-        options.haproxy()
+        startup.haproxy_program()
         self._startup.start(wanted, endpoints)
         self._finish_commit()
 
@@ -154,31 +155,29 @@ class HaproxyGateway:
             return NOTHING_IN_FLIGHT
         found = self._haproxy.in_flight(self._table.get(), backend)
         try:
-            opened = control_socket.ask(
-                self._paths.control_socket, {"do": "open"}, timeout_s=_OPEN_DEADLINE_S
-            )
+            opened = ask(self._paths.control_socket, {"do": "open"}, timeout_s=_OPEN_DEADLINE_S)
             found = found.plus(InFlight(**opened.get(backend.server, {})))
-        except control_socket.Silent:
+        except Silent:
             raise
-        except control_socket.Unreachable:
+        except Unreachable:
             pass  # its calls ended with it
         return found
 
     def missing(self) -> tuple[str, ...]:
         """Return the roles of its processes that do not run."""
-        return liveness.missing(self._paths)
+        return processes.missing(self._paths)
 
     def restore(self) -> None:
         """Start a supervisor where it died. Raises GatewayError where the host refuses."""
-        if supervision.is_missing(self._paths):
+        if processes.supervisor_is_missing(self._paths):
             try:
-                supervision.start(self._paths)
+                processes.start_supervisor(self._paths)
             except OSError as error:
                 raise GatewayError(f"the gateway's supervisor cannot be started: {error}") from error
 
     @property
     def telemetry_socket(self) -> Path:
-        """The socket of this gateway's monitor (`controlplane.monitor.telemetry`)."""
+        """The socket of this gateway's monitor (`controlplane.monitor.client`)."""
         return self._paths.monitor_socket
 
     def finish(self, patience_s: float) -> None:
@@ -197,3 +196,22 @@ class HaproxyGateway:
             self._startup.end()
         for directory in {self._paths.sockets, self._paths.state}:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def traits_of(endpoint: str, members: Sequence[Backend], *, patience_s: float) -> Traits | None:
+    """Return the properties of a model from the first member that answers, each within `patience_s`."""
+    from controlplane.triton.client import TritonClient  # not needed by verbs that only look
+
+    for member in members:
+        try:
+            config = TritonClient(member, deadline_s=patience_s).config(endpoint)
+        except EngineError:
+            continue
+        sequence = config.get("sequence_batching")
+        idle = None
+        if sequence is not None:
+            idle = int(sequence.get("max_sequence_idle_microseconds") or _DEFAULT_IDLE_US)
+        decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+        steps = config.get("ensemble_scheduling", {}).get("step", [])
+        return Traits(decoupled, idle, steps[0]["model_name"] if len(steps) == 1 else endpoint)
+    return None

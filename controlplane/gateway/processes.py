@@ -1,19 +1,28 @@
-"""The gateway's processes, found by their environment, since a pid file can be stale."""
+"""The gateway's processes: finding, starting and ending them, and keeping its supervisor alive.
+
+They are found by their environment, since a pid file can be stale.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import select
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import controlplane
 from controlplane.domain.errors import is_own_lack
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.waiting import is_free, wait_until
 from controlplane.files.writing import log_file
+from controlplane.gateway.listeners import Held
 
 LABEL = "TRISECT_GATEWAY"
 ROLE_LABEL = "TRISECT_GATEWAY_ROLE"
@@ -24,6 +33,10 @@ SUPERVISOR = "supervisor"
 KEPT_UP = (HAPROXY, FACADE, MONITOR)
 ALL = (SUPERVISOR, *KEPT_UP)
 """In the order in which they are ended."""
+STARTING_S = 10.0
+"""For a supervisor to hold its lock after its start, also on a busy host."""
+_PARTS = ("gateway", "monitor", "render", "files")
+"""Of the package: what the gateway's processes run."""
 
 
 def say(line: str) -> None:
@@ -81,14 +94,6 @@ def spawn(
         )
 
 
-def spawn_detached(
-    paths: GatewayPaths, role: str, command: Sequence[str], descriptors: Sequence[int] = ()
-) -> None:
-    """Start a process that is no child, so that the caller has nothing to reap."""
-    forked = spawn(paths, role, ["setsid", "--fork", *command], descriptors=descriptors)
-    forked.wait()
-
-
 def end(pids: Sequence[int], *, grace_s: float, first: signal.Signals = signal.SIGTERM) -> None:
     """End processes by signal `first`, after `grace_s` by SIGKILL. Returns when all are gone."""
     handles = []
@@ -117,3 +122,79 @@ def _signal(handle: int, what: signal.Signals) -> None:
 
 def _gone(handle: int, timeout_s: float) -> bool:
     return bool(select.select([handle], [], [], timeout_s)[0])
+
+
+def missing(paths: GatewayPaths) -> tuple[str, ...]:
+    """Return the roles without a process; none where the gateway was never started, or was ended.
+
+    Raises OSError where that cannot be known, for want of descriptors say.
+    """
+    if not paths.settings.exists():
+        return ()
+    listening = {
+        HAPROXY: paths.runtime_socket,
+        FACADE: paths.control_socket,
+        MONITOR: paths.monitor_socket,
+    }
+    found = [role for role, path in listening.items() if not _listens(path)]
+    if supervisor_is_missing(paths):
+        found.append(SUPERVISOR)
+    return tuple(found)
+
+
+def _listens(path: Path) -> bool:
+    """Return whether a process has this Unix socket open; one that hangs has."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # its queue is full
+            return True
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
+
+
+def start_supervisor(paths: GatewayPaths, held: Held | None = None) -> None:
+    """Start a detached supervisor that takes the sockets over. Where one runs, the new one ends."""
+    held = held or Held()
+    command = [sys.executable, "-m", "controlplane.gateway.supervise", str(paths.state), *held.arguments()]
+    # Forked once more, so that it is no child, which the caller would have to reap.
+    spawn(paths, SUPERVISOR, ["setsid", "--fork", *command], descriptors=held.descriptors()).wait()
+
+
+def code_version() -> str:
+    """Return the version of this code, which a supervisor writes into its lock.
+
+    Of the sources too, since a version from a repository keeps its number over many changes.
+    """
+    from importlib.metadata import version as installed  # slow to import, and rarely needed
+
+    digest = hashlib.sha256()
+    for part in _PARTS:
+        for source in sorted((Path(controlplane.__file__).parent / part).rglob("*")):
+            if source.suffix in (".py", ".j2"):
+                digest.update(source.read_bytes())
+    return f"{installed('trisect')}+{digest.hexdigest()[:16]}"
+
+
+def replace_outdated_supervisor(paths: GatewayPaths) -> None:
+    """End a supervisor of another version; the facade starts the present one, with the sockets.
+
+    One of an earlier version cannot read newer files, so it could not start HAProxy again.
+    """
+    if find(paths, SUPERVISOR) and paths.supervisor_lock.read_text() != code_version():
+        end(find(paths, SUPERVISOR), grace_s=STARTING_S)
+        wait_until(lambda: not supervisor_is_missing(paths), deadline_s=STARTING_S)
+
+
+def wake_supervisor(paths: GatewayPaths) -> None:
+    """Have the supervisor replace a HAProxy that runs with other settings, and renew the certificate."""
+    for pid in find(paths, SUPERVISOR):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGHUP)
+
+
+def supervisor_is_missing(paths: GatewayPaths) -> bool:
+    """Return whether it died: its lock exists and is not held. A deliberate end removes the lock first."""
+    return is_free(paths.supervisor_lock)

@@ -1,18 +1,131 @@
-"""The running HAProxy: which table and settings it holds, its sessions, and changes of its slots."""
+"""The running HAProxy: its runtime interface, the table and settings it holds, its sessions, its slots."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import csv
+import io
+import re
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight
 from controlplane.domain.order import Order
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import gates, slots, store
-from controlplane.gateway.runtime_socket import RuntimeSocket, Sessions, Unreachable
+from controlplane.gateway import slots, store
 from controlplane.gateway.slots import PROTOCOLS, Phase, Slot, SlotTable
 from controlplane.render.haproxy import BACKUP
 
 _UNFINISHED = -1
+_LINE_LIMIT = 8192
+"""Bytes of commands sent at once; HAProxy takes one buffer (tune.bufsize)."""
+
+_FINE = re.compile(r"^(no need to change|IP changed from|New version created:)")
+"""HAProxy's answers to a successful command; most have none."""
+
+
+class Unreachable(GatewayError):
+    """HAProxy does not answer on its runtime socket: it is being restarted, or gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Requests on a backend or a server now, requests that wait for it, and whether it takes any."""
+
+    current: int
+    queued: int
+    up: bool = True
+
+
+class RuntimeSocket:
+    """A client that opens the socket for each command, so a restarted HAProxy is found at once."""
+
+    def __init__(self, path: Path, *, timeout_s: float = 5.0) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+
+    def ask(self, command: str) -> str:
+        """The answer to one command. Raises Unreachable."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+                stream.settimeout(self._timeout_s)
+                stream.connect(str(self._path))
+                stream.sendall(command.encode() + b"\n")
+                answer = bytearray()
+                while part := stream.recv(65536):
+                    answer += part
+        except OSError as error:
+            raise Unreachable(f"HAProxy does not answer on {self._path}: {error}") from error
+        if not answer:
+            # Even a command without an answer has an empty line.
+            raise Unreachable(f"HAProxy ended before it answered on {self._path}")
+        return answer.decode()
+
+    def pid(self) -> int | None:
+        """Return the process that answers. Raises Unreachable."""
+        found = re.search(r"^Pid: (\d+)", self.ask("show info"), re.MULTILINE)
+        return None if found is None else int(found.group(1))
+
+    def run(self, commands: Sequence[str]) -> None:
+        """Run commands in order. Raises GatewayError with HAProxy's words where one is refused."""
+        for part in _parts(commands):
+            self._run_line(";".join(part))
+
+    def _run_line(self, line: str) -> None:
+        for said in self.ask(line).splitlines():
+            if said and not _FINE.match(said):
+                raise GatewayError(f"HAProxy refused a command: {said}")
+
+    def replace_map(self, path: Path, entries: Mapping[str, str]) -> None:
+        """Put exactly these entries into a map in one step: no lookup sees some of the old and some new."""
+        said = self.ask(f"prepare map {path}")
+        found = re.match(r"New version created: (\d+)", said)
+        if found is None:
+            raise GatewayError(f"HAProxy refused a new version of {path.name}: {said.strip()}")
+        version = found.group(1)
+        for part in _parts(f"{key} {value}\n" for key, value in entries.items()):
+            self._run_line(f"add map @{version} {path} <<\n{''.join(part)}")
+        self._run_line(f"commit map @{version} {path}")
+
+    def map_value(self, path: Path, key: str) -> str | None:
+        """One entry of a map; None where it has none."""
+        found = re.search(r'found=yes.* value="([^"]*)"', self.ask(f"get map {path} {key}"))
+        return None if found is None else found.group(1)
+
+    def variable(self, name: str) -> str:
+        """Return a variable of the process; empty where it has none."""
+        found = re.search(r" value=<([^>]*)>", self.ask(f"get var {name}"))
+        return "" if found is None else found.group(1)
+
+    def load_certificate(self, path: Path, content: bytes) -> None:
+        """Serve this in place of the certificate at `path`, on new connections.
+
+        Raises GatewayError where HAProxy refuses it.
+        """
+        said = self.ask(f"set ssl cert {path} <<\n{content.decode()}")
+        if "transaction created" in said.lower() or "transaction updated" in said.lower():
+            said = self.ask(f"commit ssl cert {path}")
+            if "success" in said.lower():
+                return
+        raise GatewayError(f"HAProxy refused the certificate {path}: {said.strip()}")
+
+    def sessions(self, backends: Iterable[str]) -> Mapping[tuple[str, str], Sessions]:
+        """(backend, server) -> sessions of these; a backend itself stands under the server name BACKEND.
+
+        Asked one by one: all slots together are thousands of rows, which a redirect would wait for.
+        """
+        found = {}
+        for backend in backends:
+            text = self.ask(f"show stat {backend} 6 -1").removeprefix("# ")
+            for row in csv.DictReader(io.StringIO(text)):
+                key = row["pxname"], row["svname"]
+                up = not (row["status"] or "").startswith(("DOWN", "MAINT"))
+                found[key] = Sessions(int(row["scur"] or 0), int(row["qcur"] or 0), up)
+            if (backend, "BACKEND") not in found:  # the last row
+                raise Unreachable(f"HAProxy ended in the middle of its answer about {backend}")
+        return found
 
 
 class RunningHaproxy:
@@ -53,8 +166,8 @@ class RunningHaproxy:
 
     def arrange(self, table: SlotTable, order: Order) -> None:
         """Change the gates. Raises GatewayError where a command is refused."""
-        self._runtime.run(gates.commands(table, order))
-        self._runtime.replace_map(self._paths.gates_map, gates.gate_map(table, order))
+        self._runtime.run(slots.gate_commands(table, order))
+        self._runtime.replace_map(self._paths.gates_map, slots.gate_map(table, order))
 
     def idle(self, table: SlotTable) -> set[int]:
         """Return the draining slots without a request."""
@@ -91,6 +204,20 @@ class RunningHaproxy:
             count = sum(_owed(sessions, f"{protocol}_{slot.index}", lines) for protocol in PROTOCOLS)
             found = found.plus(InFlight(streaming=count) if slot.traits.pauses else InFlight(requests=count))
         return found
+
+
+def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Return texts in parts that HAProxy takes at once."""
+    part: list[str] = []
+    size = 0
+    for text in texts:
+        if part and size + len(text) > _LINE_LIMIT:
+            yield part
+            part, size = [], 0
+        part.append(text)
+        size += len(text) + 1
+    if part:
+        yield part
 
 
 def _backends(those: Iterable[Slot]) -> list[str]:

@@ -6,6 +6,10 @@ slot: those that came before the change finish on the old one, which is used aga
 counts are 0.
 
     FREE -> ACTIVE -> DRAINING -> FREE
+
+A gate `q_<i>` is a queue for all endpoints of a partition, in front of their slots, and has the number of the
+first of them. It lets so many requests of both protocols through at once; the rest wait in it, ordered by
+their precedences.
 """
 
 from __future__ import annotations
@@ -17,12 +21,14 @@ from types import MappingProxyType
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
+from controlplane.domain.order import Order
 from controlplane.files.gateway import Traits, pooled
 from controlplane.render.haproxy import BACKUP
 
 PLAIN = Traits()
 NOTHING_KNOWN: Mapping[str, Traits] = MappingProxyType({})
 PROTOCOLS = ("h", "g")
+GATE = "q"
 
 
 class Phase(StrEnum):
@@ -149,7 +155,7 @@ def unknown(table: SlotTable, routes: Routes) -> frozenset[str]:
     found = set()
     for endpoint in fresh(table, routes):
         before = present.get(endpoint)
-        known: tuple[Backend | None, ...] = () if before is None else (*before.members, before.backup)
+        known = () if before is None else before.servers
         traits = table.traits(endpoint)
         complete = traits is not None and traits.executes is not None
         if not complete or not set(routes[endpoint].members).issubset(known):
@@ -224,7 +230,7 @@ def _drain(slot: Slot, successor: Route | None) -> list[str]:
     If the server dies, HAProxy sends them again, but never to a server in maintenance. Otherwise it would
     spend all retries on the connection that just ended.
     """
-    kept = () if successor is None else (*successor.members, successor.backup)
+    kept = () if successor is None else successor.servers
     lines = slot.servers()
     goes_on = any(server in kept for server in lines.values())
     commands = []
@@ -247,3 +253,34 @@ def _check(endpoint: str, route: Route, members: int, traits: Traits) -> None:
         raise GatewayError(
             f"endpoint {endpoint!r}: {len(route.members)} servers, but a slot has room for {members}"
         )
+
+
+def gates(table: SlotTable, order: Order) -> Mapping[str, int]:
+    """Return the gate of each endpoint that has a slot and a precedence."""
+    first: dict[str, int] = {}
+    found: dict[str, int] = {}
+    for slot in table.slots:
+        precedence = order.get(slot.endpoint or "")
+        plain = slot.phase is Phase.ACTIVE and slot.traits.sequence_idle_us is None
+        if plain and slot.endpoint and precedence is not None:
+            found[slot.endpoint] = first.setdefault(precedence.partition, slot.index)
+    return found
+
+
+def gate_map(table: SlotTable, order: Order) -> Mapping[str, str]:
+    """Return HAProxy's map: endpoint -> `gate/after_ms/overloaded_at/promised`."""
+    return {
+        endpoint: "/".join(map(str, (gate, one.after_ms, one.overloaded_at, one.promised)))
+        for endpoint, gate in gates(table, order).items()
+        for one in (order[endpoint],)
+    }
+
+
+def gate_sizes(table: SlotTable, order: Order) -> Mapping[int, int]:
+    """Return how many requests each gate lets through at once."""
+    return {gate: order[endpoint].inside for endpoint, gate in gates(table, order).items()}
+
+
+def gate_commands(table: SlotTable, order: Order) -> tuple[str, ...]:
+    """Return the runtime commands that set all gates in use."""
+    return tuple(f"set maxconn server {GATE}_{g}/gate {most}" for g, most in gate_sizes(table, order).items())

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
+import shutil
 import signal
-import time
 from collections.abc import Callable
+from dataclasses import replace
 
-from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import Endpoints
+from controlplane.domain.errors import GatewayError, MissingTool
+from controlplane.domain.fleet import GatewayConfig
+from controlplane.domain.plan import MOST_SERVERS
 from controlplane.files.gateway import FormerFacade, GatewaySettings, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import control_socket, options, processes, store, supervision
-from controlplane.gateway.locks import locked
+from controlplane.files.queries import Unreachable, ask
+from controlplane.files.waiting import locked, wait_until
+from controlplane.files.writing import fields_of
+from controlplane.gateway import processes, store
+from controlplane.gateway.listeners import listen
 from controlplane.gateway.running import RunningHaproxy
-from controlplane.gateway.security import exposure
+from controlplane.gateway.security.certificate import check_exposure
 
 _START_DEADLINE_S = 60.0
 _RELOAD_DEADLINE_S = 2.0
@@ -23,6 +30,7 @@ _END_S = 5.0
 _SOFT_STOP = signal.SIGUSR1
 """HAProxy stops listening, tells its clients to connect elsewhere, and ends with its last request."""
 _POLL_S = 0.01
+_MORE_PATHS = ("/usr/sbin", "/usr/local/sbin")
 
 
 class Startup:
@@ -32,17 +40,17 @@ class Startup:
         self._paths = paths
         self._haproxy = RunningHaproxy(paths)
 
-    def start(self, wanted: Endpoints, endpoints: int) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the options wanted."""
         settings = store.settings_of(self._paths) if self._paths.settings.exists() else None
         runs = settings is not None and self.runs()
-        if settings is None or not runs or settings.protection.value() != wanted.protection:
+        if settings is None or not runs or settings.protection != wanted.protection:
             # One that runs was accepted when it was started, by an earlier version perhaps.
-            exposure.check(wanted.host, wanted.protection)
+            check_exposure(wanted.host, wanted.protection)
         self._paths.make()
         with locked(self._paths.start_lock):
             if runs and settings is not None:
-                self._change(settings, options.changed(settings, wanted, options.slot_count(endpoints)))
+                self._change(settings, _changed(settings, wanted, slot_count(endpoints)))
             else:
                 if settings is None:
                     # Processes whose files were removed hold the ports, and nothing can reach them any more.
@@ -70,15 +78,15 @@ class Startup:
             for role in processes.ALL:
                 processes.end(processes.find(self._paths, role), grace_s=_END_S)
 
-    def _begin(self, wanted: Endpoints, endpoints: int) -> None:
-        slots = options.slot_count(endpoints)
+    def _begin(self, wanted: GatewayConfig, endpoints: int) -> None:
+        slots = slot_count(endpoints)
         if self._paths.settings.exists():
             # The table on disk may use the last of them.
             slots = max(slots, store.settings_of(self._paths).slots)
-        settings = options.new(wanted, slots)
+        settings = _new(wanted, slots)
         if not self._paths.settings.exists() or store.settings_of(self._paths) != settings:
             self._write(settings)
-        supervision.start(self._paths)
+        processes.start_supervisor(self._paths)
         try:
             self._await_answer()
         except GatewayError:
@@ -90,11 +98,11 @@ class Startup:
 
         Requests in flight finish on the one before. Where the new one does not start, the settings stay.
         """
-        supervision.replace_outdated(self._paths)
+        processes.replace_outdated_supervisor(self._paths)
         if settings != present:
             self._write(settings)
         if not processes.find(self._paths, processes.SUPERVISOR):
-            supervision.start(self._paths)
+            processes.start_supervisor(self._paths)
         try:
             self._await_answer()
             if settings.former is not None:
@@ -104,12 +112,12 @@ class Startup:
         except GatewayError:
             if settings != present:
                 former = FormerFacade(tokens=settings.protection.tokens)
-                self._write(present.model_copy(update={"former": former}))
+                self._write(replace(present, former=former))
                 self._renew_facade()
-                supervision.wake(self._paths)
+                processes.wake_supervisor(self._paths)
             raise
         if settings.former is not None:
-            self._write(settings.model_copy(update={"former": None}))
+            self._write(replace(settings, former=None))
             self._renew_facade()
         if settings.former is not None or settings.trace_endpoint != present.trace_endpoint:
             # It reads certificates, tokens, audit and collector at its start; the log's lines wait for it.
@@ -118,10 +126,8 @@ class Startup:
 
     def _renew_facade(self) -> None:
         """Have the facade read the settings; replace one of an earlier version, which listens elsewhere."""
-        with contextlib.suppress(control_socket.Unreachable):
-            answer = control_socket.ask(
-                self._paths.control_socket, {"do": "reload"}, timeout_s=_RELOAD_DEADLINE_S
-            )
+        with contextlib.suppress(Unreachable):
+            answer = ask(self._paths.control_socket, {"do": "reload"}, timeout_s=_RELOAD_DEADLINE_S)
             if answer.get("sockets") is not True:
                 _end_facade_and_monitor(self._paths)
                 self._await_answer()
@@ -132,10 +138,10 @@ class Startup:
 
     def _await_answer(self) -> None:
         def answers() -> bool:
-            with contextlib.suppress(control_socket.Unreachable):
+            with contextlib.suppress(Unreachable):
                 return (
                     self._haproxy.generation() is not None
-                    and bool(control_socket.ask(self._paths.control_socket, {"do": "ping"}))
+                    and bool(ask(self._paths.control_socket, {"do": "ping"}))
                     and self._paths.monitor_socket.exists()
                 )
             return False
@@ -149,7 +155,7 @@ class Startup:
         """
         wanted = store.fingerprint(self._paths, settings)
         if self._haproxy.fingerprint() != wanted or settings.protection.certificate:
-            supervision.wake(self._paths)
+            processes.wake_supervisor(self._paths)
         wait(
             self._paths,
             lambda: self._haproxy.fingerprint() == wanted,
@@ -167,8 +173,8 @@ class Startup:
 def tell_facade(paths: GatewayPaths) -> None:
     """Have the facade read routes and settings again; one of an earlier version is started again."""
     try:
-        answer = control_socket.ask(paths.control_socket, {"do": "reload"}, timeout_s=_RELOAD_DEADLINE_S)
-    except control_socket.Unreachable:
+        answer = ask(paths.control_socket, {"do": "reload"}, timeout_s=_RELOAD_DEADLINE_S)
+    except Unreachable:
         return
     if "error" in answer:
         # A facade from before an upgrade cannot read this table.
@@ -183,11 +189,8 @@ def _end_facade_and_monitor(paths: GatewayPaths) -> None:
 
 def wait(paths: GatewayPaths, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
     """Return once a condition holds. Raises GatewayError with the last line of a log."""
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise GatewayError(f"waited {deadline_s:g} s for {what}{_last_words(paths)}")
-        time.sleep(_POLL_S)
+    if not wait_until(condition, deadline_s=deadline_s, interval_s=_POLL_S):
+        raise GatewayError(f"waited {deadline_s:g} s for {what}{_last_words(paths)}")
 
 
 def _last_words(paths: GatewayPaths) -> str:
@@ -197,3 +200,85 @@ def _last_words(paths: GatewayPaths) -> str:
         if lines:
             return f"; {role} said: {lines[-1]}"
     return ""
+
+
+def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
+    """Return the settings of a gateway that does not run.
+
+    Raises GatewayError for a port in use, MissingTool.
+    """
+    _refuse_taken(options)
+    asked = fields_of(options)
+    del asked["overtake_ms"]  # of the files that the controller writes
+    return GatewaySettings(**asked, slots=slots, members=MOST_SERVERS, haproxy=haproxy_program())
+
+
+def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> GatewaySettings:
+    """Return a running gateway's settings with these options.
+
+    While its HAProxy is replaced, the facade serves the earlier one by its own rules. Raises GatewayError for
+    options that cannot change while it runs.
+    """
+    _refuse_another_place(present, options)
+    if present.fleet_wide_calls != options.fleet_wide_calls:
+        raise GatewayError(
+            f"this fleet's gateway runs with --{'' if present.fleet_wide_calls else 'no-'}fleet-wide-calls, "
+            "which cannot change while it runs: leave --fleet-wide-calls and --no-fleet-wide-calls out, or "
+            "`ctl destroy` the fleet first"
+        )
+    # `former` is perhaps of a change that was interrupted: its HAProxy may still run.
+    unchanged = present.protection == options.protection
+    return replace(
+        present,
+        slots=max(present.slots, slots),
+        compress_answers=options.compress_answers,
+        late_binding=options.late_binding,
+        trace_endpoint=options.trace_endpoint,
+        protection=options.protection,
+        former=present.former if unchanged else FormerFacade(present.protection.tokens),
+    )
+
+
+def slot_count(endpoints: int) -> int:
+    """Return the slots for so many endpoints. Raises GatewayError where open files allow too few."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    count = store.slot_count(limit, MOST_SERVERS, endpoints)
+    if count < 2 * endpoints:
+        needed = store.descriptors(2 * endpoints, MOST_SERVERS)
+        raise GatewayError(
+            f"{endpoints} endpoints need {2 * endpoints} slots to move all at once, but {limit} open files "
+            f"allow {count}; raise the hard limit (ulimit -Hn) to {needed}"
+        )
+    return count
+
+
+def haproxy_program() -> str:
+    """Return the program's path. Raises MissingTool."""
+    search = os.pathsep.join((os.environ.get("PATH", os.defpath), *_MORE_PATHS))
+    found = shutil.which("haproxy", path=search)
+    if found is None:
+        raise MissingTool("HAProxy is not installed; install it with `apt-get install haproxy`")
+    return found
+
+
+def _refuse_another_place(present: GatewaySettings, options: GatewayConfig) -> None:
+    wanted = (options.host, options.http_port, options.grpc_port, options.metrics_port)
+    if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
+        raise GatewayError(
+            f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP), "
+            f":{present.grpc_port} (gRPC) and :{present.metrics_port} (metrics), and does not "
+            "move: leave --host, --http-port, --grpc-port and --metrics-port out, or "
+            "`ctl destroy` the fleet first"
+        )
+
+
+def _refuse_taken(options: GatewayConfig) -> None:
+    ports = (("HTTP", options.http_port), ("gRPC", options.grpc_port), ("metrics", options.metrics_port))
+    for name, port in ports:
+        try:
+            listen(options.host, port).close()
+        except OSError as error:
+            raise GatewayError(
+                f"port {port} ({name}) on {options.host} cannot be used: {error.strerror}; "
+                "free it or choose another one"
+            ) from error

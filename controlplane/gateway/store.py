@@ -16,15 +16,15 @@ from controlplane.files.gateway import (
     GatewaySettings,
     SlotRecord,
     SlotsRecord,
+    read_order,
     read_settings,
     read_slots,
     write_slots,
 )
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import read_limits, read_refusals
-from controlplane.files.order import read_order
 from controlplane.files.writing import write_derived
-from controlplane.gateway import gates
+from controlplane.gateway import slots
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.processes import say
 from controlplane.gateway.security import access, certificate
@@ -48,11 +48,11 @@ _CHECKS_A_LINE = 3
 def load(paths: GatewayPaths, settings: GatewaySettings) -> tuple[int, SlotTable]:
     """The generation and the table on disk."""
     record = read_slots(paths.slots)
-    slots = list(SlotTable.empty(record.count or settings.slots, settings.members).slots)
+    found = list(SlotTable.empty(record.count or settings.slots, settings.members).slots)
     for used in record.slots:
         phase = Phase.DRAINING if used.draining else Phase.ACTIVE
-        slots[used.index] = Slot(used.index, phase, used.endpoint, used.route, used.traits)
-    return record.generation, SlotTable(settings.members, tuple(slots))
+        found[used.index] = Slot(used.index, phase, used.endpoint, used.route, used.traits)
+    return record.generation, SlotTable(settings.members, tuple(found))
 
 
 def save(paths: GatewayPaths, generation: int, table: SlotTable) -> None:
@@ -63,16 +63,16 @@ def save(paths: GatewayPaths, generation: int, table: SlotTable) -> None:
     """
     _write_maps(paths, generation, table)
     used = tuple(
-        SlotRecord(slot.index, slot.phase is Phase.DRAINING, slot.endpoint, slot.route, slot.traits)
+        SlotRecord.of(slot.index, slot.phase is Phase.DRAINING, slot.endpoint, slot.route, slot.traits)
         for slot in table.slots
         if slot.endpoint is not None and slot.route is not None
     )
-    write_slots(paths.slots, SlotsRecord(generation, used, len(table.slots)))
+    write_slots(paths.slots, SlotsRecord(generation, len(table.slots), used))
 
 
 def _write_maps(paths: GatewayPaths, generation: int, table: SlotTable) -> None:
     write_derived(paths.models_map, _map_text(table.model_map()))
-    write_derived(paths.gates_map, _map_text(gates.gate_map(table, read_order(paths.order))))
+    write_derived(paths.gates_map, _map_text(slots.gate_map(table, read_order(paths.order))))
     write_derived(paths.checks_map, _map_text(check_entries(generation, table)))
 
 
@@ -93,7 +93,7 @@ def config(paths: GatewayPaths, settings: GatewaySettings, listeners: Listeners,
         paths.certificate.unlink(missing_ok=True)
     for path, entries in access_maps(paths, settings).items():
         write_derived(path, _map_text(entries))
-    inside = gates.inside(table, read_order(paths.order))
+    inside = slots.gate_sizes(table, read_order(paths.order))
     nothing: dict[str, Backend | None] = dict.fromkeys(table.lines())
     lines = [
         SlotLines(

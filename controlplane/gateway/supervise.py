@@ -18,48 +18,38 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout
-
-from controlplane.domain.errors import EngineError, TrisectError
-from controlplane.files import log_pipe
+from controlplane.domain.errors import TrisectError
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import Restart, append_restart
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.writing import write_derived
-from controlplane.gateway import processes, store, supervision
+from controlplane.files.waiting import wait_until
+from controlplane.gateway import processes, store
 from controlplane.gateway.controller_keeper import ControllerKeeper
-from controlplane.gateway.listeners import Held, Listeners
+from controlplane.gateway.listeners import Held
 from controlplane.gateway.processes import say
-from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
-from controlplane.gateway.security import certificate
+from controlplane.gateway.programs import Programs
+from controlplane.gateway.running import RuntimeSocket, Unreachable
 
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 5.0
 _YOUNG_S = 10.0
-_BIND_DEADLINE_S = 5.0
-_FACADE_GRACE_S = 1.0
 _LOOKED_AT_S = 0.5
 _PATIENT_DEATHS = 8
 """Starts of a facade that end young, over some ten seconds, before requests that wait for it are refused."""
-_COMMIT_S = 2.0
-"""For a commit to end before HAProxy is started all the same: a stopped command must not prevent a repair."""
 _LOOK_S = 2.0
 """Between two looks for the controller, which is no child."""
 _TIDY_EVERY_S = 60.0
-_FACADES_ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "1048576"}
-"""For glibc: few arenas, and large blocks return to the kernel when freed."""
 _LOG_LIMIT_BYTES = 4 * 2**20
 
 
 @dataclass(slots=True)
-class Charge:
+class ManagedProcess:
     """One process to keep running. `handle` is its pidfd, None while it is down."""
 
     role: str
@@ -77,14 +67,13 @@ class Supervisor:
 
     def __init__(self, paths: GatewayPaths, held: Held) -> None:
         self._paths = paths
-        self._charges = [
-            Charge(processes.HAPROXY, self._start_haproxy),
-            Charge(processes.FACADE, self._start_facade),
-            Charge(processes.MONITOR, self._start_monitor),
+        self._programs = Programs(paths, held)
+        self._managed = [
+            ManagedProcess(processes.HAPROXY, self._programs.haproxy),
+            ManagedProcess(processes.FACADE, self._programs.facade),
+            ManagedProcess(processes.MONITOR, self._programs.monitor),
         ]
         self._held = held
-        # Kept open for the next monitor: lines that come while none runs wait in it.
-        self._log: int | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._stopping = False
         self._renewal_due = False
@@ -107,16 +96,16 @@ class Supervisor:
         """Run until `stop`. `took_over`: the supervisor before died."""
         if took_over:
             self._remember(processes.SUPERVISOR, "died; another one took over")
-        for charge in self._charges:
-            self._adopt(charge)
-            if took_over and charge.handle is None:
-                self._remember(charge.role, "ended while no supervisor ran; started again")
+        for process in self._managed:
+            self._adopt(process)
+            if took_over and process.handle is None:
+                self._remember(process.role, "ended while no supervisor ran; started again")
         self._renewal_due = self._held.clients is not None
         while not self._stopping:
             now = time.monotonic()
-            for charge in self._charges:
-                if charge.handle is None and charge.due_at <= now:
-                    self._start(charge)
+            for process in self._managed:
+                if process.handle is None and process.due_at <= now:
+                    self._start(process)
             if self._renewal_due:
                 self._renewal_due = False
                 if not self._renew_haproxy():
@@ -126,86 +115,81 @@ class Supervisor:
                 self._remember("controller", reason)
             self._await()
 
-    def _adopt(self, charge: Charge) -> None:
-        living = processes.find(self._paths, charge.role)
+    def _adopt(self, process: ManagedProcess) -> None:
+        living = processes.find(self._paths, process.role)
         if not living:
             return
-        charge.started_at = time.monotonic()
+        process.started_at = time.monotonic()
         # Of two HAProxies, the one that a newer has replaced answers no more.
-        answering = self._answering() if charge.role == processes.HAPROXY else None
+        answering = self._programs.answering() if process.role == processes.HAPROXY else None
         with contextlib.suppress(ProcessLookupError):
-            charge.handle = os.pidfd_open(answering if answering in living else living[0])
-        charge.pid = answering if answering in living else living[0]
-        for pid in living if charge.role == processes.HAPROXY else ():
-            if pid != charge.pid:
+            process.handle = os.pidfd_open(answering if answering in living else living[0])
+        process.pid = answering if answering in living else living[0]
+        for pid in living if process.role == processes.HAPROXY else ():
+            if pid != process.pid:
                 with contextlib.suppress(ProcessLookupError):
                     self._finishing[os.pidfd_open(pid)] = None
-
-    def _answering(self) -> int | None:
-        with contextlib.suppress(Unreachable):
-            return RuntimeSocket(self._paths.runtime_socket).pid()
-        return None
 
     def _renew_haproxy(self) -> bool:
         """Replace a HAProxy that was started from other settings; return False without the sockets for it.
 
         Both accept connections until the new one listens; the old one ends once its requests have.
         """
-        charge = self._charges[0]
+        process = self._managed[0]
         runtime = RuntimeSocket(self._paths.runtime_socket)
         try:
             held = runtime.variable(store.FINGERPRINT)
             wanted = store.fingerprint(self._paths, store.settings_of(self._paths))
         except (Unreachable, TrisectError):
             return True  # it is being started, with the settings on disk
-        if charge.handle is None or held == wanted:
+        if process.handle is None or held == wanted:
             return True
         if self._held.clients is None:
             if self._held.facade is None:
                 return False  # the facade may hold them, and starts the next supervisor with them
-            self._replace_without_sockets(charge)
+            self._replace_without_sockets(process)
             return True
-        former, former_child, former_pid = charge.handle, charge.child, charge.pid
+        former, former_child, former_pid = process.handle, process.child, process.pid
         try:
-            child = self._start_haproxy(replaced=former_pid)
+            child = self._programs.haproxy(replaced=former_pid)
         except (OSError, TrisectError) as error:
-            say(f"{charge.role} is not renewed: {error}")
+            say(f"{process.role} is not renewed: {error}")
             return True
         if child.poll() is None:
-            charge.child, charge.pid, charge.handle = child, child.pid, os.pidfd_open(child.pid)
-            charge.started_at = time.monotonic()
+            process.child, process.pid, process.handle = child, child.pid, os.pidfd_open(child.pid)
+            process.started_at = time.monotonic()
             self._finishing[former] = former_child
-            self._remember(charge.role, "renewed with the settings of the last apply")
+            self._remember(process.role, "renewed with the settings of the last apply")
         else:
-            say(f"{charge.role} is not renewed: the new one {ended(child.wait())}")
+            say(f"{process.role} is not renewed: the new one {ended(child.wait())}")
         return True
 
-    def _replace_without_sockets(self, charge: Charge) -> None:
+    def _replace_without_sockets(self, process: ManagedProcess) -> None:
         """Have HAProxy end with its requests, and start the next one where its ports are free.
 
         Where supervisor and facade had died, it alone has the sockets: for a moment connections are refused.
         """
-        assert charge.handle is not None
+        assert process.handle is not None
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(charge.handle, signal.SIGUSR1)
-        self._finishing[charge.handle] = charge.child
-        charge.handle = charge.child = None
-        charge.due_at = 0.0
+            signal.pidfd_send_signal(process.handle, signal.SIGUSR1)
+        self._finishing[process.handle] = process.child
+        process.handle = process.child = None
+        process.due_at = 0.0
 
-    def _start(self, charge: Charge) -> None:
-        charge.started_at = time.monotonic()
+    def _start(self, process: ManagedProcess) -> None:
+        process.started_at = time.monotonic()
         try:
-            charge.child = charge.start()
-            charge.pid = charge.child.pid
-            charge.handle = os.pidfd_open(charge.pid)
+            process.child = process.start()
+            process.pid = process.child.pid
+            process.handle = os.pidfd_open(process.pid)
         except ProcessLookupError:
-            self._died(charge)  # within its start
+            self._died(process)  # within its start
         except (OSError, TrisectError) as error:
-            self._died(charge, f"does not start: {error}")
+            self._died(process, f"does not start: {error}")
 
     def _await(self) -> None:
-        handles = {charge.handle: charge for charge in self._charges if charge.handle is not None}
-        due = [charge.due_at for charge in self._charges if charge.handle is None]
+        handles = {process.handle: process for process in self._managed if process.handle is not None}
+        due = [process.due_at for process in self._managed if process.handle is None]
         timeout = min(max(0.0, min(due) - time.monotonic()) if due else _LOOK_S, _LOOK_S)
         ready, _, _ = select.select([*handles, *self._finishing, self._wake_read], [], [], timeout)
         for handle in ready:
@@ -229,119 +213,35 @@ class Supervisor:
         try:
             settings = store.settings_of(self._paths)
             runtime = RuntimeSocket(self._paths.runtime_socket)
-            load = partial(certificate.load, runtime, self._paths.certificate)
+            load = partial(runtime.load_certificate, self._paths.certificate)
             if settings.protection.certificate and store.write_certificate(self._paths, settings, load):
                 say("the certificate is renewed")
         except (OSError, TrisectError) as error:
             say(f"the certificate is not renewed: {error}")
 
-    def _died(self, charge: Charge, how: str = "") -> None:
+    def _died(self, process: ManagedProcess, how: str = "") -> None:
         code: int | None = None
-        if charge.child is not None:
-            code = charge.child.wait()
-            charge.child = None
-        if charge.handle is not None:
-            os.close(charge.handle)
-            charge.handle = None
+        if process.child is not None:
+            code = process.child.wait()
+            process.child = None
+        if process.handle is not None:
+            os.close(process.handle)
+            process.handle = None
         now = time.monotonic()
-        charge.deaths = charge.deaths + 1 if now - charge.started_at < _YOUNG_S else 1
-        wait_s = back_off_s(charge.deaths)
-        charge.due_at = now + wait_s
+        process.deaths = process.deaths + 1 if now - process.started_at < _YOUNG_S else 1
+        wait_s = back_off_s(process.deaths)
+        process.due_at = now + wait_s
         reason = f"{how or ended(code)}; started again {f'in {wait_s:.2f} s' if wait_s else 'at once'}"
-        say(f"{charge.role} {reason}")
-        self._remember(charge.role, reason)
-        facade = self._held.facade if charge.role == processes.FACADE else None
-        if facade is not None and charge.deaths > _PATIENT_DEATHS:
+        say(f"{process.role} {reason}")
+        self._remember(process.role, reason)
+        facade = self._held.facade if process.role == processes.FACADE else None
+        if facade is not None and process.deaths > _PATIENT_DEATHS:
             facade.refuse_waiting()
 
     def _remember(self, role: str, reason: str) -> None:
         """Record a restart for `ctl events`; a full disk prevents no start."""
         with contextlib.suppress(OSError, TrisectError):
             append_restart(self._paths.restarts, Restart(time.time(), role, reason))
-
-    def _start_haproxy(self, replaced: int | None = None) -> subprocess.Popen[bytes]:
-        settings = store.settings_of(self._paths)
-        if self._held.clients is None:
-            if self._held.facade is None:
-                # An adopted facade may hold them. Without HAProxy no client reaches it; the next gets these.
-                processes.end(processes.find(self._paths, processes.FACADE), grace_s=_FACADE_GRACE_S)
-            self._held.clients = Listeners.for_clients(settings)
-        # Before HAProxy calls there.
-        self._held.facade = self._held.facade or Listeners.for_haproxy(self._paths)
-        clients, log_fd = self._held.clients, self._log_pipe()
-        finish = () if replaced is None else ("-sf", str(replaced))
-        # Under the commit's lock until it listens: it reads three files that belong together.
-        with self._no_commit():
-            text = store.config(self._paths, settings, clients, log_fd)
-            with _in_memory(text) as config:
-                # A name, by which `ps` shows whose it is.
-                named = ("-L", str(self._paths.state))
-                child = processes.spawn(
-                    self._paths,
-                    processes.HAPROXY,
-                    [settings.haproxy, "-db", "-f", f"/dev/fd/{config.fileno()}", *named, *finish],
-                    descriptors=(*clients.descriptors(), log_fd, config.fileno()),
-                )
-            with contextlib.suppress(EngineError):
-                write_derived(self._paths.config, text)  # for whoever wants to read it
-            deadline = time.monotonic() + _BIND_DEADLINE_S
-            while child.poll() is None and time.monotonic() < deadline and self._answering() != child.pid:
-                time.sleep(0.01)
-        return child
-
-    @contextlib.contextmanager
-    def _no_commit(self) -> Iterator[None]:
-        """Hold the commit's lock, but wait for it for a moment only: its holder may be stopped.
-
-        A commit that goes on later finds a HAProxy that holds the table on disk, and sends its difference.
-        """
-        lock = FileLock(self._paths.lock, timeout=_COMMIT_S)
-        try:
-            lock.acquire()
-        except Timeout:
-            say(f"{self._paths.lock} is held by a command that stands still; going on")
-        except OSError as error:
-            say(f"{self._paths.lock} cannot be held ({error}); going on")
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def _start_facade(self) -> subprocess.Popen[bytes]:
-        self._held.facade = self._held.facade or Listeners.for_haproxy(self._paths)
-        command = [sys.executable, "-m", "controlplane.gateway.facade", str(self._paths.state)]
-        command += self._held.arguments()
-        return processes.spawn(
-            self._paths, processes.FACADE, command, _FACADES_ENVIRONMENT, self._held.descriptors()
-        )
-
-    def _log_pipe(self) -> int:
-        if self._log is None:
-            self._log = log_pipe.opened(self._paths.log_pipe)
-        return self._log
-
-    def _start_monitor(self) -> subprocess.Popen[bytes]:
-        # Known by name only: the monitor's package is beside the gateway's, not below it.
-        self._log_pipe()
-        return processes.spawn(
-            self._paths,
-            processes.MONITOR,
-            [
-                sys.executable,
-                *("-m", "controlplane.monitor.collect"),
-                *("--settings", str(self._paths.settings)),
-                *("--slots", str(self._paths.slots)),
-                *("--haproxy", str(self._paths.runtime_socket)),
-                *("--listen", str(self._paths.monitor_socket)),
-                *("--clients", str(self._paths.clients)),
-                *("--certificate", str(self._paths.certificate)),
-                *("--audit", str(self._paths.audit)),
-                *("--plan", str(self._paths.plan)),
-                *("--controller", str(self._paths.controller_socket)),
-                *("--exporter", str(self._paths.exporter_socket)),
-                *("--log", str(self._paths.log_pipe)),
-            ],
-        )
 
 
 def back_off_s(deaths: int) -> float:
@@ -356,13 +256,6 @@ def ended(code: int | None) -> str:
     return f"ended by signal {-code}" if code < 0 else f"ended with {code}"
 
 
-def _in_memory(text: str) -> BinaryIO:
-    """Return a file that is on no disk, so that a full one prevents no start."""
-    found = os.fdopen(os.memfd_create("haproxy.cfg"), "w+b", buffering=0)
-    found.write(text.encode())
-    return found
-
-
 def _trim(log: Path) -> None:
     with contextlib.suppress(OSError):
         if log.stat().st_size > _LOG_LIMIT_BYTES:
@@ -374,16 +267,14 @@ def _trim(log: Path) -> None:
 
 def _taken(lock: BinaryIO) -> bool:
     """Whether this process has the lock now. Whoever looks whether it is held has it for a moment too."""
-    deadline = time.monotonic() + _LOOKED_AT_S
-    while True:
-        try:
+
+    def taken() -> bool:
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.01)
-        else:
             return True
+        return False
+
+    return wait_until(taken, deadline_s=_LOOKED_AT_S, interval_s=0.01)
 
 
 def _opened(lock: Path) -> BinaryIO:
@@ -396,7 +287,7 @@ def _opened(lock: Path) -> BinaryIO:
 
 def _write_version(lock: BinaryIO) -> None:
     """Write this code's version, unless it is there: a full disk would take back the block that it frees."""
-    version = supervision.version().encode()
+    version = processes.code_version().encode()
     lock.seek(0)
     if lock.read() != version:
         with contextlib.suppress(OSError):
@@ -415,15 +306,9 @@ def main() -> int:
             return 0
         supervisor = Supervisor(paths, held)
 
-        def stop(_signal: int, _frame: FrameType | None) -> None:
-            supervisor.stop()
-
-        def renew(_signal: int, _frame: FrameType | None) -> None:
-            supervisor.renew()
-
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
-        signal.signal(signal.SIGHUP, renew)
+        signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
+        signal.signal(signal.SIGINT, lambda *_: supervisor.stop())
+        signal.signal(signal.SIGHUP, lambda *_: supervisor.renew())
         _write_version(lock)
         supervisor.run(took_over=took_over)
     return 0

@@ -18,6 +18,7 @@ from controlplane.latency.fitting import interference, surface
 from controlplane.latency.fitting.answers import (
     STANDARD_NORMAL,
     PowerModel,
+    Repeatability,
     Scores,
     check_profiles,
     check_question,
@@ -26,7 +27,6 @@ from controlplane.latency.fitting.answers import (
 from controlplane.latency.fitting.interference import Interference, Process, Rows
 from controlplane.latency.fitting.kinds import Known
 from controlplane.latency.fitting.published import cycle_points, execution_points
-from controlplane.latency.fitting.repeatability import Repeatability
 from controlplane.latency.fitting.surface import Surface
 from controlplane.latency.fitting.tables import Tables
 from controlplane.latency.fitting.trends import DEFAULT_MODEL as NAME

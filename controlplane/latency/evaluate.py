@@ -12,41 +12,35 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.domain import units
 from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Measurement, Profile
+from controlplane.domain.units import Checked, Count, Percent, Positive
 from controlplane.latency.fitting.kinds import Kind, Known
 from controlplane.latency.fitting.published import execution_points
-from controlplane.latency.fitting.surface import left_out_error
+from controlplane.latency.fitting.surface import left_out, left_out_error
 from controlplane.latency.fitting.trends import choose_trend, coefficients_of
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
 from controlplane.latency.registry import DEFAULT, FITS, Fit, solo_forms
 
 QUANTILE = 0.95
-POINT_FOLDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class Tenant(Checked):
     """One of the two models of a pair, and its measured latency."""
 
     model: str
-    batch: int
-    percent: float
-    latency_ms: float
-
-    def __post_init__(self) -> None:
-        units.at_least_one(self.batch, "batch")
-        units.percent(self.percent, "pct")
-        units.positive(self.latency_ms, "latency_ms")
+    batch: Count
+    percent: Percent
+    latency_ms: Positive
 
 
 Pair = tuple[Tenant, Tenant]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Predictions:
     """Predictions and measurements, and the kind of each point for the fit; arrays of shape (n,)."""
 
     model: tuple[str, ...]
@@ -56,15 +50,11 @@ class Outcome:
     upper_ms: FloatArray
 
     @staticmethod
-    def joined(parts: Sequence[Outcome]) -> Outcome:
+    def joined(parts: Sequence[Predictions]) -> Predictions:
         """All parts as one."""
-        return Outcome(
-            tuple(name for part in parts for name in part.model),
-            np.concatenate([part.kind for part in parts]),
-            np.concatenate([part.measured_ms for part in parts]),
-            np.concatenate([part.predicted_ms for part in parts]),
-            np.concatenate([part.upper_ms for part in parts]),
-        )
+        arrays = ("kind", "measured_ms", "predicted_ms", "upper_ms")
+        joined = (np.concatenate([getattr(part, name) for part in parts]) for name in arrays)
+        return Predictions(tuple(name for part in parts for name in part.model), *joined)
 
     def report(self) -> dict[str, object]:
         """Return the figures of all points, of each model and of each kind of point; see `figures`."""
@@ -110,7 +100,7 @@ def against_pairs(
                 f"{tenant.model} has no profile on this device; there are {', '.join(profiles)}",
                 field="model",
             )
-    return _document(names, lambda fit: _pairs_outcome(fit, device, profiles, pairs))
+    return _document(names, lambda fit: _pairs(fit, device, profiles, pairs))
 
 
 def built_in(
@@ -121,7 +111,8 @@ def built_in(
     if len(sizes) > 1:
         return leave_batch_sizes_out(device, profiles, names)
     return _document(
-        names, lambda fit: Outcome.joined([_points_outcome(fit, device, p) for p in profiles.values()])
+        names,
+        lambda fit: Predictions.joined([_points_left_out(fit, device, p) for p in profiles.values()]),
     )
 
 
@@ -140,15 +131,15 @@ def leave_batch_sizes_out(
             "co-location was measured at fewer than two batch sizes; none can be left out", field="colocation"
         )
 
-    def outcome(fit: Fit) -> Outcome:
+    def predict(fit: Fit) -> Predictions:
         parts = []
         for size in sizes:
             seen = {model: _without(profile, size) for model, profile in profiles.items()}
             unseen = [pair for pair in pairs if size in (pair[0].batch, pair[1].batch)]
-            parts.append(_pairs_outcome(fit, device, seen, unseen, first_only=True))
-        return Outcome.joined(parts)
+            parts.append(_pairs(fit, device, seen, unseen, first_only=True))
+        return Predictions.joined(parts)
 
-    return _document(names, outcome)
+    return _document(names, predict)
 
 
 def leave_points_out(device: Device, profile: Profile, names: Iterable[str] = FITS) -> dict[str, object]:
@@ -156,7 +147,7 @@ def leave_points_out(device: Device, profile: Profile, names: Iterable[str] = FI
 
     Raises InputError for fewer than four points.
     """
-    return _document(names, lambda fit: _points_outcome(fit, device, profile))
+    return _document(names, lambda fit: _points_left_out(fit, device, profile))
 
 
 def assessed(profile: Profile) -> Profile:
@@ -176,13 +167,13 @@ def assessed(profile: Profile) -> Profile:
     )
 
 
-def _document(names: Iterable[str], outcome: Callable[[Fit], Outcome]) -> dict[str, object]:
+def _document(names: Iterable[str], predict: Callable[[Fit], Predictions]) -> dict[str, object]:
     """Return a report of each latency model that can be fitted. Raises InputError if none can."""
     reports: dict[str, object] = {}
     refused: InputError | None = None
     for name in names:
         try:
-            reports[name] = outcome(FITS[name].load()).report()
+            reports[name] = predict(FITS[name].load()).report()
         except InputError as error:
             refused = error
     if not reports and refused is not None:
@@ -190,23 +181,21 @@ def _document(names: Iterable[str], outcome: Callable[[Fit], Outcome]) -> dict[s
     return {"latency_models": reports}
 
 
-def _points_outcome(fit: Fit, device: Device, profile: Profile) -> Outcome:
+def _points_left_out(fit: Fit, device: Device, profile: Profile) -> Predictions:
     points = sorted(profile.points, key=lambda p: (p.percent, p.batch, p.concurrency))
-    if len(points) < 4:
-        raise InputError("fewer than four points were measured; none can be left out", field="points")
-    folds = min(POINT_FOLDS, len(points))
     parts = []
-    for fold in range(folds):
-        kept = tuple(p for i, p in enumerate(points) if i % folds != fold)
-        model = fit({profile.model: replace(profile, points=kept, colocation=())}, device)
-        asked = [p for i, p in enumerate(points) if i % folds == fold]
-        parts.append(_alone_outcome(model, profile.model, asked))
-    return Outcome.joined(parts)
+    for out, kept in left_out(len(points)):
+        seen = replace(profile, points=tuple(points[i] for i in kept), colocation=())
+        model = fit({profile.model: seen}, device)
+        parts.append(_alone(model, profile.model, [points[i] for i in out]))
+    if not parts:
+        raise InputError("fewer than four points were measured; none can be left out", field="points")
+    return Predictions.joined(parts)
 
 
-def _pairs_outcome(
+def _pairs(
     fit: Fit, device: Device, profiles: Mapping[str, Profile], pairs: Sequence[Pair], first_only: bool = False
-) -> Outcome:
+) -> Predictions:
     model = fit(profiles, device)
     slots = Slots.of(
         [[model.models.index(tenant.model) for tenant in pair] for pair in pairs],
@@ -215,7 +204,7 @@ def _pairs_outcome(
     )
     answer = model.estimate(slots, QUANTILE)
     chosen = 1 if first_only else 2
-    return Outcome(
+    return Predictions(
         tuple(tenant.model for pair in pairs for tenant in pair[:chosen]),
         Known.of(profiles).kinds(slots)[:, :chosen].ravel(),
         np.array([tenant.latency_ms for pair in pairs for tenant in pair[:chosen]]),
@@ -224,10 +213,10 @@ def _pairs_outcome(
     )
 
 
-def _alone_outcome(model: LatencyModel, name: str, points: Sequence[Measurement]) -> Outcome:
+def _alone(model: LatencyModel, name: str, points: Sequence[Measurement]) -> Predictions:
     slots = Slots.alone(model.models.index(name), [p.batch for p in points], [p.percent for p in points])
     answer = model.estimate(slots, QUANTILE)
-    return Outcome(
+    return Predictions(
         (name,) * len(points),
         np.full(len(points), int(Kind.ALONE)),
         np.array([p.execution_ms for p in points]),

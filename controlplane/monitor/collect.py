@@ -26,11 +26,11 @@ from aiohttp import web
 from controlplane.files import log_pipe
 from controlplane.files.gateway import GatewaySettings, read_settings
 from controlplane.monitor.audit import AuditLog
+from controlplane.monitor.client import AGAIN_S, BEAT_S, FOLLOW
 from controlplane.monitor.page_access import PageAccess
 from controlplane.monitor.pages import Handler, Pages, sources
-from controlplane.monitor.request_log import AGAIN_S, BEAT_S, FOLLOW
+from controlplane.monitor.records import BACKENDS
 from controlplane.monitor.state import Addresses, Monitor
-from controlplane.monitor.unlogged import BACKENDS
 
 _AT_ONCE_BYTES = 2**16
 _GATHER_S = 0.05

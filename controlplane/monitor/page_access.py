@@ -9,9 +9,9 @@ from pathlib import Path
 
 from aiohttp import web
 
+from controlplane.domain.fleet import AccessConfig
 from controlplane.files.clients import operates_with, read_clients
-from controlplane.files.gateway import ProtectionFields
-from controlplane.files.remembered import Remembered
+from controlplane.files.reading import Remembered
 
 _SCHEMES = 'Bearer, Basic realm="the token is the password", charset="UTF-8"'
 """A browser asks its user for a name and a password; scrapers send the token itself."""
@@ -23,7 +23,7 @@ class PageAccess:
     `tls` is None in a fleet without a certificate.
     """
 
-    def __init__(self, protection: ProtectionFields, certificate: Path, clients: Path) -> None:
+    def __init__(self, protection: AccessConfig, certificate: Path, clients: Path) -> None:
         self.tls = _tls(certificate, protection) if protection.certificate else None
         self._needs_operator = protection.tokens
         self._loaded = Remembered(certificate, partial(self._load, certificate))
@@ -48,7 +48,7 @@ class PageAccess:
             self.tls.load_cert_chain(certificate)
 
 
-def _tls(certificate: Path, protection: ProtectionFields) -> ssl.SSLContext:
+def _tls(certificate: Path, protection: AccessConfig) -> ssl.SSLContext:
     """Return what HAProxy demands of clients on the other ports."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)

@@ -13,11 +13,9 @@ from typing import Any
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Backend
 from controlplane.files.gateway import SlotsRecord, read_slots
-from controlplane.files.remembered import Remembered
-from controlplane.monitor.promises import Promises
-from controlplane.monitor.records import Losses, parse
-from controlplane.monitor.totals import Totals
-from controlplane.monitor.unlogged import Unlogged
+from controlplane.files.reading import Remembered
+from controlplane.monitor.records import Losses, Unlogged, parse
+from controlplane.monitor.totals import Promises, Totals
 from controlplane.monitor.windows import Windows
 
 _UNKNOWN = "unknown"
@@ -54,7 +52,7 @@ class Addresses:
         self._taken = table
         present: dict[str, Backend] = {}
         for slot in table.slots:
-            for backend in (*slot.route.members, *((slot.route.backup,) if slot.route.backup else ())):
+            for backend in slot.route.servers:
                 present[backend.server] = backend
                 for port in (backend.http_port, backend.grpc_port):
                     self._servers[backend.host, port] = backend.server
@@ -106,7 +104,7 @@ class Monitor:
             self.totals.add(record, server, self.promises.by_endpoint)
 
     def answer(self, question: Mapping[str, Any]) -> Any:
-        """Answer one query of `controlplane.monitor.telemetry`."""
+        """Answer one query of `controlplane.monitor.client`."""
         now = time.time()
         match question:
             case {"windows": seconds}:

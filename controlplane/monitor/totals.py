@@ -1,14 +1,47 @@
-"""Counters of ended requests since the monitor started. Pure."""
+"""Counters of ended requests since the monitor started, and what the plan promises of them. Pure."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from controlplane.domain.plan import Plan
 from controlplane.monitor.metrics import DURATION, LATE, MEASURED, OVERLOADED, REQUESTS, SIZE, Page
-from controlplane.monitor.promises import Promise
 from controlplane.monitor.records import Record, protocol_of
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """An endpoint's strictest SLO in seconds, and its planned requests per second."""
+
+    slo_s: float
+    planned_rps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """The promises by endpoint, how the plan was made, and its GPUs by type."""
+
+    by_endpoint: Mapping[str, Promise] = field(default_factory=dict)
+    made_by: tuple[str, str, str] | None = None
+    gpus: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(plan: Plan) -> Promises:
+        """Return those of a plan; a pool's rates add up."""
+        found: dict[str, Promise] = {}
+        for _, _, placed in plan.placements():
+            before = found.get(placed.endpoint, Promise(placed.slo_ms / 1e3, 0.0))
+            found[placed.endpoint] = Promise(
+                min(before.slo_s, placed.slo_ms / 1e3), before.planned_rps + placed.requests_rps
+            )
+        gpus: dict[str, int] = {}
+        for gpu in plan.gpus:
+            gpus[gpu.type] = gpus.get(gpu.type, 0) + 1
+        return Promises(found, (plan.strategy, plan.rule.value, plan.latency_model), gpus)
+
 
 _EDGES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _UNAVAILABLE = 14

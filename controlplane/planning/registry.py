@@ -15,7 +15,7 @@ DEFAULT = "joint"
 STRATEGIES = Registry(
     "trisect.strategies",
     {
-        DEFAULT: Named("controlplane.planning.joint.strategy", "strategy", ("iterations", "late_binding")),
+        DEFAULT: Named("controlplane.planning.joint.strategy", "Joint", ("iterations", "late_binding")),
         "igniter": Named("controlplane.papers.igniter.strategy", "igniter"),
         "inss": Named("controlplane.papers.inss.strategy", "strategy", ("iterations", "bda", "policy")),
         "ffd+": Named("controlplane.papers.igniter.strategy", "ffd_plus"),

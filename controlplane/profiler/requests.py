@@ -20,8 +20,7 @@ from controlplane.domain.profile import RequestSet
 from controlplane.domain.tensors import SAMPLE_TEXT, Ranges, Sample, Shapes, TensorSpec, TensorValue
 from controlplane.files.measurements.input_data import read_sequences
 from controlplane.profiler.traffic import whole_sequences
-from controlplane.render.config import input_specs, keeps_sequences
-from controlplane.render.sample_shapes import sample_shapes
+from controlplane.render.config import input_specs, keeps_sequences, sample_shapes
 from controlplane.render.source import SourceModel
 from controlplane.triton.samples import sample_inputs
 

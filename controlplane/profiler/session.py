@@ -22,7 +22,7 @@ from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.measurements.profiles import read_partial, write_partial
-from controlplane.files.tree import write_tree
+from controlplane.files.rendered import write_tree
 from controlplane.ports import Clock, Launcher, Progress
 from controlplane.profiler.load import off_core
 from controlplane.profiler.point import Bench, Watched

@@ -16,14 +16,18 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
-from controlplane.files.completed import read_completed
 from controlplane.files.content import CACHE
+from controlplane.files.models import read_completed, read_sample_shapes
 from controlplane.files.pinned import CONFIG_NAME, ModelFolder, Pin
 from controlplane.files.reading import read_bytes
-from controlplane.files.sample_shapes import read_sample_shapes
 from controlplane.render.composing import composing_models, is_ensemble
-from controlplane.render.config import check_servable, is_complete, keeps_sequences, parse_config
-from controlplane.render.sample_shapes import with_sample_shapes
+from controlplane.render.config import (
+    check_servable,
+    is_complete,
+    keeps_sequences,
+    parse_config,
+    with_sample_shapes,
+)
 
 
 @dataclass(frozen=True, slots=True)

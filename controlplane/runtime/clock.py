@@ -1,9 +1,8 @@
-"""The real clock behind `ports.Clock`, and waiting with a deadline."""
+"""The real clock behind `ports.Clock`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 
 class SystemClock:
@@ -16,13 +15,3 @@ class SystemClock:
     def wall(self) -> float:
         """Seconds since the epoch."""
         return time.time()
-
-
-def wait_until(condition: Callable[[], bool], *, deadline_s: float, interval_s: float = 0.02) -> bool:
-    """Poll `condition` until it holds or `deadline_s` have passed; return whether it held."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() >= end:
-            return False
-        time.sleep(interval_s)
-    return True

@@ -10,8 +10,7 @@ from pathlib import Path
 from controlplane.domain.device import CPU_DEVICE, CPU_GRID, MPS_GRID, Device, HeldDevice, ShareKind
 from controlplane.domain.profile import Profile
 from controlplane.files import catalogue
-from controlplane.files.measurements.devices import read_device
-from controlplane.files.measurements.profiles import read_profiles
+from controlplane.files.measurements.profiles import read_device, read_profiles
 from controlplane.ports import Launcher
 
 _MAKERS = {"nvidia", "tesla", "geforce", "quadro", ""}

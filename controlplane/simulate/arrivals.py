@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -18,7 +19,8 @@ import numpy as np
 from controlplane.domain.errors import InputError
 from controlplane.domain.units import MILLIS_PER_SECOND, non_negative, positive
 from controlplane.domain.workload import Arrivals
-from controlplane.latency.protocol import FloatArray
+from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.simulate.network import Component, seed_of
 
 BLOCK = 16384
 
@@ -86,19 +88,6 @@ def steps(*stages: tuple[float, float], gaps: Gaps = Gaps.POISSON) -> Demand:
             knots.append((at, knots[-1][1]))
         knots.append((at, rate))
     return Demand(gaps=gaps, knots=tuple(knots))
-
-
-def diurnal(
-    mean_rps: float, swing: float, period_s: float, seconds: float, gaps: Gaps = Gaps.POISSON
-) -> Demand:
-    """Return a day's rate, mean * (1 - swing * cos(2πt / period)), lowest at 0."""
-    if not 0 <= swing <= 1:
-        raise InputError(f"must be 0 to 1, not {swing:g}", field="swing")
-    positive(period_s, "period_s")
-    count = max(2, math.ceil(64 * seconds / period_s))
-    at = np.linspace(0.0, seconds, count + 1)
-    rate = mean_rps * (1.0 - swing * np.cos(2.0 * math.pi * at / period_s))
-    return Demand(gaps=gaps, knots=tuple(zip(at.tolist(), rate.tolist(), strict=True)))
 
 
 def read_trace(text: str, file: str | None = None) -> Trace | Demand:
@@ -221,3 +210,40 @@ class ArrivalStream:
         root = np.sqrt(np.maximum(rate[piece] ** 2 + 2.0 * slope * into, 0.0))
         times = self._knots_ms[piece] + 2.0 * into / np.maximum(rate[piece] + root, 1e-300)
         return np.asarray(np.maximum.accumulate(times))
+
+
+class Arriving:
+    """A stream of arrivals for each workload; those without a demand follow the plan's rate."""
+
+    def __init__(self, part: Component, demands: Mapping[str, Demand | Trace], seed: int) -> None:
+        self._routes = part.routes
+        self._streams = [
+            ArrivalStream(
+                demands.get(s.name, Demand.of(s.placement.arrivals, s.rate_rps, s.placement.dispersion)),
+                np.random.default_rng(seed_of(seed, s.name)),
+            )
+            for s in part.streams
+        ]
+
+    def window(self, until_ms: float) -> tuple[FloatArray, IntArray, IntArray]:
+        """Return all arrivals before `until_ms`, their workloads, and the bounds of each route's part."""
+        times: list[FloatArray] = []
+        owners: list[IntArray] = []
+        bounds = [0]
+        for route in self._routes:
+            some = [self._streams[s].until(until_ms) for s in route.streams]
+            owner = [np.full(t.size, s, dtype=np.int64) for t, s in zip(some, route.streams, strict=True)]
+            if len(some) == 1:
+                times.append(some[0])
+                owners.append(owner[0])
+            else:
+                together = np.concatenate(some)
+                order = np.argsort(together, kind="stable")
+                times.append(together[order])
+                owners.append(np.concatenate(owner)[order])
+            bounds.append(bounds[-1] + times[-1].size)
+        edges = np.array(bounds, dtype=np.int64)
+        if len(times) == 1:
+            return times[0], owners[0], edges
+        whole = np.concatenate(times) if times else np.empty(0)
+        return whole, np.concatenate(owners) if owners else np.empty(0, np.int64), edges

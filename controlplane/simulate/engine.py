@@ -5,21 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from controlplane.domain.plan import Plan
 from controlplane.domain.units import MILLIS_PER_SECOND, non_negative, positive
-from controlplane.latency.protocol import FloatArray, LatencyModel
+from controlplane.latency.adjusted import Adjusted, Change
+from controlplane.latency.protocol import FloatArray, LatencyModel, Slots
 from controlplane.simulate import quantiles
-from controlplane.simulate.arrivals import Demand, Trace
-from controlplane.simulate.arriving import Arriving
-from controlplane.simulate.network import (
-    Component,
-    Conditions,
-    components,
-)
+from controlplane.simulate.arrivals import Arriving, Demand, Trace
+from controlplane.simulate.network import Component, Conditions, components
 from controlplane.simulate.result import (
     Answer,
     GpuOutcome,
@@ -28,9 +23,7 @@ from controlplane.simulate.result import (
     Timeline,
     WorkloadOutcome,
 )
-
-if TYPE_CHECKING:
-    from controlplane.simulate.wiring import Loop
+from controlplane.simulate.wiring import Loop
 
 WINDOW = 65536
 """Arrivals that the event loop gets at once."""
@@ -58,6 +51,25 @@ class Settings:
         non_negative(self.answers, "answers")
 
 
+@dataclass(frozen=True, slots=True)
+class Scaled(Adjusted):
+    """A truth: another model with times multiplied by `factor`, 1.1 for a GPU 10 % slower than planned."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        positive(self.factor, "factor")
+
+    @property
+    def name(self) -> str:
+        """The base's name and the factor."""
+        return f"{self.base.name} x {self.factor:g}"
+
+    def change(self, slots: Slots) -> Change:
+        """Return the multiplication by the factor."""
+        return lambda time_ms: time_ms * self.factor
+
+
 def simulate(
     plan: Plan,
     truth: Mapping[str, LatencyModel],
@@ -70,8 +82,6 @@ def simulate(
     Requests arrive for `seconds`; those in flight then are still answered. Equal arguments give equal
     results. Raises InputError where the truth does not cover the plan.
     """
-    from controlplane.simulate.wiring import Loop  # imports numba, which takes half a second
-
     asked = settings or Settings()
     given = conditions or Conditions()
     workloads: dict[str, WorkloadOutcome] = {}

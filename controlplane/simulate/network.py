@@ -182,14 +182,12 @@ def components(
     """
     gpus = [gpu_servers(i, gpu, truth, conditions) for i, gpu in enumerate(plan.gpus)]
     streams, homes = _streams(plan, gpus)
-    groups = _Groups()
-    for name, places in homes.items():
-        for place in places:
-            groups.join(("gpu", place[0]), ("workload", name))
-    found: dict[object, list[int]] = {}
-    for i in range(len(plan.gpus)):
-        found.setdefault(groups.root(("gpu", i)), []).append(i)
-    return tuple(_component(members, gpus, streams, homes) for members in found.values())
+    first = np.arange(len(plan.gpus))  # of each GPU's component, the first GPU
+    for places in homes.values():
+        joined = np.unique(first[[gpu for gpu, _, _ in places]])
+        first[np.isin(first, joined)] = joined[0]
+    members = (np.flatnonzero(first == one).tolist() for one in np.unique(first))
+    return tuple(_component(own, gpus, streams, homes) for own in members)
 
 
 def whole(
@@ -406,18 +404,3 @@ def jitter_table(cv: float) -> FloatArray:
 def seed_of(seed: int, name: str) -> np.random.SeedSequence:
     """Return a seed for each name: adding a workload does not change the others' arrivals."""
     return np.random.SeedSequence([seed, zlib.crc32(name.encode())])
-
-
-class _Groups:
-    """Disjoint sets."""
-
-    def __init__(self) -> None:
-        self._parent: dict[object, object] = {}
-
-    def root(self, item: object) -> object:
-        while (parent := self._parent.setdefault(item, item)) != item:
-            item = parent
-        return item
-
-    def join(self, one: object, other: object) -> None:
-        self._parent[self.root(other)] = self.root(one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.simulate import kernel, quantiles, records
@@ -18,83 +19,48 @@ class Loop:
     """
 
     def __init__(self, part: Component, conditions: Conditions, seed: int, answers: int) -> None:
-        servers = part.servers
-        place = {gpu: i for i, gpu in enumerate(part.gpus)}
+        servers, streams = part.servers, part.streams
         masks = max([2, *(power.size for power in part.power_w)])
         width = max([1, *(s.largest for s in servers)])
-        jittered = any(s.jitter > 0 for s in servers)
-
-        last = np.cumsum([s.instances for s in servers], dtype=np.int64)
-        self._executors = np.zeros(int(last[-1]) if servers else 0, records.EXECUTOR)
-        self._executors["server"] = np.repeat(np.arange(len(servers)), [s.instances for s in servers])
-        self._executors["end"] = math.inf
-        self._executors["pace"] = 1.0
-        self._servers = np.zeros(len(servers), records.SERVER)
-        self._servers["gpu"] = [place[s.gpu] for s in servers]
-        self._servers["bit"] = [s.bit for s in servers]
-        self._servers["first"] = last - [s.instances for s in servers]
-        self._servers["last"] = last
-        turns = part.turns()
-        self._servers["turn_first"] = [own.start for own in turns]
-        self._servers["turn_last"] = [own.stop for own in turns]
-        self._servers["after"] = [-1.0 if s.after_ms is None else s.after_ms for s in servers]
-        self._servers["batch"] = [s.batch for s in servers]
-        self._servers["salt"] = [
-            seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, np.uint64)[0] for s in servers
-        ]
-        self._queues = np.zeros(len(servers), records.QUEUE)
-        self._queues["greedy"] = [s.greedy for s in servers]
-        self._queues["delay"] = [s.delay_ms for s in servers]
-        self._queues["preferred"] = [s.preferred for s in servers]
-        self._queues["largest"] = [s.largest for s in servers]
-        self._queues["ahead"] = [2 * s.instances for s in servers]
-        self._queues["limit"] = conditions.waiting
-        self._queues["timeout"] = conditions.timeout_ms
-        self._queues["wake"] = math.inf
-        self._queues["timer"] = math.inf
+        ahead = 2 * max([0, *(s.instances for s in servers)])
+        self._servers = _servers(part, seed)
+        self._queues = _queues(part, conditions)
+        self._executors = _executors(part)
+        self._gpus = _gpus(part, self._servers)
         self._routes = [
             (d, route.servers[0]) for d, route in enumerate(part.routes) if len(route.servers) == 1
         ]
         pools = [(d, route) for d, route in enumerate(part.routes) if len(route.servers) > 1]
         self._pool_routes = [d for d, _ in pools]
-        self._pools = np.zeros(len(pools), records.POOL)
-        self._pools["members"] = [len(route.servers) for _, route in pools]
+        self._pools = _made(records.POOL, len(pools), members=[len(route.servers) for _, route in pools])
         self._pool_member = np.zeros((len(pools), max([1, *self._pools["members"]])), np.int64)
-        self.tallies = np.zeros(len(part.streams), records.TALLY)
-        self.tallies["slo"] = [s.slo_ms for s in part.streams]
-        self.tallies["pool"] = -1
+        self.tallies = _made(records.TALLY, len(streams), slo=[s.slo_ms for s in streams], pool=-1)
         for p, (_, route) in enumerate(pools):
             self._pool_member[p, : len(route.servers)] = route.servers
             self.tallies["pool"][list(route.streams)] = p
         self._in_flight = np.zeros((len(pools), len(servers)), records.IN_FLIGHT)
-        self._gpus = np.zeros(len(part.gpus), records.GPU)
-        self._gpus["last"] = np.cumsum(np.bincount(self._servers["gpu"], minlength=len(part.gpus)))
-        self._gpus["first"][1:] = self._gpus["last"][:-1]
-        edges = np.append(0, last)
-        self._gpus["first_executor"] = edges[self._gpus["first"]]
-        self._gpus["last_executor"] = edges[self._gpus["last"]]
-        self.counts = np.zeros((len(part.streams), quantiles.BINS), np.int64)
+        self.counts = np.zeros((len(streams), quantiles.BINS), np.int64)
         self._mask_time = np.zeros((len(part.gpus), masks))
         self._work = _padded([s.work_ms for s in servers], width)
         self._extra = _padded([s.extra_ms for s in servers], width)
         self._pace = _padded([s.pace for s in servers], masks)
+        jittered = any(s.jitter > 0 for s in servers)
         self._jitter = np.array([jitter_table(s.jitter) if jittered else np.ones(1) for s in servers])
         self._log = np.zeros((answers, 5))
         self._logged = 0
         # One greedy server with one workload: the short loop suffices.
         self._alone = (
-            len(part.gpus) == len(servers) == self._executors.size == len(part.streams) == 1
+            len(part.gpus) == len(servers) == self._executors.size == len(streams) == 1
             and answers == 0
             and conditions.timeout_ms == math.inf
-            and bool(np.all(self._queues["greedy"]))
+            and servers[0].greedy
         )
         self._free = 0.0
         self._left = np.empty(0)
-        most = conditions.waiting + int(self._queues["ahead"].max(initial=0)) * width + 2
-        ring = 1 if self._alone else 1 << (most - 1).bit_length()
+        ring = 1 if self._alone else 1 << (conditions.waiting + ahead * width + 1).bit_length()
         self._ring = np.zeros((len(servers), ring))
         self._ring_owner = np.zeros((len(servers), ring), np.int64)
-        self._payload = np.zeros((len(servers), int(self._queues["ahead"].max(initial=0)) + 2), np.int64)
+        self._payload = np.zeros((len(servers), ahead + 2), np.int64)
         self._member = np.zeros((self._executors.size, width))
         self._owner = np.zeros((self._executors.size, width), np.int64)
 
@@ -177,6 +143,69 @@ class Loop:
     def log(self) -> FloatArray:
         """Return the first answers: workload, arrival, latency, batch, server; shape (answers, 5)."""
         return self._log[: self._logged]
+
+
+def _made(kind: np.dtype[np.void], count: int, **fields: ArrayLike) -> records.Records:
+    """Return so many records with these fields, the others 0."""
+    made = np.zeros(count, kind)
+    for name, values in fields.items():
+        made[name] = values
+    return made
+
+
+def _servers(part: Component, seed: int) -> records.Records:
+    servers, turns = part.servers, part.turns()
+    place = {gpu: i for i, gpu in enumerate(part.gpus)}
+    last = np.cumsum([s.instances for s in servers], dtype=np.int64)
+    return _made(
+        records.SERVER,
+        len(servers),
+        gpu=[place[s.gpu] for s in servers],
+        bit=[s.bit for s in servers],
+        first=last - [s.instances for s in servers],
+        last=last,
+        turn_first=[own.start for own in turns],
+        turn_last=[own.stop for own in turns],
+        after=[-1.0 if s.after_ms is None else s.after_ms for s in servers],
+        batch=[s.batch for s in servers],
+        salt=[seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, np.uint64)[0] for s in servers],
+    )
+
+
+def _queues(part: Component, conditions: Conditions) -> records.Records:
+    servers = part.servers
+    return _made(
+        records.QUEUE,
+        len(servers),
+        greedy=[s.greedy for s in servers],
+        delay=[s.delay_ms for s in servers],
+        preferred=[s.preferred for s in servers],
+        largest=[s.largest for s in servers],
+        ahead=[2 * s.instances for s in servers],
+        limit=conditions.waiting,
+        timeout=conditions.timeout_ms,
+        wake=math.inf,
+        timer=math.inf,
+    )
+
+
+def _executors(part: Component) -> records.Records:
+    server = np.repeat(np.arange(len(part.servers)), [s.instances for s in part.servers])
+    return _made(records.EXECUTOR, server.size, server=server, end=math.inf, pace=1.0)
+
+
+def _gpus(part: Component, servers: records.Records) -> records.Records:
+    last = np.cumsum(np.bincount(servers["gpu"], minlength=len(part.gpus)))
+    first = np.append(0, last[:-1])
+    edges = np.append(0, servers["last"])
+    return _made(
+        records.GPU,
+        len(part.gpus),
+        first=first,
+        last=last,
+        first_executor=edges[first],
+        last_executor=edges[last],
+    )
 
 
 def _padded(rows: list[FloatArray], width: int) -> FloatArray:

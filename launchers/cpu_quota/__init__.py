@@ -1,26 +1,24 @@
-"""Mechanisms that limit a server to a percentage of one core, best first, behind one protocol."""
+"""Mechanisms that limit a server to a percentage of one core, best first, behind one protocol.
+
+mechanism      cores as devices, the quota of a percentage, the interface of mechanisms
+cgroup         a cgroup for each server
+unprivileged   a scope of the user's systemd; models stopped for a part of every period (`stopper`)
+counters       what the kernel counts of a process's groups
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launchers.cpu_quota.cgroup_v1 import CgroupV1
-from launchers.cpu_quota.cgroup_v2 import CgroupV2
-from launchers.cpu_quota.duty_cycle import DutyCycle
+from launchers.cpu_quota.cgroup import V1, V2, Cgroup
 from launchers.cpu_quota.mechanism import Group, Mechanism
-from launchers.cpu_quota.systemd_scope import SystemdScope
+from launchers.cpu_quota.unprivileged import DutyCycle, SystemdScope
 
 __all__ = ["CHAIN", "Group", "Mechanism", "first_that_holds"]
 
-CHAIN: tuple[Mechanism, ...] = (CgroupV2(), CgroupV1(), SystemdScope(), DutyCycle())
+CHAIN: tuple[Mechanism, ...] = (Cgroup(V2), Cgroup(V1), SystemdScope(), DutyCycle())
 
 
-def first_that_holds(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism | None, dict[str, str]]:
-    """Return the first mechanism that passes its trial, and the obstacles of those before it."""
-    obstacles: dict[str, str] = {}
-    for mechanism in mechanisms:
-        obstacle = mechanism.obstacle()
-        if obstacle is None:
-            return mechanism, obstacles
-        obstacles[mechanism.name] = obstacle
-    return None, obstacles
+def first_that_holds(mechanisms: Sequence[Mechanism]) -> Mechanism | None:
+    """Return the first mechanism that passes its trial."""
+    return next((mechanism for mechanism in mechanisms if mechanism.obstacle() is None), None)

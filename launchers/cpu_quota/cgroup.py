@@ -1,108 +1,250 @@
-"""A quota by one cgroup for each server, for both versions of cgroups."""
+"""A quota by one cgroup for each server; the versions differ by the names of their files."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from abc import ABC, abstractmethod
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.fleet import ShareUsage
-from launchers.cpu_quota import cgroup_files as files
-from launchers.cpu_quota.mechanism import Group
+from launchers.cpu_quota.counters import counters, mount_points
+from launchers.cpu_quota.mechanism import Group, Mechanism, bandwidth
+from launchers.host.process_table import cpu_seconds
 
+SHARES = 32768
+"""The weight against all processes without a share, so that a busy host takes little from a partition."""
 _TRIAL_PERCENT = 20.0
+_ENTER = 'echo $$ > "$0/cgroup.procs" || exit 126; exec "$@"'
+_REMOVE_S = 20.0
+_ABANDONED_S = 60.0
 
 
-class Cgroup(ABC):
-    """The common part of both versions: finding a place for groups, entering, listing and removing them."""
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of cgroups: how its hierarchy is mounted, and its files' names with their contents.
+
+    `absent` is the obstacle where it is not. `controller` is empty where all are in one hierarchy.
+    """
 
     name: str
-    _absent: str
-    """The obstacle where no hierarchy of this version is mounted."""
+    absent: str
+    mount: str
+    controller: str
+    files: Mapping[str, str]
+
+
+V1 = Version(
+    "cgroup-v1",
+    "no cpu controller of cgroups version 1 is mounted",
+    "cgroup",
+    "cpu",
+    {"cpu.cfs_period_us": "{period}", "cpu.cfs_quota_us": "{quota}", "cpu.shares": f"{SHARES}"},
+)
+V2 = Version(
+    "cgroup-v2",
+    "no hierarchy of cgroups version 2 is mounted",
+    "cgroup2",
+    "",
+    {"cpu.max": "{quota} {period}", "cpu.weight": "1250"},
+)
+"""A weight of 1250 is the equivalent of `SHARES`. The group was delegated to us, or root makes it."""
+
+
+class Cgroup(Mechanism):
+    """Finds a place for groups, enters, lists and removes them."""
+
+    def __init__(self, version: Version) -> None:
+        self.name = version.name
+        self._version = version
 
     def obstacle(self) -> str | None:
         """Return the obstacle; None after a quota was written, read back and entered."""
-        problem = self._absent
-        for base in self._bases():
-            try:
-                self._try(base)
-                return None
-            except OSError as error:
-                problem = str(error)
-        return problem
+        try:
+            self._place()
+        except OSError as error:
+            return str(error)
+        return None
 
     def enter(self, group: Group, percent: float) -> list[str]:
         """Make the group with its quota."""
         folder = self._base / group.folder
         folder.mkdir(exist_ok=True)
         self._limit(folder, percent)
-        return files.entering(folder)
+        return _entering(folder)
 
     def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
         """Write another quota, which takes effect within a period."""
-        folder = self._folder(group)
+        folder = self._groups(group.fleet).get(group)
         if folder is None:
             raise OSError(f"there is no group {group.folder}")
         self._limit(folder, percent)
 
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
         """Return the kernel's counters."""
-        folder = self._folder(group)
-        return ShareUsage(None, None, None) if folder is None else self._count(folder, pids)
+        folder = self._groups(group.fleet).get(group)
+        return ShareUsage(None, None, None) if folder is None else usage_of(folder, pids)
 
     def leave(self, group: Group) -> bool:
         """Remove the group."""
-        folder = self._folder(group)
-        return folder is not None and files.remove(folder)
+        folder = self._groups(group.fleet).get(group)
+        return folder is not None and _remove(folder)
 
     def groups(self, fleet: str) -> tuple[Group, ...]:
         """Return the fleet's groups."""
-        return tuple(files.groups_below(self._bases(), fleet))
+        return tuple(self._groups(fleet))
 
-    def _folder(self, group: Group) -> Path | None:
-        return files.groups_below(self._bases(), group.fleet).get(group)
+    def _groups(self, fleet: str) -> dict[Group, Path]:
+        found: dict[Group, Path] = {}
+        for base in self._bases():
+            with contextlib.suppress(OSError):
+                for folder in base.iterdir():
+                    group = Group.parse(folder.name)
+                    if group is not None and group.fleet == fleet:
+                        found[group] = folder
+        return found
 
     @functools.cached_property
     def _base(self) -> Path:
+        return self._place()
+
+    def _place(self) -> Path:
+        """Return the first folder in which a group with a quota can be made and entered. Raises OSError."""
+        problem = OSError(self._version.absent)
         for base in self._bases():
             try:
-                self._try(base)
+                _give_cpu(base)
+                with trial_folder(base) as folder:
+                    self._limit(folder, _TRIAL_PERCENT)
+                    if not _enters(folder):
+                        raise OSError(f"no process can be moved into {folder}")
                 return base
-            except OSError:
-                continue
-        raise OSError(f"no group of {self.name} can be made here")
-
-    def _try(self, base: Path) -> None:
-        self._prepare(base)
-        with files.trial_folder(base) as folder:
-            self._limit(folder, _TRIAL_PERCENT)
-            if not files.enters(folder):
-                raise OSError(f"no process can be moved into {folder}")
+            except OSError as error:
+                problem = error
+        raise problem
 
     def _bases(self) -> list[Path]:
-        """Return the folders in which groups may be.
+        """Return the folders in which groups may be, from the mount points down to our own.
 
         From the top: the same place whichever session this program runs in, so that it finds its groups.
         """
-        own = files.own_path(self._controller())
-        return [p for mount in self._mounts() for p in files.chain(mount, own)]
+        places = []
+        for mount in mount_points(self._version.mount, self._version.controller):
+            places.append(mount)
+            for part in _own_path(self._version.controller).parts:
+                places.append(places[-1] / part)
+        return [place for place in places if place.is_dir()]  # as far as a container shows them
 
-    @abstractmethod
-    def _mounts(self) -> list[Path]:
-        """Return the mount points of the hierarchy."""
-
-    @abstractmethod
-    def _controller(self) -> str:
-        """The controller's name in /proc/self/cgroup."""
-
-    @abstractmethod
-    def _prepare(self, base: Path) -> None:
-        """Enable the cpu controller for groups below `base`. Raises OSError."""
-
-    @abstractmethod
     def _limit(self, folder: Path, percent: float) -> None:
         """Write the quota and read it back. Raises OSError."""
+        quota, period = bandwidth(percent)
+        for file, content in self._version.files.items():
+            write(folder / file, content.format(quota=quota, period=period))
 
-    @abstractmethod
-    def _count(self, folder: Path, pids: tuple[int, ...]) -> ShareUsage:
-        """Return the group's counters."""
+
+def write(file: Path, value: str) -> None:
+    """Write a control file and read it back: the kernel may round or refuse. Raises OSError."""
+    with file.open("w") as opened:
+        opened.write(value)
+    told = file.read_text().split()
+    if told != value.split():
+        raise OSError(f"{file} says {' '.join(told)!r} after {value!r} was written")
+
+
+def usage_of(folder: Path, pids: tuple[int, ...] = ()) -> ShareUsage:
+    """Return a group's counters; its time by its processes, where its version counts that elsewhere."""
+    told, accounted = counters((folder / "cpu.stat").read_text()), folder / "cpuacct.usage"
+    if "usage_usec" in told:
+        used_s = told["usage_usec"] / 1e6
+    else:
+        used_s = int(accounted.read_text()) / 1e9 if accounted.exists() else cpu_seconds(pids)
+    return ShareUsage(told.get("nr_periods"), told.get("nr_throttled"), used_s)
+
+
+@contextlib.contextmanager
+def trial_folder(base: Path) -> Iterator[Path]:
+    """A group for a trial, removed at the end. Raises OSError."""
+    _remove_abandoned(base)
+    folder = base / f"trisect-trial-{os.getpid()}-{threading.get_ident()}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+
+
+def _give_cpu(base: Path) -> None:
+    """Enable the cpu controller for groups below `base`, where that is not so by itself. Raises OSError."""
+    given = base / "cgroup.subtree_control"
+    if given.exists() and "cpu" not in given.read_text().split():
+        # Refused where the group itself has processes, or the controller is not available in it.
+        try:
+            with given.open("w") as opened:
+                opened.write("+cpu")
+        except OSError as error:
+            raise OSError(f"{base} has no cpu controller to give: {error.strerror}") from error
+
+
+def _entering(folder: Path) -> list[str]:
+    """Return the start of a command line that enters the group first."""
+    return ["sh", "-c", _ENTER, str(folder)]
+
+
+def _enters(folder: Path) -> bool:
+    """Return whether a process can be moved into the group, which making a group does not imply."""
+    command = [*_entering(folder), "cat", "/proc/self/cgroup"]
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    return tried.returncode == 0 and any(line.endswith(folder.name) for line in tried.stdout.splitlines())
+
+
+def _remove_abandoned(base: Path) -> None:
+    """Remove empty groups of programs that were killed: of trials, and of profiles that no command sweeps.
+
+    The kernel refuses to remove one with processes. A group that a start is about to enter is younger.
+    """
+    for old in base.glob("trisect*"):
+        with contextlib.suppress(OSError):
+            if time.time() - old.stat().st_mtime > _ABANDONED_S:
+                old.rmdir()
+
+
+def _remove(folder: Path) -> bool:
+    """Remove a group; wait for processes that are ending, and kill any other.
+
+    Raises OSError.
+    """
+    deadline = time.monotonic() + _REMOVE_S
+    while True:
+        try:
+            folder.rmdir()
+            return True
+        except FileNotFoundError:
+            return False
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            _kill_members(folder)
+            time.sleep(0.01)
+
+
+def _kill_members(folder: Path) -> None:
+    """Kill the group's processes: one between fork and exec has no labels yet, but it is in the group."""
+    with contextlib.suppress(OSError):
+        for pid in (folder / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def _own_path(controller: str) -> Path:
+    """Return the path of this process's own group in a hierarchy."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return Path(path.strip("/"))
+    return Path()

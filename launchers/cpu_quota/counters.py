@@ -1,4 +1,4 @@
-"""What delays a server under a quota, from the kernel's counters."""
+"""What a process's groups count: delays of a server under a quota, and kills for lack of memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.fleet import QuotaUse
-from launchers.cpu_quota import cgroup_files as files
 
 SEARCH_S = 10.0
 """A search reads every thread of a group, some hundred, which takes 2 ms; a reading of one takes 0.1 ms.
@@ -53,7 +52,7 @@ class QuotaCounters:
         found, now = self._found.get(pid), self._now()
         if found is not None and now - found.at_s <= SEARCH_S:
             return found
-        for group in files.cpu_folders(pid, self._proc):
+        for group in _cpu_folders(pid, self._proc):
             if "throttled_" in (group / "cpu.stat").read_text():
                 before = found.ran_ns if found is not None else {}
                 ran_ns = dict(self._threads(group))
@@ -80,7 +79,51 @@ def _scheduled_ns(thread: str) -> tuple[int, int]:
 
 def _throttled_s(group: Path) -> float:
     with open(f"{group}/cpu.stat") as file:
-        counted = files.counters(file.read())
+        counted = counters(file.read())
     if "throttled_usec" in counted:
         return counted["throttled_usec"] / 1e6
     return counted.get("throttled_time", 0) / 1e9
+
+
+def memory_kills(pid: int, proc: Path = Path("/proc")) -> int:
+    """Return how many processes of its group were killed for lack of memory; 0 where that is unknown."""
+    with contextlib.suppress(OSError):
+        for folder in _folders(pid, "memory", proc):
+            for told in (folder / "memory.events", folder / "memory.oom_control"):
+                if told.exists():
+                    return counters(told.read_text()).get("oom_kill", 0)
+    return 0
+
+
+def mount_points(kind: str, controller: str = "") -> list[Path]:
+    """Return the mount points of hierarchies of this kind (`cgroup`, `cgroup2`), with this controller."""
+    found = []
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, place, type_, options, *_ = line.split()
+        if type_ == kind and (not controller or controller in options.split(",")):
+            found.append(Path(place))
+    return found
+
+
+def counters(text: str) -> dict[str, int]:
+    """Return a `cpu.stat` file as numbers."""
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+def _cpu_folders(pid: int, proc: Path) -> Iterator[Path]:
+    """Yield the folders in which a process's quota may be: of version 2, and of version 1's cpu controller.
+
+    Raises OSError where the process is gone.
+    """
+    return (folder for folder in _folders(pid, "cpu", proc) if (folder / "cpu.stat").exists())
+
+
+def _folders(pid: int, controller: str, proc: Path) -> Iterator[Path]:
+    """Yield a process's groups: of version 2, and of this controller in version 1."""
+    for line in (proc / str(pid) / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        mounts = mount_points("cgroup2") if not controllers else []
+        if controller in controllers.split(","):
+            mounts = mount_points("cgroup", controller)
+        yield from (mount / path.lstrip("/") for mount in mounts)

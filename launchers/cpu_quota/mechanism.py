@@ -1,11 +1,15 @@
-"""The protocol of mechanisms that enforce a CPU share."""
+"""Cores as devices, the quota of a percentage of a core, and the interface of mechanisms that enforce it."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
+from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import ServerSpec, ShareUsage
 from launchers.triton.labels import digest
 
@@ -49,27 +53,66 @@ def bandwidth(percent: float) -> tuple[int, int]:
     return round(period * percent / 100), period
 
 
-class Mechanism(Protocol):
+class Mechanism(ABC):
     """One way to enforce a share. The quota is set before the server's first instruction."""
 
-    @property
-    def name(self) -> str:
-        """The name in `Server.enforced_by`."""
+    name: str
+    """The name in `Server.enforced_by`."""
 
+    @abstractmethod
     def obstacle(self) -> str | None:
         """Return why it does not work here; None after a trial was written, read back and removed."""
 
+    @abstractmethod
     def enter(self, group: Group, percent: float) -> list[str]:
         """Make the group; return the start of a command line that runs in it. Raises OSError."""
 
+    @abstractmethod
     def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
         """Change the percentage of a running server with these processes. Raises OSError."""
 
+    @abstractmethod
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
         """Return the counters of the group with these processes."""
 
     def leave(self, group: Group) -> bool:
         """Remove a group whose processes are gone; return whether there was one. Raises OSError."""
+        return False
 
     def groups(self, fleet: str) -> tuple[Group, ...]:
-        """Return the fleet's groups."""
+        """Return the fleet's groups, which may be left behind."""
+        return ()
+
+
+def core_of(device: str) -> int:
+    """Return the core that `cpu-i` names.
+
+    Raises InputError for another kind of device, or a core this program may not use.
+    """
+    found = re.fullmatch(r"cpu-(\d+)", device)
+    if found is None:
+        raise InputError(
+            f"{device!r} is no core of this host: cores are cpu-0, cpu-1, ...",
+            field="device",
+        )
+    core = int(found.group(1))
+    with pinned(core):
+        return core
+
+
+@contextlib.contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """Keep this thread on one core; processes that it starts inherit that.
+
+    Raises InputError for an absent core.
+    """
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {core})
+    except OSError as error:
+        usable = ", ".join(f"cpu-{i}" for i in sorted(before))
+        raise InputError(f"this host has no core {core} for us; usable: {usable}", field="device") from error
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -2,6 +2,5 @@
 
 launcher     the `controlplane.ports.Launcher`
 containers   a container as a value
-engine       the connection to the engine, and its images
-events       ends of containers
+engine       the connection to the engine, its images and its events
 """

@@ -1,4 +1,4 @@
-"""A partition's container as a value, with the Docker SDK's arguments and the equivalent `docker run`."""
+"""A server's container as a value: the arguments of the Docker SDK, and the equivalent `docker run`."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ import os
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 from docker.types import Mount
 
-from controlplane.domain import triton_releases
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server
 from launchers.cpu_quota.mechanism import bandwidth
 from launchers.gpu.mps import MpsClient
 from launchers.host.process_table import ports_of
+from launchers.lifecycle import HostPlace
 from launchers.triton import labels, program
 
 Choice = TypeVar("Choice", bound=StrEnum)
-
-VENDOR_IMAGE = f"nvcr.io/nvidia/tritonserver:{triton_releases.NEWEST.image}-py3"
-"""NVIDIA's image of the newest release that a security bulletin names."""
 
 LINK_ROOTS = "TRISECT_LINK_ROOTS"
 """Folders outside a model repository, parted by colons, to which its links may lead."""
@@ -37,7 +34,7 @@ STOP_SIGNAL = signal.SIGCONT
 redirect. At SIGTERM Triton unloads its models at once, and refuses requests until it has ended."""
 _CPU_SHARES = 32768
 _UNPRIVILEGED = "1000:1000"
-_INSIDE = program.ServerPorts(8000, 8001, 8002, "0.0.0.0")
+_MAX_PIDS = 2048
 
 
 class Pull(StrEnum):
@@ -59,13 +56,10 @@ class Network(StrEnum):
 class ContainerOptions:
     """The settings of all containers of a launcher. `image` may have a digest (`name@sha256:...`)."""
 
-    image: str = VENDOR_IMAGE
+    image: str = program.VENDOR_IMAGE
     pull: Pull = Pull.MISSING
     network: Network = Network.HOST
     link_roots: tuple[Path, ...] = ()
-    pids: int = 2048
-    log_size_mb: int = 10
-    log_files: int = 3
 
     @classmethod
     def from_environment(cls) -> ContainerOptions:
@@ -74,7 +68,7 @@ class ContainerOptions:
         From the environment, so that the controller which an apply leaves behind has the same options.
         """
         return cls(
-            image=os.environ.get("TRISECT_IMAGE") or VENDOR_IMAGE,
+            image=os.environ.get("TRISECT_IMAGE") or program.VENDOR_IMAGE,
             pull=_one_of(Pull, "TRISECT_PULL", Pull.MISSING),
             network=_one_of(Network, "TRISECT_NETWORK", Network.HOST),
             link_roots=_link_roots(),
@@ -100,86 +94,85 @@ def _one_of(kind: type[Choice], variable: str, default: Choice) -> Choice:
         raise InputError(problem, field=f"${variable}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
-    """All arguments of a `docker run`. `binds` are read-only, at their own paths."""
+def arguments(
+    server: Server, options: ContainerOptions, place: HostPlace, cgroup_parent: str | None = None
+) -> dict[str, Any]:
+    """Return the arguments of `DockerClient.containers.create` for a server's container.
 
-    name: str
-    image: str
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    labels: Mapping[str, str]
-    binds: tuple[str, ...]
-    user: str
-    network: Network
-    published: Mapping[int, int] = field(default_factory=dict)
-    pids: int = 2048
-    log_size_mb: int = 10
-    log_files: int = 3
-    core: int | None = None
-    percent: float | None = None
-    cgroup_parent: str | None = None
-    memory_mb: int | None = None
-    gpu: str | None = None
-    pipe_directory: str | None = None
-
-
-def container(
-    server: Server,
-    options: ContainerOptions,
-    *,
-    core: int | None = None,
-    gpu: MpsClient | None = None,
-    cgroup_parent: str | None = None,
-) -> Container:
-    """Return a server's container: on a core with a quota, or on a GPU as a client of its MPS daemon."""
-    spec = server.spec
-    outside = program.ServerPorts(server.http_port, server.grpc_port, server.metrics_port, server.host)
+    It is on a core with a quota, or on a GPU as a client of its MPS daemon. Its folders are read-only, at
+    their own paths. No health check: it would run inside the quota and cost the model its time.
+    """
+    spec, gpu = server.spec, place.gpu
     bridged = options.network is Network.BRIDGE
-    home = program.TritonHome(program.IMAGE_HOME)
-    command = program.command_line(
-        spec,
-        home,
-        _INSIDE if bridged else outside,
-        repository=spec.repository,
-        gpu=gpu is not None,
-        reload_key=server.reload_key,
-    )
-    pairs = ((_INSIDE.http, outside.http), (_INSIDE.grpc, outside.grpc), (_INSIDE.metrics, outside.metrics))
-    limit = spec.memory_limit_mb if gpu is None else None
-    return Container(
-        name=spec.name,
-        image=options.image,
-        command=program.in_container(command),
-        environment={
-            **(gpu.environment if gpu else {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"}),
-            **dict(spec.options.env),
-        },
-        labels={
+    inside = program.inside(server) if bridged else server
+    command = program.command_line(inside, program.TritonHome(program.IMAGE_HOME), gpu=gpu is not None)
+    devices = gpu.environment if gpu else {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"}
+    told: dict[str, Any] = {
+        "name": spec.name,
+        "image": options.image,
+        "command": list(program.in_container(command)),
+        "environment": {**devices, **dict(spec.options.env)},
+        "labels": {
             FLEET_LABEL: spec.labels.fleet,
             NAME_LABEL: spec.name,
             SERVER_LABEL: labels.text_of(server),
         },
-        binds=folders(Path(spec.repository), options.link_roots),
-        user=f"{gpu.uid}:{gpu.gid}" if gpu else own_user(),
-        network=options.network,
-        published=dict(pairs) if bridged else {},
-        pids=options.pids,
-        log_size_mb=options.log_size_mb,
-        log_files=options.log_files,
-        core=core,
-        percent=spec.percent if gpu is None else None,
-        cgroup_parent=cgroup_parent if gpu is None else None,
-        memory_mb=None if limit is None else round(limit),
-        gpu=gpu.uuid if gpu else None,
-        pipe_directory=gpu.pipe_directory if gpu else None,
-    )
+        # As mounts: for a volume, the engine would create a missing folder, empty and owned by root.
+        "mounts": [
+            Mount(path, path, type="bind", read_only=True)
+            for path in folders(Path(spec.repository), options.link_roots)
+        ],
+        "user": f"{gpu.uid}:{gpu.gid}" if gpu else own_user(),
+        "read_only": True,
+        "tmpfs": {"/tmp": "rw,nosuid,nodev,size=1g"},
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "pids_limit": _MAX_PIDS,
+        "log_config": {"type": "json-file", "config": {"max-size": "10m", "max-file": "3"}},
+        "stop_signal": STOP_SIGNAL.name,
+        "healthcheck": {"test": ["NONE"]},
+        "detach": True,
+    }
+    if bridged:
+        told["ports"] = {
+            f"{getattr(inside, port)}/tcp": ("127.0.0.1", getattr(server, port))
+            for port in ("http_port", "grpc_port", "metrics_port")
+        }
+    else:
+        told["network_mode"] = "host"
+    return told | (_on_core(server, place, cgroup_parent) if gpu is None else _on_gpu(gpu, told["mounts"]))
+
+
+def _on_core(server: Server, place: HostPlace, cgroup_parent: str | None) -> dict[str, Any]:
+    # By its period too: `nano_cpus` fixes one of 100 ms.
+    quota, period = bandwidth(server.spec.percent)
+    limit_mb = server.spec.memory_limit_mb
+    return {
+        "cpuset_cpus": str(place.core),
+        "cpu_shares": _CPU_SHARES,
+        "cpu_quota": quota,
+        "cpu_period": period,
+        # The container's own, removed with it.
+        "ipc_mode": "private",
+        "shm_size": "1g",
+        **({} if cgroup_parent is None else {"cgroup_parent": cgroup_parent}),
+        **({} if limit_mb is None else {"mem_limit": f"{round(limit_mb)}m"}),
+    }
+
+
+def _on_gpu(gpu: MpsClient, mounts: list[Mount]) -> dict[str, Any]:
+    pipes = Mount(gpu.pipe_directory, gpu.pipe_directory, type="bind")
+    return {
+        "device_requests": [{"DeviceIDs": [gpu.uuid], "Capabilities": [["gpu"]]}],
+        # The MPS daemon and its clients share memory.
+        "ipc_mode": "host",
+        "mounts": [*mounts, pipes],
+    }
 
 
 def listening(server: Server, options: ContainerOptions) -> set[int]:
     """Return the ports on which a server's Triton listens in its container."""
-    bridged = options.network is Network.BRIDGE
-    return {_INSIDE.http, _INSIDE.grpc, _INSIDE.metrics} if bridged else ports_of(server)
+    return ports_of(program.inside(server) if options.network is Network.BRIDGE else server)
 
 
 def folders(rendered: Path, link_roots: Sequence[Path] = ()) -> tuple[str, ...]:
@@ -213,99 +206,53 @@ def own_user() -> str:
     return f"{os.getuid()}:{os.getgid()}" if os.getuid() != 0 else _UNPRIVILEGED
 
 
-def for_sdk(wanted: Container) -> dict[str, Any]:
-    """Return the arguments of `DockerClient.containers.create`.
-
-    The quota is given by its period: `nano_cpus` fixes one of 100 ms. No health check: it would run inside
-    the quota and cost the model its time.
-    """
-    told: dict[str, Any] = {
-        "name": wanted.name,
-        "image": wanted.image,
-        "command": list(wanted.command),
-        "environment": dict(wanted.environment),
-        "labels": dict(wanted.labels),
-        # As mounts: for a volume, the engine would create a missing folder, empty and owned by root.
-        "mounts": [Mount(path, path, type="bind", read_only=True) for path in wanted.binds],
-        "user": wanted.user,
-        "read_only": True,
-        "tmpfs": {"/tmp": "rw,nosuid,nodev,size=1g"},
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-        "pids_limit": wanted.pids,
-        "log_config": {
-            "type": "json-file",
-            "config": {"max-size": f"{wanted.log_size_mb}m", "max-file": str(wanted.log_files)},
-        },
-        "stop_signal": STOP_SIGNAL.name,
-        "healthcheck": {"test": ["NONE"]},
-        "detach": True,
-    }
-    if wanted.network is Network.HOST:
-        told["network_mode"] = "host"
-    else:
-        told["ports"] = {f"{inside}/tcp": ("127.0.0.1", out) for inside, out in wanted.published.items()}
-    if wanted.core is not None:
-        told["cpuset_cpus"] = str(wanted.core)
-        told["cpu_shares"] = _CPU_SHARES
-    if wanted.cgroup_parent is not None:
-        told["cgroup_parent"] = wanted.cgroup_parent
-    if wanted.percent is not None:
-        told["cpu_quota"], told["cpu_period"] = bandwidth(wanted.percent)
-    if wanted.memory_mb is not None:
-        told["mem_limit"] = f"{wanted.memory_mb}m"
-    if wanted.gpu is not None:
-        told["device_requests"] = [{"DeviceIDs": [wanted.gpu], "Capabilities": [["gpu"]]}]
-        # The MPS daemon and its clients share memory.
-        told["ipc_mode"] = "host"
-        told["mounts"].append(Mount(wanted.pipe_directory, wanted.pipe_directory, type="bind"))
-    else:
-        # The container's own, removed with it.
-        told["ipc_mode"] = "private"
-        told["shm_size"] = "1g"
-    return told
-
-
 def _mount_option(mount: Mapping[str, Any]) -> str:
     writable = "" if not mount["ReadOnly"] else ",readonly"
     return f"--mount=type=bind,source={mount['Source']},target={mount['Target']}{writable}"
 
 
-def run_line(wanted: Container) -> str:
-    """Return the equivalent `docker run` for a shell, one option a line."""
-    told = for_sdk(wanted)
+def run_line(told: Mapping[str, Any]) -> str:
+    """Return the `docker run` that is equivalent to these `arguments`, for a shell, one option a line."""
     log = told["log_config"]
+    ports = {inside.removesuffix("/tcp"): out for inside, (_, out) in told.get("ports", {}).items()}
+    gpus = [uuid for request in told.get("device_requests", ()) for uuid in request["DeviceIDs"]]
+    given = {option: told[key] for option, key in _OPTIONS.items() if key in told}
     options = [
-        f"--name={wanted.name}",
-        *(f"--label={key}={value}" for key, value in wanted.labels.items()),
-        f"--user={wanted.user}",
-        f"--network={wanted.network}",
-        *(f"--publish=127.0.0.1:{out}:{inside}" for inside, out in wanted.published.items()),
+        f"--name={told['name']}",
+        *(f"--label={key}={value}" for key, value in told["labels"].items()),
+        f"--user={told['user']}",
+        f"--network={told.get('network_mode', Network.BRIDGE)}",
+        *(f"--publish=127.0.0.1:{out}:{inside}" for inside, out in ports.items()),
         f"--ipc={told['ipc_mode']}",
         *([f"--shm-size={told['shm_size']}"] if "shm_size" in told else []),
         "--read-only",
         *(f"--tmpfs={path}:{how}" for path, how in told["tmpfs"].items()),
         "--cap-drop=ALL",
         "--security-opt=no-new-privileges",
-        f"--pids-limit={wanted.pids}",
+        f"--pids-limit={told['pids_limit']}",
         *([f"--memory={told['mem_limit']}"] if "mem_limit" in told else []),
-        *([f"--gpus=device={wanted.gpu}"] if wanted.gpu is not None else []),
-        *([f"--cpuset-cpus={wanted.core}"] if wanted.core is not None else []),
-        *([f"--cpu-shares={told['cpu_shares']}"] if "cpu_shares" in told else []),
-        *([f"--cgroup-parent={told['cgroup_parent']}"] if "cgroup_parent" in told else []),
-        *([f"--cpu-period={told['cpu_period']}"] if "cpu_period" in told else []),
-        *([f"--cpu-quota={told['cpu_quota']}"] if "cpu_quota" in told else []),
-        *(f"--env={key}={value}" for key, value in wanted.environment.items()),
+        *(f"--gpus=device={uuid}" for uuid in gpus),
+        *(f"--{option}={value}" for option, value in given.items()),
+        *(f"--env={key}={value}" for key, value in told["environment"].items()),
         *(_mount_option(mount) for mount in told["mounts"]),
         f"--log-driver={log['type']}",
         *(f"--log-opt={key}={value}" for key, value in log["config"].items()),
-        f"--stop-signal={STOP_SIGNAL.name}",
+        f"--stop-signal={told['stop_signal']}",
         "--no-healthcheck",
         f"--restart={RESTART['Name']}",
     ]
-    lines = ["docker run --detach", *map(shlex.quote, options), wanted.image]
-    lines += [shlex.quote(argument) for argument in wanted.command]
+    lines = ["docker run --detach", *map(shlex.quote, options), told["image"]]
+    lines += [shlex.quote(argument) for argument in told["command"]]
     return program.SHELL_BREAK.join(lines)
+
+
+_OPTIONS = {
+    "cpuset-cpus": "cpuset_cpus",
+    "cpu-shares": "cpu_shares",
+    "cgroup-parent": "cgroup_parent",
+    "cpu-period": "cpu_period",
+    "cpu-quota": "cpu_quota",
+}
 
 
 RESTART = {"Name": "unless-stopped"}

@@ -1,7 +1,5 @@
 """NVIDIA GPUs.
 
-gpus     the GPUs of this host and their readings, from NVML
-shares   the limit of a GPU's shares
-mps      MPS daemons and their clients
-faults   faults that end a GPU's servers
+gpus   the GPUs of this host and their readings, from NVML; the limit of the shares of one
+mps    MPS daemons and their clients
 """

@@ -1,4 +1,4 @@
-"""The host's NVIDIA GPUs, from NVML."""
+"""The host's NVIDIA GPUs, from NVML, and the sum of the shares of one GPU."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from controlplane.domain.device import DeviceLimits, DeviceReading
 from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Role, ServerSpec
 
 _PREFIX = "GPU-"
 FIXED = "on a GPU the share is fixed when the CUDA context is made: start a server with the other share"
@@ -16,7 +17,7 @@ FIXED = "on a GPU the share is fixed when the CUDA context is made: start a serv
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class HostGpu:
     """One GPU. `mig`: it is split into instances, to which MPS percentages do not apply."""
 
     index: int
@@ -31,7 +32,7 @@ def is_gpu(device: str) -> bool:
     return device.startswith(_PREFIX)
 
 
-def inventory() -> tuple[Gpu, ...]:
+def inventory() -> tuple[HostGpu, ...]:
     """Return every GPU, by index; none without a driver."""
     with _nvml() as nvml:
         if nvml is None:
@@ -40,7 +41,7 @@ def inventory() -> tuple[Gpu, ...]:
         return tuple(_gpu(nvml, index, handle) for index, handle in enumerate(handles))
 
 
-def whole(uuid: str) -> Gpu:
+def whole(uuid: str) -> HostGpu:
     """Return the GPU of that UUID. Raises InputError where it is missing or split into MIG instances."""
     found = inventory()
     for gpu in found:
@@ -54,6 +55,17 @@ def whole(uuid: str) -> Gpu:
             return gpu
     known = ", ".join(g.uuid for g in found) or "none"
     raise InputError(f"this host has no GPU {uuid}; it has: {known}", field="device")
+
+
+def check_shares(spec: ServerSpec, running: Iterable[ServerSpec]) -> None:
+    """Raise InputError where `spec` and the active servers that stay on its GPU exceed 100 %."""
+    total = spec.percent + sum(other.percent for other in running if _stays(other, spec))
+    if spec.labels.role is Role.ACTIVE and total > 100:
+        raise InputError(
+            f"{spec.name}: the active shares of {spec.device} would add up to {total:g} %: plan again, or "
+            "destroy the other fleet that uses this GPU",
+            field="percent",
+        )
 
 
 def reading(device: str) -> DeviceReading:
@@ -164,9 +176,9 @@ def _nvml() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
-def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
+def _gpu(nvml: Any, index: int, handle: Any) -> HostGpu:
     mode = _or_none(nvml, nvml.nvmlDeviceGetMigMode, handle)
-    return Gpu(
+    return HostGpu(
         index,
         _text(nvml.nvmlDeviceGetUUID(handle)),
         _text(nvml.nvmlDeviceGetName(handle)),
@@ -185,3 +197,16 @@ def _or_none(nvml: Any, ask: Any, *what: Any) -> Any:
 
 def _text(told: str | bytes) -> str:
     return told.decode() if isinstance(told, bytes) else told
+
+
+def _stays(other: ServerSpec, wanted: ServerSpec) -> bool:
+    """Return whether a server's share adds to the new one's permanently.
+
+    A shadow standing by owns nothing. What an earlier plan of the fleet started is being drained or will be:
+    while plans change, the sum rightly exceeds 100.
+    """
+    theirs, ours = other.labels, wanted.labels
+    ending = theirs.fleet == ours.fleet and (
+        theirs.plan_hash != ours.plan_hash or theirs.partition == ours.partition
+    )
+    return other.device == wanted.device and theirs.role is Role.ACTIVE and not ending

@@ -56,9 +56,9 @@ class MpsClient:
         return os.getgid() if self.uid == os.getuid() else self.uid
 
 
-def client_environment(spec: ServerSpec, pipes: str) -> dict[str, str]:
+def share_variables(spec: ServerSpec) -> dict[str, str]:
     """Return the variables of a share, which the CUDA context fixes. Under MPS the only GPU has ordinal 0."""
-    share = {PIPES: pipes, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{spec.percent:g}"}
+    share = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{spec.percent:g}"}
     if spec.memory_limit_mb is not None:
         share["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={round(spec.memory_limit_mb)}M"
     return share
@@ -78,12 +78,12 @@ class MpsDaemons:
         Raises InputError for a GPU that is missing or split, MissingTool without MPS, EngineError where the
         daemon does not answer, serves another GPU, or takes no more clients.
         """
-        gpu = gpus.whole(spec.device)
-        pipes = self.pipes(gpu.uuid)
+        uuid = gpus.whole(spec.device).uuid
+        pipes = self.pipes(uuid)
         if start:
             with self._lock:
-                self._ready(gpu.uuid, pipes)
-        return MpsClient(gpu.uuid, str(pipes), _owner(pipes), client_environment(spec, str(pipes)))
+                self._prepare(uuid, pipes)
+        return MpsClient(uuid, str(pipes), _owner(pipes), {PIPES: str(pipes), **share_variables(spec)})
 
     def sweep(self) -> tuple[str, ...]:
         """End our daemons that have no clients; return a line for each."""
@@ -108,7 +108,7 @@ class MpsDaemons:
         told = os.environ.get(PIPES)
         return Path(told) if told else self._root / uuid / "pipe"
 
-    def _ready(self, uuid: str, pipes: Path) -> None:
+    def _prepare(self, uuid: str, pipes: Path) -> None:
         if not os.environ.get(PIPES):
             own_folder(self._root)
         if not answers(pipes):
@@ -217,17 +217,16 @@ def capability() -> Capability:
 
 def ask(pipes: Path, question: str, answer_s: float | None = None) -> str:
     """Return the daemon's answer to a command. Raises EngineError without one within `answer_s`."""
-    told = _run([_program()], {**os.environ, PIPES: str(pipes)}, f"{question}\n", answer_s)
+    told = _run(pipes, question, answer_s)
     if told.returncode != 0:
-        raise EngineError(f"the MPS daemon in {pipes} did not take {question!r}: {_words(told)}")
+        words = (told.stderr or told.stdout).strip() or f"exit code {told.returncode}"
+        raise EngineError(f"the MPS daemon in {pipes} did not take {question!r}: {words}")
     return told.stdout
 
 
 def answers(pipes: Path) -> bool:
     """Return whether a daemon listens there. Raises LaunchTimeout for one that hangs."""
-    if not pipes.is_dir():
-        return False
-    return _run([_program()], {**os.environ, PIPES: str(pipes)}, "get_server_list\n").returncode == 0
+    return pipes.is_dir() and _run(pipes, "get_server_list").returncode == 0
 
 
 def clients(pipes: Path) -> list[int]:
@@ -259,15 +258,13 @@ def _program() -> str:
     return found
 
 
-def _run(
-    command: list[str], environment: dict[str, str], told: str, answer_s: float | None = None
-) -> subprocess.CompletedProcess[str]:
+def _run(pipes: Path, question: str, answer_s: float | None = None) -> subprocess.CompletedProcess[str]:
     limit_s = answer_s or _ANSWER_S
     try:
         return subprocess.run(
-            command,
-            input=told,
-            env=environment,
+            [_program()],
+            input=f"{question}\n",
+            env={**os.environ, PIPES: str(pipes)},
             capture_output=True,
             text=True,
             timeout=limit_s,
@@ -278,10 +275,6 @@ def _run(
             f"{CONTROL} did not answer within {limit_s:g} s: clients of two users wait for each other, "
             "and a faulted client holds up all; echo quit -t 5 | nvidia-cuda-mps-control ends it"
         ) from error
-
-
-def _words(told: subprocess.CompletedProcess[str]) -> str:
-    return (told.stderr or told.stdout).strip() or f"exit code {told.returncode}"
 
 
 def _owner(pipes: Path) -> int:

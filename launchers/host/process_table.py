@@ -55,11 +55,18 @@ class Member:
     leader: bool
 
 
-class Listed(NamedTuple):
-    """A process of a server, a model's or (`triton` is its own pid) Triton itself."""
+class ServerProcess(NamedTuple):
+    """A process of a server, a model's or (`triton` is its own pid) Triton itself, in any container."""
 
+    pid: int
     server: str
     triton: int
+
+    def is_there(self) -> bool:
+        """Return whether the process is still that one."""
+        if self.pid == self.triton:
+            return is_triton(self.pid, self.server)
+        return parent(self.pid) == self.triton
 
 
 def members(*, fleet: str | None = None, name: str | None = None) -> tuple[Member, ...]:
@@ -86,19 +93,19 @@ def find(pid: int) -> Member | None:
     return found or _member(pid)
 
 
-def listed(tritons: Mapping[int, str]) -> dict[int, Listed]:
-    """Return these Tritons (pid -> server) and their models' processes, in any container.
+def server_processes(tritons: Mapping[int, str]) -> tuple[ServerProcess, ...]:
+    """Return these Tritons (pid -> server) and their models' processes.
 
     A dead model's process is among them: Triton does not wait for it. A pid that is no such Triton's is
     passed over: it may be one of another host's, or of a machine's within.
     """
-    found = {pid: Listed(name, pid) for pid, name in tritons.items() if is_triton(pid, name)}
-    tritons_found = {pid: one.server for pid, one in found.items()}
+    found = [ServerProcess(pid, name, pid) for pid, name in tritons.items() if is_triton(pid, name)]
+    servers = {process.pid: process.server for process in found}
     for pid in pids() if found else ():
         up = parent(pid)
-        if up in tritons_found and _is_stub(pid):
-            found[pid] = Listed(tritons_found[up], up)
-    return found
+        if up in servers and _is_stub(pid):
+            found.append(ServerProcess(pid, servers[up], up))
+    return tuple(found)
 
 
 def is_triton(pid: int, name: str) -> bool:
@@ -109,12 +116,9 @@ def is_triton(pid: int, name: str) -> bool:
 
 def has_pending_term(pid: int) -> bool:
     """Return whether another program has sent SIGTERM to a process that blocks it."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return False
-    pending = next(line for line in lines if line.startswith("ShdPnd:")).split()[1]
-    return bool(int(pending, 16) >> (signal.SIGTERM - 1) & 1)
+    lines = (read_allowed(f"/proc/{pid}/status") or b"").splitlines()
+    pending = [int(line.split()[1], 16) for line in lines if line.startswith(b"ShdPnd:")]
+    return any(signals >> (signal.SIGTERM - 1) & 1 for signals in pending)
 
 
 def ports_of(server: Server) -> set[int]:
@@ -320,17 +324,14 @@ def _command(pid: int) -> list[str]:
 
 def _is_stub(pid: int) -> bool:
     """Whether this is a model's process, dead or alive: a dead one has no command line."""
-    try:
-        name = Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
-    except OSError:
-        return False
+    name = (read_allowed(f"/proc/{pid}/comm") or b"").decode(errors="replace").rstrip("\n")
     return name == _STUB[:15] or Path(_command(pid)[0]).name == _STUB
 
 
-def _is_only(uid: int, status: str) -> bool:
-    """Whether a process is this user's throughout: a setuid program keeps its caller's environment."""
-    users = next((line for line in status.splitlines() if line.startswith("Uid:")), "").split()[1:4]
-    return set(users) == {str(uid)}
+def _users(pid: int) -> set[int]:
+    """Return a process's real, effective and saved user: a setuid program keeps its caller's environment."""
+    lines = (read(f"/proc/{pid}/status") or b"").splitlines()
+    return {int(user) for line in lines if line.startswith(b"Uid:") for user in line.split()[1:4]}
 
 
 def _member(pid: int) -> Member | None:
@@ -344,7 +345,7 @@ def _member(pid: int) -> Member | None:
             return None
         raise _unknown(error) from error
     raw = read(f"{folder}/environ") or b""
-    if _LABEL not in raw or not _is_only(os.geteuid(), (read(f"{folder}/status") or b"").decode()):
+    if _LABEL not in raw or _users(pid) != {os.geteuid()}:
         return None
     pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))
     environment = {key: value for key, _, value in pairs}

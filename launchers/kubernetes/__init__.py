@@ -1,14 +1,12 @@
 """Pods of a Kubernetes cluster.
 
 launcher      the `controlplane.ports.Launcher`
-objects/      what is created for a server, as values
+pod           a server's pod as a value; `files`: its rendered repository, and its partition's budget
+pods          what the cluster says of pods: why they ended or do not start, and a watch of them
 names         names, labels and the annotation that describes a server
-repository    a rendered repository as texts for a ConfigMap and links into the models' volume
 options       the settings of all pods
-devices       `NODE/cpu-0`, `NODE/GPU-...`; `nodes` finds them in the cluster
-ends          why a pod ended or does not start; `events` reads ends from a watch
-api           calls of the API server: errors in our words, patience, permissions; `decoding` for its threads
-remote        a command in a pod
-permissions   the rules that a fleet needs
-capabilities  what a cluster has of what a fleet needs
+devices       `NODE/cpu-0`, `NODE/GPU-...`, and the nodes that have them
+api           calls of the API server: errors in our words, patience, one decoder at a time
+permissions   the rules that a fleet needs; `capabilities` tells which a cluster lacks
+leading/      what one of several controllers in a cluster needs of the API
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,9 @@ from typing import Any, TypeVar
 
 import httpx2
 import lightkube
+import msgspec
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.core import decoders
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.core.resource import GlobalResource, NamespacedResource
 from lightkube.resources.core_v1 import PodLog
@@ -24,15 +27,13 @@ from lightkube.types import PatchType
 
 from controlplane.domain.errors import EngineError, InputError, NotNow
 from launchers.kubernetes import names
-from launchers.kubernetes.decoding import prepare
 from launchers.kubernetes.permissions import missing_rule
 
 ANSWER = httpx2.Timeout(10.0, connect=3.0)
 PATIENCE_S = 20.0
 _PAUSE_S = 0.5
 
-Namespaced = TypeVar("Namespaced", bound=NamespacedResource)
-Global = TypeVar("Global", bound=GlobalResource)
+Kind = TypeVar("Kind", bound=NamespacedResource | GlobalResource)
 Result = TypeVar("Result")
 
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -82,7 +83,9 @@ class ClusterApi:
         config = place.config()
         self._place = place
         self._patience_s = patience_s
-        self._client = _Client(config, namespace=place.namespace, timeout=ANSWER, field_manager=names.MANAGER)
+        self._client: Any = _Client(
+            config, namespace=place.namespace, timeout=ANSWER, field_manager=names.MANAGER
+        )
         self.namespace = str(self._client.namespace or "default")
         self.server = config.cluster.server
         # A launcher has no end of its own: its connections close with it.
@@ -96,65 +99,52 @@ class ClusterApi:
         """Return a client for one watch, which the caller closes."""
         return lightkube.AsyncClient(self._place.config(), namespace=self._place.namespace, timeout=ANSWER)
 
-    def get(self, kind: type[Namespaced], name: str) -> Namespaced | None:
-        """Return an object of the namespace; None where there is none."""
-        try:
+    def get(self, kind: type[Kind], name: str) -> Kind | None:
+        """Return an object of the namespace, or of the cluster; None where there is none."""
+        with contextlib.suppress(Gone):
             return self._call(kind, lambda: self._client.get(kind, name))
-        except Gone:
-            return None
+        return None
 
-    def get_global(self, kind: type[Global], name: str) -> Global | None:
-        """Return an object of the cluster; None where there is none."""
-        try:
-            return self._call(kind, lambda: self._client.get(kind, name))
-        except Gone:
-            return None
-
-    def find(self, kind: type[Namespaced], labels: Mapping[str, str]) -> list[Namespaced]:
-        """Return the objects of the namespace that carry all these labels."""
-        return self._call(kind, lambda: list(self._client.list(kind, labels=dict(labels), chunk_size=500)))
+    def find(self, kind: type[Kind], labels: Mapping[str, str] | None = None) -> list[Kind]:
+        """Return the objects that carry all these labels."""
+        return self.find_with_version(kind, labels)[0]
 
     def find_with_version(
-        self, kind: type[Namespaced], labels: Mapping[str, str]
-    ) -> tuple[list[Namespaced], str]:
+        self, kind: type[Kind], labels: Mapping[str, str] | None = None
+    ) -> tuple[list[Kind], str]:
         """Return the same list, and the version from which a watch continues it."""
 
-        def listed() -> tuple[list[Namespaced], str]:
-            pages = self._client.list(kind, labels=dict(labels), chunk_size=500)
+        def listed() -> tuple[list[Kind], str]:
+            pages = self._client.list(kind, labels=dict(labels or {}), chunk_size=500)
             return list(pages), pages.resourceVersion
 
-        return self._call(kind, listed)
+        prepare(kind)
+        return self._patiently(listed)
 
-    def find_global(self, kind: type[Global]) -> list[Global]:
-        """Return all objects of a kind that has no namespace."""
-        return self._call(kind, lambda: list(self._client.list(kind, chunk_size=500)))
-
-    def create(self, made: Namespaced | Global) -> Namespaced | Global:
+    def create(self, made: Kind) -> Kind:
         """Create an object. Raises Conflict where one of its name is there."""
         return self._call(type(made), lambda: self._client.create(made))
 
-    def apply(self, made: Namespaced) -> Namespaced:
+    def apply(self, made: Kind) -> Kind:
         """Make an object as it is here, whether it is there or not: a server-side apply."""
         return self._call(type(made), lambda: self._client.apply(made, force=True))
 
-    def patch(self, kind: type[Any], name: str, change: Mapping[str, Any]) -> None:
-        """Change some fields of an object, or of a subresource."""
-        self._call(kind, lambda: self._client.patch(kind, name, dict(change), patch_type=PatchType.STRATEGIC))
+    def patch(
+        self, kind: type[Any], name: str, change: Mapping[str, Any], how: PatchType = PatchType.STRATEGIC
+    ) -> None:
+        """Change some fields of an object, or of a subresource; a custom one can only be merged."""
+        self._call(kind, lambda: self._client.patch(kind, name, dict(change), patch_type=how))
 
-    def merge(self, kind: type[Any], name: str, change: Mapping[str, Any]) -> None:
-        """Change some fields of a custom resource, whose lists are replaced as a whole."""
-        self._call(kind, lambda: self._client.patch(kind, name, dict(change), patch_type=PatchType.MERGE))
-
-    def replace(self, made: Namespaced) -> Namespaced:
+    def replace(self, made: Kind) -> Kind:
         """Replace an object. Raises Conflict where it has changed since it was read."""
         return self._call(type(made), lambda: self._client.replace(made))
 
-    def admits(self, made: Namespaced) -> None:
+    def admits(self, made: Kind) -> None:
         """Raise EngineError where the cluster would not take an object; create nothing."""
         self._call(type(made), lambda: self._client.create(made, dry_run=True))
 
     def delete(
-        self, kind: type[Namespaced], name: str, *, uid: str | None = None, grace_s: int | None = None
+        self, kind: type[Kind], name: str, *, uid: str | None = None, grace_s: int | None = None
     ) -> None:
         """Delete an object, if it is there and, with `uid`, is still that one."""
         with contextlib.suppress(Gone, Conflict):
@@ -165,8 +155,8 @@ class ClusterApi:
 
         Without patience: it is wanted for a message that reports a failure.
         """
-        with contextlib.suppress(EngineError), told(self.server):
-            return self._client.log_of(pod, previous=previous)
+        with contextlib.suppress(EngineError), translate_errors(self.server):
+            return str(self._client.log_of(pod, previous=previous))
         return ""
 
     def version(self) -> str:
@@ -174,16 +164,17 @@ class ClusterApi:
         told = self._patiently(self._client.version)
         return f"{told['major']}.{told['minor'].rstrip('+')}"
 
-    def _call(self, kind: type[Any], call: Callable[[], Result]) -> Result:
+    def _call(self, kind: type[Kind], call: Callable[[], Any]) -> Kind:
         prepare(kind)
-        return self._patiently(call)
+        told: Kind = self._patiently(call)
+        return told
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
         """Call, again and again while the server throttles or is away, for up to the patience."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
-                with told(self.server):
+                with translate_errors(self.server):
                     return call()
             except _Again as again:
                 if time.monotonic() + again.pause_s > deadline:
@@ -227,7 +218,7 @@ class _Client(lightkube.Client):
 
 
 @contextlib.contextmanager
-def told(server: str) -> Iterator[None]:
+def translate_errors(server: str) -> Iterator[None]:
     """Turn errors of the API into ours, each with the way out."""
     try:
         yield
@@ -279,3 +270,21 @@ def _pause_s(error: httpx2.HTTPStatusError) -> float:
     """The seconds that the server asks to wait."""
     asked = error.response.headers.get("Retry-After", "") if error.response is not None else ""
     return float(asked) if asked.isdigit() and asked != "0" else _PAUSE_S
+
+
+_making = threading.Lock()
+_made: set[type[Any]] = set()
+
+
+def prepare(kind: type[Any]) -> None:
+    """Make the decoders of a kind of object, of lists of it, and of what watches and errors consist of."""
+    if kind in _made:
+        return
+    with _making:
+        if not _made:
+            decoders.decode_status(b"{}")
+            decoders.decode_watch_event(b'{"type": "ADDED", "object": {}}')
+        with contextlib.suppress(msgspec.ValidationError):  # it is made, and requires some field
+            decoders.decode_object(b"{}", kind)
+        decoders.decode_list(b'{"items": []}', kind)
+        _made.add(kind)

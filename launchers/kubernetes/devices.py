@@ -5,8 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from lightkube.resources.core_v1 import Node, Pod
+from lightkube.resources.resource_v1 import ResourceSlice
+
+from controlplane.domain.device import CPU_DEVICE, HeldDevice
 from controlplane.domain.errors import InputError
-from launchers.gpu.gpus import is_gpu
+from controlplane.domain.fleet import ServerSpec
+from launchers.gpu.gpus import check_shares, is_gpu
+from launchers.kubernetes import names
+from launchers.kubernetes.api import ClusterApi, Gone
+from launchers.kubernetes.pod import DRIVER, GPU_TAINT, PodPlace, by_claim, by_daemon, shared_claim
+from launchers.kubernetes.pods import PodState
 
 _CORE = re.compile(r"cpu-(\d+)")
 
@@ -40,3 +49,95 @@ class NodeDevice:
         if found is None:
             raise ValueError(f"{self.device} is no core")
         return int(found.group(1))
+
+
+_HOSTNAME = "kubernetes.io/hostname"
+
+
+def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> PodPlace:
+    """Return where a server's pod runs; with `make`, make the shared claim of its GPU.
+
+    Raises InputError for a device that the cluster does not have, or whose active shares exceed 100 %.
+    """
+    device = NodeDevice.parse(spec.device)
+    node = api.get(Node, device.node)
+    if node is None:
+        known = ", ".join(sorted(names.object_of(one) for one in api.find(Node))) or "none"
+        raise InputError(f"the cluster has no node {device.node!r}; it has: {known}", field="device")
+    hostname = dict(_labels(node)).get(_HOSTNAME, device.node)
+    if not device.gpu:
+        if device.core >= cores(node):
+            raise InputError(
+                f"node {device.node} has {cores(node)} cores, no {device.device}", field="device"
+            )
+        return PodPlace(hostname)
+    check_shares(spec, _specs(api))
+    if device not in {found for _, found in sliced_gpus(api)}:
+        return PodPlace(hostname, by_daemon(device.device))
+    if make:
+        api.apply(shared_claim(device.device))
+    return PodPlace(hostname, by_claim(device.device))
+
+
+def inventory(api: ClusterApi) -> tuple[HeldDevice, ...]:
+    """Return the devices of all nodes that take pods: each node's cores, then all GPUs."""
+    found = sorted(filter(_takes_pods, api.find(Node)), key=names.object_of)
+    of_nodes = {names.object_of(node): node for node in found}
+    cpus = [
+        HeldDevice(CPU_DEVICE, f"{name}/{CPU_DEVICE}-{core}", name, _labels(node))
+        for name, node in of_nodes.items()
+        for core in range(cores(node))
+    ]
+    gpus = [
+        HeldDevice(product, f"{device.node}/{device.device}", device.node, _labels(of_nodes[device.node]))
+        for product, device in sliced_gpus(api)
+        if device.node in of_nodes
+    ]
+    return (*cpus, *gpus)
+
+
+def _labels(node: Node) -> tuple[tuple[str, str], ...]:
+    return tuple(((node.metadata.labels if node.metadata else None) or {}).items())
+
+
+def _takes_pods(node: Node) -> bool:
+    """Return whether a node is ready, not cordoned, and without taints that our pods do not tolerate."""
+    spec, status = node.spec, node.status
+    taints = (spec.taints if spec is not None else None) or []
+    ready = [c.status for c in (status.conditions if status is not None else None) or [] if c.type == "Ready"]
+    return (
+        ready == ["True"]
+        and not (spec is not None and spec.unschedulable)
+        and all(taint.key == GPU_TAINT for taint in taints if taint.effect != "PreferNoSchedule")
+    )
+
+
+def cores(node: Node) -> int:
+    """Return how many whole cores a node gives to pods."""
+    told = str(((node.status.allocatable if node.status else None) or {}).get("cpu", "0"))
+    return int(told.removesuffix("m")) // 1000 if told.endswith("m") else int(float(told))
+
+
+def sliced_gpus(api: ClusterApi) -> list[tuple[str, NodeDevice]]:
+    """Return product and device of each GPU in ResourceSlices; none without dynamic allocation."""
+    try:
+        slices = api.find(ResourceSlice)
+    except Gone:
+        return []  # a cluster before 1.34
+    found = []
+    for one in slices:
+        if one.spec is None or one.spec.driver != DRIVER or not one.spec.nodeName:
+            continue
+        for device in one.spec.devices or []:
+            told = {key: value.string for key, value in (device.attributes or {}).items()}
+            uuid = told.get("uuid")
+            if told.get("type") == "gpu" and uuid:
+                found.append((told.get("productName") or "", NodeDevice(one.spec.nodeName, uuid)))
+    return sorted(found, key=lambda pair: (pair[1].node, pair[1].device))
+
+
+def _specs(api: ClusterApi) -> list[ServerSpec]:
+    """Return our servers in the namespace, of any fleet."""
+    selector = {names.MANAGED_BY: names.MANAGER, names.COMPONENT: "server"}
+    found = map(PodState, api.find(Pod, selector))
+    return [one.server.spec for one in found if one.is_ours]

@@ -7,11 +7,10 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from controlplane.domain import triton_releases
 from controlplane.domain.errors import InputError
+from launchers.triton.program import VENDOR_IMAGE
 
 MODELS = "TRISECT_MODELS"
-VENDOR_IMAGE = f"nvcr.io/nvidia/tritonserver:{triton_releases.NEWEST.image}-py3"
 
 _PULL_POLICIES = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 _BUCKETS = ("s3", "gs", "as")

@@ -12,7 +12,7 @@ _DENIED = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RoleRule:
     """A rule of a Role, or with `cluster_wide` of a ClusterRole. `resource` may name a subresource."""
 
     group: str
@@ -26,32 +26,32 @@ class Rule:
 
 
 RULES = (
-    Rule("", "pods", ("get", "list", "watch", "create", "delete")),
-    Rule("", "pods/resize", ("patch",)),
-    Rule("", "pods/log", ("get",)),
-    Rule("", "configmaps", ("list", "create", "delete")),
-    Rule("policy", "poddisruptionbudgets", ("create", "patch", "delete")),
-    Rule("", "nodes", ("get", "list"), cluster_wide=True),
+    RoleRule("", "pods", ("get", "list", "watch", "create", "delete")),
+    RoleRule("", "pods/resize", ("patch",)),
+    RoleRule("", "pods/log", ("get",)),
+    RoleRule("", "configmaps", ("list", "create", "delete")),
+    RoleRule("policy", "poddisruptionbudgets", ("create", "patch", "delete")),
+    RoleRule("", "nodes", ("get", "list"), cluster_wide=True),
 )
 """What every fleet needs."""
 
 CONTROLLER_RULES = (
-    Rule("coordination.k8s.io", "leases", ("get", "create", "update")),
-    Rule("trisect.dev", "fleets", ("get", "patch")),
-    Rule("trisect.dev", "fleets/status", ("patch",)),
+    RoleRule("coordination.k8s.io", "leases", ("get", "create", "update")),
+    RoleRule("trisect.dev", "fleets", ("get", "patch")),
+    RoleRule("trisect.dev", "fleets/status", ("patch",)),
 )
 """What a controller in the cluster needs beside them."""
 
 USER_RULES = (
-    Rule("trisect.dev", "fleets", ("get", "list", "create", "patch", "delete")),
-    Rule("", "pods", ("get", "list")),
-    Rule("", "pods/exec", ("get", "create")),
+    RoleRule("trisect.dev", "fleets", ("get", "list", "create", "patch", "delete")),
+    RoleRule("", "pods", ("get", "list")),
+    RoleRule("", "pods/exec", ("get", "create")),
 )
 """What a user needs for a fleet that controllers in the cluster keep; `exec` runs commands in their pods."""
 
 GPU_RULES = (
-    Rule("resource.k8s.io", "resourceclaims", ("create", "patch")),
-    Rule("resource.k8s.io", "resourceslices", ("list",), cluster_wide=True),
+    RoleRule("resource.k8s.io", "resourceclaims", ("create", "patch")),
+    RoleRule("resource.k8s.io", "resourceslices", ("list",), cluster_wide=True),
 )
 """What a fleet with GPUs needs where the cluster allocates them dynamically (DRA)."""
 
@@ -61,7 +61,7 @@ def missing_rule(message: str) -> str | None:
     found = _DENIED.search(message)
     if found is None:
         return None
-    rule = Rule(found["group"], found["resource"], (found["verb"],))
+    rule = RoleRule(found["group"], found["resource"], (found["verb"],))
     place = f"the Role in namespace {found['namespace']}" if found["namespace"] else "the ClusterRole"
     return (
         f"the cluster lets {found['user']} not {found['verb']} {found['resource']}: {place} lacks the rule "

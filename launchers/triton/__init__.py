@@ -1,8 +1,6 @@
-"""One Triton, whichever engine runs it.
+"""One Triton server, whichever launcher runs it.
 
-labels       a server's spec and ports as text on the server, and back
-program      Triton's installation and command line
-starting     one start per name at a time, each with ports of its own (`ports`)
-readiness    whether the started server answers with its name and models
-server_log   why a start failed
+labels      a server's spec and ports as text on the server
+program     the installation, free ports, the command line
+readiness   whether it is up, and what its log says of a failed start
 """

@@ -6,6 +6,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
@@ -16,86 +18,48 @@ NAME = "TRISECT_NAME"
 SERVER = "TRISECT_SERVER"
 
 _LONGEST_FILE_NAME = 160
+_APART = frozenset({"id", "state", "end", "spec", "labels", "options"})
+"""Fields that change while a server runs, and those that hold a record whose own fields are in the text."""
+_FORMER: Mapping[str, Any] = {"reloads": True, "fleet_wide_calls": True, "triton_args": (), "env": {}}
+"""What labels of earlier versions leave out: those locked nothing, so every process may change a server."""
+
+Record = TypeVar("Record")
 
 
 def text_of(server: Server) -> str:
     """Return everything about a server that does not change while it runs, as one line of JSON."""
-    spec, labels = server.spec, server.spec.labels
-    return json.dumps(
-        {
-            "fleet": labels.fleet,
-            "plan_hash": labels.plan_hash,
-            "partition": labels.partition,
-            "role": labels.role.value,
-            "revision": labels.revision,
-            "repository": spec.repository,
-            "endpoints": list(spec.endpoints),
-            "device": spec.device,
-            "percent": spec.percent,
-            "memory_mb": spec.memory_mb,
-            "memory_limit_mb": spec.memory_limit_mb,
-            "reloads": spec.reloads,
-            "fleet_wide_calls": spec.fleet_wide_calls,
-            "turns": spec.turns,
-            "completes": spec.completes,
-            "triton_args": list(spec.options.triton_args),
-            "env": dict(spec.options.env),
-            "host": server.host,
-            "http_port": server.http_port,
-            "grpc_port": server.grpc_port,
-            "metrics_port": server.metrics_port,
-            "enforced_by": server.enforced_by,
-            "log_path": server.log_path,
-            "reload_key": server.reload_key,
-        },
-        sort_keys=True,
-        separators=(",", ":"),
-    )
+    spec = server.spec
+    told = {"env": dict(spec.options.env)}
+    for record in (spec.labels, spec, spec.options, server):
+        for field in fields(record):
+            if field.init and field.name not in (*_APART, "env"):
+                told[field.name] = getattr(record, field.name)
+    return json.dumps(told, sort_keys=True, separators=(",", ":"))
 
 
 def server_of(text: str, *, id: str, state: ServerState) -> Server:
     """Return the server that `text_of` serialized.
 
-    A server of a version that locked nothing obeys every call of every process, and is read as such.
     Raises EngineError for labels that lack what this version needs.
     """
     try:
-        told = json.loads(text)
-        labels = Labels(
-            told["fleet"], told["plan_hash"], told["partition"], Role(told["role"]), told["revision"]
-        )
-        spec = ServerSpec(
-            labels,
-            told["repository"],
-            tuple(told["endpoints"]),
-            told["device"],
-            told["percent"],
-            told["memory_mb"],
-            # Earlier versions held every server to its memory.
-            told.get("memory_limit_mb", told["memory_mb"]),
-            told.get("reloads", True),
-            told.get("fleet_wide_calls", True),
-            told.get("turns", False),
-            told.get("completes", False),
-            ServerOptions(tuple(told.get("triton_args", ())), tuple(told.get("env", {}).items())),
-        )
-        return Server(
-            id,
-            spec,
-            state,
-            told["host"],
-            told["http_port"],
-            told["grpc_port"],
-            told["metrics_port"],
-            told["enforced_by"],
-            told["log_path"],
-            told.get("reload_key"),
-        )
+        told = {**_FORMER, **json.loads(text)}
+        # Earlier versions held every server to its memory.
+        told.setdefault("memory_limit_mb", told["memory_mb"])
+        told["role"], told["endpoints"] = Role(told["role"]), tuple(told["endpoints"])
+        options = ServerOptions(tuple(told["triton_args"]), told["env"])
+        spec = _record(ServerSpec, {**told, "labels": _record(Labels, told), "options": options})
+        return _record(Server, {**told, "id": id, "spec": spec, "state": state})
     except (ValueError, KeyError, TypeError) as error:
         raise EngineError(
             f"server {id} carries labels this version cannot read ({error!r}): stop it with the version "
             "that started it, or end it by hand"
         ) from error
+
+
+def _record(kind: type[Record], told: Mapping[str, Any]) -> Record:
+    names = (field.name for field in fields(kind) if field.init)  # type: ignore[arg-type]
+    return kind(**{name: told[name] for name in names if name in told})
 
 
 def environment_of(server: Server) -> dict[str, str]:

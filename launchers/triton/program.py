@@ -1,24 +1,31 @@
-"""Triton itself: where it is installed, and the command line of one server."""
+"""Triton itself: where it is installed, free ports for it, and the command line of one server."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import secrets
+import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from controlplane.domain.errors import MissingTool
-from controlplane.domain.fleet import RELOAD_HEADER, Server, ServerSpec, ServerState
+from controlplane.domain import triton_releases
+from controlplane.domain.errors import EngineError, MissingTool
+from controlplane.domain.fleet import RELOAD_HEADER, Server, ServerSpec
 from launchers.triton.labels import memory_prefix
 
 HOME_VARIABLE = "TRISECT_TRITON_HOME"
 IMAGE_HOME = Path("/opt/tritonserver")
 """The place in NVIDIA's images."""
+VENDOR_IMAGE = f"nvcr.io/nvidia/tritonserver:{triton_releases.NEWEST.image}-py3"
+"""NVIDIA's image of the newest release that a security bulletin names."""
 
 LONGEST_DRAIN_S = 3600
 """Triton's own exit timeout. Above every drain asked for: whoever stops a server also keeps the clock."""
 
+_PORTS = range(20000, 30000)
 
 SHELL_BREAK = " \\\n  "
 """Between the words of a command line that a person reads: each on a line of its own."""
@@ -56,6 +63,22 @@ class ServerPorts:
     address: str = "127.0.0.1"
 
 
+CONTAINER_PORTS = ServerPorts(8000, 8001, 8002, "0.0.0.0")
+"""Triton's own, for a container that has all ports to itself."""
+
+
+def inside(server: Server) -> Server:
+    """Return a server as it is within a container that has all ports to itself."""
+    ports = CONTAINER_PORTS
+    return replace(
+        server,
+        host=ports.address,
+        http_port=ports.http,
+        grpc_port=ports.grpc,
+        metrics_port=ports.metrics,
+    )
+
+
 def find_home() -> TritonHome:
     """$TRISECT_TRITON_HOME, else .tools/triton here or beside this .venv, else /opt/tritonserver.
 
@@ -76,29 +99,58 @@ def find_home() -> TritonHome:
     )
 
 
-def command_line(
-    spec: ServerSpec,
-    home: TritonHome,
-    ports: ServerPorts,
-    *,
-    repository: str,
-    gpu: bool,
-    reload_key: str | None = None,
-) -> list[str]:
-    """Return the argument vector of the Triton that serves `spec` from `repository`.
+def free_ports(taken: set[int]) -> ServerPorts:
+    """Return three ports without a listener, none of them in `taken`.
+
+    They are below the kernel's range for outgoing connections, which may take any of its ports at any
+    moment. Another process can still take one before the server does, so a start must be able to try again.
+    """
+    first, last = _PORTS.start, min(_PORTS[-1], _first_outgoing() - 1)
+    if last - first < 100:
+        first, last = 1024, 65535
+    found: list[int] = []
+    picks = random.sample(range(first, last + 1), k=min(last - first, 500))
+    for port in picks:
+        if port not in taken and _is_free(port):
+            found.append(port)
+            if len(found) == 3:
+                return ServerPorts(found[0], found[1], found[2])
+    raise EngineError(f"no free ports between {first} and {last} on 127.0.0.1: stop what listens there")
+
+
+def _first_outgoing() -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return 32768
+
+
+def _is_free(port: int) -> bool:
+    # Both addresses: a listener on 0.0.0.0 has the port too.
+    for address in ("127.0.0.1", "0.0.0.0"):
+        with socket.socket() as s:
+            try:
+                s.bind((address, port))
+            except OSError:
+                return False
+    return True
+
+
+def command_line(server: Server, home: TritonHome, *, gpu: bool) -> list[str]:
+    """Return the argument vector of a Triton that serves its spec's repository on its host's address.
 
     Rendered configs are complete, so Triton need not start every model once to complete them.
     """
+    spec = server.spec
     arguments = {
         "id": spec.name,
-        "model-repository": repository,
+        "model-repository": spec.repository,
         "backend-directory": home.backends,
-        "http-address": ports.address,
-        "http-port": ports.http,
-        "grpc-address": ports.address,
-        "grpc-port": ports.grpc,
-        "metrics-address": ports.address,
-        "metrics-port": ports.metrics,
+        "http-address": server.host,
+        "http-port": server.http_port,
+        "grpc-address": server.host,
+        "grpc-port": server.grpc_port,
+        "metrics-address": server.host,
+        "metrics-port": server.metrics_port,
         "metrics-config": "summary_latencies=true",
         "exit-timeout-secs": LONGEST_DRAIN_S,
         "backend-config": f"python,shm-region-prefix-name={memory_prefix(spec)}",
@@ -106,7 +158,7 @@ def command_line(
         "allow-gpu-metrics": "false",
     }
     line = [str(home.binary), *(f"--{name}={value}" for name, value in arguments.items())]
-    line += _locks(spec, reload_key)
+    line += _locks(spec, server.reload_key)
     if not spec.completes:
         line.append("--disable-auto-complete-config")
     if spec.turns:
@@ -149,24 +201,6 @@ def in_container(command: list[str]) -> tuple[str, ...]:
 
 KEY_PLACEHOLDER = "RANDOM"
 """Stands for the key in a command line that is shown."""
-
-
-def new_server(
-    spec: ServerSpec, ports: ServerPorts, enforced_by: str | None, *, log_path: str | None = None
-) -> Server:
-    """Return a server of this host that is about to start, with a key of its own where it `reloads`."""
-    return Server(
-        id="",
-        spec=spec,
-        state=ServerState.RUNNING,
-        host=ports.address,
-        http_port=ports.http,
-        grpc_port=ports.grpc,
-        metrics_port=ports.metrics,
-        enforced_by=enforced_by,
-        log_path=log_path,
-        reload_key=new_reload_key(spec),
-    )
 
 
 def new_reload_key(spec: ServerSpec) -> str | None:

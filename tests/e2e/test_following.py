@@ -12,7 +12,7 @@ from ctl_host import Host
 from following_rig import MODEL, PERCENT
 from sleeping_triton import EACH_MS, FIXED_MS
 
-from controlplane.files.measurements.calibration import read_calibration
+from controlplane.files.measurements.profiles import read_calibration
 
 pytestmark = pytest.mark.e2e
 

@@ -19,7 +19,7 @@ import pytest
 import tritonclient.http as triton_http
 from ctl_host import Host, ended, infer_http, partition, plan
 
-from controlplane.runtime.clock import wait_until
+from controlplane.files.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -13,7 +13,7 @@ from bare_triton import ROOT
 from ctl_host import Host, ended, infer_http, partition, plan
 from onnx import TensorProto, helper
 
-from controlplane.files.sample_shapes import write_sample_shapes
+from controlplane.files.models import write_sample_shapes
 
 pytestmark = pytest.mark.e2e
 

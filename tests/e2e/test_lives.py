@@ -24,7 +24,7 @@ from steady_clients import CLIENTS, Traffic
 from stepped_clock import SteppedClock
 
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.monitor.telemetry import GatewayTelemetry
+from controlplane.monitor.client import GatewayTelemetry
 
 pytestmark = pytest.mark.e2e
 

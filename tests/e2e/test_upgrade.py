@@ -14,7 +14,7 @@ from ctl_host import Host, ended, partition, plan
 from steady_clients import CLIENTS, Traffic
 
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import processes, supervision
+from controlplane.gateway import processes
 
 pytestmark = pytest.mark.e2e
 
@@ -38,7 +38,7 @@ def test_a_fleet_of_the_version_before_is_upgraded_without_a_lost_request(tmp_pa
             host.kill_controller()
             applied = host.apply(PLAN, ports=False)
             assert applied.returncode == 0, applied.stderr
-            assert places.supervisor_lock.read_text() == supervision.version()
+            assert places.supervisor_lock.read_text() == processes.code_version()
             for role in (processes.FACADE, processes.MONITOR):
                 _replaced(places, role, signal.SIGTERM)
             traffic.await_more(20)

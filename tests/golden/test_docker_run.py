@@ -11,12 +11,13 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Network
-from launchers.gpu.mps import MpsClient, client_environment
+from launchers.gpu.mps import PIPES, MpsClient, share_variables
+from launchers.lifecycle import HostPlace
 
 pytestmark = pytest.mark.unit
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
-PIPES = f"/tmp/trisect-mps-1000/{UUID}/pipe"
+FOLDER = f"/tmp/trisect-mps-1000/{UUID}/pipe"
 
 
 def server(device: str, memory_mb: float | None) -> Server:
@@ -30,14 +31,14 @@ def line(kind: str) -> str:
     match kind:
         case "gpu":
             one = server(UUID, 4096.0)
-            client = MpsClient(UUID, PIPES, 1001, client_environment(one.spec, PIPES))
-            made = containers.container(one, ContainerOptions(), gpu=client)
+            client = MpsClient(UUID, FOLDER, 1001, {PIPES: FOLDER, **share_variables(one.spec)})
+            made = containers.arguments(one, ContainerOptions(), HostPlace(gpu=client))
         case "cpu":
             # As on an engine whose cgroups no systemd rules.
-            made = containers.container(server("cpu-3", 512.0), ContainerOptions(), core=3, cgroup_parent="/")
+            made = containers.arguments(server("cpu-3", 512.0), ContainerOptions(), HostPlace(core=3), "/")
         case _:
             options = ContainerOptions("registry.example/triton@sha256:abc", network=Network.BRIDGE)
-            made = containers.container(server("cpu-3", None), options, core=3)
+            made = containers.arguments(server("cpu-3", None), options, HostPlace(core=3))
     return containers.run_line(made) + "\n"
 
 

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from controlplane.domain.fleet import Backend
-from controlplane.files.gateway import GatewaySettings, ProtectionFields
+from controlplane.domain.fleet import AccessConfig, Backend
+from controlplane.files.gateway import GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.render.haproxy import HaproxyStart, SlotLines, render_haproxy
 
@@ -24,11 +25,9 @@ SETTINGS = GatewaySettings(
     slots=2,
     members=2,
     haproxy="haproxy",
-    protection=ProtectionFields(),
+    protection=AccessConfig(),
 )
-NETWORK = ProtectionFields(
-    certificate="tls.pem", key="tls.key", client_ca="/etc/ca.pem", tokens=True, audit=True
-)
+NETWORK = AccessConfig(certificate="tls.pem", key="tls.key", client_ca="/etc/ca.pem", tokens=True, audit=True)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_the_configuration_is_the_one_that_was_reviewed(options: dict[str, Any],
         SlotLines(1, {"s0": None, "s1": None, "backup": None}),
     ]
     paths = GatewayPaths(Path("/state"), Path("/state/run"))
-    text = render_haproxy(SETTINGS.model_copy(update=options), paths, start, slots)
+    text = render_haproxy(replace(SETTINGS, **options), paths, start, slots)
     if os.environ.get("UPDATE_GOLDEN"):
         (HERE / expected).write_text(text)
     assert text == (HERE / expected).read_text()

@@ -10,10 +10,9 @@ import yaml
 from manifests import problems
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from launchers.kubernetes.objects import companions, gpu
-from launchers.kubernetes.objects.pod import PORTS, Placement, pod
+from launchers.kubernetes.files import RenderedFiles, config_map, disruption_budget
 from launchers.kubernetes.options import ModelVolume, PodOptions
-from launchers.kubernetes.repository import RenderedFiles
+from launchers.kubernetes.pod import PORTS, PodPlace, by_claim, by_daemon, pod, shared_claim
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +32,7 @@ def server(device: str, memory_mb: float | None = None, *, role: Role = Role.ACT
 
 def objects(kind: str) -> list[dict[str, Any]]:
     options = PodOptions("registry.example/triton@sha256:abc")
-    place = Placement("node-1")
+    place = PodPlace("node-1")
     one = server("node-1/cpu-3")
     claims = []
     match kind:
@@ -44,15 +43,15 @@ def objects(kind: str) -> list[dict[str, Any]]:
             )
         case "mps_daemon":
             one = server(f"node-1/{UUID}", 4096.0)
-            place = Placement("node-1", gpu.by_daemon(UUID))
+            place = PodPlace("node-1", by_daemon(UUID))
             models = ModelVolume.parse("image:registry.example/models:7")
             options = PodOptions(options.image, models=models, runtime_class="nvidia")
         case "shared_claim":
             one = server(f"node-1/{UUID}", role=Role.SHADOW)
-            place = Placement("node-1", gpu.by_claim(UUID))
+            place = PodPlace("node-1", by_claim(UUID))
             options = PodOptions(options.image, models=ModelVolume.parse("host:/srv/models"))
-            claims = [gpu.shared_claim(UUID)]
-    made = [companions.config_map(one.spec, FILES), companions.disruption_budget(one.spec)]
+            claims = [shared_claim(UUID)]
+    made = [config_map(one.spec, FILES), disruption_budget(one.spec)]
     return [o.to_dict() for o in (*claims, *made, pod(one, FILES, place, options))]
 
 

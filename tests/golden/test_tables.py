@@ -59,7 +59,10 @@ def test_a_plan() -> None:
         "igniter",
         Rule.HALF_SLO,
         "igniter",
-        (PlannedGpu("v100-0", "v100", (ssd,), 3.06), PlannedGpu("v100-1", "v100", (), 3.06)),
+        (
+            PlannedGpu("v100-0", "v100", (ssd,), price_per_hour=3.06),
+            PlannedGpu("v100-1", "v100", (), price_per_hour=3.06),
+        ),
         violations=(Violation("W12", "executes in 28.0 ms, half its SLO is 27.5 ms"),),
         infeasible=(Infeasible("W13", "no share is fast enough", 12.5, 180),),
         totals=Totals(2, 92.5, 6.12, 3.06, 1, planning_ms=105610.4),

@@ -11,7 +11,7 @@ from launchers.gpu import gpus
 
 
 @pytest.fixture(scope="session")
-def gpu() -> gpus.Gpu:
+def gpu() -> gpus.HostGpu:
     why_not = obstacle()
     if why_not is not None:
         pytest.skip(f"GPU TESTS NOT RUN: {why_not}")
@@ -29,7 +29,7 @@ def _kept(rig: Rig) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def rig(gpu: gpus.Gpu, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(gpu: gpus.HostGpu, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     made = Rig(gpu, tmp_path_factory.mktemp("gpu"))
     try:
         yield made

@@ -13,7 +13,7 @@ from gpu_rig import write_repository
 from gpu_servers import STAGES, Rig
 
 from controlplane.domain.profile import Profile
-from controlplane.files.measurements.devices import read_device
+from controlplane.files.measurements.profiles import read_device
 from controlplane.latency import registry
 from controlplane.latency.protocol import LatencyModel, Slots
 from controlplane.papers.igniter import latency as igniter

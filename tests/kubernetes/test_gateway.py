@@ -18,7 +18,7 @@ from kube import echo_server, own_image
 from kube.cluster import Cluster
 from service import service
 
-from controlplane.domain.fleet import Endpoints, Route
+from controlplane.domain.fleet import GatewayConfig, Route
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
 
 pytestmark = pytest.mark.kubernetes
@@ -100,7 +100,7 @@ def test_a_rolling_update_of_the_gateway_loses_no_request(installed: Installed) 
     cluster = installed.cluster
     one, two = (echo_server.start(cluster, NAMESPACE, name) for name in ("one", "two"))
     gateway = ReplicatedGateway(installed.control_ports, TOKEN)
-    gateway.start(Endpoints())
+    gateway.start(GatewayConfig())
     gateway.commit({"echo": Route((one,), two)})
     with (
         kept_up(gateway),

@@ -83,7 +83,7 @@ def plan_of(wanted: list[Wish | None]) -> Plan:
             other = 1 - gpu if wish.away else gpu
             shadow = Shadow(wish.policy, f"cpu-{other}", 10.0, wish.percent + 10.0)
             model = ServedModel("echo", wish.batch)
-            parts.append((gpu, Partition(part, wish.percent, (model,), (placement,), None, shadow)))
+            parts.append((gpu, Partition(part, wish.percent, (model,), (placement,), shadow=shadow)))
     gpus = tuple(PlannedGpu(f"cpu-{g}", "cpu", tuple(p for at, p in parts if at == g)) for g in (0, 1))
     return Plan("by-hand", Rule.P99, "ours", gpus)
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.latency.queueing import solve
-from controlplane.latency.queueing.precedence import bound_order
-from controlplane.latency.queueing.turns import P99, bound_turns
+from controlplane.latency.queueing.turns import P99, bound_order, bound_turns
 
 pytestmark = pytest.mark.unit
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.files import gateway, guarding
+from controlplane.files import fleets, gateway
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.writing import write_vital
 from controlplane.runtime.fleet.history import Event, History
@@ -31,7 +31,7 @@ READERS: dict[str, Callable[[FleetFiles], object]] = {
     "host": lambda files: files.check_host("here"),
     "plan.json": lambda files: files.plan(),
     "journal.jsonl": lambda files: files.journal(),
-    "guard.json": lambda files: guarding.read_guarding(files.guarding),
+    "guard.json": lambda files: fleets.read_guarding(files.guarding),
     "gateway/settings.json": lambda files: gateway.read_settings(files.gateway / "settings.json"),
     "gateway/slots.json": lambda files: gateway.read_slots(files.gateway / "slots.json"),
     "gateway/restarts.jsonl": lambda files: gateway.read_restarts(files.gateway / "restarts.jsonl"),

@@ -13,7 +13,7 @@ import pytest
 from certificates import Authority
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import Protection, Route
+from controlplane.domain.fleet import AccessConfig, Route
 from controlplane.files.clients import Client
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, startup
@@ -40,7 +40,7 @@ def status(
         return connection.getresponse().status
 
 
-async def _under_load(gateway: HaproxyGateway, ports: rig.Ports, steps: list[Protection]) -> rig.Load:
+async def _under_load(gateway: HaproxyGateway, ports: rig.Ports, steps: list[AccessConfig]) -> rig.Load:
     load, stop = rig.Load(ports), asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(load.unary(60.0, stop))
@@ -63,17 +63,17 @@ def test_options_change_on_a_running_gateway_without_a_lost_request(tmp_path: Pa
         gateway.commit({"echo": Route((running["one"].backend,))})
         (first,) = processes.find(places, processes.HAPROXY)
 
-        plain = [Protection(audit=True), Protection(audit=True, max_connections=500)]
+        plain = [AccessConfig(audit=True), AccessConfig(audit=True, max_connections=500)]
         load = asyncio.run(_under_load(gateway, ports, plain))
         assert load.failed() == []
         assert processes.find(places, processes.HAPROXY) != (first,)
         rig.until(places.audit.exists)
 
-        gateway.start(rig.options(ports, protection=Protection(tokens=True)))
+        gateway.start(rig.options(ports, protection=AccessConfig(tokens=True)))
         token = ClientRegistry(places.state).create(Client("one", ("echo",)))
         assert (status(ports.http), status(ports.http, token=token)) == (401, 200)
 
-        gateway.start(rig.options(ports, protection=Protection(**files, tokens=True)))
+        gateway.start(rig.options(ports, protection=AccessConfig(**files, tokens=True)))
         assert (status(ports.http, context), status(ports.http, context, token)) == (401, 200)
         with pytest.raises((ConnectionError, http.client.HTTPException)):
             status(ports.http, token=token)
@@ -95,14 +95,14 @@ def test_options_that_cannot_hold_leave_the_gateway_as_it_was(
         places = GatewayPaths.of(tmp_path / "gateway")
         before = processes.find(places, processes.HAPROXY)
         with pytest.raises(InputError, match="cannot be read"):
-            gateway.start(rig.options(ports, protection=Protection("/none", "/none")))
+            gateway.start(rig.options(ports, protection=AccessConfig("/none", "/none")))
         assert processes.find(places, processes.HAPROXY) == before
 
         # Valid for the checks, and no authority for HAProxy.
         broken = tmp_path / "broken.pem"
         broken.write_text("no authority")
         signed = Authority(tmp_path).sign("gateway")
-        protection = Protection(str(signed.certificate), str(signed.key), str(broken))
+        protection = AccessConfig(str(signed.certificate), str(signed.key), str(broken))
         monkeypatch.setattr(startup, "_START_DEADLINE_S", 3.0)
         with pytest.raises(GatewayError, match="new settings"):
             gateway.start(rig.options(ports, protection=protection))

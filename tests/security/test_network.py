@@ -24,14 +24,13 @@ from certificates import Authority, Signed
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import Endpoints, Protection, Route
+from controlplane.domain.fleet import AccessConfig, GatewayConfig, Route
 from controlplane.files.clients import Client
-from controlplane.files.gateway import GatewaySettings, ProtectionFields
+from controlplane.files.gateway import GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import Limit
 from controlplane.gateway import processes, store
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
+from controlplane.gateway.running import RuntimeSocket, Unreachable
 from controlplane.gateway.security import registry
 from controlplane.gateway.security.registry import ClientRegistry
 
@@ -52,7 +51,7 @@ class Network:
     server: Signed
     clients: ClientRegistry
     triton: rig.Triton
-    protection: Protection
+    protection: AccessConfig
 
     def context(self, client: Signed | None = None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
@@ -116,7 +115,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
     here = tmp_path_factory.mktemp("network")
     authority = Authority(here)
     server = authority.sign("gateway")
-    protection = Protection(
+    protection = AccessConfig(
         str(server.certificate), str(server.key), str(authority.certificate), tokens=True, audit=True
     )
     models = {"first": "echo", "second": "echo", "slow": "slow"}
@@ -323,7 +322,7 @@ def test_an_operators_certificate_opens_the_page_of_metrics(network: Network) ->
 def test_without_tokens_a_certificate_is_needed_on_every_port_and_by_no_way_around(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server, client = authority.sign("gateway"), authority.sign("client")
-    protection = Protection(str(server.certificate), str(server.key), str(authority.certificate))
+    protection = AccessConfig(str(server.certificate), str(server.key), str(authority.certificate))
     context = ssl.create_default_context(cafile=str(authority.certificate))
 
     def status(connection: http.client.HTTPConnection, path: str) -> int:
@@ -345,7 +344,7 @@ def test_without_tokens_a_certificate_is_needed_on_every_port_and_by_no_way_arou
 
 
 def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Network) -> None:
-    token = network.clients.create(Client("limited", ("slow",), limit=Limit(max_requests=1)))
+    token = network.clients.create(Client("limited", ("slow",), max_requests=1))
     metadata = [("authorization", f"Bearer {token}")]
     try:
         with network.channel() as channel:
@@ -365,7 +364,7 @@ def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Netw
 
 
 def test_the_rate_of_a_client_is_limited(network: Network) -> None:
-    token = network.clients.create(Client("hasty", ("first",), limit=Limit(max_rate_rps=3)))
+    token = network.clients.create(Client("hasty", ("first",), max_rate_rps=3))
     try:
         statuses = [network.http("GET", "/v2/models/first/ready", token)[0] for _ in range(30)]
     finally:
@@ -538,8 +537,9 @@ def test_tokens_come_and_go_and_certificates_are_renewed_without_a_lost_request(
 
 def test_a_certificate_that_haproxy_did_not_take_is_loaded_again(tmp_path: Path) -> None:
     signed = Authority(tmp_path).sign("gateway")
-    protection = ProtectionFields(certificate=str(signed.certificate), key=str(signed.key))
-    settings = GatewaySettings.model_construct(protection=protection)
+    protection = AccessConfig(certificate=str(signed.certificate), key=str(signed.key))
+    ports = {"http_port": 1, "grpc_port": 2, "metrics_port": 3}
+    settings = GatewaySettings(host="", **ports, slots=2, members=8, haproxy="", protection=protection)
     places = GatewayPaths.of(tmp_path)
     loaded: list[bytes] = []
 
@@ -556,5 +556,5 @@ def test_a_certificate_that_haproxy_did_not_take_is_loaded_again(tmp_path: Path)
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_no_gateway_listens_beyond_loopback_in_plain_text(tmp_path: Path, host: str) -> None:
     with pytest.raises(InputError, match="--plain-text"):
-        HaproxyGateway(tmp_path / "gateway").start(Endpoints(host))
+        HaproxyGateway(tmp_path / "gateway").start(GatewayConfig(host))
     assert not (tmp_path / "gateway").exists()

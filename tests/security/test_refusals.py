@@ -9,7 +9,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import gateway_rig as rig
@@ -19,7 +19,7 @@ import pytest
 from raw_http2 import call, frame_of
 from tritonclient.grpc import service_pb2
 
-from controlplane.domain.fleet import Protection, Route
+from controlplane.domain.fleet import AccessConfig, Route
 from controlplane.files.clients import Client
 from controlplane.files.limits import Limit
 from controlplane.gateway.security.registry import ClientRegistry
@@ -79,13 +79,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     models = {"echo": "echo", "other": "echo", "slow": "slow"}
     with (
         rig.tritons(here, one=models) as running,
-        rig.a_gateway(here, protection=Protection(tokens=True)) as (gateway, ports),
+        rig.a_gateway(here, protection=AccessConfig(tokens=True)) as (gateway, ports),
     ):
         gateway.commit({name: Route((running["one"].backend,)) for name in models})
         registry = ClientRegistry(here / "gateway")
         tokens: dict[str | None, str] = {}
         for name, limit in CLIENTS.items():
-            token = registry.create(Client(name, ("echo", "slow"), limit=limit))
+            token = registry.create(Client(name, ("echo", "slow"), **asdict(limit)))
             assert token is not None
             tokens[name] = token
         yield Guarded(ports, running["one"], tokens)

@@ -15,7 +15,7 @@ import pytest
 import tritonclient.utils.shared_memory as shm
 from tritonclient.grpc import service_pb2
 
-from controlplane.domain.fleet import Protection, Route
+from controlplane.domain.fleet import AccessConfig, Route
 from controlplane.files.clients import Client
 from controlplane.gateway.security.registry import ClientRegistry
 
@@ -66,7 +66,7 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operat
     here = tmp_path_factory.mktemp("regions")
     with (
         rig.tritons(here, one={"echo": "echo"}) as running,
-        rig.a_gateway(here, protection=Protection(tokens=True)) as (gateway, ports),
+        rig.a_gateway(here, protection=AccessConfig(tokens=True)) as (gateway, ports),
     ):
         gateway.commit({"echo": Route((running["one"].backend,))})
         registry = ClientRegistry(here / "gateway")

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from controlplane.control.load.state import LoadLimits
+from controlplane.control.autoscaler.state import LoadLimits
+from controlplane.runtime.autoscaler.running import Running
 from controlplane.runtime.controller import recorder
-from controlplane.runtime.controller.following.running import Running
 
 RECORD_S = 4.0
 REVIEW_S = 25.0

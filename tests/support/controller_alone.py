@@ -19,7 +19,7 @@ from pathlib import Path
 from claimed_servers import ClaimingLauncher
 
 from controlplane.control.converge.devices import map_devices
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.order import Order
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import Document
@@ -45,7 +45,7 @@ class NoGateway:
     def __init__(self) -> None:
         self._routes: Routes = {}
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         pass
 
     def routes(self) -> Routes:

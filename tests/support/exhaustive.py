@@ -21,7 +21,7 @@ from controlplane.domain.device import GpuPool
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import FloatArray, IntArray, Slots
 from controlplane.planning.protocol import Device
-from controlplane.simulate.truth import Scaled
+from controlplane.simulate.engine import Scaled
 
 MOST_SERVERS = 4
 """Of a queue."""

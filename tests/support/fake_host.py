@@ -20,7 +20,7 @@ from controlplane.domain.errors import EngineError, GatewayError, InputError
 from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
     Backend,
-    Endpoints,
+    GatewayConfig,
     InFlight,
     Route,
     Routes,
@@ -276,7 +276,7 @@ class FakeGateway:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         self._host.program.effect()
         self._host.gateway_runs = True
 

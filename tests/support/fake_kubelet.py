@@ -68,7 +68,7 @@ class FakeKubelet:
     _closing: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        found = first_that_holds(CHAIN)[0]
+        found = first_that_holds(CHAIN)
         assert found is not None, "no quota can be held here"
         self._mechanism: Mechanism = found
         self._lock = threading.RLock()

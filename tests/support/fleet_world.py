@@ -19,15 +19,13 @@ from controlplane.control.guard.state import Limits
 from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.domain.fleet import Server
 from controlplane.domain.plan import Plan
-from controlplane.files import applied as applied_files
 from controlplane.files import fleets as fleet_files
 from controlplane.files import pinned as pinned_files
 from controlplane.files import plans as plan_files
 from controlplane.files import rendered as rendered_files
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.monitor import canary
 from controlplane.runtime import clock
-from controlplane.runtime.controller import engine, executor, loop, observer, quotas, suspects, workers
+from controlplane.runtime.controller import executor, loop, observer, polled, probes, workers
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet import execute
@@ -163,17 +161,38 @@ def world() -> Iterator[World]:
         made = World(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, prefix="trisect-test"))))
         host = made.host
         pool = partial(Pool, host)
-        for module in (clock, loop, executor, workers, execute, observer, suspects, quotas, canary):
+        for module in (clock, loop, executor, workers, execute, observer, probes):
             stack.enter_context(mock.patch.object(module, "time", host.clock))
         stack.enter_context(mock.patch.object(workers, "ThreadPoolExecutor", pool))
-        for module in (execute, engine, quotas, suspects, canary):
+        for module in (execute, polled):
             stack.enter_context(mock.patch.object(module, "ThreadPoolExecutor", InlinePool))
         for name in ("Recorder", "StatusFile", "EventLog"):
             stack.enter_context(mock.patch.object(executor, name, Silent))
         stack.enter_context(mock.patch.object(fleet_module, "History", Silent))
 
-        def infer(_: object, server: Server, endpoint: str, *__: object) -> None:
-            host.infer(server, endpoint)
+        class Triton:
+            """It lives, and says what the host knows of its models."""
+
+            def __init__(self, server: Server, **_: object) -> None:
+                self.server = server
+
+            def __enter__(self) -> Triton:
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                pass
+
+            def answer(self) -> None:
+                pass
+
+            def config(self, model: str) -> dict[str, Any]:
+                return {}
+
+            def infer(self, endpoint: str, request: object) -> None:
+                host.infer(self.server, endpoint)
+
+            def statistics(self, model: str) -> None:
+                raise EngineError("nothing is counted")
 
         def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
             host.program.effect()
@@ -191,15 +210,14 @@ def world() -> Iterator[World]:
 
         for one in (prove, unload, load):
             stack.enter_context(mock.patch.object(triton, one.__name__, one))
-        stack.enter_context(mock.patch.object(canary.Canaries, "_infer", infer))
-        stack.enter_context(mock.patch.object(canary.Canaries, "_reach", return_value=None))
+        stack.enter_context(mock.patch.object(probes, "TritonClient", Triton))
         # Files are replaced in one step: a program is killed before or after that.
         for module, name in (
             (plan_files, "write_plan"),
             (fleet_files, "write_json"),
             (rendered_files, "write_tree"),
             (pinned_files, "_copy"),
-            (applied_files, "write_text"),
+            (pinned_files, "write_text"),
         ):
             write = getattr(module, name)
 

@@ -25,7 +25,7 @@ from sleeping_triton import EACH_MS, FIXED_MS, Served, lay_out, request
 
 from controlplane.domain.device import ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.files.following.rates import read_rates
+from controlplane.files.following import read_rates
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.runtime.fleet.history import Event, History
 

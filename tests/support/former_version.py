@@ -9,8 +9,8 @@ import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMMIT = "0695addcd2baa5360c3d60aefbdfb834360a5c62~1"
-"""The last one that refused unknown keys in its files; `tests/data/state_before` was written by it."""
+COMMIT = "1364a73d3d5a70f90e68df91e74f22bf736c552b"
+"""The one that wrote `tests/data/state_before`."""
 NOT_RUN = "UPGRADE NOT RUN: this copy has no history of the repository, from which the version before comes"
 _PACKAGES = ("controlplane", "launchers")
 

@@ -25,11 +25,11 @@ import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
 from host_ports import free_ports
 
-from controlplane.domain.fleet import Backend, Endpoints, Protection
+from controlplane.domain.fleet import AccessConfig, Backend, GatewayConfig
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.render.alias import alias_config
+from controlplane.render.repository import alias_config
 from controlplane.render.source import read_source
-from launchers.triton.server_log import by_chance
+from launchers.triton.readiness import failed_by_chance
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
@@ -160,7 +160,7 @@ def ready(triton: Triton, start: Callable[[], Triton], deadline_s: float = 120.0
             return triton
         if triton.process.poll() is not None:
             said = triton.log.read_text(errors="replace")
-            if not by_chance(said):
+            if not failed_by_chance(said):
                 break
             triton.kill()
             triton.log.write_text("")
@@ -204,19 +204,19 @@ def options(
     *,
     compress_answers: bool = False,
     fleet_wide_calls: bool = True,
-    protection: Protection | None = None,
+    protection: AccessConfig | None = None,
     late_binding: bool = False,
     trace_endpoint: str = "",
-) -> Endpoints:
+) -> GatewayConfig:
     """Where a gateway listens, and its options."""
-    return Endpoints(
+    return GatewayConfig(
         HOST,
         ports.http,
         ports.grpc,
         ports.metrics,
         compress_answers,
         fleet_wide_calls,
-        protection or Protection(),
+        protection or AccessConfig(),
         late_binding,
         trace_endpoint=trace_endpoint,
     )
@@ -228,7 +228,7 @@ def a_gateway(
     *,
     compress_answers: bool = False,
     fleet_wide_calls: bool = True,
-    protection: Protection | None = None,
+    protection: AccessConfig | None = None,
     late_binding: bool = False,
 ) -> Iterator[tuple[HaproxyGateway, Ports]]:
     """A started gateway on free ports, stopped at the end."""

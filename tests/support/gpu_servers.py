@@ -15,7 +15,7 @@ from gpu_rig import write_repository
 from controlplane.domain.errors import MissingTool
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from launchers.gpu import gpus, mps
-from launchers.process.launcher import ProcessLauncher
+from launchers.process import ProcessLauncher
 from launchers.triton import program
 
 RESULTS = Path(os.environ.get("OUT") or Path(__file__).parents[2] / "docs" / "results")
@@ -45,7 +45,7 @@ def obstacle() -> str | None:
 class Rig:
     """Servers on one GPU, and what was measured with them."""
 
-    def __init__(self, gpu: gpus.Gpu, folder: Path) -> None:
+    def __init__(self, gpu: gpus.HostGpu, folder: Path) -> None:
         self.gpu = gpu
         self.launcher = ProcessLauncher(folder / "state")
         self.backend = backend() or ""

@@ -28,10 +28,10 @@ from host_ports import free_ports
 
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import Guarding
-from controlplane.files.guarding import read_guarding
+from controlplane.files.fleets import read_guarding
 from controlplane.runtime.fleet.history import Event, History
 from launchers.docker.launcher import DockerLauncher
-from launchers.process.launcher import ProcessLauncher
+from launchers.process import ProcessLauncher
 
 ROOT = Path(__file__).parents[2]
 CTL = Path(sys.executable).parent / "ctl"

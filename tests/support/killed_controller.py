@@ -17,10 +17,10 @@ from controlplane.control.guard import decisions
 from controlplane.control.guard.state import GuardState, Redirect
 from controlplane.domain.observation import FleetSeen
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.runtime_socket import RuntimeSocket
-from controlplane.runtime.controller import executor, suspects
+from controlplane.gateway.running import RuntimeSocket
+from controlplane.runtime.controller import executor, probes
 from controlplane.runtime.controller.workers import Workers
-from launchers.process.launcher import ProcessLauncher
+from launchers.process import ProcessLauncher
 from launchers.triton import readiness
 
 
@@ -34,7 +34,7 @@ class Point:
 
 
 POINTS = {
-    "violation seen": Point(suspects.TimesOfSuspects, "ask"),
+    "violation seen": Point(probes.Readings, "read"),
     "verdict": Point(executor.Executor, "act"),
     "routes written": Point(HaproxyGateway, "_apply"),
     "HAProxy half told": Point(RuntimeSocket, "replace_map", 1),

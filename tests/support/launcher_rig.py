@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import docker
+import pytest
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ShareUsage
 from controlplane.ports import Launcher
@@ -23,7 +24,7 @@ from launchers.cpu_quota import CHAIN
 from launchers.docker.containers import FLEET_LABEL, ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
 from launchers.host import process_table
-from launchers.process.launcher import ProcessLauncher
+from launchers.process import ProcessLauncher
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,6 +59,21 @@ class TritonPythonModel:
 
 BROKEN = MODEL.replace("        pass\n", "        raise RuntimeError('the weights are not here')\n", 1)
 HANGING = MODEL.replace("        pass\n", "        time.sleep(600)\n", 1)
+
+
+_MARKS = {
+    "process": pytest.mark.e2e,
+    "process with a duty cycle": pytest.mark.e2e,
+    "docker": pytest.mark.docker,
+    "kubernetes": pytest.mark.e2e,
+    "cluster": pytest.mark.kubernetes,
+}
+
+
+def engines(*names: str) -> list[Any]:
+    """The parameters of the fixture `engine`; by default each launcher there is, once."""
+    chosen = names or tuple(name for name in _MARKS if name != "process with a duty cycle")
+    return [pytest.param(name, marks=_MARKS[name]) for name in chosen]
 
 
 class Engine(Protocol):

@@ -17,7 +17,7 @@ from host_ports import free_ports
 from sleeping_triton import ahead_of_others
 
 from controlplane.control.order import order_of
-from controlplane.domain.fleet import Backend, Endpoints, Route
+from controlplane.domain.fleet import Backend, GatewayConfig, Route
 from controlplane.domain.plan import (
     Partition,
     Placement,
@@ -27,7 +27,7 @@ from controlplane.domain.plan import (
     Rule,
     ServedModel,
 )
-from controlplane.files.tree import write_tree
+from controlplane.files.rendered import write_tree
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.render.repository import render_partition
 
@@ -137,7 +137,7 @@ def gateway(
 ) -> Iterator[Front]:
     http_port, grpc_port, metrics_port = free_ports(3)
     front = HaproxyGateway(directory)
-    options = Endpoints(
+    options = GatewayConfig(
         HOST, http_port, grpc_port, metrics_port, late_binding=late_binding, overtake_ms=overtake_ms
     )
     try:

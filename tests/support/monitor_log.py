@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from controlplane.monitor.request_log import FOLLOW
+from controlplane.monitor.client import FOLLOW
 
 LINE = b"grpc:h7 %d alexnet %s %s 200 - %s 12 34 100500000 100750000\n"
 

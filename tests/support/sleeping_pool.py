@@ -21,6 +21,7 @@ import guard_rig
 import numpy as np
 from bare_triton import BareTriton
 from gateway_rig import a_gateway
+from known_service import KnownService
 from sleeping_triton import (
     EACH_MS,
     FIXED_MS,
@@ -39,7 +40,6 @@ from controlplane.profiler.load import ClosedLoop, open_loop, poisson_times
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
-from controlplane.simulate.truth import KnownService
 
 MODELS = [Served(1, 1, 0), Served(4, 1, 0), Served(8, 1, 0)]
 SERVERS = 3

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from bare_triton import BareTriton, bare_triton
+from known_service import KnownService
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
@@ -26,7 +27,6 @@ from controlplane.profiler.load import ClosedLoop, open_loop, poisson_times
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
-from controlplane.simulate.truth import KnownService
 
 FIXED_MS, EACH_MS = 15.0, 2.5
 MODEL = f"""

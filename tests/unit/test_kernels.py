@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from controlplane.kernels import Kernel
-from controlplane.latency.queueing import batch_queue
+from controlplane.latency import queueing
 from controlplane.latency.queueing import kernel as queueing_kernel
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
@@ -82,8 +82,8 @@ def answers(run: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     load = np.array([0.5, 0.9, 0.7, 0.95, 0.3, 0.8, 0.9, 0.6])
     rate = load * servers * batch / service[np.arange(batch.size), batch - 1]
     dispersion = np.where(np.arange(batch.size) == batch.size - 1, 0.0, 1.0)
-    gaps = {0.0: np.ones(batch_queue.CONSTANT), 1.0: rng.exponential(1.0, batch_queue.POOL)}
-    return batch_queue.solve_all(rate, batch_queue.Queues(service, batch, servers, dispersion, 0.99, gaps))
+    found = queueing.solve(1000.0 * rate, service, batch, servers, dispersion)
+    return np.stack([found.mean_ms, found.p50_ms, found.p99_ms])
 
 
 def test_interpreted_and_compiled_queues_agree_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:

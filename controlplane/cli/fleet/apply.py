@@ -12,14 +12,14 @@ import typer
 from controlplane.cli import cluster, options, wiring
 from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.fleet import committed
-from controlplane.cli.fleet.converged import converged, terms
+from controlplane.cli.fleet.committed import converged, terms
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import say
 from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
-from controlplane.report.terms_line import terms_line
-from controlplane.runtime.fleet import controller_process, following, host_shares, preflight, spare_core
+from controlplane.report.tables.change_table import terms_line
+from controlplane.runtime.fleet import controller_process, following, preflight, spare_core
 from controlplane.runtime.fleet.execute import commands, describe
 from controlplane.runtime.jobs.compiling import say_when_compiling
 from controlplane.runtime.jobs.completing import complete_or_refuse
@@ -106,6 +106,24 @@ def apply(
     options.refuse("is for --dry-run", {} if dry_run else {"--exit-code": exit_code or None})
     if not allow_violations:
         say_when_compiling(say)  # only verify compiles
+    gateway = {
+        "--host": host or None,
+        "--http-port": http_port,
+        "--grpc-port": grpc_port,
+        "--metrics-port": metrics_port,
+        "--compress-answers": compress_answers,
+        "--fleet-wide-calls": fleet_wide_calls,
+        "--late-binding": late_binding,
+        "--overtake-ms": overtake_ms,
+        "--trace-endpoint": trace_endpoint,
+        "--tls-cert": tls_cert,
+        "--tls-key": tls_key,
+        "--tls-client-ca": tls_client_ca,
+        "--require-tokens": require_tokens,
+        "--plain-text": plain_text,
+        "--audit": audit,
+        "--max-connections": max_connections,
+    }
     parsed, document = read_plan(plan)
     chosen = wiring.chosen_launcher(fleet, launcher)
     if chosen is options.LauncherName.KUBERNETES:
@@ -117,7 +135,7 @@ def apply(
     else:
         options.refuse("is for --launcher kubernetes", {"--context": context, "--namespace": namespace})
         cores = len(os.sched_getaffinity(0))
-        spare_core.check_applied(parsed, document, cores, say, accepted=all_cores)
+        spare_core.check_spare_core(parsed, document, cores, say, accepted=all_cores)
     preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
     if chosen is options.LauncherName.KUBERNETES:
         place = wiring.chosen_cluster(fleet, Cluster(context, namespace))
@@ -125,24 +143,7 @@ def apply(
         if kept is not None:
             options.refuse(
                 "is set where gateway and controllers of the cluster are installed",
-                {
-                    "--host": host,
-                    "--http-port": http_port,
-                    "--grpc-port": grpc_port,
-                    "--metrics-port": metrics_port,
-                    "--compress-answers": compress_answers,
-                    "--fleet-wide-calls": fleet_wide_calls,
-                    "--trace-endpoint": trace_endpoint,
-                    "--tls-cert": tls_cert,
-                    "--tls-key": tls_key,
-                    "--tls-client-ca": tls_client_ca,
-                    "--require-tokens": require_tokens,
-                    "--plain-text": plain_text,
-                    "--audit": audit,
-                    "--max-connections": max_connections,
-                    "--as-planned": as_planned or None,
-                    "--no-serve": no_serve or None,
-                },
+                {**gateway, "--as-planned": as_planned or None, "--no-serve": no_serve or None},
             )
             if dry_run:
                 committed.show_manifest(fleet, parsed, allow_violations=allow_violations, json=json)
@@ -162,27 +163,7 @@ def apply(
         following.Asked(spec, follow_load, dwell, all_cores),
         say,
     )
-    endpoints = wiring.chosen_endpoints(
-        fleet,
-        host=host,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
-        compress_answers=compress_answers,
-        fleet_wide_calls=fleet_wide_calls,
-        late_binding=late_binding,
-        overtake_ms=overtake_ms,
-        trace_endpoint=trace_endpoint,
-        protection={
-            "certificate": tls_cert,
-            "key": tls_key,
-            "client_ca": tls_client_ca,
-            "tokens": require_tokens,
-            "plain_text": plain_text,
-            "audit": audit,
-            "max_connections": max_connections,
-        },
-    )
+    endpoints = wiring.chosen_gateway(fleet, gateway)
     place = wiring.chosen_cluster(fleet, Cluster(context, namespace))
     built = wiring.fleet(fleet, launcher_name=chosen, cluster=place)
     settings = preflight.settings(
@@ -190,9 +171,9 @@ def apply(
     )
     if built.launcher.inventory() is None:
         present = wiring.servers_of_host()
-        host_shares.refuse_namesake(present, built.files)
-        held = host_shares.of_others(present, fleet)
-        host_shares.check(parsed, document, settings.devices, held, say, accepted=overcommit)
+        preflight.refuse_namesake(present, built.files)
+        held = preflight.shares_of_others(present, fleet)
+        preflight.check_shares(parsed, document, settings.devices, held, say, accepted=overcommit)
         planned = sorted({placement.model for _, _, placement in parsed.placements()})
         models = with_composing(repository, planned)
         complete_or_refuse(wiring.completer(built.launcher, parsed.options), repository, models)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from controlplane.cli.output import print_json
 from controlplane.domain.fleet import Cluster
 from controlplane.domain.plan import Plan
 from controlplane.domain.wanted import FleetReport
 from controlplane.files.fleets import FleetSettings
-from controlplane.files.manifests import fleet_manifest
+from controlplane.files.plans import fleet_manifest
+from controlplane.planning.replan.differences import TermChange
+from controlplane.runtime.fleet.execute import describe
+from controlplane.runtime.fleet.fleet import Outcome
 from controlplane.runtime.fleet.in_cluster import FleetInCluster
 
 
@@ -51,3 +57,18 @@ def show_report(fleet: str, report: FleetReport, *, json: bool) -> None:
         print_json({"fleet": fleet, **told, "message": report.message})
         return
     print(f"fleet {fleet}: generation {report.generation} is applied: {report.message}")
+
+
+def converged(fleet: str, outcome: Outcome) -> dict[str, Any]:
+    """Return what a verb did: its steps, the changed terms of workloads, and the servers that run now."""
+    return {
+        "fleet": fleet,
+        "steps": list(describe(outcome.actions)),
+        "terms": terms(outcome.terms),
+        "servers": [server.name for server in outcome.servers],
+    }
+
+
+def terms(changed: Sequence[TermChange]) -> list[dict[str, Any]]:
+    """Return changes of SLOs and rates, which need no step."""
+    return [asdict(one) for one in changed]

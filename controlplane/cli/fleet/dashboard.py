@@ -28,9 +28,8 @@ def dashboard(
     the gateway's certificate; where the fleet requires tokens, the page asks for an operator's (in a browser
     as the password).
     """
-    from controlplane.runtime.dashboard.exposure import page_access
     from controlplane.runtime.dashboard.look import live_document
-    from controlplane.runtime.dashboard.server import Listening, serve
+    from controlplane.runtime.dashboard.server import Listening, page_access, serve
 
     look = wiring.status_source(fleet)
     files = wiring.fleet_files(fleet)

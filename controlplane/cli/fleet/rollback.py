@@ -6,9 +6,9 @@ import sys
 
 from controlplane.cli import cluster, options, wiring
 from controlplane.cli.fleet import committed
-from controlplane.cli.fleet.converged import converged
+from controlplane.cli.fleet.committed import converged
 from controlplane.cli.output import print_json
-from controlplane.report.terms_line import terms_line
+from controlplane.report.tables.change_table import terms_line
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.execute import describe
 

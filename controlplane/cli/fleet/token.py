@@ -57,14 +57,15 @@ def create(
     """
     from controlplane.cli import wiring
     from controlplane.files.clients import Client
-    from controlplane.files.limits import Limit
 
     client = Client(
         name,
         tuple(endpoint or ()),
         certificate=certificate,
         operator=operator,
-        limit=Limit(max_rate, max_requests, max_body),
+        max_rate_rps=max_rate,
+        max_requests=max_requests,
+        max_body_bytes=max_body,
     )
     made = wiring.clients(fleet).create(client)
     if json:
@@ -91,8 +92,8 @@ def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = Fal
 
 def _document(client: Client) -> dict[str, Any]:
     """Return a client as JSON, without what protects it: its token's hash and the names of its regions."""
-    hidden = ("token_sha256", "region_prefix")
-    return {field: value for field, value in asdict(client).items() if field not in hidden}
+    shown = ("name", "endpoints", "certificate", "operator")
+    return {**{field: getattr(client, field) for field in shown}, "limit": asdict(client.limit)}
 
 
 @token.command("revoke", short_help="Remove a client.", epilog="Example: ctl token revoke shop")

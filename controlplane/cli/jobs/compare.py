@@ -10,7 +10,7 @@ from controlplane.cli import options
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import progress_bar, say
 from controlplane.domain.errors import InputError
-from controlplane.files.documents import nearest
+from controlplane.files.mistakes import nearest
 from controlplane.files.writing import write_text
 from controlplane.planning.registry import STRATEGIES
 from controlplane.report.tables.comparison_table import comparison_document, comparison_table

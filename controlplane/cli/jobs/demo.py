@@ -13,7 +13,7 @@ from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import progress_bar, say
 from controlplane.domain import units
-from controlplane.domain.fleet import Cluster, Endpoints
+from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.files.fleets import state_root
 from controlplane.report.tables.demo_table import demo_table
 from controlplane.report.tables.plan_table import show
@@ -21,7 +21,7 @@ from controlplane.report.tables.repair_table import repair_lines, repair_table
 from controlplane.runtime.demo.demo import Demo, Outcome, Scene, run
 from controlplane.runtime.jobs.compiling import say_when_compiling
 
-_DEFAULTS = Endpoints()
+_DEFAULTS = GatewayConfig()
 _FLEET = "demo"
 
 
@@ -59,7 +59,7 @@ def demo(
         repository=repository,
         output=output,
         scratch=state_root() / "profiling",
-        endpoints=Endpoints(_DEFAULTS.host, http_port, grpc_port, metrics_port),
+        endpoints=GatewayConfig(_DEFAULTS.host, http_port, grpc_port, metrics_port),
         perf_home=perf if (perf / "bin" / "perf_analyzer").exists() else None,
         cluster=Cluster(context, namespace),
     )

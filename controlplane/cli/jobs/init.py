@@ -13,13 +13,12 @@ from controlplane.cli.object_stores import copied_repository
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import say
 from controlplane.domain.errors import InfeasibleError, InputError
-from controlplane.domain.survey import Readiness
+from controlplane.domain.tensors import Readiness
 from controlplane.files.writing import write_text
 from controlplane.render.source import no_models
 from controlplane.report.tables.plan_table import counted, show
 from controlplane.report.tables.survey_table import survey_document, survey_table
-from controlplane.runtime.jobs.skeleton import skeleton
-from controlplane.runtime.jobs.survey import survey
+from controlplane.runtime.jobs.survey import skeleton, survey
 
 
 def init(

@@ -20,10 +20,10 @@ from controlplane.files.specs import read_spec
 from controlplane.files.writing import write_text
 from controlplane.latency.registry import FITS
 from controlplane.planning.registry import DEFAULT, STRATEGIES
-from controlplane.report.tables.plain import plain
 from controlplane.report.tables.plan_table import plan_table, show
+from controlplane.report.tables.terminal import plain
 from controlplane.runtime.clock import SystemClock
-from controlplane.runtime.fleet.spare_core import check_planned
+from controlplane.runtime.fleet.spare_core import check_spare_core_of_spec
 from controlplane.runtime.jobs.compiling import say_when_compiling
 from controlplane.runtime.jobs.plan import (
     Choices,
@@ -198,7 +198,7 @@ def plan(
             f"warning: {model} was measured at {percent:g} % of {kind} only, so it gets no smaller share: "
             f"`ctl profile {model} --device {kind}` measures more shares"
         )
-    check_planned(made, parsed, document, cores, say, accepted=all_cores)
+    check_spare_core_of_spec(made, parsed, document, cores, say, accepted=all_cores)
     if output is not None and (allow_violations or made.verified):
         from controlplane.files.plans import write_plan
 

@@ -8,7 +8,7 @@ import typer
 
 from controlplane.cli import completers
 from controlplane.domain.errors import InputError
-from controlplane.files.documents import nearest
+from controlplane.files.mistakes import nearest
 from controlplane.files.writing import to_json
 
 

@@ -187,7 +187,7 @@ def _spec(
     limit_mb = partition.memory_limit_mb
     fixed = f"{device}|{percent:g}|{limit_mb}|{rendered.content_hash}|{reloads}|{fleet_wide_calls}"
     if options:
-        fixed += f"|{options.triton_args}|{options.env}"
+        fixed += f"|{options.triton_args}|{tuple(options.env.items())}"
     revision = hashlib.sha256(fixed.encode()).hexdigest()[:10]
     return ServerSpec(
         labels=Labels(fleet, plan_hash, partition.id, role, revision),

@@ -83,9 +83,9 @@ def _selected(gpu: PlannedGpu, available: Available) -> tuple[HeldDevice, ...]:
         return tuple(devices)
     if not any(device.node for device in devices):
         raise InputError("node_selector is for --launcher kubernetes: this host has no nodes", field=gpu.id)
-    selected = tuple(d for d in devices if set(gpu.node_selector) <= set(d.labels))
+    selected = tuple(d for d in devices if gpu.node_selector.items() <= dict(d.labels).items())
     if not selected:
-        labels = ", ".join(f"{key}={value}" for key, value in gpu.node_selector)
+        labels = ", ".join(f"{key}={value}" for key, value in gpu.node_selector.items())
         problem = f"no node with a {gpu.type!r} that takes pods has the labels {labels}"
         raise InputError(f"{problem}: `kubectl label node`, or change node_selector and plan", field=gpu.id)
     return selected

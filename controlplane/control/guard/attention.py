@@ -32,19 +32,21 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
     # Nor is the time in which the gateway stood still a server's.
     missed = missed or (seen.host is not None and seen.host.stood_s > state.limits.gap_s)
     looked_at = frozenset(state.watches) if missed else _fresh(state, seen)
-    if not looked_at:
-        return present
     answers: dict[str, list[Answer]] = {}
     for answer in seen.answers:
         answers.setdefault(answer.server, []).append(answer)
+    if "" in answers:
+        present = replace(present, watches=_learn_longest(state.watches, answers[""]))
+    if not looked_at:
+        return present
     failed = [answer for answer in seen.answers if answer.held]
-    watches = _learn_longest(state.watches, answers.get("", ()))
+    watches = dict(present.watches)
     for partition in looked_at:
         watch = resumed(watches[partition], state.now_s)
         if missed:
             # A host that stood still looks like servers that do; what waited meanwhile is answered late.
             settled_s = max(watch.settled_s, now + state.limits.settle_s)
-            watch = replace(watch, answered_s=now, settled_s=settled_s)
+            watch = replace(watch, answered_s=now, worked_s=now, settled_s=settled_s)
         active = seen.servers.get(watch.active.server, GONE)
         heard = answers.get(watch.active.server, [])
         watch = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard import attention, culprits, sequential, service, signals, starts
@@ -60,23 +61,37 @@ _ENDINGS = {
     Cause.CRASH: Ending.AT_ONCE,
 }
 
+_STANDBY_ENDINGS = {
+    # One that had lent its share may still owe answers.
+    Health.READY: Ending.DRAINED,
+    Health.ENDING: Ending.DRAINED,
+    Health.HUNG: Ending.HUNG,
+    Health.PAUSED: Ending.HUNG,
+    Health.IMPAIRED: Ending.REFUSED,
+}
+"""How a shadow ends; at once where its health is another."""
+
 
 def begin(
     partitions: tuple[GuardedPartition, ...],
     placed_servers: Mapping[str, tuple[PlacedServer, ...]],
     limits: Limits,
     generation: int = 0,
+    owned: Mapping[str, Share] = MappingProxyType({}),
 ) -> GuardState:
     """Return the first state: of each partition's servers the first is active, the second stands by.
 
     A new controller begins so too, from the servers and routes that it finds. Servers started from now on are
-    numbered from `generation`, so that no name is used twice.
+    numbered from `generation`, so that no name is used twice. `owned` are the shares of partitions whose
+    active server has another one, lent after a death.
     """
     watches = {}
     for partition in partitions:
         active, *others = placed_servers[partition.id]
+        share = owned.get(partition.id)
         # Only after a takeover is the next server smaller.
-        lent = any(other.percent < active.percent for other in others)
+        if share is None and any(other.percent < active.percent for other in others):
+            share = Share(others[0].gpu, others[0].percent)
         watches[partition.id] = Watch(
             partition,
             active,
@@ -84,7 +99,7 @@ def begin(
             tuple((p.rate_rps,) * len(signals.MEMORIES) for p in partition.promises),
             tuple(service.Service() for _ in partition.promises),
             standby=others[0] if others else None,
-            owned=Share(others[0].gpu, others[0].percent) if lent else None,
+            owned=share,
             generation=generation,
         )
     return GuardState(watches, limits=limits)
@@ -218,7 +233,7 @@ class _Turn:
             reason = self.seen.servers.get(placed.server, signals.GONE).reason or str(health)
             if placed.gpu not in self.state.lost_gpus:
                 self._report(Level.WARNING, watch.partition.id, f"shadow {placed.server} lost: {reason}")
-            self.effects.append(DrainAndStop(placed.server, Ending.AT_ONCE))
+            self._end_standby(watch, placed)
             served = not watch.down and _health(self.seen, watch.active) is not Health.GONE
             launches = self._failed(watch, placed, served=served)
             if health in (Health.GONE, Health.IMPAIRED):
@@ -354,7 +369,7 @@ class _Turn:
         larger = self._next_server(watch)
         if larger is not None and larger.percent > watch.active.percent:
             if standby is not None:
-                self.effects.append(DrainAndStop(standby.server, Ending.AT_ONCE))
+                self._end_standby(watch, standby)
             reason = f"{self._slowness(watch, active)}; a shadow with {larger.percent:g} % comes next"
             return self._report_once(replace(watch, standby=None), Topic.WAITING, Level.WARNING, reason)
         gpu = watch.active.gpu
@@ -423,6 +438,7 @@ class _Turn:
             standby=watch.active if lent else None,
             down=False,
             answered_s=now,
+            worked_s=now,
             settled_s=now + self.state.limits.settle_s,
             in_flight=0,
             failed_in_a_row=0,
@@ -437,17 +453,23 @@ class _Turn:
     def _ending(self, watch: Watch, cause: Cause) -> DrainAndStop:
         """Return how the active server ends that is left for this cause."""
         if cause is not Cause.HANG:
-            return DrainAndStop(watch.active.server, _ENDINGS[cause])
+            patience_s = signals.drain_s(watch, self.state.limits)
+            return DrainAndStop(watch.active.server, _ENDINGS[cause], patience_s)
         patience_s = signals.overdue_s(watch, self.state.limits)
-        silent_s = self.seen.now_s - watch.answered_s
+        silent_s = self.seen.now_s - watch.worked_s
         return DrainAndStop(watch.active.server, _ENDINGS[cause], patience_s, silent_s)
+
+    def _end_standby(self, watch: Watch, standby: PlacedServer) -> None:
+        ending = _STANDBY_ENDINGS.get(_health(self.seen, standby), Ending.AT_ONCE)
+        patience_s = signals.drain_s(watch, self.state.limits)
+        self.effects.append(DrainAndStop(standby.server, ending, patience_s))
 
     def _upkeep(self, watch: Watch) -> Watch:
         """Launch a shadow that fits, or a successor of a dead active server."""
         self.set(watch.partition.id, watch)
         now, standby = self.seen.now_s, watch.standby
         if standby is not None and not watch.down and not fits(self.owned, watch.share, standby):
-            self.effects.append(DrainAndStop(standby.server, Ending.AT_ONCE))
+            self._end_standby(watch, standby)
             watch = replace(watch, standby=None)
         if watch.standby is not None or now < watch.launches.retry_at_s:
             return watch

@@ -40,7 +40,7 @@ LEARNING = 1
 
 HORIZON_S = 7 * 86400.0
 MARGIN = 1.25
-"""Cluster sizes fall off a little slower than exponentially; measured by tests/bench/guard.py."""
+"""Cluster sizes fall off a little slower than exponentially; measured by benchmarks/guard.py."""
 
 MEMORY_CLUSTERS = 500
 PRIOR_CLUSTERS = 50

@@ -60,7 +60,7 @@ def resumed(watch: Watch, until_s: float) -> Watch:
         return watch
     known = zip(watch.rates_rps, watch.partition.promises, strict=True)
     rates = tuple(_moving(rate, 0.0, rested_s, promise) for rate, promise in known)
-    return replace(watch, rates_rps=rates, answered_s=until_s, looked_s=until_s)
+    return replace(watch, rates_rps=rates, answered_s=until_s, worked_s=until_s, looked_s=until_s)
 
 
 def update(
@@ -108,15 +108,16 @@ def update(
         if not answer.refused:
             failed = failed + 1 if answer.failed else 0
     lives = bool(answers) or seen.progressed
+    works = seen.progressed or any(a.shows_work for a in answers)
+    idle = not (seen.in_flight or seen.streaming)
     silent_s = now_s - watch.answered_s if lives and settled else 0.0
     return replace(
         watch,
         evidence=tuple(evidence) if settled else tuple(sequential.restart(e) for e in evidence),
         rates_rps=tuple(rates),
         services=tuple(services) if settled else tuple(service.restart(s) for s in services),
-        answered_s=now_s
-        if lives or not (seen.in_flight or seen.streaming) or math.isinf(watch.answered_s)
-        else watch.answered_s,
+        answered_s=now_s if lives or idle or math.isinf(watch.answered_s) else watch.answered_s,
+        worked_s=now_s if works or idle or math.isinf(watch.worked_s) else watch.worked_s,
         refused_s=now_s if any(a.refused for a in answers) else watch.refused_s,
         longest_s=max(watch.longest_s, silent_s) if math.isfinite(silent_s) else watch.longest_s,
         broken_s=now_s if broken and settled and watch.broken_s is None else watch.broken_s,
@@ -198,17 +199,22 @@ def death(
     silent_s = now_s - watch.answered_s
     if seen.in_flight >= limits.due and silent_s > settling * patience_s(watch, limits):
         return Cause.HANG
-    if (seen.in_flight or seen.streaming) and silent_s > overdue_s(watch, limits):
+    # A model that hangs goes on refusing what its full queue does not take.
+    if (seen.in_flight or seen.streaming) and now_s - watch.worked_s > overdue_s(watch, limits):
         return Cause.HANG
     return None
 
 
 def patience_s(watch: Watch, limits: Limits) -> float:
-    """Return how long a server may have no answer for several open requests: one may be a long one."""
+    """Return how long a server may have no answer for several open requests: one may be a long one.
+
+    What took longer than a single request may take was a stream, a slow client or a pause.
+    """
     promises = watch.partition.promises
     slo_s = max(p.slo_ms for p in promises) / 1000.0
     given_s = max((p.longest_ms for p in promises if p.longest_ms is not None), default=0.0) / 1000.0
-    return max(limits.hang_s, HANG_SLOS * slo_s, LONGER * watch.longest_s, given_s)
+    known_s = min(watch.longest_s, max(limits.overdue_s, given_s))
+    return max(limits.hang_s, HANG_SLOS * slo_s, LONGER * known_s, given_s)
 
 
 def overdue_s(watch: Watch, limits: Limits) -> float:
@@ -217,11 +223,17 @@ def overdue_s(watch: Watch, limits: Limits) -> float:
     return max(0.0 if given else limits.overdue_s, patience_s(watch, limits))
 
 
+def drain_s(watch: Watch, limits: Limits) -> float:
+    """Return the time without an answer for which a server is waited for that works and is left."""
+    return max(limits.drain_s, overdue_s(watch, limits))
+
+
 def silence(watch: Watch, seen: ServerSeen, now_s: float) -> str:
     """Return the evidence of a hang, in words, and the way out where the requests were only long ones."""
     count = seen.in_flight + seen.streaming
+    no = "no answer" if watch.answered_s <= watch.worked_s else "no answer but refusals"
     return (
-        f"no answer for {now_s - watch.answered_s:.1f} s with {count} requests open, which are waited for; "
+        f"{no} for {now_s - watch.worked_s:.1f} s with {count} requests open, which are waited for; "
         "if requests may take so long, say so by longest_ms in the spec"
     )
 

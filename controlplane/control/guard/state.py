@@ -78,7 +78,7 @@ class DrainAndStop:
 
     server: str
     ending: Ending
-    patience_s: float = 600.0
+    patience_s: float
     silent_s: float = 0.0
 
 
@@ -157,6 +157,8 @@ class Limits:
     """Fewer open requests may all be long ones."""
     overdue_s: float = 60.0
     """No answer for this long, or for what the model ever took, is a hang however few requests are open."""
+    drain_s: float = 600.0
+    """No answer for this long ends the wait for a server that drains, if no request may take longer."""
     stable_s: float = 10.0
     """A server that lived this long (two canaries) did not fail to start."""
     loop_s: float = 60.0
@@ -248,14 +250,14 @@ class Watch:
 
     `evidence`, `services` and `rates_rps` (moving means of arrivals, a short and a long one) have one entry a
     promise. Times: `answered_s`, the active server's last answer, or the last look without an open request;
-    `refused_s`, the last request that it refused by policy; `broken_s`, the first alarm on which nothing was
-    done yet, and `alarm_s`, the latest one; `settled_s`, before which only a dead server is left; `died_s`,
-    the last death of a server that had served. `unexplained` is the part of recent late answers' time that
-    the host cannot explain. `longest_s` is the longest time without an answer that one ended, of any server
-    of this partition. `looked_s` is the look that this is from: a partition that rests is not looked at in
-    each tick (`attention`). `owned` is the partition's share while a shadow that took over from a dead server
-    has another one; else None. `deaths` are the recent ones, `held` the requests that failed in a server, and
-    when (`culprits`).
+    `worked_s`, the same without refusals and lost requests; `refused_s`, the last request that it refused by
+    policy; `broken_s`, the first alarm on which nothing was done yet, and `alarm_s`, the latest one;
+    `settled_s`, before which only a dead server is left; `died_s`, the last death of a server that had
+    served. `unexplained` is the part of recent late answers' time that the host cannot explain. `longest_s`
+    is the longest time without an answer that one ended, of any server of this partition. `looked_s` is the
+    look that this is from: a partition that rests is not looked at in each tick (`attention`). `owned` is the
+    partition's share while a shadow that took over from a dead server has another one; else None. `deaths`
+    are the recent ones, `held` the requests that failed in a server, and when (`culprits`).
     """
 
     partition: GuardedPartition
@@ -267,6 +269,7 @@ class Watch:
     owned: Share | None = None
     down: bool = False
     answered_s: float = -math.inf
+    worked_s: float = -math.inf
     refused_s: float = -math.inf
     longest_s: float = 0.0
     settled_s: float = -math.inf

@@ -25,7 +25,8 @@ import numpy as np
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.tensors import Sample, Shapes, TensorSpec, TensorValue
-from controlplane.files.documents import Document, Location, nearest, parse_json, read_text
+from controlplane.files.documents import Document, parse_json, read_text
+from controlplane.files.mistakes import Location, nearest
 
 _NUMPY = {
     **{f"UINT{bits}": np.dtype(f"uint{bits}").type for bits in (8, 16, 32, 64)},

@@ -47,4 +47,5 @@ def _tenant(row: dict[str, str], which: str, file: str, line: int) -> Tenant:
     except InputError as error:
         if error.file:
             raise
-        raise InputError(error.problem, file=file, line=line, field=f"{error.field}{which}") from None
+        column = "pct" if error.field == "percent" else error.field
+        raise InputError(error.problem, file=file, line=line, field=f"{column}{which}") from None

@@ -1,115 +1,24 @@
-"""Reading and writing of profile files, DIR/<device>/<model>.json.
+"""Files of measurements: DIR/<device>/<model>.json, DIR/<device>.json and DIR/calibration.json.
 
-An unfinished measurement is in <model>.partial.json, in the same format.
+A profile's unfinished measurement is in <model>.partial.json, in the same format. A device's own file is for
+GPUs that are in no catalogue. The calibration has factors between predicted and observed times.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
-
-from controlplane.domain.device import ShareKind
+from controlplane.domain.device import Device, ShareGrid, ShareKind
 from controlplane.domain.errors import InputError
-from controlplane.domain.profile import (
-    AnswerTimes,
-    ColocationPoint,
-    Environment,
-    Measurement,
-    Neighbour,
-    Profile,
-    Repeat,
-    RequestSet,
-)
-from controlplane.domain.server_options import ServerOptions
-from controlplane.files.documents import SCHEMA_VERSION, Document, Strict, read
+from controlplane.domain.profile import Factor, Profile
+from controlplane.domain.units import Name, Percent, Positive
+from controlplane.files.documents import read, versioned
 from controlplane.files.writing import write_json
 
 _PARTIAL = ".partial.json"
-
-
-class _Environment(Strict):
-    gpu: str | None = None
-    driver: str | None = None
-    triton: str | None = None
-    backend: str | None = None
-    host: str | None = None
-    date: str | None = None
-    idle_w: Annotated[float, Field(ge=0)] | None = None
-    tool: str | None = None
-
-
-class _Point(Strict):
-    percent: float
-    batch: int
-    execution_ms: float
-    concurrency: int = 1
-    std_ms: Annotated[float, Field(ge=0)] | None = None
-    n: Annotated[int, Field(ge=1)] | None = None
-    capacity_rps: float | None = None
-    throttled: Annotated[float, Field(ge=0, le=1)] | None = None
-    host_busy: Annotated[float, Field(ge=0, le=1)] | None = None
-    power_w: Annotated[float, Field(ge=0)] | None = None
-    clock_mhz: Annotated[float, Field(gt=0)] | None = None
-
-
-class _Neighbour(Strict):
-    model: str
-    percent: float
-    batch: int
-
-
-class _ColocationPoint(Strict):
-    percent: float
-    batch: int
-    neighbours: Annotated[list[_Neighbour], Field(min_length=1)]
-    execution_ms: float
-
-
-class _RequestSet(Strict):
-    file: str | None = None
-    requests: Annotated[int, Field(ge=1)]
-    sha256: str
-
-
-class _AnswerTimes(Strict):
-    first_ms: Annotated[float, Field(ge=0)]
-    last_ms: Annotated[float, Field(ge=0)]
-
-
-class _Options(Strict):
-    triton_args: list[str] = Field(default_factory=list)
-    env: dict[str, str] = Field(default_factory=dict)
-
-
-class _Repeat(Strict):
-    percent: float
-    batch: int
-    first_ms: float
-    second_ms: float
-
-
-class _Profile(Strict):
-    schema_version: int
-    model: str
-    device: str
-    share_kind: Annotated[ShareKind, Field(strict=False)]
-    environment: _Environment = _Environment()
-    points: Annotated[list[_Point], Field(min_length=1)]
-    colocation: list[_ColocationPoint] = Field(default_factory=list)
-    fits: dict[str, dict[str, float]] = Field(default_factory=dict)
-    holdout_error: dict[str, float] = Field(default_factory=dict)
-    jitter: Annotated[float, Field(ge=0)] | None = None
-    frontend_ms: Annotated[float, Field(ge=0)] | None = None
-    request_ms: Annotated[float, Field(ge=0)] | None = None
-    memory_mb: Annotated[float, Field(gt=0)] | None = None
-    max_batch: Annotated[int, Field(ge=0)] | None = None
-    inputs: _RequestSet | None = None
-    repeats: list[_Repeat] = Field(default_factory=list)
-    answers: _AnswerTimes | None = None
-    options: _Options = _Options()
 
 
 def profile_path(directory: Path, device: str, model: str) -> Path:
@@ -125,39 +34,16 @@ def partial_path(directory: Path, device: str, model: str) -> Path:
 def read_profile(path: Path) -> Profile:
     """Read a profile. Raises InputError with file, line and field of the first mistake."""
     document = read(path)
-    parsed = document.parse(_Profile)
-    points = _points(document, parsed)
-    colocation = []
-    for i, point in enumerate(parsed.colocation):
-        with document.at("colocation", i):
-            neighbours = tuple(Neighbour(n.model, n.percent, n.batch) for n in point.neighbours)
-            colocation.append(ColocationPoint(point.percent, point.batch, neighbours, point.execution_ms))
-    repeats = []
-    for i, repeat in enumerate(parsed.repeats):
-        with document.at("repeats", i):
-            repeats.append(Repeat(**repeat.model_dump()))
-    with document.at("options"):
-        options = ServerOptions(tuple(parsed.options.triton_args), tuple(parsed.options.env.items()))
-    with document.at():
-        return Profile(
-            model=parsed.model,
-            device=parsed.device,
-            share_kind=parsed.share_kind,
-            environment=Environment(**parsed.environment.model_dump()),
-            points=points,
-            colocation=tuple(colocation),
-            fits=parsed.fits,
-            holdout_error=parsed.holdout_error,
-            jitter=parsed.jitter,
-            frontend_ms=parsed.frontend_ms,
-            request_ms=parsed.request_ms,
-            memory_mb=parsed.memory_mb,
-            max_batch=parsed.max_batch,
-            inputs=None if parsed.inputs is None else RequestSet(**parsed.inputs.model_dump()),
-            repeats=tuple(repeats),
-            answers=None if parsed.answers is None else AnswerTimes(**parsed.answers.model_dump()),
-            options=options,
-        )
+    profile = document.parse(Profile)
+    if not profile.points:
+        document.fail("needs at least 1 point", ("points",))
+    seen: set[tuple[float, int, int]] = set()
+    for i, point in enumerate(profile.points):
+        key = (point.percent, point.batch, point.concurrency)
+        if key in seen:
+            document.fail("stands twice: same percent, batch and concurrency", ("points", i))
+        seen.add(key)
+    return profile
 
 
 def read_profiles(directory: Path, device: str) -> dict[str, Profile]:
@@ -173,12 +59,12 @@ def read_profiles(directory: Path, device: str) -> dict[str, Profile]:
         if path.name.endswith(_PARTIAL):
             continue
         profile = read_profile(path)
-        for field, said, expected in (
+        for key, said, expected in (
             ("device", profile.device, device),
             ("model", profile.model, path.name.removesuffix(".json")),
         ):
             if said != expected:
-                read(path).fail(f"is {said!r}, and the file stands where {expected!r} belongs", (field,))
+                read(path).fail(f"is {said!r}, and the file stands where {expected!r} belongs", (key,))
         found[profile.model] = profile
     return found
 
@@ -205,30 +91,72 @@ def write_profile(directory: Path, profile: Profile, *, finished: bool = True) -
 
 def profile_document(profile: Profile) -> dict[str, Any]:
     """Return a profile as the JSON of its file."""
-    document = asdict(replace(profile, points=(), colocation=()))
-    document["share_kind"] = str(profile.share_kind)
-    document["options"] = {"triton_args": list(profile.options.triton_args), "env": dict(profile.options.env)}
-    document["points"] = [_values(point) for point in profile.points]
-    document["colocation"] = [
-        _values(pair) | {"neighbours": [_values(one) for one in pair.neighbours]}
-        for pair in profile.colocation
-    ]
-    return {"schema_version": SCHEMA_VERSION, **document}
+    return versioned(profile)
 
 
-def _values(point: Measurement | ColocationPoint | Neighbour) -> dict[str, Any]:
-    """The fields of hundreds of points: `asdict` copies each value, which takes ten times as long."""
-    return {name: getattr(point, name) for name in point.__slots__}
+NAME = "calibration.json"
 
 
-def _points(document: Document, parsed: _Profile) -> tuple[Measurement, ...]:
-    points = []
-    seen: set[tuple[float, int, int]] = set()
-    for i, point in enumerate(parsed.points):
-        with document.at("points", i):
-            points.append(Measurement(**point.model_dump()))
-        key = (point.percent, point.batch, point.concurrency)
-        if key in seen:
-            document.fail("stands twice: same percent, batch and concurrency", ("points", i))
-        seen.add(key)
-    return tuple(points)
+@dataclass(frozen=True, slots=True)
+class _Calibration:
+    factors: tuple[Factor, ...]
+
+
+def read_calibration(directory: Path) -> tuple[Factor, ...]:
+    """Return the factors of the profiles in `directory`; none where there is no file.
+
+    Raises InputError naming file and line for a broken file.
+    """
+    path = directory / NAME
+    return read(path).parse(_Calibration).factors if path.exists() else ()
+
+
+def write_calibration(directory: Path, factors: Iterable[Factor]) -> Path:
+    """Replace the file in one step; return its path."""
+    path = directory / NAME
+    write_json(path, versioned(_Calibration(tuple(factors))))
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    name: Name
+    share_kind: ShareKind
+    minimum_percent: Percent
+    step_percent: Percent
+    memory_mb: Positive | None = None
+    hardware: Mapping[str, float] = field(default_factory=dict)
+
+
+def device_path(directory: Path, name: str) -> Path:
+    """Return the file of a device type."""
+    return directory / f"{name}.json"
+
+
+def read_device(directory: Path, name: str) -> Device | None:
+    """Read a device type; None if it has no file. Raises InputError with file, line and field."""
+    path = device_path(directory, name)
+    if not path.is_file():
+        return None
+    document = read(path)
+    parsed = document.parse(_Device)
+    if parsed.name != name:
+        document.fail(f"is {parsed.name!r}, and the file stands where {name!r} belongs", ("name",))
+    grid = ShareGrid(parsed.minimum_percent, parsed.step_percent)
+    return Device(name, parsed.share_kind, grid, parsed.memory_mb, hardware=parsed.hardware)
+
+
+def write_device(directory: Path, device: Device) -> Path:
+    """Write a device type's file; return its path."""
+    path = device_path(directory, device.name)
+    grid = device.grid
+    written = _Device(
+        device.name,
+        device.share_kind,
+        grid.minimum_percent,
+        grid.step_percent,
+        device.memory_mb,
+        device.hardware,
+    )
+    write_json(path, versioned(written))
+    return path

@@ -1,1 +1,12 @@
-"""The calls that no single Triton can answer: the fleet's own, streams, and what must reach every server."""
+"""The calls that no single Triton can answer: the fleet's own, streams, and what must reach every server.
+
+over_http, over_grpc  the handlers of each protocol; `streams` has ModelStreamInfer
+parts                 what both use: fleet, answers, broadcast, records, callers
+fleet                 the server of each message: routes, sequences, open calls, lost servers
+answers               readiness, metadata, index and statistics, as one Triton gives them
+fleet_wide            calls that reach every server or none
+callers, refusals     the client of a request, its permissions, and what is refused
+bodies, wire          requests as bytes: bodies over HTTP, fields of protobuf messages
+upstream              gRPC's connections
+chores                the control socket, the supervisor's next start, memory given back
+"""

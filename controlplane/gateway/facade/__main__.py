@@ -17,19 +17,17 @@ from controlplane.domain.fleet import Backend
 from controlplane.files import log_pipe
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import store
-from controlplane.gateway.facade import control, over_grpc
+from controlplane.gateway.facade import over_grpc
+from controlplane.gateway.facade.answers import FleetAnswers
 from controlplane.gateway.facade.callers import Callers
-from controlplane.gateway.facade.chores import give_memory_back, keep_supervisor
+from controlplane.gateway.facade.chores import give_memory_back, keep_supervisor, serve_control
+from controlplane.gateway.facade.fleet import Fleet
 from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast
-from controlplane.gateway.facade.fleet_wide.grpc_calls import GrpcCalls
-from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls
 from controlplane.gateway.facade.fleet_wide.kept import Kept
 from controlplane.gateway.facade.over_http import Http
+from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import Records
-from controlplane.gateway.facade.relay import relay
-from controlplane.gateway.facade.routing.fleet import Fleet, everyone
-from controlplane.gateway.facade.routing.statistics import Statistics
-from controlplane.gateway.facade.upstream import Upstream
+from controlplane.gateway.facade.upstream import Upstream, relay
 from controlplane.gateway.listeners import Held, Listeners
 
 _GRACE_S = 2.0
@@ -47,12 +45,11 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
         skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),
     ) as session:
         fleet, upstream = Fleet(paths, session), Upstream()
-        broadcast = Broadcast(session, Kept(paths.broadcasts))
         settings = store.settings_of(paths)
-        fleet_wide = settings.fleet_wide_calls
+        broadcast = Broadcast(session, Kept(paths.broadcasts), allowed=settings.fleet_wide_calls)
         callers = Callers(paths.clients, settings)
-        statistics = Statistics(fleet)
         records = Records(log_pipe.opened(paths.log_pipe))
+        parts = Parts(fleet, FleetAnswers(fleet), broadcast, records, callers)
         order = asyncio.Lock()
 
         async def reload() -> None:
@@ -62,20 +59,17 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
                 routes, traits = fleet.read()
                 servers: dict[Backend, None] = {}
                 for route in routes.values():
-                    servers.update(dict.fromkeys(everyone(route)))
+                    servers.update(dict.fromkeys(route.servers))
                 await broadcast.tell_joining(tuple(servers))
                 fleet.take(routes, traits)
                 upstream.keep_only(tuple(servers))
 
         # Before the first reading: a later commit sends a reload, an earlier one is in the file.
-        commands = await control.serve(fleet, reload, str(paths.control_socket))
+        commands = await serve_control(fleet, reload, str(paths.control_socket))
         await reload()
-        calls = GrpcCalls(fleet, upstream, broadcast).methods(allowed=fleet_wide)
-        service = over_grpc.Service(fleet, upstream, calls, records, statistics, callers)
-        server = await over_grpc.serve(service, f"unix:{paths.relayed_socket}")
+        server = await over_grpc.serve(over_grpc.Service(parts, upstream), f"unix:{paths.relayed_socket}")
         relayed = await relay(own.grpc, paths.relayed_socket)
-        calls_over_http = HttpCalls(fleet, broadcast).routes(allowed=fleet_wide)
-        app = Http(fleet, session, records, statistics, callers).application(calls_over_http)
+        app = Http(parts, session).application()
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
         await runner.setup()
         await web.SockSite(runner, own.http).start()

@@ -1,6 +1,11 @@
-"""The client of each request that HAProxy passes on, and its grants.
+"""The client of each request that HAProxy passes on, its grants, and its shared-memory regions.
 
 Only the fleet's own user can connect to the facade, so what HAProxy says of a client needs no proof.
+
+An inference names regions inside its body, which the gateway does not read. So a name is a secret: each
+client's names begin with a random text that other clients do not know. A key names memory of the host, which
+every process of the host can list, so keys begin with the client's name, and registering one of another
+client is refused.
 """
 
 from __future__ import annotations
@@ -9,16 +14,60 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpc import StatusCode
+
 from controlplane.files.gateway import GatewaySettings
-from controlplane.gateway.facade.fleet_wide.regions import ANY_REGION, Regions
+from controlplane.gateway.facade.refusals import Refusal
 from controlplane.gateway.security.access import CLIENT_HEADER, Access
 
-NOT_GRANTED = "this client may not call this endpoint"
-NO_OPERATOR = "this client is no operator, so it may not make fleet-wide calls"
 CALLER = "caller"
 """Where a request over HTTP carries its `Caller`."""
 OWN_HEADERS = frozenset({CLIENT_HEADER})
 """Between HAProxy and the facade; no server gets them."""
+
+
+class NotOwned(Refusal):
+    """A region or a key of another client, or of none."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(StatusCode.PERMISSION_DENIED, words)
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """The regions of one client; `prefix` is None for one that was created before clients had prefixes."""
+
+    client: str
+    prefix: str | None
+
+    def owns(self, name: str) -> bool:
+        """Return whether a region is this client's."""
+        return self.prefix is not None and name.startswith(self.prefix) and name != self.prefix
+
+    def check(self, name: str, key: str | None = None) -> None:
+        """Raise NotOwned for another client's region or memory; `key` is None for memory of a GPU."""
+        if self.prefix is None:
+            raise NotOwned(
+                "this client was created before regions had owners; `ctl token revoke` and `create` it anew"
+            )
+        if not self.owns(name):
+            raise NotOwned(f"the names of this client's regions begin with {self.prefix!r}")
+        if key is not None and not key.lstrip("/").startswith(f"{self.client}."):
+            raise NotOwned(f"the keys of this client's regions begin with '/{self.client}.'")
+
+
+class AllRegions(Regions):
+    """Every region: without tokens there are no identities, so all clients share one space of names."""
+
+    def owns(self, name: str) -> bool:
+        """Return True."""
+        return True
+
+    def check(self, name: str, key: str | None = None) -> None:
+        """Accept every name and key."""
+
+
+ANY_REGION = AllRegions("", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +80,11 @@ class Caller:
     def may_call(self, endpoint: str) -> bool:
         """Return whether the client may call an endpoint, now."""
         return self.access is None or self.access.allows(self.name, endpoint)
+
+    def check_call(self, endpoint: str) -> None:
+        """Raise Refusal where the client may not call an endpoint."""
+        if not self.may_call(endpoint):
+            raise Refusal(StatusCode.PERMISSION_DENIED, "this client may not call this endpoint")
 
     @property
     def may_operate(self) -> bool:
@@ -66,9 +120,12 @@ class Callers:
         former = settings.former
         self._nameless = not settings.protection.tokens or (former is not None and not former.tokens)
 
-    def of(self, headers: Mapping[str, str]) -> Caller | None:
-        """Return the caller of a request; None for one without a client where each needs one."""
+    def of(self, headers: Mapping[str, str]) -> Caller:
+        """Return the caller of a request. Raises Refusal for one without a client where each needs one."""
         name = headers.get(CLIENT_HEADER)
         if name is not None:
             return Caller(name, self._access)
-        return Caller("", None) if self._nameless else None
+        if not self._nameless:
+            words = "requests reach this port through the gateway only"
+            raise Refusal(StatusCode.UNAUTHENTICATED, words)
+        return Caller("", None)

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
+from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.callers import NO_OPERATOR, NOT_GRANTED, Caller, Callers
+from controlplane.gateway.facade.bodies import LARGEST_BYTES
+from controlplane.gateway.facade.callers import Caller
+from controlplane.gateway.facade.fleet import Attempts
 from controlplane.gateway.facade.fleet_wide.broadcast import Refused
-from controlplane.gateway.facade.fleet_wide.grpc_calls import Shared, Unary, abort_refused
-from controlplane.gateway.facade.fleet_wide.kept import NotKept
-from controlplane.gateway.facade.fleet_wide.regions import NotOwned
-from controlplane.gateway.facade.limits import LimitReached, TooLarge, check_size
-from controlplane.gateway.facade.messages.bodies import LARGEST_BYTES
-from controlplane.gateway.facade.messages.status import abort, as_bytes, pass_on
-from controlplane.gateway.facade.messages.wire import Malformed, sequence_of, text_field
-from controlplane.gateway.facade.records import HELD, UNREACHED, Records
-from controlplane.gateway.facade.routing.fleet import Fleet
-from controlplane.gateway.facade.routing.statistics import Statistics
-from controlplane.gateway.facade.streams import Stream, StreamFailed
+from controlplane.gateway.facade.fleet_wide.grpc_calls import GrpcCalls, Handler, refusal
+from controlplane.gateway.facade.parts import Parts
+from controlplane.gateway.facade.records import HELD, UNREACHED
+from controlplane.gateway.facade.refusals import Refusal, check_size, unchangeable
+from controlplane.gateway.facade.streams import ClientStream
 from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, held, unconnected
+from controlplane.gateway.facade.wire import Malformed, as_bytes, sequence_of, text_field
 
 _BY_NAME = ("ModelReady", "ModelMetadata", "ModelConfig")
 _NAMED = frozenset({*_BY_NAME, "ModelInfer", "ModelStatistics"})
-_REFUSED = "models are loaded and unloaded by the control plane, not by clients"
 
 
 class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -40,20 +37,11 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     models whose sequences it cannot follow.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        upstream: Upstream,
-        fleet_wide_calls: Mapping[str, Shared],
-        records: Records,
-        statistics: Statistics,
-        callers: Callers,
-    ) -> None:
-        self._fleet = fleet
-        self._statistics = statistics
+    def __init__(self, parts: Parts, upstream: Upstream) -> None:
+        self._parts = parts
+        self._fleet = parts.fleet
         self._upstream = upstream
-        self._records = records
-        self._unary: dict[str, Unary] = {
+        self._handlers: dict[str, Handler] = {
             "ServerLive": self._live,
             "ServerReady": self._ready,
             "ServerMetadata": self._metadata,
@@ -62,121 +50,94 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             "RepositoryModelUnload": self._refuse,
             "ModelInfer": self._infer,
             "ModelStatistics": self._model_statistics,
-            **{name: self._by_name(name) for name in _BY_NAME},
+            **dict.fromkeys(_BY_NAME, self._by_name),
+            **GrpcCalls(parts.fleet, upstream, parts.broadcast).methods(),
         }
-        self._fleet_wide_calls = fleet_wide_calls
-        self._callers = callers
 
     def service(self, handler_call_details: Any) -> Any:
         """The handler of a method; None, which is UNIMPLEMENTED, for one that is not Triton's."""
         method = handler_call_details.method.removeprefix(SERVICE)
         if method == "ModelStreamInfer":
             return grpc.stream_stream_rpc_method_handler(self._stream)
-        if (shared := self._fleet_wide_calls.get(method)) is not None:
-            handler = self._for_operators(shared)
-        elif (unary := self._unary.get(method)) is not None:
-            handler = self._permitted(method, unary)
-        else:
+        if method not in self._handlers:
             return None
-        return grpc.stream_unary_rpc_method_handler(_of_one_message(_refusing_malformed(handler)))
+        return grpc.stream_unary_rpc_method_handler(self._answering(method, self._handlers[method]))
 
-    def _for_operators(self, handler: Shared) -> Unary:
-        async def handle(message: bytes, context: Any) -> bytes:
-            caller = await self._caller(context)
-            if not caller.may_operate:
-                await abort(context, grpc.StatusCode.PERMISSION_DENIED, NO_OPERATOR)
-            return await handler(message, context, caller.regions)
+    def _answering(self, method: str, handler: Handler) -> Callable[[AsyncIterator[bytes], Any], Any]:
+        """Return a method of one message. gRPC's own kind never ends a call whose message is cut short."""
 
-        return handle
+        async def answer(messages: AsyncIterator[bytes], context: Any) -> bytes:
+            try:
+                message = await anext(messages, None)
+                if message is None:
+                    raise Refusal(StatusCode.INVALID_ARGUMENT, "the call ended before its message did")
+                caller = self._caller(context)
+                if caller.access is not None and method in _NAMED and (name := text_field(message, 1)):
+                    caller.check_call(name)
+                return await handler(method, message, context, caller)
+            except (Refusal, Refused, Malformed, DecodeError, grpc.aio.AioRpcError) as error:
+                await _end(context, error)
 
-    def _permitted(self, method: str, handler: Unary) -> Unary:
-        async def handle(message: bytes, context: Any) -> bytes:
-            caller = await self._caller(context)
-            named = caller.access is not None and method in _NAMED and text_field(message, 1)
-            if named and not caller.may_call(named):
-                await abort(context, grpc.StatusCode.PERMISSION_DENIED, NOT_GRANTED)
-            return await handler(message, context)
+        return answer
 
-        return handle
+    def _caller(self, context: Any) -> Caller:
+        return self._parts.callers.of(dict(context.invocation_metadata() or ()))
 
-    async def _caller(self, context: Any) -> Caller:
-        caller = self._callers.of(dict(context.invocation_metadata() or ()))
-        if caller is None:
-            words = "requests reach this port through the gateway only"
-            await abort(context, grpc.StatusCode.UNAUTHENTICATED, words)
-        return caller
-
-    async def _live(self, _: bytes, context: Any) -> bytes:
+    async def _live(self, _method: str, _: bytes, _context: Any, _caller: Caller) -> bytes:
         return as_bytes(service_pb2.ServerLiveResponse(live=True))
 
-    async def _ready(self, _: bytes, context: Any) -> bytes:
-        return as_bytes(service_pb2.ServerReadyResponse(ready=await self._fleet.ready()))
+    async def _ready(self, _method: str, _: bytes, _context: Any, _caller: Caller) -> bytes:
+        return as_bytes(service_pb2.ServerReadyResponse(ready=await self._parts.answers.ready()))
 
-    async def _metadata(self, _: bytes, context: Any) -> bytes:
-        return as_bytes(service_pb2.ServerMetadataResponse(**await self._fleet.metadata()))
+    async def _metadata(self, _method: str, _: bytes, _context: Any, _caller: Caller) -> bytes:
+        return as_bytes(service_pb2.ServerMetadataResponse(**await self._parts.answers.metadata()))
 
-    async def _index(self, message: bytes, context: Any) -> bytes:
+    async def _index(self, _method: str, message: bytes, _: Any, caller: Caller) -> bytes:
         request = service_pb2.RepositoryIndexRequest.FromString(message)
         if request.repository_name:
-            await abort(
-                context, grpc.StatusCode.UNIMPLEMENTED, "'repository_name' specification is not supported"
-            )
+            raise Refusal(StatusCode.UNIMPLEMENTED, "'repository_name' specification is not supported")
         answer = service_pb2.RepositoryIndexResponse()
-        may_call = (await self._caller(context)).may_call
-        for entry in await self._fleet.repository_index(request.ready, may_call):
+        for entry in await self._parts.answers.repository_index(request.ready, caller.may_call):
             answer.models.add(**entry)
         return as_bytes(answer)
 
-    async def _refuse(self, _: bytes, context: Any) -> bytes:
-        await abort(context, grpc.StatusCode.PERMISSION_DENIED, _REFUSED)
+    async def _refuse(self, _method: str, _: bytes, _context: Any, _caller: Caller) -> bytes:
+        raise unchangeable()
 
-    async def _infer(self, message: bytes, context: Any) -> bytes:
+    async def _infer(self, _: str, message: bytes, context: Any, caller: Caller) -> bytes:
         name = text_field(message, 1)
         if name not in self._fleet.routes:
-            await abort(
-                context, grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found"
-            )
-        limit, caller = self._fleet.limit(name), await self._caller(context)
+            raise _unknown(name)
+        limit = self._fleet.limit(name)
         self._fleet.check_refusal(name, caller.name)
         check_size(len(message), limit.max_body_bytes, caller.max_body_bytes)
         with self._fleet.meter.counted(name, limit, time.monotonic()):
-            return await self._inferred(name, message, context, caller.name)
-
-    async def _inferred(self, name: str, message: bytes, context: Any, client: str) -> bytes:
-        if self._fleet.traits(name).sequence_idle_us is None:
-            return await self._stateless(name, message, context, client)
-        sequence = sequence_of(message)
-        backend = self._fleet.choose_in_sequence((name, sequence.id), start=sequence.start)
-        assert backend is not None  # the name is routed
-        try:
-            return await self._timed(name, backend, message, context, client)
-        except grpc.aio.AioRpcError as error:
-            await pass_on(context, error)
-        finally:
-            self._fleet.leave_sequence((name, sequence.id), end=sequence.end)
+            if self._fleet.traits(name).sequence_idle_us is None:
+                return await self._stateless(name, message, context, caller.name)
+            sequence = sequence_of(message)
+            backend = self._fleet.choose_in_sequence((name, sequence.id), start=sequence.start)
+            assert backend is not None  # the name is routed
+            try:
+                return await self._timed(name, backend, message, context, caller.name)
+            finally:
+                self._fleet.leave_sequence((name, sequence.id), end=sequence.end)
 
     async def _stateless(self, name: str, message: bytes, context: Any, client: str) -> bytes:
-        """One that was not answered because its server was not there may go to another.
-
-        One that a lost server held goes to one more at most: it may be what ended the server.
-        """
-        tried: set[str] = set()
-        resends = self._fleet.resends(name, client)
-        while True:
-            backend = self._fleet.choose(name)
-            if backend is None:
-                await _unknown(context, name)
+        """One that was not answered because its server was not there may go to another."""
+        attempts = Attempts(self._fleet, name, client)
+        backend = attempts.next()
+        while backend is not None:
             try:
                 return await self._timed(name, backend, message, context, client)
             except grpc.aio.AioRpcError as error:
-                if unconnected(error):
-                    self._fleet.lost(backend)
-                    tried.add(backend.server)
-                    other = self._fleet.choose(name)
-                    if other is not None and other.server not in tried and (resends or not held(error)):
-                        resends = resends and not held(error)
-                        continue
-                await pass_on(context, error)
+                if not unconnected(error):
+                    raise
+                self._fleet.lost(backend)
+                goes_on = attempts.lost(backend, held=held(error))
+                backend = attempts.next()
+                if backend is None or not goes_on:
+                    raise
+        raise _unknown(name)
 
     async def _timed(self, name: str, backend: Backend, message: bytes, context: Any, client: str) -> bytes:
         started = time.monotonic()
@@ -192,54 +153,42 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
                 flags = HELD if held(error) else UNREACHED
             raise
         except asyncio.CancelledError:
-            status = grpc.StatusCode.CANCELLED.value[0]
+            status = StatusCode.CANCELLED.value[0]
             raise
         finally:
             sizes = len(message), len(answer)
-            self._records.request(
+            self._parts.records.request(
                 name, backend, started, *sizes, http=200, grpc=status, flags=flags, client=client
             )
 
-    def _by_name(self, method: str) -> Unary:
-        async def forward(message: bytes, context: Any) -> bytes:
-            name = text_field(message, 1)
-            backend = self._fleet.choose(name)
-            if backend is None:
-                if method == "ModelReady":
-                    return as_bytes(service_pb2.ModelReadyResponse(ready=False))
-                await _unknown(context, name)
-            return await self._ask(backend, method, message, context)
+    async def _by_name(self, method: str, message: bytes, context: Any, _: Caller) -> bytes:
+        name = text_field(message, 1)
+        backend = self._fleet.choose(name)
+        if backend is not None:
+            return bytes(await self._upstream.unary(backend, method, message, context))
+        if method == "ModelReady":
+            return as_bytes(service_pb2.ModelReadyResponse(ready=False))
+        raise _unknown(name)
 
-        return forward
-
-    async def _model_statistics(self, message: bytes, context: Any) -> bytes:
+    async def _model_statistics(self, method: str, message: bytes, context: Any, caller: Caller) -> bytes:
         name = text_field(message, 1)
         if not name:
-            caller = await self._caller(context)
-            return _statistics_bytes(await self._statistics.of_fleet(caller.may_call))
+            return _statistics_bytes(await self._parts.answers.statistics(caller.may_call))
         backend = self._fleet.choose(name)
         if backend is None:
-            await abort(
-                context, grpc.StatusCode.INVALID_ARGUMENT, f"requested model '{name}' is not available"
-            )
-        found = await self._statistics.of_endpoint(name, text_field(message, 2))
+            words = f"requested model '{name}' is not available"
+            raise Refusal(StatusCode.INVALID_ARGUMENT, words)
+        found = await self._parts.answers.statistics_of(name, text_field(message, 2))
         if found is not None:
             return _statistics_bytes(found)
-        return await self._ask(backend, "ModelStatistics", message, context)
-
-    async def _ask(self, backend: Backend, method: str, message: bytes, context: Any) -> bytes:
-        try:
-            answer: bytes = await self._upstream.unary(backend, method, message, context)
-            return answer
-        except grpc.aio.AioRpcError as error:
-            await pass_on(context, error)
+        return bytes(await self._upstream.unary(backend, method, message, context))
 
     async def _stream(self, messages: AsyncIterator[bytes], context: Any) -> None:
         try:
-            caller = await self._caller(context)
-            await Stream(self._fleet, self._upstream, self._records, context, caller).run(messages)
-        except StreamFailed as failure:
-            await abort(context, failure.code, failure.details)
+            stream = ClientStream(self._parts, self._upstream, context, self._caller(context))
+            await stream.run(messages)
+        except Refusal as failure:
+            await _end(context, failure)
 
 
 async def serve(service: Service, address: str) -> Any:
@@ -252,40 +201,21 @@ async def serve(service: Service, address: str) -> Any:
     return server
 
 
-def _of_one_message(handler: Unary) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
-    """A method of one message. gRPC's own kind of it never ends a call whose message is cut short."""
-
-    async def handle(messages: AsyncIterator[bytes], context: Any) -> bytes:
-        message = await anext(messages, None)
-        if message is None:
-            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the call ended before its message did")
-        return await handler(message, context)
-
-    return handle
-
-
-def _refusing_malformed(handler: Unary) -> Unary:
-    async def handle(message: bytes, context: Any) -> bytes:
-        try:
-            return await handler(message, context)
-        except (Malformed, DecodeError) as error:
-            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"unable to parse the request: {error}")
-        except (LimitReached, TooLarge) as excess:
-            again = (("retry-after", "1"),) if isinstance(excess, LimitReached) else ()
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(excess), again)
-            raise
-        except NotOwned as denied:
-            await abort(context, grpc.StatusCode.PERMISSION_DENIED, str(denied))
-        except NotKept as refusal:
-            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
-        except Refused as refused:
-            await abort_refused(context, refused)
-
-    return handle
+async def _end(context: Any, error: Exception) -> NoReturn:
+    """End a call with the status of what went wrong, as a server's where it is a server's."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        await context.abort(error.code(), error.details() or "", error.trailing_metadata() or ())
+    if isinstance(error, Malformed | DecodeError):
+        error = Refusal(StatusCode.INVALID_ARGUMENT, f"unable to parse the request: {error}")
+    if isinstance(error, Refused):
+        error = refusal(error)
+    assert isinstance(error, Refusal)
+    await context.abort(error.code, str(error), tuple(error.headers.items()))
+    raise AssertionError("abort raises")
 
 
-async def _unknown(context: Any, name: str) -> NoReturn:
-    await abort(context, grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+def _unknown(name: str) -> Refusal:
+    return Refusal(StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
 
 
 def _statistics_bytes(statistics: dict[str, Any]) -> bytes:

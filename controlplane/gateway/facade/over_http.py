@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable
 from typing import Any
 
 import aiohttp
@@ -13,14 +12,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.callers import CALLER, NO_OPERATOR, NOT_GRANTED, OWN_HEADERS, Callers
-from controlplane.gateway.facade.fleet_wide.broadcast import Refused
-from controlplane.gateway.facade.fleet_wide.http_calls import refusal
-from controlplane.gateway.facade.fleet_wide.kept import NotKept
-from controlplane.gateway.facade.fleet_wide.regions import NotOwned
-from controlplane.gateway.facade.limits import TooLarge, check_size
-from controlplane.gateway.facade.messages.answers import BadBody, error
-from controlplane.gateway.facade.messages.bodies import (
+from controlplane.gateway.facade.bodies import (
     HEADER_LENGTH,
     LARGEST_BYTES,
     Counted,
@@ -28,13 +20,16 @@ from controlplane.gateway.facade.messages.bodies import (
     nesting_of,
     read_body,
 )
-from controlplane.gateway.facade.messages.wire import Sequence
-from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED, Records
-from controlplane.gateway.facade.routing.fleet import Fleet
-from controlplane.gateway.facade.routing.statistics import Statistics
+from controlplane.gateway.facade.callers import CALLER, OWN_HEADERS
+from controlplane.gateway.facade.fleet import Attempts
+from controlplane.gateway.facade.fleet_wide.broadcast import HttpRefused, Refused
+from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls, as_response, refusal
+from controlplane.gateway.facade.parts import Parts
+from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED
+from controlplane.gateway.facade.refusals import Refusal, check_size, unchangeable
+from controlplane.gateway.facade.wire import Sequence
 from controlplane.render.haproxy import LARGEST_BODY_BYTES
 
-_REFUSED = "models are loaded and unloaded by the control plane, not by clients"
 _NOT_READY = "no server of this model is ready"
 _HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"})
 _ENCODINGS = frozenset({"accept-encoding", "content-encoding"})
@@ -46,22 +41,13 @@ _INFERRING = ("/infer", "/generate", "/generate_stream")
 class Http:
     """Handlers; every one answers as a Triton would."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        session: aiohttp.ClientSession,
-        records: Records,
-        statistics: Statistics,
-        callers: Callers,
-    ) -> None:
-        self._fleet = fleet
-        self._statistics = statistics
+    def __init__(self, parts: Parts, session: aiohttp.ClientSession) -> None:
+        self._parts = parts
+        self._fleet = parts.fleet
         self._session = session
-        self._records = records
-        self._callers = callers
 
-    def application(self, fleet_wide_calls: Iterable[web.RouteDef]) -> web.Application:
-        """Return all paths; those of fleet-wide calls are for operators."""
+    def application(self) -> web.Application:
+        """Return all paths."""
         app = web.Application(client_max_size=LARGEST_BYTES, middlewares=[_tritons_words, self._identified])
         get, post = web.get, web.post
         app.add_routes(
@@ -73,7 +59,7 @@ class Http:
                 post("/v2/repository/models/{name}/load", self._refuse),
                 post("/v2/repository/models/{name}/unload", self._refuse),
                 get("/v2/models/stats", self._fleet_statistics),
-                *(web.route(r.method, r.path, _for_operators(r.handler)) for r in fleet_wide_calls),
+                *HttpCalls(self._fleet, self._parts.broadcast).routes(),
             ]
         )
         for prefix in (_MODEL, _MODEL + _VERSION):
@@ -85,13 +71,10 @@ class Http:
 
     @web.middleware
     async def _identified(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        caller = self._callers.of(request.headers)
-        if caller is None:
-            return error(403, "requests reach this port through the gateway only")
-        request[CALLER] = caller
+        caller = request[CALLER] = self._parts.callers.of(request.headers)
         name = request.match_info.get("name")
-        if name is not None and request.path.startswith("/v2/models/") and not caller.may_call(name):
-            return error(403, NOT_GRANTED)
+        if name is not None and request.path.startswith("/v2/models/"):
+            caller.check_call(name)
         response: web.StreamResponse = await handler(request)
         return response
 
@@ -99,13 +82,13 @@ class Http:
         return web.Response()
 
     async def _ready(self, _: web.Request) -> web.Response:
-        return web.Response(status=200 if await self._fleet.ready() else 400)
+        return web.Response(status=200 if await self._parts.answers.ready() else 400)
 
     async def _metadata(self, _: web.Request) -> web.Response:
-        return web.json_response(await self._fleet.metadata())
+        return web.json_response(await self._parts.answers.metadata())
 
     async def _fleet_statistics(self, request: web.Request) -> web.Response:
-        return web.json_response(await self._statistics.of_fleet(request[CALLER].may_call))
+        return web.json_response(await self._parts.answers.statistics(request[CALLER].may_call))
 
     async def _index(self, request: web.Request) -> web.Response:
         wanted = False
@@ -113,18 +96,18 @@ class Http:
             try:
                 wanted = bool(json.loads(body).get("ready", False))
             except (ValueError, AttributeError):
-                return error(500, "failed to parse the request JSON buffer")
-        return web.json_response(await self._fleet.repository_index(wanted, request[CALLER].may_call))
+                return _error(500, "failed to parse the request JSON buffer")
+        return web.json_response(await self._parts.answers.repository_index(wanted, request[CALLER].may_call))
 
     async def _refuse(self, _: web.Request) -> web.Response:
-        return error(403, _REFUSED)
+        raise unchangeable()
 
     async def _model(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
         if name not in self._fleet.routes:
             return _unknown(name, request.path)
         if request.path.endswith("/stats"):
-            found = await self._statistics.of_endpoint(name, request.match_info.get("version", ""))
+            found = await self._parts.answers.statistics_of(name, request.match_info.get("version", ""))
             if found is not None:
                 return web.json_response(found)
         if self._fleet.traits(name).sequence_idle_us is None or not request.path.endswith(_INFERRING):
@@ -136,15 +119,12 @@ class Http:
         assert backend is not None  # the name is routed
         try:
             response = await self._proxy(request, backend, name, body)
-            return error(503, _NOT_READY) if isinstance(response, str) else response
+            return _error(503, _NOT_READY) if isinstance(response, str) else response
         finally:
             self._fleet.leave_sequence((name, sequence.id), end=sequence.end)
 
     async def _stateless(self, request: web.Request, name: str) -> web.StreamResponse:
-        """A request that a lost server did not answer goes to another one where its body is at hand.
-
-        One that a lost server held goes to one more at most: it may be what ended the server.
-        """
+        """A request that a lost server did not answer goes to another one where its body is at hand."""
         limits = self._body_limits(request, name)
         body: Counted | bytes
         if is_encoded(request):
@@ -154,19 +134,15 @@ class Http:
             body = Counted(
                 request.content, min(limit or LARGEST_BODY_BYTES for limit in limits), nesting_of(request)
             )
-        tried: set[str] = set()
-        resends = self._fleet.resends(name, request[CALLER].name)
-        while True:
-            backend = self._fleet.choose(name)
-            if backend is None or backend.server in tried:
-                return error(503, _NOT_READY)
+        attempts = Attempts(self._fleet, name, request[CALLER].name)
+        while (backend := attempts.next()) is not None:
             response = await self._proxy(request, backend, name, body)
             if not isinstance(response, str):
                 return response
-            tried.add(backend.server)
-            if (not isinstance(body, bytes) and body.begun) or (response == HELD and not resends):
-                return error(503, _NOT_READY)
-            resends = resends and response != HELD
+            begun = not isinstance(body, bytes) and body.begun
+            if begun or not attempts.lost(backend, held=response == HELD):
+                break
+        return _error(503, _NOT_READY)
 
     def _body_limits(self, request: web.Request, name: str) -> tuple[int | None, int | None]:
         """Return those of the endpoint and of the client, which hold for inferences."""
@@ -183,7 +159,7 @@ class Http:
         headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in dropped)
         status, sent, flags = 0, 0, "--"
         if not request.raw_path.startswith("/"):
-            return error(400, "the target of the request must be a path")
+            return _error(400, "the target of the request must be a path")
         url = f"http://{backend.host}:{backend.http_port}{request.raw_path}"
         try:
             with self._fleet.call(name, backend):
@@ -205,10 +181,10 @@ class Http:
             raise
         except aiohttp.InvalidURL:
             status = 400
-            return error(status, "the target of the request is no URL")
+            return _error(status, "the target of the request is no URL")
         except aiohttp.ClientError as problem:
             if isinstance(body, Counted) and body.refusal is not None:
-                status = body.refusal.status
+                status = body.refusal.http
                 raise body.refusal from None
             if sent or status:
                 raise
@@ -220,19 +196,9 @@ class Http:
             if request.path.endswith(_INFERRING):
                 size = len(body) if isinstance(body, bytes) else request.content_length or 0
                 client = request[CALLER].name
-                self._records.request(
+                self._parts.records.request(
                     name, backend, started, size, sent, http=status, grpc=None, flags=flags, client=client
                 )
-
-
-def _for_operators(handler: Any) -> Any:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        if not request[CALLER].may_operate:
-            return error(403, NO_OPERATOR)
-        response: web.StreamResponse = await handler(request)
-        return response
-
-    return handle
 
 
 @web.middleware
@@ -241,20 +207,16 @@ async def _tritons_words(request: web.Request, handler: Any) -> web.StreamRespon
     try:
         response: web.StreamResponse = await handler(request)
         return response
-    except BadBody as bad:
-        answer = error(bad.status, str(bad))
-        answer.headers.update(bad.headers)
+    except Refusal as refused:
+        answer = _error(refused.http, str(refused))
+        answer.headers.update(refused.headers)
         return answer
-    except NotKept as full:
-        return error(400, str(full))
-    except TooLarge as excess:
-        return error(413, str(excess))
-    except NotOwned as denied:
-        return error(403, str(denied))
-    except Refused as refused:
-        return refusal(refused)
+    except HttpRefused as refused_by_server:
+        return as_response(refused_by_server.answer)
+    except Refused as refused_by_all:
+        return refusal(refused_by_all)
     except web.HTTPException as failure:
-        return error(failure.status, failure.reason)
+        return _error(failure.status, failure.reason)
 
 
 def _sequence_of(body: bytes, headers: Any) -> Sequence:
@@ -272,7 +234,12 @@ def _sequence_of(body: bytes, headers: Any) -> Sequence:
 def _unknown(name: str, path: str) -> web.Response:
     """Triton's answer for a model it does not have."""
     if path.endswith("/ready"):
-        return error(400, "Model version not ready")
+        return _error(400, "Model version not ready")
     if path.endswith("/stats"):
-        return error(400, f"requested model '{name}' is not available")
-    return error(404, f"Request for unknown model: '{name}' is not found")
+        return _error(400, f"requested model '{name}' is not available")
+    return _error(404, f"Request for unknown model: '{name}' is not found")
+
+
+def _error(status: int, words: str) -> web.Response:
+    """Return a refusal in a Triton's form."""
+    return web.json_response({"error": words}, status=status)

@@ -1,9 +1,9 @@
 """ModelStreamInfer, routed message by message.
 
 A Triton writes the answers of plain models in the order of their requests, across models, and sends answers
-of decoupled models in between. So does this module: every message for a plain model takes a ticket, and
-tickets are served in order, whichever server answered. A redirect therefore moves
-an open stream at its next message and neither loses nor repeats an answer.
+of decoupled models in between. So does this module: messages for plain models are answered in order,
+whichever server answered first. A redirect therefore moves an open stream at its next message and neither
+loses nor repeats an answer.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.callers import NOT_GRANTED, Caller
-from controlplane.gateway.facade.limits import LimitReached, TooLarge, check_size
-from controlplane.gateway.facade.messages.wire import Malformed, Sequence, sequence_of, text_field
-from controlplane.gateway.facade.records import HELD, UNREACHED, Records
-from controlplane.gateway.facade.routing.fleet import Fleet
-from controlplane.gateway.facade.routing.sequences import Key
+from controlplane.gateway.facade.callers import Caller
+from controlplane.gateway.facade.fleet import Key
+from controlplane.gateway.facade.parts import Parts
+from controlplane.gateway.facade.records import HELD, UNREACHED
+from controlplane.gateway.facade.refusals import LimitReached, Refusal, TooLarge, check_size
 from controlplane.gateway.facade.upstream import Upstream, held, unconnected
+from controlplane.gateway.facade.wire import Malformed, Sequence, sequence_of, text_field
 
 
 @dataclass(slots=True)
-class Ticket:
+class PendingMessage:
     """One message's place in the order of answers."""
 
     started_s: float
@@ -40,12 +40,13 @@ class Ticket:
 
 
 @dataclass(slots=True, eq=False)
-class Leg:
+class UpstreamStream:
     """One call to one server, for the messages of one endpoint.
 
-    `waiting` are tickets without an answer; a decoupled model's answers cannot be counted, so there they are
-    only the messages without a first answer, and the leg as a whole counts as one open call. It rests while
-    nothing waits, since its silence is no sign of a hang; once half-closed it never does: its end is awaited.
+    `waiting` are messages without an answer; a decoupled model's answers cannot be counted, so there they are
+    only the messages without a first answer, and the stream as a whole counts as one open call. It rests
+    while nothing waits, since its silence is no sign of a hang; once half-closed it never does: its end is
+    awaited.
     `saying` is held while writing or half-closing: gRPC breaks a call that is half-closed during a write.
     """
 
@@ -53,7 +54,7 @@ class Leg:
     backend: Backend
     call: Any
     decoupled: bool
-    waiting: deque[Ticket] = field(default_factory=deque)
+    waiting: deque[PendingMessage] = field(default_factory=deque)
     reader: asyncio.Task[None] | None = None
     before: asyncio.Task[None] | None = None
     half_closed: bool = False
@@ -61,36 +62,25 @@ class Leg:
     saying: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class StreamFailed(Exception):
-    """The client's call ends with this status."""
-
-    def __init__(self, code: Any, details: str) -> None:
-        super().__init__(details)
-        self.code = code
-        self.details = details
-
-
-class Stream:
+class ClientStream:
     """One client's call."""
 
-    def __init__(
-        self, fleet: Fleet, upstream: Upstream, records: Records, context: Any, caller: Caller
-    ) -> None:
+    def __init__(self, parts: Parts, upstream: Upstream, context: Any, caller: Caller) -> None:
         self._caller = caller
-        self._fleet = fleet
+        self._fleet = parts.fleet
         self._upstream = upstream
-        self._records = records
+        self._records = parts.records
         self._context = context
-        self._tickets: deque[Ticket] = deque()
-        self._legs: set[Leg] = set()
-        self._taking: dict[tuple[str, str], Leg] = {}
-        self._latest: dict[str, Leg] = {}
+        self._pending: deque[PendingMessage] = deque()
+        self._streams: set[UpstreamStream] = set()
+        self._taking: dict[tuple[str, str], UpstreamStream] = {}
+        self._latest: dict[str, UpstreamStream] = {}
         self._writing = asyncio.Lock()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closing: set[asyncio.Task[None]] = set()
 
     async def run(self, messages: AsyncIterator[bytes]) -> None:
-        """Run until the client has sent everything and has every answer. Raises StreamFailed."""
+        """Run until the client has sent everything and has every answer. Raises Refusal."""
         self._fleet.moved.add(self._review)
         pump = asyncio.create_task(self._pump(messages))
         try:
@@ -103,8 +93,8 @@ class Stream:
             # gRPC ends no call whose first write was cancelled: it would send the initial metadata twice.
             async with self._writing:
                 pump.cancel()
-                for leg in tuple(self._legs):
-                    self._drop(leg)
+                for stream in tuple(self._streams):
+                    self._drop(stream)
             if self._failed.done():
                 self._failed.exception()
 
@@ -113,17 +103,16 @@ class Stream:
             try:
                 await self._route(message)
             except Malformed as error:
-                raise StreamFailed(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
-        for leg in tuple(self._legs):
-            await self._half_close(leg)
-        while readers := [leg.reader for leg in self._legs if leg.reader is not None]:
+                raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+        for stream in tuple(self._streams):
+            await self._half_close(stream)
+        while readers := [stream.reader for stream in self._streams if stream.reader is not None]:
             await asyncio.wait(readers)
         await self._serve()
 
     async def _route(self, message: bytes) -> None:
         endpoint = text_field(message, 1)
-        if not self._caller.may_call(endpoint):
-            raise StreamFailed(grpc.StatusCode.PERMISSION_DENIED, NOT_GRANTED)
+        self._caller.check_call(endpoint)
         if endpoint not in self._fleet.routes:
             words = f"Request for unknown model: '{endpoint}' is not found"
             await self._refuse(words, text_field(message, 3))
@@ -137,109 +126,111 @@ class Stream:
             await self._refuse(str(excess), text_field(message, 3))
             return
         traits = self._fleet.traits(endpoint)
-        ticket = Ticket(time.monotonic(), len(message), None)
+        pending = PendingMessage(time.monotonic(), len(message), None)
         if traits.sequence_idle_us is None:
             backend = self._present(endpoint) or self._fleet.choose(endpoint)
         else:
-            ticket.sequence = sequence_of(message)
+            pending.sequence = sequence_of(message)
             backend = self._fleet.choose_in_sequence(
-                (endpoint, ticket.sequence.id), start=ticket.sequence.start
+                (endpoint, pending.sequence.id), start=pending.sequence.start
             )
         assert backend is not None  # the endpoint is routed
-        leg = self._taking.get((endpoint, backend.server)) or self._open(endpoint, backend, traits.decoupled)
-        leg.waiting.append(ticket)
-        self._judge_rest(leg)
-        if not leg.decoupled:
-            self._tickets.append(ticket)
+        stream = self._taking.get((endpoint, backend.server)) or self._open(
+            endpoint, backend, traits.decoupled
+        )
+        stream.waiting.append(pending)
+        self._judge_rest(stream)
+        if not stream.decoupled:
+            self._pending.append(pending)
             self._fleet.opened(endpoint, backend)
-        # A leg that has failed tells why through its reader.
+        # A stream that has failed tells why through its reader.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            async with leg.saying:
-                await leg.call.write(message)
-        if leg.decoupled and ticket.sequence is not None:
-            self._fleet.leave_sequence((endpoint, ticket.sequence.id), end=ticket.sequence.end)
+            async with stream.saying:
+                await stream.call.write(message)
+        if stream.decoupled and pending.sequence is not None:
+            self._fleet.leave_sequence((endpoint, pending.sequence.id), end=pending.sequence.end)
 
     def _present(self, endpoint: str) -> Backend | None:
         """A stream stays with a member of a pool; from a backup it goes back as soon as it can."""
-        leg = self._latest.get(endpoint)
+        stream = self._latest.get(endpoint)
         route = self._fleet.routes.get(endpoint)
-        if leg is None or leg.half_closed or route is None or leg.backend not in route.members:
+        if stream is None or stream.half_closed or route is None or stream.backend not in route.members:
             return None
-        return leg.backend
+        return stream.backend
 
-    def _open(self, endpoint: str, backend: Backend, decoupled: bool) -> Leg:
-        leg = Leg(endpoint, backend, self._upstream.stream(backend, self._context), decoupled)
+    def _open(self, endpoint: str, backend: Backend, decoupled: bool) -> UpstreamStream:
+        stream = UpstreamStream(endpoint, backend, self._upstream.stream(backend, self._context), decoupled)
         before = self._latest.get(endpoint)
         if decoupled:
-            leg.before = None if before is None else before.reader
+            stream.before = None if before is None else before.reader
             self._fleet.opened(endpoint, backend)
-        leg.reader = asyncio.create_task(self._read(leg))
-        self._legs.add(leg)
-        self._taking[endpoint, backend.server] = leg
-        self._latest[endpoint] = leg
-        return leg
+        stream.reader = asyncio.create_task(self._read(stream))
+        self._streams.add(stream)
+        self._taking[endpoint, backend.server] = stream
+        self._latest[endpoint] = stream
+        return stream
 
-    async def _read(self, leg: Leg) -> None:
+    async def _read(self, stream: UpstreamStream) -> None:
         try:
-            if leg.before is not None:
-                await asyncio.wait([leg.before])
-            async for answer in leg.call:
-                if leg.decoupled:
-                    await self._pass_decoupled(leg, answer)
-                elif leg.waiting:
-                    ticket = leg.waiting.popleft()
-                    ticket.answer = answer
-                    self._answered(leg, ticket, answer)
-                    if self._tickets and self._tickets[0] is ticket:
+            if stream.before is not None:
+                await asyncio.wait([stream.before])
+            async for answer in stream.call:
+                if stream.decoupled:
+                    await self._pass_decoupled(stream, answer)
+                elif stream.waiting:
+                    pending = stream.waiting.popleft()
+                    pending.answer = answer
+                    self._answered(stream, pending, answer)
+                    if self._pending and self._pending[0] is pending:
                         await self._serve()
-            if leg.waiting and not leg.decoupled:
-                self._fail(StreamFailed(grpc.StatusCode.UNAVAILABLE, "the model's server closed the stream"))
+            if stream.waiting and not stream.decoupled:
+                self._fail(Refusal(grpc.StatusCode.UNAVAILABLE, "the model's server closed the stream"))
         except grpc.aio.AioRpcError as error:
-            self._broken(leg, error)
+            self._broken(stream, error)
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            self._fail(StreamFailed(grpc.StatusCode.INTERNAL, repr(error)))
+            self._fail(Refusal(grpc.StatusCode.INTERNAL, repr(error)))
         finally:
-            self._drop(leg)
+            self._drop(stream)
 
-    async def _pass_decoupled(self, leg: Leg, answer: bytes) -> None:
+    async def _pass_decoupled(self, stream: UpstreamStream, answer: bytes) -> None:
         async with self._writing:
             await self._context.write(answer)
-        if leg.waiting:
-            first = leg.waiting.popleft()
-            self._fleet.meter.leave(leg.endpoint)
-            self._judge_rest(leg)
-            self._records.message(leg.endpoint, leg.backend, first.started_s, first.size, answer)
+        if stream.waiting:
+            first = stream.waiting.popleft()
+            self._fleet.meter.leave(stream.endpoint)
+            self._judge_rest(stream)
+            self._records.message(stream.endpoint, stream.backend, first.started_s, first.size, answer)
 
-    def _answered(self, leg: Leg, ticket: Ticket, answer: bytes) -> None:
-        self._fleet.closed(leg.endpoint, leg.backend)
-        self._fleet.meter.leave(leg.endpoint)
-        if ticket.sequence is not None:
-            key: Key = (leg.endpoint, ticket.sequence.id)
-            self._fleet.leave_sequence(key, end=ticket.sequence.end)
-        self._records.message(leg.endpoint, leg.backend, ticket.started_s, ticket.size, answer)
+    def _answered(self, stream: UpstreamStream, pending: PendingMessage, answer: bytes) -> None:
+        self._fleet.closed(stream.endpoint, stream.backend)
+        self._fleet.meter.leave(stream.endpoint)
+        if pending.sequence is not None:
+            key: Key = (stream.endpoint, pending.sequence.id)
+            self._fleet.leave_sequence(key, end=pending.sequence.end)
+        self._records.message(stream.endpoint, stream.backend, pending.started_s, pending.size, answer)
 
     async def _serve(self) -> None:
         async with self._writing:
-            while self._tickets and self._tickets[0].answer is not None:
-                await self._context.write(self._tickets.popleft().answer)
+            while self._pending and self._pending[0].answer is not None:
+                await self._context.write(self._pending.popleft().answer)
 
     async def _refuse(self, words: str, request_id: str) -> None:
         answer = service_pb2.ModelStreamInferResponse(error_message=words)
         answer.infer_response.id = request_id
-        self._tickets.append(Ticket(0.0, 0, None, answer.SerializeToString()))
+        self._pending.append(PendingMessage(0.0, 0, None, answer.SerializeToString()))
         await self._serve()
 
-    def _broken(self, leg: Leg, error: Any) -> None:
+    def _broken(self, stream: UpstreamStream, error: Any) -> None:
         if unconnected(error):
-            self._fleet.lost(leg.backend)
-            for ticket in leg.waiting:
+            self._fleet.lost(stream.backend)
+            for pending in stream.waiting:
                 self._records.request(
-                    leg.endpoint,
-                    leg.backend,
-                    ticket.started_s,
-                    ticket.size,
+                    stream.endpoint,
+                    stream.backend,
+                    pending.started_s,
+                    pending.size,
                     0,
                     http=200,
                     grpc=error.code().value[0],
@@ -248,69 +239,73 @@ class Stream:
                 )
         # No message waits for this server: the next one goes to another. Answers of a decoupled model cannot
         # be counted, so silence and end look the same.
-        if not leg.waiting and not leg.decoupled:
+        if not stream.waiting and not stream.decoupled:
             return
         code, details = error.code(), error.details() or ""
         if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
             # gRPC reports these for a write to a connection that has ended.
             code, details = grpc.StatusCode.UNAVAILABLE, f"the model's server was lost: {details}"
-        self._fail(StreamFailed(code, details))
+        self._fail(Refusal(code, details))
 
-    def _fail(self, failure: StreamFailed) -> None:
+    def _fail(self, failure: Refusal) -> None:
         if not self._failed.done():
             self._failed.set_exception(failure)
 
     def _review(self) -> None:
         """Half-close calls to servers that are no longer routed."""
         living = self._fleet.sequences.living()
-        for leg in tuple(self._legs):
-            held = leg.backend.server in living and self._fleet.traits(leg.endpoint).sequence_idle_us
-            if not leg.half_closed and not held and not self._fleet.routed(leg.endpoint, leg.backend):
-                self._stop_taking(leg)
-                task = asyncio.create_task(self._done_writing(leg))
+        for stream in tuple(self._streams):
+            held = stream.backend.server in living and self._fleet.traits(stream.endpoint).sequence_idle_us
+            if (
+                not stream.half_closed
+                and not held
+                and not self._fleet.routed(stream.endpoint, stream.backend)
+            ):
+                self._stop_taking(stream)
+                task = asyncio.create_task(self._done_writing(stream))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
 
-    async def _half_close(self, leg: Leg) -> None:
-        if not leg.half_closed:
-            self._stop_taking(leg)
-            await self._done_writing(leg)
+    async def _half_close(self, stream: UpstreamStream) -> None:
+        if not stream.half_closed:
+            self._stop_taking(stream)
+            await self._done_writing(stream)
 
-    def _stop_taking(self, leg: Leg) -> None:
-        leg.half_closed = True
-        self._judge_rest(leg)
-        if self._taking.get((leg.endpoint, leg.backend.server)) is leg:
-            del self._taking[leg.endpoint, leg.backend.server]
+    def _stop_taking(self, stream: UpstreamStream) -> None:
+        stream.half_closed = True
+        self._judge_rest(stream)
+        if self._taking.get((stream.endpoint, stream.backend.server)) is stream:
+            del self._taking[stream.endpoint, stream.backend.server]
 
-    def _judge_rest(self, leg: Leg) -> None:
-        resting = leg.decoupled and not leg.half_closed and not leg.waiting
-        if resting != leg.resting:
-            leg.resting = resting
-            self._fleet.rests(leg.endpoint, leg.backend, resting)
+    def _judge_rest(self, stream: UpstreamStream) -> None:
+        resting = stream.decoupled and not stream.half_closed and not stream.waiting
+        if resting != stream.resting:
+            stream.resting = resting
+            self._fleet.rests(stream.endpoint, stream.backend, resting)
 
     @staticmethod
-    async def _done_writing(leg: Leg) -> None:
+    async def _done_writing(stream: UpstreamStream) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            async with leg.saying:
-                await leg.call.done_writing()
+            async with stream.saying:
+                await stream.call.done_writing()
 
-    def _drop(self, leg: Leg) -> None:
-        """The leg is over: nothing is open on its server for it any more."""
-        if leg not in self._legs:
+    def _drop(self, stream: UpstreamStream) -> None:
+        """The stream is over: nothing is open on its server for it any more."""
+        if stream not in self._streams:
             return
-        self._legs.discard(leg)
-        self._stop_taking(leg)
-        if self._latest.get(leg.endpoint) is leg:
-            del self._latest[leg.endpoint]
-        leg.call.cancel()
-        if leg.decoupled:
-            self._fleet.closed(leg.endpoint, leg.backend)
-        for _ in leg.waiting:
-            self._fleet.meter.leave(leg.endpoint)
-        for ticket in () if leg.decoupled else leg.waiting:
-            self._fleet.closed(leg.endpoint, leg.backend)
-            if ticket.sequence is not None:
-                self._fleet.leave_sequence((leg.endpoint, ticket.sequence.id), end=False)
-        leg.waiting.clear()
-        if leg.reader is not None and leg.reader is not asyncio.current_task():
-            leg.reader.cancel()
+        self._streams.discard(stream)
+        self._stop_taking(stream)
+        if self._latest.get(stream.endpoint) is stream:
+            del self._latest[stream.endpoint]
+        stream.call.cancel()
+        if stream.decoupled:
+            self._fleet.closed(stream.endpoint, stream.backend)
+        for _ in stream.waiting:
+            self._fleet.meter.leave(stream.endpoint)
+        for pending in () if stream.decoupled else stream.waiting:
+            self._fleet.closed(stream.endpoint, stream.backend)
+            if pending.sequence is not None:
+                self._fleet.leave_sequence((stream.endpoint, pending.sequence.id), end=False)
+        stream.waiting.clear()
+        if stream.reader is not None and stream.reader is not asyncio.current_task():
+            stream.reader.cancel()

@@ -1,9 +1,11 @@
-"""Connections to the Tritons: one channel a server, messages as bytes, never compressed."""
+"""gRPC's connections: from HAProxy to gRPC's own server, and to the Tritons."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import socket
+from pathlib import Path
+from typing import Any, cast
 
 import grpc
 
@@ -32,7 +34,7 @@ _OWN = ("grpc-", ":", "user-agent", "content-type", "te", *OWN_HEADERS)
 
 
 class Upstream:
-    """The channels of one facade."""
+    """One channel to each Triton; messages are bytes, never compressed."""
 
     def __init__(self) -> None:
         self._channels: dict[tuple[str, int], Any] = {}
@@ -88,3 +90,71 @@ def unconnected(error: Any) -> bool:
 def held(error: Any) -> bool:
     """Return whether a server may have had the request of a call that is `unconnected`."""
     return "failed to connect" not in (error.details() or "").lower()
+
+
+class _End(asyncio.Protocol):
+    """One end of a connection that is passed on: what it receives, `other` sends."""
+
+    def __init__(self) -> None:
+        self.other: _End | None = None
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if (target := self._target()) is not None:
+            target.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if (target := self._target()) is not None:
+            target.close()
+
+    def pause_writing(self) -> None:
+        if (source := self._target()) is not None:
+            source.pause_reading()
+
+    def resume_writing(self) -> None:
+        if (source := self._target()) is not None:
+            source.resume_reading()
+
+    def _target(self) -> asyncio.Transport | None:
+        return None if self.other is None else self.other.transport
+
+
+class _Outer(_End):
+    """The end towards HAProxy, which is read once the other end is connected."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__()
+        self._at = target
+        self._connecting: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert self.transport is not None
+        self.transport.pause_reading()
+        self._connecting = asyncio.create_task(self._connect(self.transport))
+
+    async def _connect(self, transport: asyncio.Transport) -> None:
+        inner = _End()
+        inner.other = self
+        loop = asyncio.get_running_loop()
+        try:
+            connected, _ = await loop.create_unix_connection(lambda: inner, str(self._at))
+        except OSError:
+            transport.close()
+            return
+        self.other = inner
+        if transport.is_closing():
+            connected.close()
+        transport.resume_reading()
+
+
+async def relay(listener: socket.socket, target: Path) -> asyncio.Server:
+    """Accept connections and pass them on to the Unix socket `target`; the caller closes.
+
+    gRPC's server can listen on no inherited socket.
+    """
+    loop = asyncio.get_running_loop()
+    return await loop.create_unix_server(lambda: _Outer(target), sock=listener)

@@ -1,7 +1,6 @@
 """Several gateways behind one address, as in a Deployment: each replica gets the same routes.
 
-wire     routes as a document, and the paths of the control port
-agent    the program of one replica: its gateway, and the control port that takes routes
-client   one replica's control port, for whoever commits
-gateway  `ReplicatedGateway`, the port `Gateway` over all replicas
+gateway       `ReplicatedGateway`, the port `Gateway` over all replicas
+control_port  what passes over a replica's control port, and its client
+agent         the program of one replica: its gateway, and the control port that takes routes
 """

@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.domain.errors import GatewayError, TrisectError
-from controlplane.domain.fleet import Endpoints, Protection
+from controlplane.domain.fleet import AccessConfig, GatewayConfig
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.replicas import wire
-from controlplane.gateway.replicas.wire import Table
+from controlplane.gateway.replicas import control_port
+from controlplane.gateway.replicas.control_port import Table
 
 _LONGEST_BODY = 64 * 2**20
 _CHUNK = 2**16
@@ -36,12 +36,12 @@ _CHUNK = 2**16
 class Replica:
     """A gateway and the generation of its routes."""
 
-    def __init__(self, gateway: HaproxyGateway, options: Endpoints, monitor: Path) -> None:
+    def __init__(self, gateway: HaproxyGateway, options: GatewayConfig, monitor: Path) -> None:
         self._gateway = gateway
         self._monitor = monitor
         self._options = options
         self._lock = threading.Lock()
-        self._table = wire.NOTHING
+        self._table = control_port.NOTHING
         self._leaving = False
 
     @property
@@ -66,7 +66,9 @@ class Replica:
 
     def in_flight(self, body: bytes) -> bytes:
         """Return the unanswered requests of a server."""
-        return wire.in_flight_json(self._gateway.in_flight(wire.backend_of(body)))
+        return control_port.IN_FLIGHT_COUNTS.dump_json(
+            self._gateway.in_flight(control_port.BACKEND.validate_json(body))
+        )
 
     def monitor(self, query: bytes) -> socket.socket:
         """Return a stream with the monitor's answer. Raises OSError."""
@@ -87,93 +89,88 @@ class Replica:
         self._gateway.stop()
 
 
-def control_server(replica: Replica, address: tuple[str, int], token: str) -> http.server.ThreadingHTTPServer:
-    """Return the control port; the caller serves and closes it. Readiness needs no token."""
+class ControlServer(http.server.ThreadingHTTPServer):
+    """The control port; the caller serves and closes it. Readiness needs no token."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    daemon_threads = True
 
-        def do_GET(self) -> None:
-            if self.path == wire.READY:
-                self._answer(200 if replica.ready else 503, b"")
-            elif not self._permitted():
-                self._answer(401, b"")
-            elif self.path == wire.ROUTES:
-                self._answer_routes(replica.table)
-            else:
-                self._answer(404, b"")
+    def __init__(self, replica: Replica, address: tuple[str, int], token: str) -> None:
+        self.replica = replica
+        self.token = token
+        try:
+            super().__init__(address, _Handler)
+        except OSError as error:
+            raise GatewayError(f"port {address[1]} (control) cannot be used: {error.strerror}") from error
 
-        def do_PUT(self) -> None:
-            self._change(wire.ROUTES)
 
-        def do_POST(self) -> None:
-            if self.path == wire.MONITOR:
-                self._ask_monitor()
-            else:
-                self._change(wire.IN_FLIGHT)
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: ControlServer
+    protocol_version = "HTTP/1.1"
 
-        def _answer_routes(self, table: Table) -> None:
-            tag = str(table.generation)
-            if self.headers.get("If-None-Match") == tag:
-                self._answer(304, b"")
-            else:
-                self._answer(200, wire.table_json(table))
+    def do_GET(self) -> None:
+        if self.path == control_port.READY:
+            self._answer(200 if self.server.replica.ready else 503)
+        else:
+            self._serve()
 
-        def _body(self) -> bytes | None:
-            """Return the body; None, after a refusal, where the client may not send it."""
-            size = int(self.headers.get("Content-Length") or 0)
-            if self._permitted() and size <= _LONGEST_BODY:
-                return self.rfile.read(size)
+    def do_PUT(self) -> None:
+        self._serve()
+
+    def do_POST(self) -> None:
+        self._serve()
+
+    def _serve(self) -> None:
+        size = int(self.headers.get("Content-Length") or 0)
+        permitted = hmac.compare_digest(
+            self.headers.get("Authorization", "").encode(), f"Bearer {self.server.token}".encode()
+        )
+        if not permitted or size > _LONGEST_BODY:
             # The body stays unread, so the connection cannot be used again.
             self.close_connection = True
-            self._answer(401 if size <= _LONGEST_BODY else 413, b"")
-            return None
-
-        def _ask_monitor(self) -> None:
-            """Pass a query to the monitor and its answer back, for as long as both are there."""
-            self.close_connection = True
-            if (query := self._body()) is None:
-                return
-            with contextlib.suppress(OSError), replica.monitor(query) as answer:
-                self.send_response(200)
-                self.end_headers()
-                while data := answer.recv(_CHUNK):
-                    self.wfile.write(data)
-
-        def _change(self, path: str) -> None:
-            if (body := self._body()) is None:
-                return
-            try:
-                if self.path != path:
-                    self._answer(404, b"")
-                elif path == wire.IN_FLIGHT:
+            self._answer(401 if size <= _LONGEST_BODY else 413)
+            return
+        body, replica = self.rfile.read(size), self.server.replica
+        try:
+            match self.command, self.path:
+                case "GET", control_port.ROUTES:
+                    self._answer_routes(replica.table)
+                case "PUT", control_port.ROUTES:
+                    taken = replica.take(control_port.TABLE.validate_json(body))
+                    self._answer(200 if taken else 409)
+                case "POST", control_port.IN_FLIGHT:
                     self._answer(200, replica.in_flight(body))
-                else:
-                    self._answer(200 if replica.take(wire.table_of(body)) else 409, b"")
-            except ValueError as error:
-                self._answer(400, str(error).encode())
-            except TrisectError as error:
-                self._answer(500, str(error).encode())
+                case "POST", control_port.MONITOR:
+                    self._pass_on_monitor(body)
+                case _:
+                    self._answer(404)
+        except ValueError as error:
+            self._answer(400, str(error).encode())
+        except TrisectError as error:
+            self._answer(500, str(error).encode())
 
-        def _permitted(self) -> bool:
-            given = self.headers.get("Authorization", "")
-            return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
+    def _answer_routes(self, table: Table) -> None:
+        if self.headers.get("If-None-Match") == str(table.generation):
+            self._answer(304)
+        else:
+            self._answer(200, control_port.TABLE.dump_json(table))
 
-        def _answer(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
+    def _pass_on_monitor(self, query: bytes) -> None:
+        """Pass a query to the monitor and its answer back, for as long as both are there."""
+        self.close_connection = True
+        with contextlib.suppress(OSError), self.server.replica.monitor(query) as answer:
+            self.send_response(200)
             self.end_headers()
-            self.wfile.write(body)
+            while data := answer.recv(_CHUNK):
+                self.wfile.write(data)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Log nothing: probes would fill the log."""
+    def _answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-    try:
-        server = http.server.ThreadingHTTPServer(address, Handler)
-    except OSError as error:
-        raise GatewayError(f"port {address[1]} (control) cannot be used: {error.strerror}") from error
-    server.daemon_threads = True
-    return server
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: probes would fill the log."""
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -199,8 +196,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parsed(arguments)
     # Routes of an earlier container may be old, and stopped servers' addresses may be others' by now.
     shutil.rmtree(options.state, ignore_errors=True)
-    protection = Protection(options.tls_cert, options.tls_key, plain_text=options.plain_text)
-    listening = Endpoints(
+    protection = AccessConfig(options.tls_cert, options.tls_key, plain_text=options.plain_text)
+    listening = GatewayConfig(
         options.host, options.http_port, options.grpc_port, options.metrics_port, protection=protection
     )
     gateway = HaproxyGateway(options.state)
@@ -210,7 +207,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         token = options.token_file.read_text().strip()
         replica = Replica(gateway, listening, GatewayPaths.of(options.state).monitor_socket)
-        control = control_server(replica, (options.host, options.control_port), token)
+        control = ControlServer(replica, (options.host, options.control_port), token)
         gateway.start(listening)
     except (OSError, TrisectError) as error:
         print(error, file=sys.stderr)

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.order import Order
-from controlplane.gateway.replicas import wire
-from controlplane.gateway.replicas.client import NotNewer, ReplicaClient
-from controlplane.gateway.replicas.wire import Table
+from controlplane.files.waiting import wait_until
+from controlplane.gateway.replicas import control_port
+from controlplane.gateway.replicas.control_port import NotNewer, ReplicaClient, Table
 
 Addresses = Callable[[], Sequence[str]]
 """Returns the control ports (`host:port`) of all replicas, ready or not. Never waits."""
@@ -48,13 +47,13 @@ class ReplicatedGateway:
         self._clients: dict[str, ReplicaClient] = {}
         self._pool = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="replica")
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         """Return once a replica answers; they have options of their own, and take room with the routes."""
-        deadline = time.monotonic() + _START_DEADLINE_S
-        while not self._tables()[0]:
-            if time.monotonic() > deadline:
-                raise GatewayError(f"waited {_START_DEADLINE_S:g} s for a replica of the gateway to answer")
-            time.sleep(_POLL_S)
+        answered = wait_until(
+            lambda: bool(self._tables()[0]), deadline_s=_START_DEADLINE_S, interval_s=_POLL_S
+        )
+        if not answered:
+            raise GatewayError(f"waited {_START_DEADLINE_S:g} s for a replica of the gateway to answer")
 
     def routes(self) -> Routes:
         """Return the newest routes, and bring replicas that lag to them."""
@@ -122,9 +121,9 @@ class ReplicatedGateway:
         """Return the generation after this one. Raises GatewayError where a later leader has committed."""
         if self._term is None:
             return generation + 1
-        if generation >> wire.TERM_BITS > self._term:
+        if generation >> control_port.TERM_BITS > self._term:
             raise GatewayError("a controller of a later term has committed routes: this one no longer leads")
-        return max(generation, self._term << wire.TERM_BITS) + 1
+        return max(generation, self._term << control_port.TERM_BITS) + 1
 
     def _put(self, clients: Sequence[ReplicaClient], table: Table) -> tuple[int, list[GatewayError]]:
         results = self._each(clients, lambda client: client.put(table))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from controlplane.files.clients import Client, read_clients
 from controlplane.files.limits import Limit, Refusals
-from controlplane.files.remembered import Remembered
+from controlplane.files.reading import Remembered
 
 CLIENT_HEADER = "x-trisect-client"
 """HAProxy tells the facade the client's name in it, where clients need tokens."""

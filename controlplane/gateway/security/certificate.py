@@ -1,13 +1,17 @@
-"""The gateway's certificate: a copy of the user's files, which follows them without a restart of HAProxy."""
+"""What a gateway may listen on, and its certificate.
+
+HAProxy has a copy of the user's files, which follows them without a restart.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from pathlib import Path
 
-from controlplane.domain.errors import GatewayError, InputError
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import AccessConfig
 from controlplane.files.writing import write_bytes
-from controlplane.gateway.runtime_socket import RuntimeSocket
 
 
 def combined(certificate: Path, key: Path) -> bytes:
@@ -35,14 +39,28 @@ def write(copy: Path, content: bytes) -> None:
     os.chmod(copy, 0o600)
 
 
-def load(runtime: RuntimeSocket, copy: Path, content: bytes) -> None:
-    """Have the running HAProxy serve this in place of the copy, on new connections.
+def check_exposure(host: str, protection: AccessConfig) -> None:
+    """Refuse addresses beyond loopback without TLS, and files that are none. Raises InputError."""
+    if (protection.certificate is None) != (protection.key is None):
+        raise InputError("a certificate and its key come together", field="--tls-cert, --tls-key")
+    if protection.client_ca is not None and protection.certificate is None:
+        problem = "clients' certificates need TLS; give --tls-cert and --tls-key"
+        raise InputError(problem, field="--tls-client-ca")
+    if protection.certificate is not None and protection.key is not None:
+        combined(Path(protection.certificate), Path(protection.key))
+    elif not is_loopback(host) and not protection.plain_text:
+        raise InputError(
+            f"{host} can be reached from other hosts, and requests would pass in plain text; give --tls-cert "
+            "and --tls-key, or accept it with --plain-text",
+            field="--host",
+        )
+    if protection.client_ca is not None and not Path(protection.client_ca).is_file():
+        raise InputError("no such file", file=protection.client_ca)
 
-    Raises GatewayError, Unreachable.
-    """
-    said = runtime.ask(f"set ssl cert {copy} <<\n{content.decode()}")
-    if "transaction created" not in said.lower() and "transaction updated" not in said.lower():
-        raise GatewayError(f"HAProxy refused the certificate {copy}: {said.strip()}")
-    said = runtime.ask(f"commit ssl cert {copy}")
-    if "success" not in said.lower():
-        raise GatewayError(f"HAProxy refused the certificate {copy}: {said.strip()}")
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this host can connect to an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from filelock import FileLock
-
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.files import limits as limit_files
 from controlplane.files.clients import Client, check, hashed, read_clients, write_clients
@@ -25,12 +23,12 @@ from controlplane.files.limits import (
     write_limits,
     write_refusals,
 )
+from controlplane.files.waiting import locked, wait_until
 from controlplane.gateway import processes, store
-from controlplane.gateway.runtime_socket import RuntimeSocket, Unreachable
+from controlplane.gateway.running import RuntimeSocket, Unreachable
 
 _TOKEN_BYTES = 32
 _PREFIX_BYTES = 10
-_LOCK_DEADLINE_S = 30.0
 _ANSWER_DEADLINE_S = 20.0
 _POLL_S = 0.1
 
@@ -124,7 +122,7 @@ class LimitRegistry:
 def _changing(paths: GatewayPaths) -> Iterator[None]:
     """Hold the lock of the files, and bring HAProxy to them at the end."""
     paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with FileLock(paths.lock, timeout=_LOCK_DEADLINE_S):
+    with locked(paths.lock):
         yield
         if paths.settings.exists():
             _send(paths)
@@ -133,19 +131,18 @@ def _changing(paths: GatewayPaths) -> Iterator[None]:
 def _send(paths: GatewayPaths) -> None:
     """Bring HAProxy to the files, or return where none runs: the next one starts with them."""
     runtime = RuntimeSocket(paths.runtime_socket)
-    deadline = time.monotonic() + _ANSWER_DEADLINE_S
-    while True:
+
+    def sent() -> bool:
         try:
             for path, entries in store.access_maps(paths, store.settings_of(paths)).items():
                 runtime.replace_map(path, entries)
-            return
-        except Unreachable as error:
-            running = processes.find(paths, processes.HAPROXY)
-            if not running:
-                return
-            if time.monotonic() > deadline:
-                raise GatewayError(
-                    f"the change is written, but HAProxy (process {running[0]}) does not answer and goes on "
-                    "with what it had; end it, and the one started instead has the change"
-                ) from error
-        time.sleep(_POLL_S)
+        except Unreachable:
+            return not processes.find(paths, processes.HAPROXY)
+        return True
+
+    if not wait_until(sent, deadline_s=_ANSWER_DEADLINE_S, interval_s=_POLL_S):
+        running = ", ".join(map(str, processes.find(paths, processes.HAPROXY)))
+        raise GatewayError(
+            f"the change is written, but HAProxy (process {running}) does not answer and goes on "
+            "with what it had; end it, and the one started instead has the change"
+        )

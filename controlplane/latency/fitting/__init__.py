@@ -1,6 +1,10 @@
 """The parts of which latency models are made.
 
-`surface` predicts times without neighbours, `tables` looks them up. `published` is the frame of a model that
-has a table of such times and a formula for interference; `interference` learns from co-location points
-instead. `answers` checks questions and makes estimates with their upper quantile.
+surface       solo times of one model over share and batch: trends, kriging, monotone tables
+tables        those of all models with one look-up, and their pressure on cache and memory
+published     the frame of a model that has a table of such times and a formula for interference
+interference  slowdown by neighbours, learned from co-location points
+kinds         how much of a co-location was measured before
+answers       checks questions, makes estimates with their upper quantile
+nonnegative   non-negative least squares
 """

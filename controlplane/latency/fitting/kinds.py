@@ -46,26 +46,16 @@ class Known:
     def of(profiles: Mapping[str, Profile]) -> Known:
         """Take the points whose neighbours all have a profile, for both models of a pair."""
         index = {name: i for i, name in enumerate(profiles)}
-        tenants = [
-            (index[profile.model], point.batch, point.percent)
-            for profile in profiles.values()
-            for point in profile.colocation
-        ]
-        tenants += [
-            (index[other.model], other.batch, other.percent)
-            for profile in profiles.values()
-            for point in profile.colocation
-            for other in point.neighbours
-            if other.model in index
-        ]
+        tenants: list[tuple[int, int, float]] = []
         beside = np.zeros((len(index), len(index)), dtype=np.bool_)
         for profile in profiles.values():
             for point in profile.colocation:
+                tenants.append((index[profile.model], point.batch, point.percent))
                 for other in point.neighbours:
                     if other.model in index:
+                        tenants.append((index[other.model], other.batch, other.percent))
                         beside[index[profile.model], index[other.model]] = True
-        largest = max((p.largest_batch for p in profiles.values()), default=1)
-        largest = max(largest, *(batch for _, batch, _ in tenants)) if tenants else largest
+        largest = max(1, *(p.largest_batch for p in profiles.values()), *(batch for _, batch, _ in tenants))
         batch = np.zeros((len(index), largest + 2), dtype=np.bool_)
         low, high = np.full(len(index), np.inf), np.full(len(index), -np.inf)
         for model, size, percent in tenants:

@@ -17,9 +17,8 @@ from controlplane.latency.fitting.answers import (
     dress,
     normal_margin,
 )
-from controlplane.latency.fitting.pressure import Pressure
 from controlplane.latency.fitting.surface import FitCurve, Points, Surface, knots, left_out_error
-from controlplane.latency.fitting.tables import Tables
+from controlplane.latency.fitting.tables import Pressure, Tables
 from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 
 

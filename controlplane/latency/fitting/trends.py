@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.domain.profile import Profile
-from controlplane.latency.fitting.roofline import Roofline
-from controlplane.latency.fitting.surface import FitCurve, Points, Trend, left_out_scores
+from controlplane.latency.fitting.surface import FitCurve, Points, Roofline, Trend, left_out_scores
 from controlplane.latency.protocol import FloatArray
 
 DEFAULT_MODEL = "ours"

@@ -1,4 +1,6 @@
-"""Several classes of requests at one executor, of which one executes at a time: a bound for every order.
+"""Several classes of requests at one executor, of which one executes at a time: bounds of their times.
+
+`bound_turns` holds for every order.
 
 A Triton with k models and the rate limiter's one resource executes one model at a time, without preemption.
 What waits for a model gathers, and the oldest min(waiting, batch) of a model execute together in t(n). Which
@@ -23,7 +25,20 @@ what arrives is compound Poisson (Panjer 1981).
 D - m c_i and takes t_i(1 + m + j). So the sojourn is at most D + u_i(j), where
 u_i(j) = max_m t_i(1 + m + j) - m c_i, and j is at most Poisson(lambda_i D), independent of D.
 
-All times are rounded up to cells of time, so the bound stays one.
+`bound_order` holds for the order of the classes' ranks, in which none is interrupted: the queue of a
+partition whose requests wait at a gate of the gateway (docs/design/order.md). One request executes at a time,
+the next is the oldest of the lowest rank. With Poisson arrivals this is exact but for the rounding of times.
+
+**What goes before** a request of rank r on its arrival is the work U of ranks up to r and what is left of a
+request of a higher rank that executes. U falls by 1 a ms, jumps by a service time where a request of rank
+up to r arrives, and, at 0 only, by that of a higher rank whose request begins. In the long run as many of
+those begin as arrive, so level crossing gives U's law P0 d0 + f, where f = L + K * (P0 d0 + f): K(x) is the
+rate of services longer than x of ranks up to r, L(x) that of higher ranks, P0 = 1 - rho the probability that
+nothing executes. With V, the work in an M/G/1 queue of ranks up to r alone, which obeys the same equation
+without L, U = V + Z: Z is 0 with probability (1 - rho) / (1 - rho_r), and has the density L / (1 - rho_r).
+What arrives with a rank below r until the request begins goes before it too: `_delays`.
+
+All times are rounded up to cells of time, so the bounds stay bounds.
 """
 
 from __future__ import annotations
@@ -68,12 +83,37 @@ def _bound(rate: FloatArray, service: Sequence[FloatArray], own: int) -> tuple[f
     others = np.arange(rate.size) != own
 
     def delay(per_unit: FloatArray, units: IntArray) -> FloatArray:
-        return delays(workload(per_unit, units), per_unit[others], units[others])
+        return _delays(_workload(per_unit, units), per_unit[others], units[others])
 
-    return sojourn(rate, charge, own, _last_batch(service[own], float(charge[own])), delay)
+    return _sojourn(rate, charge, own, _last_batch(service[own], float(charge[own])), delay)
 
 
-def sojourn(
+def bound_order(rate_rps: Sequence[float], service_ms: Sequence[float], ranks: Sequence[int]) -> ClassTimes:
+    """Bound the mean and P99 of the sojourn times of k classes with Poisson arrivals.
+
+    rate_rps: requests per second of each class. service_ms: the time of one request. ranks: the lowest goes
+    first; classes of one rank are served first come, first served.
+    """
+    rate, service = np.array(rate_rps) / MILLIS_PER_SECOND, np.array(service_ms)
+    rank = np.array(ranks)
+    found = np.array([_bound_in_order(rate, service, rank, own) for own in range(rate.size)])
+    return ClassTimes(mean_ms=found[:, 0], p99_ms=found[:, 1])
+
+
+def _bound_in_order(rate: FloatArray, service: FloatArray, rank: IntArray, own: int) -> tuple[float, float]:
+    up_to, before = rank <= rank[own], rank < rank[own]
+
+    def delay(per_unit: FloatArray, units: IntArray) -> FloatArray:
+        work = _workload(per_unit[up_to], units[up_to])
+        idle = 1.0 - float(per_unit @ units)
+        left = np.array([idle, *_heights(per_unit[~up_to], units[~up_to])]) / work[0]
+        ahead = np.convolve(work, left)[: CELLS + 1]
+        return _delays(ahead, per_unit[before], units[before])
+
+    return _sojourn(rate, service, own, service[own : own + 1], delay)
+
+
+def _sojourn(
     rate: FloatArray,
     charge: FloatArray,
     own: int,
@@ -100,15 +140,15 @@ def sojourn(
     return math.inf, math.inf
 
 
-def heights(rate: FloatArray, units: IntArray) -> FloatArray:
+def _heights(rate: FloatArray, units: IntArray) -> FloatArray:
     """Rate per unit of charges of at least 1, 2, ... units, up to the largest."""
     most = int(units.max(initial=0))
     return np.array([float(rate[units >= n].sum()) for n in range(1, most + 1)])
 
 
-def workload(rate: FloatArray, units: IntArray) -> FloatArray:
+def _workload(rate: FloatArray, units: IntArray) -> FloatArray:
     """P(V = 0, 1, ... CELLS units), every ladder height rounded up to a whole unit; `rate` is per unit."""
-    ladder = heights(rate, units)
+    ladder = _heights(rate, units)
     work = np.zeros(CELLS + 1)
     work[0] = 1.0 - float(rate @ units)
     for n in range(1, CELLS + 1):
@@ -117,7 +157,7 @@ def workload(rate: FloatArray, units: IntArray) -> FloatArray:
     return work
 
 
-def delays(work: FloatArray, rate: FloatArray, units: IntArray) -> FloatArray:
+def _delays(work: FloatArray, rate: FloatArray, units: IntArray) -> FloatArray:
     """P(D = 0, 1, ... CELLS units): `work` and what arrives until it is done, at `rate` per unit."""
     time = np.arange(CELLS + 1)
     arrives = np.zeros((CELLS, CELLS + 1))  # P(m units arrive in n), by m and n

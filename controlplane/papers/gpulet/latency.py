@@ -20,7 +20,6 @@ import numpy as np
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
 from controlplane.latency.adjusted import Adjusted, Change
-from controlplane.latency.fitting.pressure import Pressure
 from controlplane.latency.fitting.published import (
     Colocated,
     Published,
@@ -29,7 +28,7 @@ from controlplane.latency.fitting.published import (
     sum_of_others,
 )
 from controlplane.latency.fitting.surface import Points
-from controlplane.latency.fitting.tables import Tables
+from controlplane.latency.fitting.tables import Pressure, Tables
 from controlplane.latency.protocol import BoolArray, FloatArray, Slots
 
 NAME = "gpulet"
@@ -145,10 +144,9 @@ class LinearFactor:
         return LinearFactor(utilisation, AUTHORS_CONSTANTS + moved)
 
     def parts(self, slots: Slots, alone_ms: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return what each slot adds to its own factor, c5 included, and to a neighbour's."""
-        c1, c2, c3, c4, c5 = self.constants
-        l2, dram = self.utilisation.at(slots, alone_ms)
-        return c1 * l2 + c3 * dram + c5, c2 * l2 + c4 * dram
+        """Return what the (L2, DRAM) of each slot add to its own factor, and to a neighbour's; (..., 2)."""
+        used = np.stack(self.utilisation.at(slots, alone_ms), axis=-1)
+        return used * self.constants[[0, 2]], used * self.constants[[1, 3]]
 
     def slowdown(self, slots: Slots, alone_ms: FloatArray) -> FloatArray:
         """See `Contention.slowdown`; a factor below 1 counts as 1."""

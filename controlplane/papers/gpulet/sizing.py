@@ -47,14 +47,15 @@ class Demand:
 class Times:
     """`solo`, `own` and `theirs` by model, size and batch - 1, `host` by model and batch - 1; times in ms.
 
-    `own` is what a model adds to its own interference factor, `theirs` to a neighbour's
-    (`LinearFactor.parts`).
+    `own` is what a model's (L2, DRAM) add to its interference factor, `theirs` to a neighbour's
+    (`LinearFactor.parts`), `constant` is the rest of it, c5.
     """
 
     solo: list[list[list[float]]]
     host: list[list[float]]
-    own: list[list[list[float]]]
-    theirs: list[list[list[float]]]
+    own: list[list[list[list[float]]]]
+    theirs: list[list[list[list[float]]]]
+    constant: float
     sizes: tuple[int, ...] = SIZES
     margin: float = MARGIN
 
@@ -68,9 +69,11 @@ class Times:
         flat = [np.broadcast_to(a, shape).reshape(-1, 1) for a in (models, batch, percent)]
         slots = Slots.of(*flat)
         solo, _, _ = model.base.tables.look_up(slots.model, slots.batch, slots.percent)
-        own, theirs = model.base.contention.parts(slots, solo)
-        solo, own, theirs = (a.reshape(shape).tolist() for a in (solo, own, theirs))
-        return Times(solo, model.host_ms[:, :largest_batch].tolist(), own, theirs, margin=margin)
+        factor = model.base.contention
+        own, theirs = (a.reshape(*shape, 2).tolist() for a in factor.parts(slots, solo))
+        host = model.host_ms[:, :largest_batch].tolist()
+        constant = float(factor.constants[4])
+        return Times(solo.reshape(shape).tolist(), host, own, theirs, constant, margin=margin)
 
     def alone(self, model: int, percent: int, batch: int) -> float:
         """Time of a batch without neighbours, with the margin."""
@@ -89,7 +92,8 @@ class Times:
         """Interference of one neighbour, at least 1."""
         (m1, p1, b1), (m2, p2, b2) = own, other
         i, j = self.sizes.index(p1), self.sizes.index(p2)
-        return max(self.own[m1][i][b1 - 1] + self.theirs[m2][j][b2 - 1], 1.0)
+        l2_dram, theirs = self.own[m1][i][b1 - 1], self.theirs[m2][j][b2 - 1]
+        return max((l2_dram[0] + theirs[0]) + (l2_dram[1] + theirs[1]) + self.constant, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

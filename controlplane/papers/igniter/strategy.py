@@ -24,8 +24,13 @@ from controlplane.papers.igniter.latency import Igniter, percent_for
 from controlplane.papers.igniter.placement import NONE_LEFT, Needs, Pick, Placed, place
 from controlplane.papers.per_type import PerGpuType, own_model, split
 from controlplane.planning.capacity.client_batches import largest_batch
-from controlplane.planning.explain.fragments import fragmented, free_percents, is_fragmented
-from controlplane.planning.explain.nearest import nearest_rate, nearest_slo
+from controlplane.planning.explain.refusals import (
+    fragmented,
+    free_percents,
+    is_fragmented,
+    nearest_rate,
+    nearest_slo,
+)
 from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import (
     gpu_of,

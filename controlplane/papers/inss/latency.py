@@ -22,7 +22,6 @@ import numpy as np
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
 from controlplane.latency.fitting.answers import check_profiles
-from controlplane.latency.fitting.pressure import Pressure
 from controlplane.latency.fitting.published import (
     Colocated,
     Published,
@@ -32,7 +31,7 @@ from controlplane.latency.fitting.published import (
     sum_of_others,
 )
 from controlplane.latency.fitting.surface import Points, Surface
-from controlplane.latency.fitting.tables import Tables
+from controlplane.latency.fitting.tables import Pressure, Tables
 from controlplane.latency.protocol import FloatArray, IntArray, Slots
 
 NAME = "inss"

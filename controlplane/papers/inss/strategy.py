@@ -23,7 +23,7 @@ from controlplane.papers.inss.policy import Weights
 from controlplane.papers.inss.problem import REJECTED, Bda, Problem, Surfaces, fits, goodput, requests_of
 from controlplane.papers.inss.search import Previous
 from controlplane.planning.capacity.client_batches import refusal
-from controlplane.planning.explain.nearest import nearest_rate, nearest_slo
+from controlplane.planning.explain.refusals import nearest_rate, nearest_slo
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of, memory_of, partition_of, too_large
 from controlplane.planning.protocol import Device, OptionFile, PlanRequest

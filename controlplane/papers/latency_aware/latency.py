@@ -21,7 +21,6 @@ import numpy as np
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
 from controlplane.latency.fitting.nonnegative import non_negative_fit
-from controlplane.latency.fitting.pressure import Pressure
 from controlplane.latency.fitting.published import (
     Colocated,
     Published,
@@ -29,7 +28,7 @@ from controlplane.latency.fitting.published import (
     neighbours,
     sum_of_others,
 )
-from controlplane.latency.fitting.tables import Tables
+from controlplane.latency.fitting.tables import Pressure, Tables
 from controlplane.latency.fitting.trends import Exponential
 from controlplane.latency.protocol import FloatArray, Slots
 

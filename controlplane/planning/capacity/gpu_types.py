@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.domain.plan import Rule
-from controlplane.latency.protocol import FloatArray, Slots
+from controlplane.latency.protocol import FloatArray, IntArray, Slots
 from controlplane.planning.judge.estimates import LARGEST_BATCH, ask
 from controlplane.planning.protocol import Device
 
 
 @dataclass(frozen=True, slots=True)
-class AloneTimes:
-    """Times of every model alone on a GPU: (models, batches, shares), in ms.
+class BatchTimes:
+    """Times in ms of 1, 2, ... requests in a batch: (models, batches, shares), or of one model.
 
     Infinite for batches beyond a model's largest one.
     """
@@ -24,7 +24,7 @@ class AloneTimes:
     cycle: FloatArray
 
     @staticmethod
-    def of(device: Device, quantile: float | None) -> AloneTimes:
+    def alone(device: Device, quantile: float | None) -> BatchTimes:
         """Ask the latency model about every batch at every share; `quantile` None takes its means."""
         percents = np.array(device.pool.device.grid.percents())
         largest = [min(LARGEST_BATCH, device.profiles[m].largest_batch) for m in device.latency.models]
@@ -36,7 +36,15 @@ class AloneTimes:
         execution = np.maximum.accumulate(execution, axis=1)
         for m, most in enumerate(largest):
             execution[m, most:], cycle[m, most:] = np.inf, np.inf
-        return AloneTimes(execution, cycle)
+        return BatchTimes(execution, cycle)
+
+    def of_model(self, number: int, shares: IntArray) -> BatchTimes:
+        """Those of one model at these shares, by index."""
+        return BatchTimes(self.execution[number][:, shares], self.cycle[number][:, shares])
+
+    def slowed(self, factor: FloatArray | float) -> BatchTimes:
+        """The same, so many times longer."""
+        return BatchTimes(self.execution * factor, self.cycle * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,7 @@ class GpuType:
     price: float
     rule: Rule
     quantile: float | None
-    alone: AloneTimes
+    alone: BatchTimes
     percents: FloatArray
 
     @property
@@ -63,6 +71,10 @@ class GpuType:
     def number_of(self, model: str) -> int:
         """A model's place among `models`; -1 where this type has no profile of it."""
         return self.models.index(model) if model in self.models else -1
+
+    def floor(self, percent: FloatArray | float) -> IntArray:
+        """The index of the largest share up to each of these; -1 where none is."""
+        return np.asarray(np.searchsorted(self.percents, percent, side="right") - 1)
 
     def ask(self, slots: Slots) -> tuple[FloatArray, FloatArray]:
         """Execution and cycle in ms, with all slots busy, at the question's quantile."""
@@ -79,7 +91,7 @@ def gpu_types(devices: Mapping[str, Device], rule: Rule, quantile: float | None)
             price[name],
             rule,
             deciding,
-            AloneTimes.of(device, deciding),
+            BatchTimes.alone(device, deciding),
             np.array(device.pool.device.grid.percents()),
         )
         for name, device in devices.items()

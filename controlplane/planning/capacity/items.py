@@ -1,21 +1,48 @@
-"""What one partition serves."""
+"""What one partition serves: workloads that share a queue."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Arrivals, Workload
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planning.capacity.gpu_types import GpuType
-from controlplane.planning.judge.placements import memory_of, memory_with_shadow
 from controlplane.planning.judge.queues import JITTER_P99
-from controlplane.planning.protocol import Device
 
 _LONGEST_NAME = 120
 """Leaves room for a server's number."""
+
+Group = tuple[Workload, ...]
+"""Workloads that share a queue, strictest SLO first."""
+
+
+def by_slo(workload: Workload) -> tuple[float, float, str]:
+    """Sort key of a group: the SLO, then the rate. Names decide only between equals."""
+    return workload.slo_ms, workload.rate_rps, workload.name
+
+
+def sharing_key(workload: Workload, rule: Rule) -> Hashable:
+    """Workloads with equal keys may share a queue.
+
+    One server serves them, so model, client batch, memory and shadow must be the same. Poisson streams add up
+    to a Poisson stream; constant streams add up to neither, and no queue model here covers the sum.
+    """
+    own_queue = workload.isolated or (rule is Rule.P99 and workload.arrivals is Arrivals.CONSTANT)
+    shadow = workload.shadow
+    server = workload.model, workload.client_batch, workload.memory_mb, shadow.policy, shadow.place
+    return *server, workload.arrivals, workload.name if own_queue else None
+
+
+def families(workloads: Sequence[Workload], rule: Rule) -> list[Group]:
+    """All workloads, grouped by which of them may share a queue; each family in `by_slo` order."""
+    found: dict[Hashable, list[Workload]] = {}
+    for w in sorted(workloads, key=lambda w: (w.model, *by_slo(w))):
+        found.setdefault(sharing_key(w, rule), []).append(w)
+    return [tuple(family) for family in found.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +52,7 @@ class Item:
     `servers` is the size of its pool. `batch`: the batch at every share, None for the best at each share.
     """
 
-    workloads: tuple[Workload, ...]
+    workloads: Group
     servers: int = 1
     batch: int | None = None
 
@@ -54,28 +81,19 @@ class Item:
         """The partition's id: the shortest of its workloads' names."""
         return min((w.name for w in self.workloads), key=lambda name: (len(name), name))[:_LONGEST_NAME]
 
-    def memory_mb(self, device: Device) -> float | None:
-        """As specified, else as measured, else unknown; workloads that share a queue have one memory."""
-        return memory_of(self.workloads[0], device)
-
-    def memory_with_shadow_mb(self, device: Device) -> float:
-        """Memory on its GPU, with a hot shadow beside it; 0 where unknown."""
-        return memory_with_shadow(self.workloads[0], device)
-
 
 @dataclass(frozen=True, slots=True)
 class ItemArrays:
     """Items as arrays (items,).
 
-    `model` is -1 for a model without a profile. `rate` is per server. `queue_slo_ms` is the SLO without the
-    time a request spends outside the queue. `jitter`: what the spread of a batch's time adds to its P99,
-    relative to the batch's time.
+    `model` is -1 for a model without a profile. `rate` is per server. `outside_ms`: what a request spends
+    outside the queue. `jitter`: the relative deviation of a batch's time.
     """
 
     model: IntArray
     rate: FloatArray
     slo_ms: FloatArray
-    queue_slo_ms: FloatArray
+    outside_ms: FloatArray
     servers: IntArray
     jitter: FloatArray
     constant: BoolArray
@@ -83,16 +101,12 @@ class ItemArrays:
     @staticmethod
     def of(items: Sequence[Item], gpu_type: GpuType) -> ItemArrays:
         """Of any models."""
-        profiles = [gpu_type.device.profiles.get(i.model) for i in items]
-        slo = np.array([i.slo_ms for i in items], dtype=np.float64)
-        outside = np.array([(p.frontend_ms or 0.0) if p else 0.0 for p in profiles])
-        return ItemArrays(
-            np.array([gpu_type.number_of(i.model) for i in items], dtype=np.int64),
+        return ItemArrays._of(
+            gpu_type,
+            [i.model for i in items],
             np.array([i.rate_rps for i in items], dtype=np.float64),
-            slo,
-            np.maximum(slo - outside, 0.0),
+            np.array([i.slo_ms for i in items], dtype=np.float64),
             np.array([i.servers for i in items], dtype=np.int64),
-            JITTER_P99 * np.array([(p.jitter or 0.0) if p else 0.0 for p in profiles]),
             np.array([i.constant for i in items], dtype=np.bool_),
         )
 
@@ -101,17 +115,39 @@ class ItemArrays:
         gpu_type: GpuType, model: str, rate: FloatArray, slo_ms: FloatArray, servers: IntArray
     ) -> ItemArrays:
         """Pools of one model with Poisson arrivals; `rate` is per server."""
-        profile = gpu_type.device.profiles[model]
-        return ItemArrays(
-            np.full(rate.size, gpu_type.number_of(model)),
-            rate,
-            slo_ms,
-            np.maximum(slo_ms - (profile.frontend_ms or 0.0), 0.0),
-            servers,
-            np.full(rate.size, JITTER_P99 * (profile.jitter or 0.0)),
-            np.zeros(rate.size, dtype=np.bool_),
-        )
+        poisson = np.zeros(rate.size, dtype=np.bool_)
+        return ItemArrays._of(gpu_type, [model] * rate.size, rate, slo_ms, servers, poisson)
+
+    @staticmethod
+    def _of(
+        gpu_type: GpuType,
+        models: Sequence[str],
+        rate: FloatArray,
+        slo_ms: FloatArray,
+        servers: IntArray,
+        constant: BoolArray,
+    ) -> ItemArrays:
+        profiles = [gpu_type.device.profiles.get(m) for m in models]
+        outside = np.array([(p.frontend_ms or 0.0) if p else 0.0 for p in profiles])
+        jitter = np.array([(p.jitter or 0.0) if p else 0.0 for p in profiles])
+        number = np.array([gpu_type.number_of(m) for m in models], dtype=np.int64)
+        return ItemArrays(number, rate, slo_ms, outside, servers, jitter, constant)
+
+    @property
+    def queue_slo_ms(self) -> FloatArray:
+        """What of the SLO is left for the queue."""
+        return np.maximum(self.slo_ms - self.outside_ms, 0.0)
+
+    @property
+    def jitter_p99(self) -> FloatArray:
+        """What the spread of a batch's time adds to its P99, relative to the batch's time."""
+        return JITTER_P99 * self.jitter
 
     def take(self, rows: IntArray) -> ItemArrays:
         """These items."""
         return ItemArrays(*(getattr(self, name)[rows] for name in ItemArrays.__slots__))
+
+    def set(self, rows: IntArray, other: ItemArrays) -> None:
+        """Replace some items."""
+        for name in ItemArrays.__slots__:
+            getattr(self, name)[rows] = getattr(other, name)

@@ -15,10 +15,9 @@ from controlplane.domain.plan import MOST_SERVERS, Rule
 from controlplane.domain.workload import Arrivals, Workload
 from controlplane.latency.calibration import Calibrated
 from controlplane.latency.protocol import FloatArray, IntArray, LatencyModel
-from controlplane.planning.capacity import waiting_times
-from controlplane.planning.capacity.families import Group, families
-from controlplane.planning.capacity.gpu_types import GpuType
-from controlplane.planning.capacity.largest_rate import BatchTimes, largest_rate
+from controlplane.planning.capacity.gpu_types import BatchTimes, GpuType
+from controlplane.planning.capacity.items import Group, families
+from controlplane.planning.capacity.p99_table import largest_rate, possible_batches
 from controlplane.planning.judge.evaluate import SLACK
 
 _ROUNDING = 1e-6
@@ -62,25 +61,17 @@ def bound_rate(gpu_type: GpuType, model: str, slo_ms: FloatArray, constant: bool
 
     At the same load a server of the largest pool waits least, but for 0.3 % of noise in the table.
     """
-    alone, number = gpu_type.alone, gpu_type.number_of(model)
-    batch = _batches(gpu_type)
+    alone, number, batches = gpu_type.alone, gpu_type.number_of(model), possible_batches(gpu_type)
     spread = calibration_spread(gpu_type.device.latency)
-    execution, cycle = (a[number, batch - 1] / spread for a in (alone.execution, alone.cycle))
+    times = BatchTimes(alone.execution[number] / spread, alone.cycle[number] / spread)
     if constant and gpu_type.rule is Rule.P99:
         # No request has to wait, so only times and capacity count.
         outside = gpu_type.device.profiles[model].frontend_ms or 0.0
-        in_time = execution[0] <= (slo_ms[:, None] - outside) * (1.0 + SLACK)
-        return np.where(in_time, (1000.0 * batch[:, None] / execution).max(axis=0), 0.0)
-    wait_factor = 1.0 - np.maximum(_WAIT_ERROR, _bends(alone.execution[number], batch))
-    times = BatchTimes(batch, execution, cycle, execution[0])
-    return largest_rate(times, gpu_type, model, slo_ms, (MOST_SERVERS,), wait_factor)[:, 0]
-
-
-def _batches(gpu_type: GpuType) -> IntArray:
-    """All batches that a partition may have, rising: under P99 those of the waiting-time table."""
-    known = gpu_type.alone.execution.shape[1]
-    every = waiting_times.BATCHES if gpu_type.rule is Rule.P99 else range(1, known + 1)
-    return np.array([b for b in every if b <= known])
+        in_time = times.execution[0] <= (slo_ms[:, None] - outside) * (1.0 + SLACK)
+        most = (1000.0 * batches[:, None] / times.execution[batches - 1]).max(axis=0)
+        return np.where(in_time, most, 0.0)
+    wait_factor = 1.0 - np.maximum(_WAIT_ERROR, _bends(alone.execution[number], batches))
+    return largest_rate(gpu_type, model, times, batches, slo_ms, (MOST_SERVERS,), wait_factor)[:, 0]
 
 
 def _bends(execution: FloatArray, batch: IntArray) -> FloatArray:

@@ -11,9 +11,8 @@ import numpy as np
 from controlplane.domain.plan import MOST_SERVERS
 from controlplane.domain.units import spoken
 from controlplane.latency.protocol import FloatArray
-from controlplane.planning.capacity.families import Group
 from controlplane.planning.capacity.gpu_types import GpuType
-from controlplane.planning.capacity.items import Item
+from controlplane.planning.capacity.items import Group, Item
 from controlplane.planning.capacity.tolerance import TYPICAL_SLOWDOWN, ToleranceTable
 
 _LARGE_PERCENT = 60.0
@@ -68,7 +67,7 @@ def serving_options(groups: Sequence[Group], gpu_types: Mapping[str, GpuType]) -
         large = {
             i: _fewest_servers(item, gpu_type)
             for i, item in enumerate(items)
-            if table.model[i] >= 0 and expected[i] > _LARGE_PERCENT
+            if table.items.model[i] >= 0 and expected[i] > _LARGE_PERCENT
         }
         _add_pools(large, groups, gpu_type, found)
     for options in found:
@@ -86,7 +85,7 @@ def pool_options(items: Sequence[Item], gpu_type: GpuType) -> list[ServingOption
     """Pools that are wanted whatever the table says of them; None where a model has no profile."""
     table = ToleranceTable.of(items, gpu_type)
     expected = np.minimum(_expected_percent(table), 100.0)
-    known = (table.model >= 0).tolist()
+    known = (table.items.model >= 0).tolist()
     return [_option(item, table, expected, i) if known[i] else None for i, item in enumerate(items)]
 
 

@@ -1,39 +1,63 @@
-"""The best plan of a small case, or the proof that a plan is the best."""
+"""The best plan of a small case, or the proof that a plan is the best: an integer program over GPU patterns.
+
+    min   sum_p price_p y_p           y_p: how many GPUs hold the pattern p
+    s.t.  sum_(k serves w) x_k = 1    every workload w is served in one way k, perhaps with others
+          sum_p a_kp y_p >= c_k x_k   each of a service's c_k servers stands somewhere
+          sum_p y_p <= count          over the patterns of one GPU type
+
+Patterns are enumerated by tables whose error is taken in their favour; the exact queue is asked about those
+that a solution uses, and what it refuses is removed, until a solution stands. A pattern that fits with one
+partition more is not needed: a solution may leave partitions out. The relaxation comes first: where it costs
+as much as the plan to beat, that plan is proven best and no integer program is solved.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from controlplane.domain.plan import Plan, PlannedGpu
+from controlplane.domain.workload import Workload
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planning.capacity.client_batches import InRequests
-from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
-from controlplane.planning.capacity.lower_bound import lower_bound
+from controlplane.planning.capacity.gpu_types import GpuType
+from controlplane.planning.capacity.lower_bound import attainable, lower_bound
 from controlplane.planning.capacity.options import serving_options
-from controlplane.planning.exact.exact import Answer, solve
-from controlplane.planning.judge.evaluate import Terms, evaluate, kept, layouts_of
+from controlplane.planning.capacity.sizing import SizedGpu, planned_gpus
+from controlplane.planning.exact.patterns import Patterns, Services, patterns_of, settle
+from controlplane.planning.exact.program import IntegerProgram
+from controlplane.planning.joint.context import Context
+from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.judge.finalise import Draft, finalise
+from controlplane.planning.judge.queues import Queues
 from controlplane.planning.protocol import PlanRequest
-from controlplane.planning.replan.stable_ids import with_stable_ids
+from controlplane.planning.replan.reuse import with_stable_ids
 
 OPTIMAL = "optimal"
 """`Totals.stopped_by` of a plan that is proven to be the cheapest."""
+MOST_WORKLOADS = 12
+MOST_PATTERNS = 25_000
+"""Of one GPU type: a larger case is left to search and lower bound."""
+_MOST_ROUNDS = 200
+"""Programs solved, relaxed ones included."""
+_USED = 1e-6
 _SAME_COST = 1e-6
 
 
 def prove(plan: Plan, request: PlanRequest) -> Plan:
     """The plan for `request` with what is proven of it, or a cheaper plan that is proven best.
 
-    More than `exact.MOST_WORKLOADS` workloads are left as they are, and so are plans in which models take
-    turns. *Best* means: over the ways and contents of `gpu_contents`, with the best batch at each share.
+    More than `MOST_WORKLOADS` workloads are left as they are, and so are plans in which models take
+    turns. *Best* means: over the services and patterns of `patterns`, with the best batch at each share.
     """
     if any(partition.turns for _, partition in plan.partitions()):
         return plan
     started = request.clock.monotonic()
     in_requests = InRequests.of(request)
-    question = in_requests.request
-    types = gpu_types(question.devices, question.rule, question.quantile)
-    proof = _Proof(question, types, started).of(plan)
+    proof = _proof(plan, Context.of(in_requests.request, started))
     if proof.gpus is not None:
         draft = in_requests.counted_back(Draft(proof.gpus))
         served = {w.name for gpu in draft.gpus for p in gpu.partitions for w in p.workloads}
@@ -51,48 +75,190 @@ def prove(plan: Plan, request: PlanRequest) -> Plan:
     return replace(plan, totals=totals)
 
 
+def _proof(plan: Plan, context: Context) -> Answer:
+    """The bound, whether the plan is proven best, and a better plan's GPUs; `context` counts requests."""
+    workloads, types = context.request.workloads, context.gpu_types
+    refused = {i.workload for i in plan.infeasible}
+    options = serving_options([(w,) for w in workloads], types)
+    possible = [w for w, own in zip(workloads, options, strict=True) if own]
+    without_gpu = any(w.name in refused for w in possible)
+    if without_gpu:
+        # Perhaps all fit after all, placed otherwise.
+        answer = solve(possible, types, math.inf, context.stop)
+        if answer is not None and answer.gpus is not None and _holds(answer.gpus, context.request):
+            return answer
+    placed = [w for w in workloads if w.name not in refused]
+    cost, bound = context.cost(plan.gpus), lower_bound(placed, types)
+    if bound >= cost - _SAME_COST:
+        return Answer(None, bound, not without_gpu)
+    answer = solve(placed, types, cost, context.stop)
+    if answer is None:
+        return Answer(None, bound, False)
+    stands = answer.gpus is None or _holds(answer.gpus, context.request)
+    gpus = answer.gpus if stands else None
+    return Answer(gpus, max(bound, answer.bound), answer.proven and stands and not without_gpu)
+
+
+def _holds(gpus: Sequence[PlannedGpu], request: PlanRequest) -> bool:
+    """Whether all promises are kept, pools judged as a whole: by the slowest of their servers."""
+    terms = Terms(request.rule, request.deciding_quantile)
+    return all(one.meets_slo for one in judge(gpus, request.devices, terms))
+
+
 @dataclass(frozen=True, slots=True)
-class _Proof:
-    """Of a plan for `question`, which counts requests (see `client_batches`); begun at `started`."""
+class Answer:
+    """`gpus`: a plan cheaper than the one to beat, None where there is none or none was found in time.
 
-    question: PlanRequest
-    types: dict[str, GpuType]
-    started: float
+    `bound`: no plan costs less. `proven`: the cheaper of the two plans costs just that.
+    """
 
-    def of(self, plan: Plan) -> Answer:
-        """The bound, whether the plan is proven best, and a better plan's GPUs."""
-        workloads = self.question.workloads
-        refused = {i.workload for i in plan.infeasible}
-        options = serving_options([(w,) for w in workloads], self.types)
-        possible = [w for w, own in zip(workloads, options, strict=True) if own]
-        without_gpu = any(w.name in refused for w in possible)
-        if without_gpu:
-            # Perhaps all fit after all, placed otherwise.
-            answer = solve(possible, self.types, math.inf, self.stop)
-            if answer is not None and answer.gpus is not None and self._holds(answer.gpus):
-                return answer
-        placed = [w for w in workloads if w.name not in refused]
-        cost = sum(self.types[g.type].price for g in plan.gpus)
-        bound = lower_bound(placed, self.types)
-        if bound >= cost - _SAME_COST:
-            return Answer(None, bound, not without_gpu)
-        answer = solve(placed, self.types, cost, self.stop)
-        if answer is None:
-            return Answer(None, bound, False)
-        stands = answer.gpus is None or self._holds(answer.gpus)
-        gpus = answer.gpus if stands else None
-        return Answer(gpus, max(bound, answer.bound), answer.proven and stands and not without_gpu)
+    gpus: tuple[PlannedGpu, ...] | None
+    bound: float
+    proven: bool
 
-    def stop(self) -> bool:
-        """Whether the limit in seconds is reached."""
-        budget = self.question.budget_s
-        return budget is not None and self.question.clock.monotonic() - self.started >= budget
 
-    def _holds(self, gpus: tuple[PlannedGpu, ...]) -> bool:
-        """Whether all promises are kept, pools judged as a whole: by the slowest of their servers."""
-        layouts = layouts_of(gpus, self.question.devices)
-        found = evaluate(
-            layouts, self.question.devices, Terms(self.question.rule, self.question.deciding_quantile)
-        )
-        held = (kept(layout, found[name], self.question.rule) for name, layout in layouts.items())
-        return all(bool(promises.all()) for promises in held)
+def solve(
+    workloads: Sequence[Workload],
+    gpu_types: Mapping[str, GpuType],
+    to_beat: float,
+    stop: Callable[[], bool],
+) -> Answer | None:
+    """A plan for all workloads that costs less than `to_beat`, or the proof that there is none.
+
+    None for a case too large.
+    """
+    if len(workloads) > MOST_WORKLOADS:
+        return None
+    candidates = _Candidates.of(Services.of(workloads, gpu_types))
+    if candidates is None:
+        return None
+    program = IntegerProgram.of(candidates.services, candidates.patterns, candidates.type_)
+    bound, whole = 0.0, False
+    use: FloatArray | None = None
+    for _ in range(_MOST_ROUNDS):
+        if stop():
+            break
+        if whole:
+            cost, use = program.solved(candidates.needed)
+            used = None if use is None else np.flatnonzero(use[: candidates.gone.size] > _USED)
+        else:
+            cost, used = program.relaxed(candidates.needed)
+        bound = max(bound, attainable(cost, gpu_types) if math.isfinite(cost) else cost)
+        if bound >= to_beat - _SAME_COST:
+            return Answer(None, to_beat, True)
+        if used is None:
+            break
+        if candidates.refuse(used):
+            continue
+        if whole and use is not None:
+            return Answer(candidates.planned(use), bound, True)
+        whole = True
+    return Answer(None, bound, False)
+
+
+@dataclass(slots=True)
+class _Candidates:
+    """All patterns of all GPU types, numbered `type_`: (patterns,).
+
+    `stands`: the shares are known to hold; `gone`: none do. `parts` (pairs, 2): the first of each is the
+    second without one of its partitions.
+    """
+
+    services: Services
+    patterns: Patterns
+    type_: IntArray
+    stands: BoolArray
+    gone: BoolArray
+    parts: IntArray
+    queues: Queues = field(default_factory=Queues)
+
+    @staticmethod
+    def of(services: Services) -> _Candidates | None:
+        """None where a GPU type has too many."""
+        found: list[Patterns] = []
+        for name in services.tables:
+            own = patterns_of(services, name, MOST_PATTERNS)
+            if own is None:
+                return None
+            found.append(own)
+        patterns = Patterns.joined(found)
+        type_ = np.repeat(np.arange(len(found)), [own.service.shape[0] for own in found])
+        # Under half-SLO the tables are exact.
+        exact = all(table.gpu_type.quantile is None for table in services.tables.values())
+        stands, gone = np.full(type_.size, exact), np.zeros(type_.size, dtype=np.bool_)
+        return _Candidates(services, patterns, type_, stands, gone, _parts(type_, patterns.service))
+
+    @property
+    def needed(self) -> BoolArray:
+        """Those that a solution may use: there, and with no larger one there: (patterns,)."""
+        needed = ~self.gone
+        needed[self.parts[~self.gone[self.parts[:, 1]], 0]] = False
+        return needed
+
+    def refuse(self, used: IntArray) -> bool:
+        """Ask the exact queue about these patterns; whether one of them does not hold.
+
+        What refuses one often refuses parts of it, and with a part everything is removed that holds it:
+        without that, solutions that differ in trifles are refused one by one.
+        """
+        refused = self._ask(used)
+        found = bool(refused.size)
+        while refused.size:
+            refused = self._ask(np.unique(self.parts[np.isin(self.parts[:, 1], refused), 0]))
+        while found:
+            held = np.unique(self.parts[self.gone[self.parts[:, 0]], 1])
+            if self.gone[held].all():
+                break
+            self.gone[held] = True
+        return found
+
+    def _ask(self, patterns: IntArray) -> IntArray:
+        """Those of these that do not hold, of those not asked about before."""
+        own = self.patterns
+        for t, table in enumerate(self.services.tables.values()):
+            asked = patterns[(self.type_[patterns] == t) & ~self.stands[patterns] & ~self.gone[patterns]]
+            if asked.size:
+                fits, own.share[asked] = settle(
+                    table, self.queues, Patterns(own.service[asked], own.share[asked])
+                )
+                self.stands[asked], self.gone[asked] = fits, ~fits
+        refused: IntArray = patterns[self.gone[patterns]]
+        return refused
+
+    def planned(self, use: FloatArray) -> tuple[PlannedGpu, ...]:
+        """A solution as GPUs, fullest first."""
+        count, services = self.gone.size, self.services.services
+        in_use = zip(use[count:].tolist(), services, strict=True)
+        left = [round(x) * service.item.servers for x, service in in_use]
+        gpus: dict[str, list[SizedGpu]] = {}
+        for t, (name, table) in enumerate(self.services.tables.items()):
+            times = np.where(self.type_ == t, np.rint(use[:count]), 0.0).astype(np.int64)
+            gpus[name] = []
+            for p in np.repeat(np.arange(count), times).tolist():
+                slots = zip(self.patterns.service[p].tolist(), self.patterns.share[p].tolist(), strict=True)
+                pairs = []
+                for service, share in slots:
+                    if service >= 0 and left[service]:
+                        left[service] -= 1
+                        pairs.append((-share, service))
+                if pairs:
+                    pairs.sort()
+                    items, shares = tuple(i for _, i in pairs), tuple(-s for s, _ in pairs)
+                    total = sum(float(table.gpu_type.percents[s]) for s in shares)
+                    gpus[name].append(SizedGpu(items, shares, total))
+            gpus[name].sort(key=lambda gpu: (-gpu.total, gpu.items))
+        return planned_gpus(gpus, [service.item for service in services], self.services.tables)
+
+
+def _parts(type_: IntArray, service: IntArray) -> IntArray:
+    """Each pattern with those that lack one of its partitions, see `_Candidates.parts`."""
+    keys = [(t, *(s for s in row if s >= 0)) for t, row in zip(type_.tolist(), service.tolist(), strict=True)]
+    number = {key: p for p, key in enumerate(keys)}
+    found = [
+        (number[fewer], p)
+        for p, key in enumerate(keys)
+        for fewer in {key[:i] + key[i + 1 :] for i in range(1, len(key))}
+        if fewer in number
+    ]
+    parts: IntArray = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return parts

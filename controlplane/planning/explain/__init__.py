@@ -1,7 +1,7 @@
 """Why a plan is as it is.
 
-explain     why a workload got its share and batch, and what others would give
-infeasible  why a workload has no place
-nearest     the nearest SLO and rate that would fit
-fragments   free shares that would suffice in one piece
+explain       why a workload got its share and batch
+alternatives  what other shares and batches would give
+infeasible    why a workload has no place
+refusals      fragmented free shares, and the nearest SLO and rate that would fit: what all strategies say
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
 from controlplane.planning.capacity.client_batches import largest_batch
-from controlplane.planning.judge.evaluate import Terms, evaluate, kept, layouts_of
+from controlplane.planning.judge.evaluate import QueueVerdict, Terms, judge
 from controlplane.planning.protocol import Device
 
 PLANNED = "as planned"
@@ -103,43 +103,14 @@ def _shares_nearby(
     return found + ([(LARGER_SHARE, min(larger), batch)] if larger else [])
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What a case gives one queue of the GPUs that it touches."""
-
-    gpu: str
-    partition: str
-    model: str
-    workloads: frozenset[str]
-    held: bool
-    execution_ms: float
-    p99_ms: float
-    utilisation: float
-
-
 def _judged(plan: Plan, cases: Sequence[_Case], devices: Mapping[str, Device]) -> list[Alternative]:
     """Judge the plan with one queue changed, for each case; all cases are one question to the model."""
     touched = [_touched(plan, case, f"{n}/") for n, case in enumerate(cases)]
-    layouts = layouts_of([gpu for gpus in touched for gpu in gpus], devices)
-    found = evaluate(layouts, devices, Terms.of(plan))
-    seen: list[list[_Seen]] = [[] for _ in cases]
-    for name, layout in layouts.items():
-        of_case = [n for n, gpus in enumerate(touched) for gpu in gpus if gpu.type == name]
-        held, times, p99_ms = kept(layout, found[name], plan.rule), found[name].times, found[name].p99_ms
-        for at, queue in layout.columns():
-            seen[of_case[at[0]]].append(
-                _Seen(
-                    layout.gpus[at[0]].id,
-                    queue.partition.id,
-                    queue.served.model,
-                    frozenset(w.name for w in queue.workloads),
-                    bool(held[at]),
-                    float(times.execution_ms[at]),
-                    float(p99_ms[at]),
-                    float(layout.rate[at] / times.capacity_rps[at]),
-                )
-            )
-    return [_alternative(case, own, f"{n}/") for n, (case, own) in enumerate(zip(cases, seen, strict=True))]
+    owner = {id(gpu): n for n, gpus in enumerate(touched) for gpu in gpus}
+    verdicts: list[list[QueueVerdict]] = [[] for _ in cases]
+    for one in judge([gpu for gpus in touched for gpu in gpus], devices, Terms.of(plan)):
+        verdicts[owner[id(one.gpu)]].append(one)
+    return [_alternative(case, verdicts[n], f"{n}/") for n, case in enumerate(cases)]
 
 
 def _touched(plan: Plan, case: _Case, prefix: str) -> list[PlannedGpu]:
@@ -167,15 +138,20 @@ def _touched(plan: Plan, case: _Case, prefix: str) -> list[PlannedGpu]:
     ]
 
 
-def _alternative(case: _Case, seen: Sequence[_Seen], prefix: str) -> Alternative:
+def _alternative(case: _Case, verdicts: Sequence[QueueVerdict], prefix: str) -> Alternative:
     subject = case.subject
     own = {prefix + w.name for w in subject.partition.workloads}
     breaks = tuple(
-        one.partition
-        for one in seen
-        if not one.held and (one.gpu == subject.gpu.id or not own.isdisjoint(one.workloads))
+        one.partition.id
+        for one in verdicts
+        if not one.meets_slo
+        and (one.gpu.id == subject.gpu.id or not own.isdisjoint(w.name for w in one.workloads))
     )
-    at = next(one for one in seen if one.partition == subject.partition.id and one.model == subject.own.model)
+    at = next(
+        one
+        for one in verdicts
+        if one.partition.id == subject.partition.id and one.served.model == subject.own.model
+    )
     return Alternative(
         case.what,
         case.percent,

@@ -24,7 +24,7 @@ from controlplane.planning.explain.alternatives import (
     alternatives,
 )
 from controlplane.planning.judge.evaluate import Terms
-from controlplane.planning.judge.sources import sentence
+from controlplane.planning.judge.finalise import sentence
 from controlplane.planning.protocol import Device
 
 

@@ -12,8 +12,13 @@ from controlplane.domain.units import spoken
 from controlplane.domain.workload import Workload
 from controlplane.planning.capacity.gpu_types import GpuType
 from controlplane.planning.capacity.options import ServingOption, serving_options
-from controlplane.planning.explain.fragments import fragmented, free_percents, is_fragmented
-from controlplane.planning.explain.nearest import nearest_rate, nearest_slo
+from controlplane.planning.explain.refusals import (
+    fragmented,
+    free_percents,
+    is_fragmented,
+    nearest_rate,
+    nearest_slo,
+)
 from controlplane.planning.judge.placements import too_large
 from controlplane.planning.protocol import PlanRequest
 

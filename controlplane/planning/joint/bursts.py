@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
-from controlplane.planning.judge.evaluate import SLACK, Evaluation, Terms, evaluate, layouts_of
+from controlplane.planning.judge.evaluate import SLACK, Evaluation, Terms, evaluate
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.queues import JITTER_P99
 from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.replan.reuse import reused
@@ -83,27 +82,27 @@ def _for_bursts(refused: Infeasible, multiple: float) -> Infeasible:
 
 def _held_parts(request: PlanRequest, gpus: Sequence[PlannedGpu]) -> dict[str, float]:
     """By workload, the part of its rate that its servers hold, where bursts break its SLO."""
-    layouts = layouts_of(gpus, request.devices)
-    found = evaluate(layouts, request.devices, Terms(request.rule, request.deciding_quantile))
+    terms = Terms(request.rule, request.deciding_quantile)
     held: dict[str, float] = {}
-    for name, layout in layouts.items():
-        late = (layout.dispersion > 1.0) & (found[name].p99_ms > layout.slo_ms * (1.0 + SLACK))
-        for (i, j), queue in layout.columns():
-            if late[i, j]:
-                part = _held_part(layout, found[name], i, j)
+    for found in evaluate(gpus, request.devices, terms).values():
+        layout = found.layout
+        late = (layout.dispersion > 1.0) & (found.p99_ms > layout.slo_ms * (1.0 + SLACK))
+        for at, queue in layout.columns():
+            if late[at]:
+                part = _held_part(found, at)
                 held |= {w.name: min(part, held.get(w.name, part)) for w in queue.workloads}
     return held
 
 
-def _held_part(layout: Layout, found: Evaluation, i: int, j: int) -> float:
+def _held_part(found: Evaluation, at: tuple[int, int]) -> float:
     """The largest rate that the servers of a queue hold, as a part of its rate."""
     from controlplane.latency import queueing
 
-    pool = found.pools[i, j]
-    outside = layout.frontend_ms[i, j] + JITTER_P99 * layout.jitter[i, j] * pool.curve[-1]
-    slo_ms, dispersion = layout.slo_ms[i, j] - outside, layout.dispersion[i, j]
+    layout, pool = found.layout, found.pools[at]
+    outside = layout.frontend_ms[at] + JITTER_P99 * layout.jitter[at] * pool.curve[-1]
+    slo_ms, dispersion = layout.slo_ms[at] - outside, layout.dispersion[at]
     largest = queueing.largest_rate(slo_ms, pool.curve, pool.curve.size, pool.servers, dispersion)
-    return float(largest[0] * layout.client_batch[i, j] / (layout.rate[i, j] * pool.servers))
+    return float(largest[0] * layout.client_batch[at] / (layout.rate[at] * pool.servers))
 
 
 def _refusal(request: PlanRequest, name: str, part: float) -> Infeasible:

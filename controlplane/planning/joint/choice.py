@@ -1,26 +1,33 @@
-"""The cheapest of all searches."""
+"""The cheapest of all searches, and what to leave out where the number of GPUs is limited.
+
+As many workloads as possible are served: those that take most of a type's GPUs are left out first, and only
+as many as must be.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
+from controlplane.domain.plan import Infeasible
 from controlplane.domain.workload import Workload
 from controlplane.planning.capacity.options import ServingOption, serving_options
 from controlplane.planning.explain.infeasible import Reasons
-from controlplane.planning.joint.admission import most_served, on_free_gpus
 from controlplane.planning.joint.context import Context
-from controlplane.planning.joint.queue_sharing.grouping import Grouping, groupings, options_of
+from controlplane.planning.joint.grouping import Grouping, Pool, groupings, options_of
 from controlplane.planning.joint.search import DEFAULT_ITERATIONS, Search
 from controlplane.planning.joint.small_cases import Combination, combinations
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.protocol import Device
+from controlplane.planning.judge.placements import gpu_of
 
 _FEW_WORKLOADS = 12
 """Up to so many all combinations are weighed instead of a few groupings."""
 _MOST_PLACED = 5
 """Of the most promising combinations, that the exact queue is asked about; as many more for each effort."""
+_MOST_TRIED_ALONE = 16
+"""Of the workloads that found no GPU, the largest: whether the fleet could hold them at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +39,22 @@ class Choice:
 
     def draft(self) -> Draft:
         """The best plan for all workloads, or for as many as there are GPUs for; with reasons."""
-        context = self.context
-        request, devices = context.request, context.request.devices
+        context, request = self.context, self.context.request
         first = self.best(context.workloads)
         if not first.infeasible:
             return first
-        options = serving_options([(w,) for w in context.workloads], context.gpu_types)
-        own = dict(zip(context.workloads, options, strict=True))
-        best, crowded_out = most_served(own, devices, first, self.best, self.cheaper, context.stop)
-        waiting = [w for w in context.workloads if w.name in crowded_out]
-        best = on_free_gpus(best, waiting, devices, self._elsewhere)
-        lost = {i.workload for i in best.infeasible}
+        best, crowded_out = self._most_served(first)
+        best = self._on_free_gpus(best, [w for w in context.workloads if w.name in crowded_out])
+        lost = _lost(best)
         reasons = Reasons(request, context.gpu_types, best.gpus, lambda w: not self.best([w]).infeasible)
-        return replace(
-            best,
-            infeasible=tuple(
-                reasons.no_room(w) if w.name in crowded_out else reasons.refusal(w)
-                for w in request.workloads
-                if w.name in lost
-            ),
-            stopped_by=context.stopped_by,
+        infeasible = tuple(
+            reasons.no_room(w) if w.name in crowded_out else reasons.refusal(w)
+            for w in request.workloads
+            if w.name in lost
         )
+        return replace(best, infeasible=infeasible, stopped_by=context.stopped_by)
 
-    def _elsewhere(self, workloads: Sequence[Workload], devices: Mapping[str, Device]) -> Draft:
-        """The best plan on other GPUs."""
-        request = replace(self.context.request, devices=devices)
-        return replace(self, context=Context.of(request, self.context.started)).best(workloads)
+    # -- the best of all searches ------------------------------------------------------------------------
 
     def best(self, workloads: Sequence[Workload]) -> Draft:
         """The cheapest plan; between equals the one with fewer workloads together, then fewer servers."""
@@ -66,7 +63,10 @@ class Choice:
         if 0 < len(workloads) <= _FEW_WORKLOADS:
             effort = max(1, (self.iterations or 0) // DEFAULT_ITERATIONS)
             found = combinations(workloads, gpu_types, effort)
-            best = self._best_of(found, _MOST_PLACED * effort)
+            for combination in found[: _MOST_PLACED * effort]:
+                if best is not None and (self.context.stop() or combination.cost >= self._cost(best)):
+                    break
+                best = self._cheaper(best, self._placed(combination))
             if best is not None and self._cost(best) <= min(c.least for c in found):
                 return best
         else:
@@ -75,29 +75,20 @@ class Choice:
                     break
                 options = options_of(grouping, gpu_types)
                 search = Search.of(self.context, grouping, options, self.iterations)
-                best = self.cheaper(best, search.pack())
+                best = self._cheaper(best, search.pack())
         own = serving_options([(w,) for w in workloads], gpu_types)
         if best is None or (not self.context.stop() and self._may_be_cheaper(own, best)):
             apart = Search.of(self.context, Grouping.apart(workloads), own, self.iterations).pack()
-            best = apart if best is None else self.cheaper(apart, best)
-        return best
-
-    def _best_of(self, found: Sequence[Combination], most: int) -> Draft | None:
-        """The best of so many combinations, cheapest first."""
-        best: Draft | None = None
-        for combination in found[:most]:
-            if best is not None and (self.context.stop() or combination.cost >= self._cost(best)):
-                break
-            best = self.cheaper(best, self._placed(combination))
+            best = apart if best is None else self._cheaper(apart, best)
         return best
 
     def _placed(self, combination: Combination) -> Draft:
         """These pools where they likely fit, and where the exact queue allows them."""
-        grouping = Grouping.of([(o.item.workloads, o.item.servers, None) for o in combination.pools])
+        grouping = Grouping(tuple(Pool(o.item.workloads, o.item.servers) for o in combination.pools))
         options = [[o] for o in combination.pools]
         return Search.of(self.context, grouping, options, self.iterations).place(combination.gpus)
 
-    def cheaper(self, one: Draft | None, other: Draft) -> Draft:
+    def _cheaper(self, one: Draft | None, other: Draft) -> Draft:
         """The better of two; the first where they are equal."""
         return other if one is None or self._rank(other) < self._rank(one) else one
 
@@ -107,8 +98,9 @@ class Choice:
 
     def _rank(self, draft: Draft) -> tuple[float, ...]:
         """Less is better."""
-        servers = sum(len(g.partitions) for g in draft.gpus)
-        return len(draft.infeasible), self.context.cost(draft.gpus), _together(draft), servers
+        partitions = [p for gpu in draft.gpus for p in gpu.partitions]
+        together = sum(len(p.workloads) - 1 for p in partitions)
+        return len(draft.infeasible), self.context.cost(draft.gpus), together, len(partitions)
 
     def _may_be_cheaper(self, options: Sequence[Sequence[ServingOption]], than: Draft) -> bool:
         """Whether workloads with queues of their own could cost less, by what each takes at least."""
@@ -117,7 +109,83 @@ class Choice:
         least = sum(min(costs, default=0.0) for costs in each) / 100.0
         return bool(than.infeasible) or least < self.context.cost(than.gpus)
 
+    # -- where GPUs are limited --------------------------------------------------------------------------
 
-def _together(draft: Draft) -> int:
-    """How many workloads are not the first of their partition."""
-    return sum(len(p.workloads) - 1 for g in draft.gpus for p in g.partitions)
+    def _most_served(self, first: Draft) -> tuple[Draft, Set[str]]:
+        """The best plan found for some or all workloads, and those left out though the fleet could hold them.
+
+        `first` is the plan for all. How many of the largest must be left out, so that nothing else is lost,
+        is found by bisection.
+        """
+        workloads = self.context.workloads
+        options = serving_options([(w,) for w in workloads], self.context.gpu_types)
+        part = {w.name: self._part_taken(own) for w, own in zip(workloads, options, strict=True)}
+        types = {w.name: {o.gpu_type for o in own} for w, own in zip(workloads, options, strict=True)}
+        limited = [w for w in workloads if 0.0 < part[w.name] < math.inf]
+        largest_first = sorted(limited, key=lambda w: (-part[w.name], w.name))
+        refused = _lost(first)
+        lost = [w for w in largest_first if w.name in refused]
+        if not lost:
+            return first, frozenset()
+        hopeless = {name for name in refused if part[name] == math.inf}
+        hopeless |= {w.name for w in lost[:_MOST_TRIED_ALONE] if self.best([w]).infeasible}
+        crowded = set().union(*(types[w.name] for w in lost))
+        rivals = [w.name for w in largest_first if w.name not in hopeless and types[w.name] & crowded]
+        # A workload that cannot be held changes nothing for the others.
+        best = self._without(hopeless) if hopeless else first
+        fewest, most = 1, len(_lost(best) - hopeless)
+        while fewest <= most and not self.context.stop():
+            count = (fewest + most) // 2
+            away = hopeless | set(rivals[:count])
+            trial = self._without(away)
+            best = self._cheaper(best, trial)
+            fewest, most = (fewest, count - 1) if _lost(trial) == away else (count + 1, most)
+            most = min(most, len(_lost(best) - hopeless))
+        return best, _lost(best) & {w.name for w in largest_first} - hopeless
+
+    def _part_taken(self, options: Sequence[ServingOption]) -> float:
+        """The least part of all GPUs of a type that a workload takes by itself.
+
+        0 where a type has no limit, infinite where nothing holds the workload.
+        """
+        devices = self.context.request.devices
+        parts = [
+            o.total_percent / (100.0 * count) if (count := devices[o.gpu_type].pool.count) else 0.0
+            for o in options
+        ]
+        return min(parts, default=math.inf)
+
+    def _without(self, names: Set[str]) -> Draft:
+        draft = self.best([w for w in self.context.workloads if w.name not in names])
+        return replace(draft, infeasible=(*draft.infeasible, *(Infeasible(n, "") for n in sorted(names))))
+
+    def _on_free_gpus(self, draft: Draft, workloads: Sequence[Workload]) -> Draft:
+        """The draft with those of `workloads` that find room on GPUs it leaves unused.
+
+        A workload that is cheapest on one type stays there, though another runs there only and its second
+        best type is free.
+        """
+        request = self.context.request
+        used = Counter(g.type for g in draft.gpus)
+        free = {
+            name: replace(d, pool=replace(d.pool, count=count - used[name]))
+            for name, d in request.devices.items()
+            if (count := d.pool.count) is not None and count > used[name]
+        }
+        able = [w for w in workloads if any(w.model in d.profiles for d in free.values())]
+        if not able:
+            return draft
+        there = Context.of(replace(request, devices=free), self.context.started)
+        more = replace(self, context=there).best(able)
+        gpus = list(draft.gpus)
+        for gpu in more.gpus:
+            gpus.append(gpu_of(used[gpu.type], request.devices[gpu.type], gpu.partitions))
+            used[gpu.type] += 1
+        served = {w.name for w in able} - _lost(more)
+        lost = tuple(i for i in draft.infeasible if i.workload not in served)
+        return replace(draft, gpus=tuple(gpus), infeasible=lost)
+
+
+def _lost(draft: Draft) -> set[str]:
+    """The workloads that a draft does not serve."""
+    return {i.workload for i in draft.infeasible}

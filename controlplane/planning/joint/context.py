@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from controlplane.domain.plan import PlannedGpu
 from controlplane.domain.workload import Workload
-from controlplane.planning.capacity.families import by_slo
 from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
+from controlplane.planning.capacity.items import by_slo
 from controlplane.planning.judge.queues import Queues
 from controlplane.planning.protocol import PlanRequest
 

@@ -6,19 +6,19 @@ GPUs that did not change are not asked about again, and no queue is solved twice
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
-from controlplane.planning.capacity import waiting_times
-from controlplane.planning.capacity.items import Item
-from controlplane.planning.capacity.tolerance import POOL_CARE, ToleranceTable
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
+from controlplane.planning.capacity.items import Item, ItemArrays
+from controlplane.planning.capacity.p99_table import BATCHES, tolerated_slowdown
+from controlplane.planning.capacity.sizing import SizedGpu, padded, slots_of
+from controlplane.planning.capacity.tolerance import ToleranceTable
 from controlplane.planning.joint.packing import Packing
-from controlplane.planning.joint.sizing import padded
 from controlplane.planning.judge.estimates import LARGEST_BATCH, service_curves, times
 from controlplane.planning.judge.evaluate import SLACK
-from controlplane.planning.judge.queues import JITTER_P99, Queues, waits
+from controlplane.planning.judge.queues import Queues, waits
 
 _CARE = 0.999
 """Times what the exact queue says an item tolerates: neighbours may still change a little."""
@@ -30,7 +30,7 @@ _BARELY = 1.005
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the exact queue says: (items,).
+    """What the exact queue says.
 
     `late`: items whose promise breaks. `late_pools` (items,): these and all servers of their pools. `scale`
     (items,): times the slowdown that the table says an item tolerates.
@@ -41,141 +41,121 @@ class Verdict:
     scale: FloatArray
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Each item where it stood when last asked about: (items,), `curve` (items, batches).
+
+    `items` as on the GPU type there. `full_ms` and `first_ms` are t(b) and t(1) alone, `execution_ms` t(b)
+    beside all neighbours.
+    """
+
+    items: ItemArrays
+    batch: IntArray
+    full_ms: FloatArray
+    first_ms: FloatArray
+    execution_ms: FloatArray
+    capacity_rps: FloatArray
+    curve: FloatArray
+
+    @staticmethod
+    def nowhere(items: ItemArrays) -> _Standing:
+        """Before anything was asked."""
+        count = items.rate.size
+        full, first, execution, capacity = np.zeros((4, count))
+        batch, curve = np.ones(count, dtype=np.int64), np.ones((count, LARGEST_BATCH))
+        own = items.take(np.arange(count))
+        return _Standing(own, batch, full, first, execution, capacity, curve)
+
+
 @dataclass(slots=True)
 class QueueCheck:
-    """All that was asked so far; arrays have one entry per item, where it stood when last asked about.
+    """All that was asked so far.
 
-    `pool` numbers queues: servers of one pool have the same number. `known` holds the GPUs, as (items,
-    shares), that the arrays describe.
+    `pool` (items,) numbers queues: servers of one pool have the same number. `known` holds the GPUs that
+    `standing` describes.
     """
 
     tables: Mapping[str, ToleranceTable]
     queues: Queues
     pool: IntArray
-    rate: FloatArray
-    slo_ms: FloatArray
-    servers: IntArray
-    dispersion: FloatArray
-    model: IntArray
-    share: IntArray
-    batch: IntArray
-    execution: FloatArray
-    capacity: FloatArray
-    curve: FloatArray
-    known: dict[str, set[tuple[tuple[int, ...], tuple[int, ...]]]] = field(default_factory=dict)
+    standing: _Standing
+    known: dict[str, set[SizedGpu]] = field(default_factory=dict)
 
     @staticmethod
     def of(items: Sequence[Item], tables: Mapping[str, ToleranceTable], queues: Queues) -> QueueCheck:
         """Before anything was asked."""
         number: dict[int, int] = {}
-        count = len(items)
-        return QueueCheck(
-            tables,
-            queues,
-            pool=np.array([number.setdefault(id(i), len(number)) for i in items], dtype=np.int64),
-            rate=np.array([i.rate_rps for i in items], dtype=np.float64),
-            slo_ms=np.array([i.slo_ms for i in items], dtype=np.float64),
-            servers=np.array([i.servers for i in items], dtype=np.int64),
-            dispersion=np.array([0.0 if i.constant else 1.0 for i in items]),
-            model=np.zeros(count, dtype=np.int64),
-            share=np.zeros(count, dtype=np.int64),
-            batch=np.ones(count, dtype=np.int64),
-            execution=np.zeros(count),
-            capacity=np.zeros(count),
-            curve=np.ones((count, LARGEST_BATCH)),
-        )
+        pool = np.array([number.setdefault(id(i), len(number)) for i in items], dtype=np.int64)
+        return QueueCheck(tables, queues, pool, _Standing.nowhere(next(iter(tables.values())).items))
 
     def ask(self, packings: Mapping[str, Packing], scale: FloatArray) -> Verdict:
         """Judge every item where it stands, with the arithmetic that judges plans."""
-        full, first, outside, jitter = (np.zeros(self.rate.size) for _ in range(4))
-        placed: list[int] = []
         for name, packing in packings.items():
-            now = np.array([i for group in packing.groups for i in group], dtype=np.int64)
-            if not now.size:
-                continue
-            placed += now.tolist()
             self._update(name, packing)
-            gpu_type = self.tables[name].gpu_type
-            profiles = [gpu_type.device.profiles[m] for m in gpu_type.models]
-            alone = gpu_type.alone.execution
-            full[now] = alone[self.model[now], self.batch[now] - 1, self.share[now]]
-            first[now] = alone[self.model[now], 0, self.share[now]]
-            outside[now] = np.array([p.frontend_ms or 0.0 for p in profiles])[self.model[now]]
-            jitter[now] = np.array([p.jitter or 0.0 for p in profiles])[self.model[now]]
+        placed = (i for packing in packings.values() for gpu in packing.gpus for i in gpu.items)
         item = np.array(sorted(placed), dtype=np.int64)
-        p99 = self._p99(item, outside, jitter)
-        kept = self.rate[item] <= self.capacity[item] * (1.0 + SLACK)
-        kept &= p99 <= self.slo_ms[item] * (1.0 + SLACK)
-        by_table = waiting_times.tolerated_slowdown(
-            self.rate[item],
-            np.where(np.isfinite(p99), p99 - outside[item], 1.0),
-            full[item, None],
-            first[item, None],
-            self.servers[item],
-            np.searchsorted(waiting_times.BATCHES, self.batch[item]),
-            JITTER_P99 * jitter[item],
-        )[:, 0]
-        by_table *= np.where(self.servers[item] > 1, POOL_CARE, 1.0)
-        corrected = _corrected(scale, item, p99, self.execution[item] / full[item], by_table)
-        return self._by_pool(item[~kept], item, corrected)
+        here = self.standing
+        asked, p99 = here.items.take(item), self._p99(item)
+        kept = asked.rate <= here.capacity_rps[item] * (1.0 + SLACK)
+        kept &= p99 <= asked.slo_ms * (1.0 + SLACK)
+        corrected = scale.copy()
+        corrected[item] = self._corrected(item, asked, p99, scale[item])
+        # What holds of one server is extended to all of its pool.
+        least = np.full(int(self.pool.max(initial=0)) + 1, np.inf)
+        np.minimum.at(least, self.pool[item], corrected[item])
+        corrected[item] = least[self.pool[item]]
+        late = item[~kept]
+        return Verdict(frozenset(late.tolist()), np.isin(self.pool, self.pool[late]), corrected)
 
     def _update(self, name: str, packing: Packing) -> None:
         """Ask the latency model about the GPUs of a type that have changed."""
-        gpus = zip(packing.groups, packing.shares, strict=True)
-        keys = {(tuple(g), tuple(s)): n for n, (g, s) in enumerate(gpus)}
-        changed = [n for key, n in keys.items() if key not in self.known.get(name, ())]
-        self.known[name] = set(keys)
+        changed = [gpu for gpu in packing.gpus if gpu not in self.known.get(name, ())]
+        self.known[name] = set(packing.gpus)
         if not changed:
             return
         # In the order in which a plan lists them: sums of floats depend on it.
         pairs = [
-            sorted(zip(packing.groups[n], packing.shares[n], strict=True), key=lambda p: (-p[1], p[0]))
-            for n in changed
+            sorted(zip(gpu.items, gpu.shares, strict=True), key=lambda p: (-p[1], p[0])) for gpu in changed
         ]
         item, share = padded([[i for i, _ in p] for p in pairs]), padded([[s for _, s in p] for p in pairs])
-        table, here = self.tables[name], item >= 0
+        table, present, here = self.tables[name], item >= 0, self.standing
         latency, quantile = table.gpu_type.device.latency, table.gpu_type.quantile
-        slots = Slots(
-            np.where(here, table.model[item], 0),
-            np.where(here, table.batch[item, share], 1).astype(np.float64),
-            np.where(here, table.gpu_type.percents[share], 100.0),
-            here,
-        )
+        slots = slots_of(table, item, share, present)
         expected = times(latency, slots, quantile)
-        rows, columns = np.nonzero(here)
-        own = item[rows, columns]
-        self.model[own], self.share[own] = slots.model[rows, columns], share[rows, columns]
-        self.batch[own] = slots.batch[rows, columns].astype(np.int64)
-        self.execution[own] = expected.execution_ms[rows, columns]
-        self.capacity[own] = expected.capacity_rps[rows, columns]
+        rows, columns = np.nonzero(present)
+        own, at = item[rows, columns], share[rows, columns]
+        model, batch = slots.model[rows, columns], slots.batch[rows, columns].astype(np.int64)
+        here.items.set(own, table.items.take(own))
+        here.batch[own] = batch
+        here.full_ms[own] = table.gpu_type.alone.execution[model, batch - 1, at]
+        here.first_ms[own] = table.gpu_type.alone.execution[model, 0, at]
+        here.execution_ms[own] = expected.execution_ms[rows, columns]
+        here.capacity_rps[own] = expected.capacity_rps[rows, columns]
         curves = service_curves(latency, slots, rows, columns, quantile)
-        self.curve[own] = curves[:, -1:]
-        self.curve[own, : curves.shape[1]] = curves
+        here.curve[own] = curves[:, -1:]
+        here.curve[own, : curves.shape[1]] = curves
 
-    def _p99(self, item: IntArray, outside: FloatArray, jitter: FloatArray) -> FloatArray:
+    def _p99(self, item: IntArray) -> FloatArray:
         """Of each of these items; a pool of unequal servers counts as one of as many of the slowest."""
-        key = self.pool[item] * (LARGEST_BATCH + 1) + self.batch[item]
+        here = self.standing
+        key = self.pool[item] * (LARGEST_BATCH + 1) + here.batch[item]
         _, one, queue, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
         slowest = np.zeros((one.size, LARGEST_BATCH))
-        np.maximum.at(slowest, queue, self.curve[item])
-        lead = item[one]
-        pool = self.rate[lead] * count, slowest, self.batch[lead], count, self.dispersion[lead]
-        p99: FloatArray = waits(*pool, outside[lead], jitter[lead], self.queues).p99_ms[queue]
+        np.maximum.at(slowest, queue, here.curve[item])
+        lead = here.items.take(item[one])
+        dispersion = np.where(lead.constant, 0.0, 1.0)
+        pools = lead.rate * count, slowest, here.batch[item[one]], count, dispersion
+        p99: FloatArray = waits(*pools, lead.outside_ms, lead.jitter, self.queues).p99_ms[queue]
         return p99
 
-    def _by_pool(self, late: IntArray, item: IntArray, scale: FloatArray) -> Verdict:
-        """Extend what holds of one server to all of its pool."""
-        least = np.full(int(self.pool.max(initial=0)) + 1, np.inf)
-        np.minimum.at(least, self.pool[item], scale[item])
-        scale[item] = least[self.pool[item]]
-        return Verdict(frozenset(late.tolist()), np.isin(self.pool, self.pool[late]), scale)
-
-
-def _corrected(
-    scale: FloatArray, item: IntArray, p99: FloatArray, slowdown: FloatArray, by_table: FloatArray
-) -> FloatArray:
-    """The scale by the exact P99 of items alone; `by_table` is the slowdown at which the table gives it."""
-    answer, now = scale.copy(), scale[item]
-    alone = np.where(slowdown < _BARELY, _CARE * slowdown / by_table, now)
-    answer[item] = np.where(np.isfinite(p99), alone, now * _OVERLOADED)
-    return answer
+    def _corrected(self, item: IntArray, asked: ItemArrays, p99: FloatArray, scale: FloatArray) -> FloatArray:
+        """The scale of these items, where they stand alone by their exact P99."""
+        here, settled = self.standing, np.isfinite(p99)
+        full, first = here.full_ms[item], here.first_ms[item]
+        # The slowdown at which the table gives that P99.
+        at_p99 = replace(asked, slo_ms=np.where(settled, p99, asked.outside_ms + 1.0))
+        batch_index = np.searchsorted(BATCHES, here.batch[item])
+        by_table = tolerated_slowdown(at_p99, full[:, None], first[:, None], batch_index)[:, 0]
+        slowdown = here.execution_ms[item] / full
+        alone = np.where(slowdown < _BARELY, _CARE * slowdown / by_table, scale)
+        return np.where(settled, alone, scale * _OVERLOADED)

@@ -7,6 +7,7 @@ with their true neighbours.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,13 +16,12 @@ import numpy as np
 from controlplane.domain.plan import MOST_SERVERS
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.planning.capacity.families import Group, families
 from controlplane.planning.capacity.gpu_types import GpuType
-from controlplane.planning.capacity.items import Item
+from controlplane.planning.capacity.items import Group, Item, families
 from controlplane.planning.capacity.options import ServingOption
+from controlplane.planning.capacity.sizing import padded, smallest_shares
 from controlplane.planning.capacity.tolerance import ToleranceTable
-from controlplane.planning.joint.queue_sharing.grouping import MOST_TOGETHER
-from controlplane.planning.joint.sizing import padded, smallest_shares
+from controlplane.planning.joint.grouping import MOST_TOGETHER
 
 _COMBINATIONS = 2048
 """Weighed, at most, and as many more for each further effort."""
@@ -56,8 +56,12 @@ class Combination:
     share: float
 
 
-_Way = tuple[float, tuple[ServingOption, ...]]
-"""What pools for a whole family cost by their shares, and the pools."""
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A family, or a run of it, served by these pools, and what they cost by their shares."""
+
+    cost: float
+    pools: tuple[ServingOption, ...]
 
 
 def combinations(
@@ -73,7 +77,7 @@ def combinations(
         return []
     items = [Item(g, n) for family in kin for g in _runs(family) for n in range(1, MOST_SERVERS + 1)]
     tables = {name: ToleranceTable.of(items, gpu_type) for name, gpu_type in gpu_types.items()}
-    case = _Case(kin, items, {id(item): n for n, item in enumerate(items)}, tables, effort)
+    case = _Case(kin, items, tables, effort)
     found = [c for by in (_SLOWDOWNS if effort == 1 else _MORE_SLOWDOWNS) for c in case.at(by)]
     return sorted(found, key=lambda c: (c.cost, c.share))
 
@@ -85,93 +89,89 @@ def _runs(family: Group) -> list[Group]:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """All runs of all families with pools of all sizes (`items`); `row` is an item's place by its id."""
+    """All runs of all families with pools of all sizes (`items`)."""
 
     families: Sequence[Group]
     items: Sequence[Item]
-    row: Mapping[int, int]
     tables: Mapping[str, ToleranceTable]
     effort: int
 
     def at(self, slowdown: float) -> list[Combination]:
         """The most promising combinations where neighbours slow every partition so much."""
-        pools = self._pools(slowdown)
+        runs = self._runs(slowdown)
         each = int((self.effort * _COMBINATIONS) ** (1.0 / len(self.families)) + 1e-9)
-        ways = [_ways(family, pools, min(_MOST_WAYS, max(1, each))) for family in self.families]
-        if not all(ways):
+        served = [_served(family, runs, min(_MOST_WAYS, max(1, each))) for family in self.families]
+        if not all(served):
             return []
-        flat = [way for own in ways for way in own]
-        size, home, item = self._arrays(flat)
-        first = np.cumsum([0, *(len(own) for own in ways)])
-        chosen = np.indices([len(own) for own in ways]).reshape(len(ways), -1).T + first[:-1]
-        share = np.array([cost for cost, _ in flat])[chosen].sum(axis=1)
+        flat = [one for own in served for one in own]
+        first = np.cumsum([0, *(len(own) for own in served)])
+        chosen = np.indices([len(own) for own in served]).reshape(len(served), -1).T + first[:-1]
+        share = np.array([one.cost for one in flat])[chosen].sum(axis=1)
+        size, home, item = self._partitions(flat)
+        packed = _Packed.of(size[chosen], home[chosen], item[chosen])
         price = np.array([table.gpu_type.price for table in self.tables.values()])
-        least = _Packed.of(size[chosen], home[chosen]).gpus_of_types(price.size) @ price
+        least = np.stack([(packed.type_ == t).sum(axis=1) for t in range(price.size)], axis=1) @ price
         likely = np.lexsort((share, least))[: self.effort * _GROWN]
-        chosen, share, least = chosen[likely], share[likely], least[likely]
-        packed = _Packed.of(size[chosen], home[chosen])
-        stand = packed.items(item[chosen])
-        cost = least.copy()
-        for d, table in enumerate(self.tables.values()):
+        gpus = [packed.gpus_of(row) for row in likely.tolist()]
+        cost = least[likely]
+        for t, table in enumerate(self.tables.values()):
             # One that is too full with its true neighbours likely takes a GPU more.
-            here = [(n, gpu) for n, own in enumerate(stand) for type_, gpu in own if type_ == d]
-            full = ~smallest_shares(table, padded([gpu for _, gpu in here])).fits
+            here = [(n, items) for n, by_type in enumerate(gpus) for items in by_type[t]]
+            full = ~smallest_shares(table, padded([items for _, items in here])).fits
             owner = np.array([n for n, _ in here], dtype=np.int64)
-            cost += price[d] * np.bincount(owner[full], minlength=likely.size)
+            cost += price[t] * np.bincount(owner[full], minlength=likely.size)
         found = []
-        for n in np.lexsort((share, cost))[: self.effort * _MOST_RETURNED]:
-            options = tuple(o for w in chosen[n].tolist() for o in flat[w][1])
-            pool = {self.row[id(o.item)]: p for p, o in enumerate(options)}
-            gpus = {
-                name: tuple(tuple(pool[i] for i in gpu) for type_, gpu in stand[n] if type_ == d)
-                for d, name in enumerate(self.tables)
+        for n in np.lexsort((share[likely], cost))[: self.effort * _MOST_RETURNED].tolist():
+            row = likely[n]
+            pools = tuple(pool for one in chosen[row].tolist() for pool in flat[one].pools)
+            number = {id(pool.item): p for p, pool in enumerate(pools)}
+            stand = {
+                name: tuple(tuple(number[id(self.items[i])] for i in own) for own in gpus[n][t])
+                for t, name in enumerate(self.tables)
             }
-            found.append(Combination(options, gpus, float(cost[n]), float(least[n]), float(share[n])))
+            found.append(Combination(pools, stand, float(cost[n]), float(least[row]), float(share[row])))
         return found
 
-    def _arrays(self, ways: Sequence[_Way]) -> tuple[FloatArray, IntArray, IntArray]:
-        """The partitions of each way (ways, slots): percent, number of the GPU type, number of the item."""
-        number = {name: d for d, name in enumerate(self.tables)}
-        shape = len(ways), max(sum(o.item.servers for o in own) for _, own in ways)
+    def _partitions(self, served: Sequence[_Served]) -> tuple[FloatArray, IntArray, IntArray]:
+        """Those of each (served, slots): percent, 0 for none, number of the GPU type, number of the item."""
+        type_ = {name: t for t, name in enumerate(self.tables)}
+        row = {id(item): n for n, item in enumerate(self.items)}
+        pools = [[pool for pool in one.pools for _ in range(pool.item.servers)] for one in served]
+        shape = len(served), max(len(own) for own in pools)
         size, home, item = np.zeros(shape), np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-        for n, (_, own) in enumerate(ways):
-            servers = [
-                (o.expected_percent, number[o.gpu_type], self.row[id(o.item)])
-                for o in own
-                for _ in range(o.item.servers)
-            ]
-            size[n, : len(servers)], home[n, : len(servers)], item[n, : len(servers)] = zip(
-                *servers, strict=True
-            )
+        for n, own in enumerate(pools):
+            size[n, : len(own)] = [pool.expected_percent for pool in own]
+            home[n, : len(own)] = [type_[pool.gpu_type] for pool in own]
+            item[n, : len(own)] = [row[id(pool.item)] for pool in own]
         return size, home, item
 
-    def _pools(self, slowdown: float) -> dict[Group, list[_Way]]:
+    def _runs(self, slowdown: float) -> dict[Group, list[_Served]]:
         """The cheapest pools of each run."""
-        found: dict[Group, list[_Way]] = {}
+        found: dict[Group, list[_Served]] = {}
         for name, table in self.tables.items():
             percents = table.percent_beside(slowdown).tolist()
             for item, percent in zip(self.items, percents, strict=True):
                 if np.isfinite(percent):
                     cost = table.gpu_type.price * item.servers * percent / 100.0
-                    option = ServingOption(item, name, percent, percent)
-                    found.setdefault(item.workloads, []).append((cost, (option,)))
+                    pool = ServingOption(item, name, percent, percent)
+                    found.setdefault(item.workloads, []).append(_Served(cost, (pool,)))
         return {
-            group: sorted(own, key=lambda way: (way[0], way[1][0].item.servers))[:_POOL_SIZES_OF_RUN]
-            for group, own in found.items()
+            run: sorted(own, key=lambda one: (one.cost, one.pools[0].item.servers))[:_POOL_SIZES_OF_RUN]
+            for run, own in found.items()
         }
 
 
-def _ways(family: Group, pools: Mapping[Group, Sequence[_Way]], most: int) -> list[_Way]:
+def _served(family: Group, runs: Mapping[Group, Sequence[_Served]], most: int) -> list[_Served]:
     """The cheapest ways to serve a family; between equals those with fewer together first."""
-    best: list[list[_Way]] = [[(0.0, ())]]
+    best = [[_Served(0.0, ())]]
     for end in range(1, len(family) + 1):
         found = [
-            (spent + cost, (*before, *pool))
+            _Served(before.cost + last.cost, (*before.pools, *last.pools))
             for begin in range(end - 1, max(-1, end - 1 - MOST_TOGETHER), -1)
-            for spent, before in best[begin]
-            for cost, pool in pools.get(family[begin:end], ())
+            for before in best[begin]
+            for last in runs.get(family[begin:end], ())
         ]
-        best.append(sorted(found, key=lambda way: way[0])[:most])
+        best.append(sorted(found, key=lambda one: one.cost)[:most])
     return best[-1]
 
 
@@ -179,21 +179,21 @@ def _ways(family: Group, pools: Mapping[Group, Sequence[_Way]], most: int) -> li
 class _Packed:
     """Partitions of many combinations packed best fit decreasing, as plain sizes.
 
-    `order` (combinations, partitions) are the partitions, largest first; `gpu` the number of each one's GPU,
+    `item` (combinations, partitions) are the partitions, largest first; `gpu` the number of each one's GPU,
     -1 where a combination has fewer partitions. `type_` (combinations, GPUs): -1 where it has fewer GPUs.
     """
 
-    order: IntArray
+    item: IntArray
     gpu: IntArray
     type_: IntArray
 
     @staticmethod
-    def of(size: FloatArray, home: IntArray) -> _Packed:
-        """Of partitions (combinations, families, slots): percent, 0 for none, and the GPU type's number."""
+    def of(size: FloatArray, home: IntArray, item: IntArray) -> _Packed:
+        """Of partitions (combinations, families, slots): percent, 0 for none, GPU type and item by number."""
         count = size.shape[0]
-        size, home = size.reshape(count, -1), home.reshape(count, -1)
-        order = np.argsort(-size, axis=1, kind="stable")
-        size, home = np.take_along_axis(size, order, axis=1), np.take_along_axis(home, order, axis=1)
+        order = np.argsort(-size.reshape(count, -1), axis=1, kind="stable")
+        size = np.take_along_axis(size.reshape(count, -1), order, axis=1)
+        home, item = (np.take_along_axis(a.reshape(count, -1), order, axis=1) for a in (home, item))
         gpu, type_ = np.full(size.shape, -1), np.full(size.shape, -1)
         room, opened = np.zeros(size.shape), np.zeros(count, dtype=np.int64)
         for i in range(size.shape[1]):
@@ -207,20 +207,15 @@ class _Packed:
             room[row[new], best[new]], type_[row[new], best[new]] = _FULL, kind[new]
             room[row, best] -= need
             gpu[row, i] = best
-        return _Packed(order, gpu, type_)
+        return _Packed(item, gpu, type_)
 
-    def gpus_of_types(self, types: int) -> IntArray:
-        """How many GPUs of each type: (combinations, types)."""
-        return np.stack([(self.type_ == t).sum(axis=1) for t in range(types)], axis=1)
-
-    def items(self, item: IntArray) -> list[list[tuple[int, list[int]]]]:
-        """The GPUs of each combination: type and items; `item` (combinations, families, slots)."""
-        item = np.take_along_axis(item.reshape(self.order.shape), self.order, axis=1)
-        found = []
-        for types, gpus, items in zip(self.type_.tolist(), self.gpu.tolist(), item.tolist(), strict=True):
-            own: list[tuple[int, list[int]]] = [(t, []) for t in types if t >= 0]
-            for g, i in zip(gpus, items, strict=True):
-                if g >= 0:
-                    own[g][1].append(i)
-            found.append(own)
+    def gpus_of(self, row: int) -> dict[int, list[list[int]]]:
+        """The items of each GPU of one combination, by GPU type."""
+        own: list[list[int]] = [[] for type_ in self.type_[row] if type_ >= 0]
+        for gpu, item in zip(self.gpu[row].tolist(), self.item[row].tolist(), strict=True):
+            if gpu >= 0:
+                own[gpu].append(item)
+        found = defaultdict[int, list[list[int]]](list)
+        for type_, items in zip(self.type_[row].tolist(), own, strict=False):
+            found[type_].append(items)
         return found

@@ -13,27 +13,20 @@ from controlplane.planning.joint.context import Context
 from controlplane.planning.joint.turns import Turns
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.protocol import PlanRequest
-from controlplane.planning.replan.reuse import cost_of, reused
-from controlplane.planning.replan.stable_ids import with_stable_ids
-
-
-@dataclass(frozen=True, slots=True)
-class JointOptions:
-    """`iterations`: attempts to empty a GPU in each search, None for the usual number.
-
-    More of them also widen what is tried of up to 12 workloads. `late_binding`: plans may rely on the order
-    in which requests leave the gateway.
-    """
-
-    iterations: int | None = None
-    late_binding: bool = False
+from controlplane.planning.replan.reuse import cost_of, reused, with_stable_ids
 
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """See the module."""
+    """The default strategy.
 
-    options: JointOptions = JointOptions()
+    `iterations`: attempts to empty a GPU in each search, None for the usual number; more of them also widen
+    what is tried of up to 12 workloads. `late_binding`: plans may rely on the order in which requests leave
+    the gateway.
+    """
+
+    iterations: int | None = None
+    late_binding: bool = False
     name: str = "joint"
     rule: Rule = Rule.P99
     latency_model: str = "ours"
@@ -45,9 +38,9 @@ class Joint:
         context = Context.of(in_requests.request, started)
         draft = with_bursts(in_requests.request, lambda asked: self._draft(asked, context))
         draft = in_requests.counted_back(draft)
-        turns = Turns.of(request, draft, context)
+        turns = Turns.of(context if context.request is request else Context.of(request, started), draft)
         joined = turns.fewer(draft)
-        if self.options.late_binding:  # only for what is not saved without it
+        if self.late_binding:  # only for what is not saved without it
             joined = replace(turns, late_binding=True).fewer(joined)
         fresh = self._finalised(_renamed(joined, request), context, request)
         if joined is not draft and not fresh.verified:  # a shadow found no room on the GPUs that are left
@@ -65,15 +58,10 @@ class Joint:
     def _draft(self, request: PlanRequest, context: Context) -> Draft:
         """The draft for Poisson arrivals."""
         own = context if request is context.request else Context.of(request, context.started)
-        return Choice(own, self.options.iterations).draft()
+        return Choice(own, self.iterations).draft()
 
     def _finalised(self, draft: Draft, context: Context, request: PlanRequest) -> Plan:
         return finalise(self.name, request, _bounded(draft, context), context.started)
-
-
-def strategy(iterations: int | None = None, late_binding: bool = False) -> Joint:
-    """The default strategy; see `JointOptions`."""
-    return Joint(JointOptions(iterations, late_binding))
 
 
 def _renamed(draft: Draft, request: PlanRequest) -> Draft:

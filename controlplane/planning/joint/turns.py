@@ -11,9 +11,11 @@ request at a time, those of the shortest time first.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,15 +33,12 @@ from controlplane.domain.plan import (
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.planning.capacity.client_batches import largest_batch
-from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
 from controlplane.planning.joint.context import Context
-from controlplane.planning.joint.dissolve import Stop
-from controlplane.planning.judge.evaluate import SLACK, Terms, evaluate, kept, layouts_of
+from controlplane.planning.judge.evaluate import SLACK, Terms, judge
 from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import gpu_of, memory_together, partition_of
 from controlplane.planning.judge.queues import Queues
 from controlplane.planning.judge.shadows import wish_of
-from controlplane.planning.protocol import PlanRequest
 
 MOST_MODELS = 8
 """Models in one partition: a request may have to wait for a batch of each other one."""
@@ -53,36 +52,36 @@ _SPANS = (0.5, 0.25, 0.125)
 """Batches hold what arrives in such a part of the strictest SLO."""
 
 
+class _Home(NamedTuple):
+    """A partition of a GPU, both by number, that a guest may join, and its load then."""
+
+    load: float
+    gpu: int
+    partition: int
+
+
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The search for one question.
+    """The search for one question, in inferences.
 
-    `gpu_types` and `queues` as in `Context`, but batches count inferences. `apart` are the workloads that
-    join no other: those with servers in a pool, bursty and isolated ones. `workloads` and `wishes`, for
-    shadows, are by workload. `late_binding`: requests may wait at the gateway for their turn.
+    `queues` are those solved so far. `apart` are the workloads that join no other: those with servers in a
+    pool, bursty and isolated ones. `workloads` are by name. `late_binding`: requests may wait at the gateway
+    for their turn.
     """
 
-    request: PlanRequest
-    gpu_types: Mapping[str, GpuType]
+    context: Context
     queues: Queues
     apart: frozenset[str]
     workloads: Mapping[str, Workload]
-    wishes: Mapping[str, ShadowWish]
-    stop: Stop
     late_binding: bool = False
 
     @staticmethod
-    def of(request: PlanRequest, draft: Draft, context: Context) -> Turns:
-        """For a draft that answers the request; `context` is of the same question, perhaps in requests."""
+    def of(context: Context, draft: Draft) -> Turns:
+        """For a draft that answers the question."""
         servers = Counter(w.name for g in draft.gpus for p in g.partitions for w in p.workloads)
-        alone = (w for w in request.workloads if w.isolated or w.dispersion > 1.0 or servers[w.name] > 1)
+        alone = (w for w in context.workloads if w.isolated or w.dispersion > 1.0 or servers[w.name] > 1)
         apart = frozenset(w.name for w in alone)
-        types = context.gpu_types
-        if context.request.devices is not request.devices:  # it counts requests
-            types = gpu_types(request.devices, request.rule, request.quantile)
-        workloads = {w.name: w for w in request.workloads}
-        wishes = {w.name: w.shadow for w in request.workloads}
-        return Turns(request, types, draft.queues, apart, workloads, wishes, context.stop)
+        return Turns(context, draft.queues, apart, {w.name: w for w in context.workloads})
 
     def fewer(self, draft: Draft) -> Draft:
         """The draft with more of its refused workloads and on fewer GPUs; itself where nothing joins."""
@@ -113,26 +112,25 @@ class Turns:
         """These GPUs with all guests in partitions of theirs; None where one finds no partition."""
         found = list(gpus)
         for guest in guests:
-            for n, j in self._homes(guest, found)[:_MOST_HOMES]:
-                if self.stop():
+            for home in self._homes(guest, found)[:_MOST_HOMES]:
+                if self.context.stop():
                     return None
-                if (joined := self._joined(found[n], j, guest)) is not None:
-                    found[n] = joined
+                if (joined := self._joined(found[home.gpu], home.partition, guest)) is not None:
+                    found[home.gpu] = joined
                     break
             else:
                 return None
         return found
 
-    def _homes(self, guest: Partition, gpus: Sequence[PlannedGpu]) -> list[tuple[int, int]]:
-        """GPU and partition by number, the lowest load first, of those that a guest may join."""
-        loads: list[tuple[float, int, int]] = []
-        for n, gpu in enumerate(gpus):
-            for j, home in enumerate(gpu.partitions):
-                if self._may_join(guest, home, gpu):
-                    load = self._load((*home.workloads, *guest.workloads), gpu, home)
-                    if load < 1.0:
-                        loads.append((load, n, j))
-        return [(n, j) for _, n, j in sorted(loads)]
+    def _homes(self, guest: Partition, gpus: Sequence[PlannedGpu]) -> list[_Home]:
+        """The partitions that a guest may join, the lowest load first."""
+        homes = [
+            _Home(self._load((*home.workloads, *guest.workloads), gpu, home), n, j)
+            for n, gpu in enumerate(gpus)
+            for j, home in enumerate(gpu.partitions)
+            if self._may_join(guest, home, gpu)
+        ]
+        return sorted(home for home in homes if home.load < 1.0)
 
     def _may_join(self, guest: Partition, home: Partition, gpu: PlannedGpu) -> bool:
         models = {m.model for p in (guest, home) for m in p.models}
@@ -149,17 +147,15 @@ class Turns:
 
         Under P99 the judge charges every request its time alone.
         """
-        gpu_type = self.gpu_types[gpu.type]
-        share = np.flatnonzero(gpu_type.percents <= _reach(gpu, home))[-1]
+        gpu_type = self.context.gpu_types[gpu.type]
+        execution = gpu_type.alone.execution[:, :, gpu_type.floor(_reach(gpu, home))]
         load = 0.0
         for w in workloads:
             model = gpu_type.number_of(w.model)
             if model < 0:
                 return math.inf
-            times = gpu_type.alone.execution[model, :, share] / np.arange(
-                1, gpu_type.alone.execution.shape[1] + 1
-            )
-            if self.request.rule is Rule.P99:
+            times = execution[model] / np.arange(1, execution.shape[1] + 1)
+            if self.context.request.rule is Rule.P99:
                 times = times[w.client_batch - 1 : w.client_batch]
             load += w.rate_rps * float(times.min(initial=math.inf)) / MILLIS_PER_SECOND
         return load
@@ -167,25 +163,16 @@ class Turns:
     def _joined(self, gpu: PlannedGpu, number: int, guest: Partition) -> PlannedGpu | None:
         """A GPU with a guest in that partition, at the smallest share that keeps all promises there."""
         home = gpu.partitions[number]
-        percents = self.gpu_types[gpu.type].percents
+        percents = self.context.gpu_types[gpu.type].percents
         shares = percents[(percents >= home.percent) & (percents <= _reach(gpu, home))].tolist()
         workloads = (*home.workloads, *guest.workloads)
         asked = [self.workloads[w.name] for w in workloads]
-        memory_mb = memory_together(asked, self.request.devices[gpu.type])
+        memory_mb = memory_together(asked, self.context.request.devices[gpu.type])
         for models in self._served(workloads, gpu, home):
             joined = replace(home, models=models, workloads=workloads, memory_mb=memory_mb)
-            held = _with(gpu, number, replace(joined, percent=shares[-1]))
-            if not (self._fits(held) and self._keeps(held)):
-                continue
-            low, high = 0, len(shares) - 1
-            while low < high:
-                middle = (low + high) // 2
-                trial = _with(gpu, number, replace(joined, percent=shares[middle]))
-                if self._keeps(trial):
-                    held, high = trial, middle
-                else:
-                    low = middle + 1
-            return held
+            at = [_with(gpu, number, replace(joined, percent=percent)) for percent in shares]
+            if self._fits(at[-1]) and self._keeps(at[-1]):
+                return at[bisect_left(at, True, hi=len(at) - 1, key=self._keeps)]
         return None
 
     def _served(
@@ -200,18 +187,15 @@ class Turns:
         self, workloads: Sequence[Placement], gpu: PlannedGpu, home: Partition
     ) -> tuple[ServedModel, ...]:
         """One request at a time, ranked by its time alone in all the share that `home` may have."""
-        gpu_type = self.gpu_types[gpu.type]
-        share = np.flatnonzero(gpu_type.percents <= _reach(gpu, home))[-1]
+        gpu_type = self.context.gpu_types[gpu.type]
+        execution = gpu_type.alone.execution[:, :, gpu_type.floor(_reach(gpu, home))]
         size = {w.model: w.client_batch for w in workloads}
-        times = {
-            m: float(gpu_type.alone.execution[gpu_type.number_of(m), k - 1, share]) for m, k in size.items()
-        }
-        ranks = ranks_of(times)
+        ranks = ranks_of({m: float(execution[gpu_type.number_of(m), k - 1]) for m, k in size.items()})
         return tuple(ServedModel(m, k, rank=min(ranks[m], MOST_RANKS - 1)) for m, k in size.items())
 
     def _batches(self, workloads: Sequence[Placement], gpu: PlannedGpu) -> Iterator[tuple[ServedModel, ...]]:
         """Batches for the models of these workloads: what arrives within a part of the strictest SLO."""
-        device = self.request.devices[gpu.type]
+        device = self.context.request.devices[gpu.type]
         rates: dict[tuple[str, int], float] = {}
         for w in workloads:
             key = w.model, w.client_batch
@@ -230,16 +214,14 @@ class Turns:
 
     def _keeps(self, gpu: PlannedGpu) -> bool:
         """Whether every promise on a GPU is kept; servers of pools are judged alone, which is stricter."""
-        layouts = layouts_of([gpu], self.request.devices)
-        terms = Terms(self.request.rule, self.request.deciding_quantile, self.queues)
-        found = evaluate(layouts, self.request.devices, terms)
-        return bool(kept(layouts[gpu.type], found[gpu.type], self.request.rule).all())
+        terms = Terms(self.context.request.rule, self.context.request.deciding_quantile, self.queues)
+        return all(one.meets_slo for one in judge([gpu], self.context.request.devices, terms))
 
     def _fits(self, gpu: PlannedGpu) -> bool:
         """Whether its servers and those that stand by on it fit into its memory."""
-        needed = 0.0
+        needed, wishes = 0.0, {name: w.shadow for name, w in self.workloads.items()}
         for partition in gpu.partitions:
-            beside = wish_of(partition, self.wishes) == ShadowWish(ShadowPolicy.HOT, ShadowPlace.SAME_GPU)
+            beside = wish_of(partition, wishes) == ShadowWish(ShadowPolicy.HOT, ShadowPlace.SAME_GPU)
             needed += (partition.memory_mb or 0.0) * (2.0 if beside else 1.0)
         return gpu.memory_mb is None or needed <= gpu.memory_mb
 
@@ -248,7 +230,7 @@ class Turns:
         number = Counter[str]()
         found = []
         for gpu in gpus:
-            found.append(gpu_of(number[gpu.type], self.request.devices[gpu.type], gpu.partitions))
+            found.append(gpu_of(number[gpu.type], self.context.request.devices[gpu.type], gpu.partitions))
             number[gpu.type] += 1
         return tuple(found)
 

@@ -1,29 +1,33 @@
-"""Times and waits of every queue of a plan, and which promises they keep. Pools are judged as a whole."""
+"""The one judge of queues: what is expected of each, and which of them meet their SLOs.
+
+`judge` answers with one verdict for each queue, `evaluate` with the same as arrays. `evaluate_changed` judges
+GPUs on which a shadow is active.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from controlplane.domain.plan import Plan, PlannedGpu, Rule
-from controlplane.latency.protocol import BoolArray, FloatArray
-from controlplane.planning.judge.estimates import Times
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel
+from controlplane.planning.judge.estimates import Times, layout_curves, layout_times
 from controlplane.planning.judge.layout import Layout, ServedQueue
-from controlplane.planning.judge.queues import Queues, Waits, waits
-from controlplane.planning.judge.turns import layout_curves, layout_times, turn_waits
+from controlplane.planning.judge.queues import Queues, turn_waits, waits
 from controlplane.planning.protocol import Device
 
 SLACK = 1e-6
 """Relative: sums of floats are no violations."""
 
-_PoolKey = tuple[str, int, tuple[tuple[str, float], ...]]
+_At = tuple[int, int]
+"""Row and column of a queue in its layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What promises are judged by; `quantile` is None where means count. `queues` are those solved so far."""
+    """What queues are judged by; `quantile` is None where means count. `queues` are those solved so far."""
 
     rule: Rule
     quantile: float | None = None
@@ -34,6 +38,33 @@ class Terms:
         """A plan's own rule and quantile."""
         quantile = plan.quantile if plan.rule is Rule.P99 else None
         return Terms(plan.rule, quantile, Queues() if queues is None else queues)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueVerdict:
+    """What is expected of one queue at one server, and whether all its workloads' SLOs are met.
+
+    `slo_ms` is the strictest. `round_ms`: a full batch of each model of the partition. `mean_ms` and `p99_ms`
+    are NaN under half-SLO and infinite where the queue does not settle.
+    """
+
+    gpu: PlannedGpu
+    partition: Partition
+    served: ServedModel
+    workloads: tuple[Placement, ...]
+    slo_ms: float
+    rate_rps: float
+    capacity_rps: float
+    execution_ms: float
+    round_ms: float
+    mean_ms: float
+    p99_ms: float
+    meets_slo: bool
+
+    @property
+    def utilisation(self) -> float:
+        """The rate over the capacity."""
+        return self.rate_rps / self.capacity_rps
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,93 +82,163 @@ class Evaluation:
     `pools`: the pool of the queue at (row, column); empty under half-SLO.
     """
 
+    layout: Layout
+    rule: Rule
     times: Times
     mean_ms: FloatArray
     p99_ms: FloatArray
-    pools: Mapping[tuple[int, int], Pool]
+    pools: dict[_At, Pool]
 
-    def wait_for_turns(self, layout: Layout, curves: Sequence[FloatArray], queues: Queues) -> None:
-        """Fill in the waits of the columns whose partitions serve several models."""
-        for places, own in turn_waits(layout, curves, queues):
-            at = tuple(np.array(places).T)
-            self.mean_ms[at], self.p99_ms[at] = own.mean_ms, own.p99_ms
+    @property
+    def meets_slo(self) -> BoolArray:
+        """Where the SLOs are met: boolean (GPUs, columns), True where there is no queue."""
+        layout = self.layout
+        met = layout.rate <= self.times.capacity_rps * (1.0 + SLACK)
+        if self.rule is Rule.P99:
+            met &= self.p99_ms <= layout.slo_ms * (1.0 + SLACK)
+        else:
+            met &= self.times.round_ms <= layout.slo_ms / 2.0 * (1.0 + SLACK)
+        return np.asarray(met | ~layout.mask, dtype=np.bool_)
+
+    def verdicts(self, chosen: BoolArray | None = None) -> Iterator[QueueVerdict]:
+        """The verdict for every queue, or for the `chosen` ones, in the order of `Layout.columns`."""
+        layout, met = self.layout, self.meets_slo
+        for at, queue in layout.columns():
+            if chosen is not None and not chosen[at]:
+                continue
+            yield QueueVerdict(
+                layout.gpus[at[0]],
+                queue.partition,
+                queue.served,
+                queue.workloads,
+                slo_ms=float(layout.slo_ms[at]),
+                rate_rps=float(layout.rate[at]),
+                capacity_rps=float(self.times.capacity_rps[at]),
+                execution_ms=float(self.times.execution_ms[at]),
+                round_ms=float(self.times.round_ms[at]),
+                mean_ms=float(self.mean_ms[at]),
+                p99_ms=float(self.p99_ms[at]),
+                meets_slo=bool(met[at]),
+            )
+
+    def pools_of(self, row: int, partition: Partition) -> list[Pool | None]:
+        """The pools of the queues of a partition of GPU `row`; None under half-SLO."""
+        own = enumerate(self.layout.queues[row])
+        return [self.pools.get((row, j)) for j, queue in own if queue.partition is partition]
 
 
-def layouts_of(gpus: Iterable[PlannedGpu], devices: Mapping[str, Device]) -> dict[str, Layout]:
-    """One layout for each GPU type, by its name."""
-    by_type: dict[str, list[PlannedGpu]] = {}
-    for gpu in gpus:
-        by_type.setdefault(gpu.type, []).append(gpu)
-    return {name: Layout.of(own, devices[name]) for name, own in by_type.items()}
+@dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """A queue of a layout whose waits are still to be filled in, and its times of 1, 2, ... requests."""
+
+    found: Evaluation
+    at: _At
+    queue: ServedQueue
+    curve: FloatArray
+
+
+def judge(gpus: Iterable[PlannedGpu], devices: Mapping[str, Device], terms: Terms) -> list[QueueVerdict]:
+    """Judge every queue of these GPUs, those of a type together."""
+    return [one for found in evaluate(gpus, devices, terms).values() for one in found.verdicts()]
 
 
 def evaluate(
-    layouts: Mapping[str, Layout], devices: Mapping[str, Device], terms: Terms
+    gpus: Iterable[PlannedGpu], devices: Mapping[str, Device], terms: Terms
 ) -> dict[str, Evaluation]:
-    """Evaluate all GPU types at once, by name: a pool may stretch over them."""
+    """`judge` as arrays, by GPU type. All types are judged at once: a pool may stretch over them."""
+    by_type: dict[str, list[PlannedGpu]] = {}
+    for gpu in gpus:
+        by_type.setdefault(gpu.type, []).append(gpu)
     answers: dict[str, Evaluation] = {}
-    members: dict[_PoolKey, list[tuple[str, int, int]]] = {}
-    slowest: dict[_PoolKey, FloatArray] = {}
-    for name, layout in layouts.items():
-        nothing = np.full(layout.rate.shape, np.nan)
-        latency = devices[name].latency
-        expected = layout_times(latency, layout, terms.rule, terms.quantile)
-        answers[name] = Evaluation(expected, nothing, nothing.copy(), {})
-        if terms.rule is not Rule.P99:
-            continue
-        curves = layout_curves(latency, layout, terms.quantile)
-        for curve, ((i, j), queue) in zip(curves, layout.columns(), strict=True):
-            if queue.partition.turns:
-                continue
-            key = _pool_key(queue)
-            members.setdefault(key, []).append((name, i, j))
-            # A pool of unequal servers is no slower than one of as many of the slowest.
-            slowest[key] = np.maximum(slowest[key], curve) if key in slowest else curve
-        answers[name].wait_for_turns(layout, curves, terms.queues)
-    pools = [Pool(len(own), slowest[key]) for key, own in members.items()]
-    first = [own[0] for own in members.values()]
-    answer = pool_waits([(layouts[name], (i, j)) for name, i, j in first], pools, terms.queues)
-    for n, own in enumerate(members.values()):
-        for name, i, j in own:
-            found = answers[name]
-            found.mean_ms[i, j], found.p99_ms[i, j] = answer.mean_ms[n], answer.p99_ms[n]
-            assert isinstance(found.pools, dict)
-            found.pools[i, j] = pools[n]
+    members: dict[object, list[_Unsettled]] = {}
+    for name, own in by_type.items():
+        answers[name], unsettled = _without_pools(Layout.of(own, devices[name]), devices[name].latency, terms)
+        for one in unsettled:
+            members.setdefault(_pool_key(one.queue), []).append(one)
+    # A pool of unequal servers is no slower than one of as many of the slowest.
+    pools = [Pool(len(own), np.maximum.reduce([one.curve for one in own])) for own in members.values()]
+    _settle(list(members.values()), pools, terms.queues)
     return answers
 
 
-def _pool_key(queue: ServedQueue) -> _PoolKey:
+def evaluate_changed(
+    changed: Layout,
+    rows: IntArray,
+    base: Evaluation,
+    device: Device,
+    terms: Terms,
+    guest: Sequence[Pool | None] = (),
+) -> Evaluation:
+    """What is expected where row n is row `rows[n]` of a plan, changed; `base` is the plan unchanged.
+
+    The other servers of a pool stay as they are in the plan. `guest`: the pools of a row's last queues, where
+    these stand there in place of a server elsewhere.
+    """
+    found, unsettled = _without_pools(changed, device.latency, terms)
+    pools = []
+    for one in unsettled:
+        n, j = one.at
+        first_guest = len(changed.queues[n]) - len(guest)
+        before = guest[j - first_guest] if j >= first_guest else base.pools.get((int(rows[n]), j))
+        if before is not None and before.servers > 1:
+            pools.append(Pool(before.servers, np.maximum(one.curve, before.curve)))
+        else:
+            pools.append(Pool(1, one.curve))
+    _settle([[one] for one in unsettled], pools, terms.queues)
+    return found
+
+
+def with_guest(host: PlannedGpu, guest: Partition, percent: float, device: Device) -> Layout:
+    """A GPU with another GPU's partition beside its own ones, as the last of them."""
+    more = (*host.partitions, replace(guest, percent=min(percent, 100.0)))
+    return Layout.of([replace(host, partitions=more)], device)
+
+
+def _without_pools(
+    layout: Layout, latency: LatencyModel, terms: Terms
+) -> tuple[Evaluation, list[_Unsettled]]:
+    """The times of a layout and the waits of models that take turns; under P99 the other queues."""
+    nothing = np.full(layout.rate.shape, np.nan)
+    expected = layout_times(latency, layout, terms.rule, terms.quantile)
+    found = Evaluation(layout, terms.rule, expected, nothing, nothing.copy(), {})
+    if terms.rule is not Rule.P99 or not layout.gpus:
+        return found, []
+    curves = layout_curves(latency, layout, terms.quantile)
+    for places, own in turn_waits(layout, curves, terms.queues):
+        at = tuple(np.array(places).T)
+        found.mean_ms[at], found.p99_ms[at] = own.mean_ms, own.p99_ms
+    return found, [
+        _Unsettled(found, at, queue, curve)
+        for curve, (at, queue) in zip(curves, layout.columns(), strict=True)
+        if not queue.partition.turns
+    ]
+
+
+def _pool_key(queue: ServedQueue) -> object:
     """Queues with the same key are servers of one pool: same workloads, same parts of their rates."""
     placed = tuple((w.name, w.rate_rps) for w in queue.workloads)
     return queue.served.model, queue.served.batch, placed
 
 
-def pool_waits(
-    servers: Sequence[tuple[Layout, tuple[int, int]]], pools: Sequence[Pool], queues: Queues
-) -> Waits:
-    """The waits of each pool; `servers` names one of its servers by layout, row and column."""
+def _settle(members: Sequence[Sequence[_Unsettled]], pools: Sequence[Pool], queues: Queues) -> None:
+    """Fill in the waits of each pool at all its servers, whose rates and arrivals are alike."""
     batch = np.array([p.curve.size for p in pools], dtype=np.int64)
     curves = np.ones((len(pools), int(batch.max(initial=1))))
     for n, pool in enumerate(pools):
         curves[n, : batch[n]], curves[n, batch[n] :] = pool.curve, pool.curve[-1]
     count = np.array([p.servers for p in pools], dtype=np.int64)
-    return waits(
-        np.array([of.rate[at] / of.client_batch[at] for of, at in servers], dtype=np.float64) * count,
+    first = [(own[0].found.layout, own[0].at) for own in members]
+    answer = waits(
+        np.array([of.rate[at] / of.client_batch[at] for of, at in first], dtype=np.float64) * count,
         curves,
         batch,
         count,
-        np.array([of.dispersion[at] for of, at in servers], dtype=np.float64),
-        np.array([of.frontend_ms[at] for of, at in servers]),
-        np.array([of.jitter[at] for of, at in servers]),
+        np.array([of.dispersion[at] for of, at in first], dtype=np.float64),
+        np.array([of.frontend_ms[at] for of, at in first]),
+        np.array([of.jitter[at] for of, at in first]),
         queues,
     )
-
-
-def kept(layout: Layout, found: Evaluation, rule: Rule) -> BoolArray:
-    """Where a promise is kept: boolean (GPUs, columns), True where there is no queue."""
-    held = layout.rate <= found.times.capacity_rps * (1.0 + SLACK)
-    if rule is Rule.P99:
-        held &= found.p99_ms <= layout.slo_ms * (1.0 + SLACK)
-    else:
-        held &= found.times.round_ms <= layout.slo_ms / 2.0 * (1.0 + SLACK)
-    return np.asarray(held | ~layout.mask, dtype=np.bool_)
+    for own, pool, mean_ms, p99_ms in zip(members, pools, answer.mean_ms, answer.p99_ms, strict=True):
+        for one in own:
+            one.found.mean_ms[one.at], one.found.p99_ms[one.at] = mean_ms, p99_ms
+            one.found.pools[one.at] = pool

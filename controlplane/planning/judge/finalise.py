@@ -1,9 +1,9 @@
-"""From a strategy's draft to a plan: predictions, shadows, totals and the judge's verdict."""
+"""From a strategy's draft to a plan: predictions and their sources, shadows, totals, the judge's verdict."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controlplane.domain.plan import (
@@ -13,18 +13,23 @@ from controlplane.domain.plan import (
     Plan,
     PlannedGpu,
     Prediction,
+    ServedModel,
+    Source,
     Totals,
     Violation,
 )
+from controlplane.domain.profile import Factor, Profile
 from controlplane.domain.workload import ShadowPolicy, Workload
-from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate, layouts_of
-from controlplane.planning.judge.layout import Layout
+from controlplane.latency.calibration import Calibrated
+from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate
 from controlplane.planning.judge.placements import limit_together
 from controlplane.planning.judge.queues import Queues
 from controlplane.planning.judge.shadows import with_shadows
-from controlplane.planning.judge.sources import source_of
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.protocol import Device, PlanRequest
+
+_Neighbours = list[tuple[str, float, int]]
+"""Model, share and batch of each, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +55,19 @@ class Draft:
         return replace(self, bound_cost_per_hour=cost if any(prices) else 0.0, bound_gpus=gpus)
 
 
-def finalise_cheapest(
-    strategy: str, request: PlanRequest, draft_on: Callable[[Device, Sequence[Workload]], Draft]
-) -> Plan:
-    """Draft a plan on each GPU type alone and finalise the one that refuses fewest, then costs least."""
-    started_s = request.clock.monotonic()
-    drafts = [draft_on(device, request.workloads) for device in request.devices.values()]
-    best = min(drafts, key=lambda d: (len(d.infeasible), sum(g.price_per_hour for g in d.gpus)))
-    return finalise(strategy, request, best, started_s)
-
-
 def finalise(strategy: str, request: PlanRequest, draft: Draft, started_s: float) -> Plan:
     """Predict, add shadows, judge. `started_s` is when planning began, by the request's clock."""
     drafted_s = request.clock.monotonic()
     terms = Terms(request.rule, request.deciding_quantile, draft.queues)
     drafted = _with_limits(_with_distinct_ids(draft.gpus), request.workloads)
-    layouts = layouts_of(drafted, request.devices)
-    found = evaluate(layouts, request.devices, terms)
-    gpus = [
-        gpu
-        for name, layout in layouts.items()
-        for gpu in _predicted(layout, found[name], request.devices[name])
-    ]
+    found = evaluate(drafted, request.devices, terms)
+    gpus = [gpu for name, own in found.items() for gpu in _predicted(own, request.devices[name])]
     wishes = {w.name: w.shadow for w in request.workloads}
     plan = Plan(
         strategy=strategy,
         rule=request.rule,
         latency_model=next((d.latency.name for d in request.devices.values()), ""),
-        gpus=with_shadows(gpus, wishes, layouts, found, request.devices, terms),
+        gpus=with_shadows(gpus, wishes, found, request.devices, terms),
         quantile=terms.quantile,
         seed=request.seed,
         infeasible=draft.infeasible,
@@ -94,7 +84,7 @@ def finalise(strategy: str, request: PlanRequest, draft: Draft, started_s: float
         lower_bound_gpus=draft.bound_gpus,
         planning_ms=(now_s - started_s) * 1000.0,
         stopped_by=draft.stopped_by,
-        phases_ms=phases_ms,
+        phases_ms=dict(phases_ms),
     )
     return replace(plan, verified=not violations, violations=violations, totals=totals)
 
@@ -128,32 +118,26 @@ def _with_limits(gpus: Sequence[PlannedGpu], workloads: Sequence[Workload]) -> t
     return tuple(replace(g, partitions=tuple(map(limited, g.partitions))) for g in gpus)
 
 
-def _predicted(layout: Layout, found: Evaluation, device: Device) -> list[PlannedGpu]:
-    """The layout's GPUs with a prediction for every placement."""
-    expected: dict[tuple[int, int, str], Prediction] = {}
-    for (i, j), queue in layout.columns():
-        capacity = float(found.times.capacity_rps[i, j])
-        expected[i, queue.index, queue.served.model] = Prediction(
-            execution_ms=float(found.times.execution_ms[i, j]),
-            mean_ms=_finite(float(found.mean_ms[i, j])),
-            p99_ms=_finite(float(found.p99_ms[i, j])),
-            capacity_rps=capacity,
-            utilisation=float(layout.rate[i, j]) / capacity,
-            source=source_of(layout.gpus[i], queue.partition, queue.served, device),
+def _predicted(found: Evaluation, device: Device) -> list[PlannedGpu]:
+    """The evaluated GPUs with a prediction for every placement."""
+    expected = {
+        (one.partition.id, one.served.model): Prediction(
+            execution_ms=one.execution_ms,
+            mean_ms=_finite(one.mean_ms),
+            p99_ms=_finite(one.p99_ms),
+            capacity_rps=one.capacity_rps,
+            utilisation=one.utilisation,
+            source=source_of(one.gpu, one.partition, one.served, device),
         )
+        for one in found.verdicts()
+    }
 
-    def placed(i: int, n: int, w: Placement) -> Placement:
-        return replace(w, predicted=expected[i, n, w.model])
+    def placed(partition: Partition) -> tuple[Placement, ...]:
+        return tuple(replace(w, predicted=expected[partition.id, w.model]) for w in partition.workloads)
 
     return [
-        replace(
-            gpu,
-            partitions=tuple(
-                replace(p, workloads=tuple(placed(i, n, w) for w in p.workloads))
-                for n, p in enumerate(gpu.partitions)
-            ),
-        )
-        for i, gpu in enumerate(layout.gpus)
+        replace(gpu, partitions=tuple(replace(p, workloads=placed(p)) for p in gpu.partitions))
+        for gpu in found.layout.gpus
     ]
 
 
@@ -169,3 +153,53 @@ def _missing_shadows(plan: Plan, workloads: Sequence[Workload]) -> list[Violatio
         for _, p in plan.partitions()
         if p.shadow is None and any(w.name in wanted for w in p.workloads)
     ]
+
+
+def source_of(gpu: PlannedGpu, partition: Partition, served: ServedModel, device: Device) -> Source:
+    """The source of a model's execution time in its partition."""
+    beside = _neighbours(gpu, partition)
+    if _factor(served, beside, device) is not None:
+        return Source.LEARNED
+    if _is_measured(device.profiles[served.model], partition.percent, served.batch, beside):
+        return Source.MEASURED
+    return Source.PREDICTED
+
+
+def sentence(gpu: PlannedGpu, partition: Partition, served: ServedModel, device: Device) -> str:
+    """The same in words, with the evidence."""
+    beside = _neighbours(gpu, partition)
+    match source_of(gpu, partition, served, device):
+        case Source.MEASURED:
+            where = "beside these neighbours" if beside else "alone"
+            return f"execution time: measured at this share and batch, {where}"
+        case Source.PREDICTED:
+            return f"execution time: predicted by the latency model {device.latency.name!r} from the profile"
+        case Source.LEARNED:
+            factor = _factor(served, beside, device)
+            assert factor is not None
+            seen = ", ".join(factor.neighbours) or "no neighbour"
+            return (
+                f"execution time: learned from {factor.batches} batches of running fleets beside {seen}: "
+                f"{factor.factor:.2f} times what the latency model {device.latency.name!r} predicts"
+            )
+
+
+def _neighbours(gpu: PlannedGpu, partition: Partition) -> _Neighbours:
+    others = (p for p in gpu.partitions if p.id != partition.id)
+    return sorted((m.model, p.percent, m.batch) for p in others for m in p.models)
+
+
+def _factor(served: ServedModel, beside: _Neighbours, device: Device) -> Factor | None:
+    if not isinstance(device.latency, Calibrated):
+        return None
+    return device.latency.factor(served.model, (model for model, _, _ in beside))
+
+
+def _is_measured(profile: Profile, percent: float, batch: int, beside: _Neighbours) -> bool:
+    if not beside:
+        return any((p.percent, p.batch) == (percent, batch) for p in profile.points)
+    return any(
+        (p.percent, p.batch) == (percent, batch)
+        and sorted((n.model, n.percent, n.batch) for n in p.neighbours) == beside
+        for p in profile.colocation
+    )

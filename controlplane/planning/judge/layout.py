@@ -30,7 +30,7 @@ class ServedQueue:
     workloads: tuple[Placement, ...]
 
 
-def queues_of(gpu: PlannedGpu) -> list[ServedQueue]:
+def _queues_of(gpu: PlannedGpu) -> list[ServedQueue]:
     """The queues of all partitions of a GPU, in order."""
     return [
         ServedQueue(n, p, served, tuple(w for w in p.workloads if w.model == served.model))
@@ -79,7 +79,7 @@ class Layout:
     @staticmethod
     def of(gpus: Sequence[PlannedGpu], device: Device) -> Layout:
         """Raises KeyError for a model the device has no profile of: check before."""
-        queues = tuple(queues_of(gpu) for gpu in gpus)
+        queues = tuple(_queues_of(gpu) for gpu in gpus)
         shape = (len(gpus), max([1, *map(len, queues)]))
         number = {name: i for i, name in enumerate(device.latency.models)}
         found = Layout(
@@ -98,7 +98,7 @@ class Layout:
             turnaround_ms=np.zeros(shape),
             jitter=np.zeros(shape),
         )
-        for at, queue in ((at, q) for at, q in found.columns()):
+        for at, queue in found.columns():
             workloads, profile = queue.workloads, device.profiles[queue.served.model]
             found.mask[at], found.partition[at] = True, queue.index
             found.model[at], found.batch[at] = number[queue.served.model], queue.served.batch
@@ -131,3 +131,10 @@ class Layout:
         some = rows.tolist()
         gpus, queues = (tuple(a[i] for i in some) for a in (self.gpus, self.queues))
         return replace(self, gpus=gpus, queues=queues, **arrays)
+
+    def resized(self, rows: IntArray, partitions: IntArray, percents: FloatArray) -> Layout:
+        """GPU `rows[n]` with its partition number `partitions[n]` at `percents[n]`, for each n."""
+        changed = self.take(rows)
+        own = changed.mask & (changed.partition == partitions[:, None])
+        np.copyto(changed.percent, np.minimum(percents, 100.0)[:, None], where=own)
+        return changed

@@ -16,11 +16,11 @@ def placement_of(workload: Workload, rate_rps: float) -> Placement:
     """A workload, or the part of it with this rate, as a plan places it."""
     return Placement(
         workload.name,
-        workload.endpoint,
+        workload.endpoint or workload.name,
         workload.model,
         rate_rps,
         workload.slo_ms,
-        workload.arrivals,
+        arrivals=workload.arrivals,
         client_batch=workload.client_batch,
         isolated=workload.isolated,
         dispersion=workload.dispersion,
@@ -46,7 +46,8 @@ def partition_of(
 def gpu_of(number: int, device: Device, partitions: Sequence[Partition]) -> PlannedGpu:
     """The `number`-th GPU of a type, as a plan names it."""
     kind, price = device.pool.device, device.pool.price_per_hour
-    return PlannedGpu(f"{kind.name}-{number}", kind.name, tuple(partitions), price, kind.memory_mb)
+    name = f"{kind.name}-{number}"
+    return PlannedGpu(name, kind.name, tuple(partitions), price_per_hour=price, memory_mb=kind.memory_mb)
 
 
 def memory_of(workload: Workload, device: Device) -> float | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.latency.queueing.precedence import bound_order
-from controlplane.latency.queueing.turns import ClassTimes, bound_turns
+from controlplane.latency.queueing.turns import ClassTimes, bound_order, bound_turns
+from controlplane.planning.judge.layout import Layout
 
 JITTER_P99 = 2.326
 """Deviations by which the 99th percentile of a batch's own time lies above its mean, for a normal."""
@@ -62,7 +62,7 @@ class Queues:
     def bound_order(
         self, rate: Sequence[float], service_ms: Sequence[float], ranks: Sequence[int]
     ) -> ClassTimes:
-        """Bounds for requests that leave the gateway in order, by `latency.queueing.precedence`."""
+        """Bounds for requests that leave the gateway in order, by `latency.queueing.turns`."""
         key = b"order" + np.array([rate, service_ms, ranks]).tobytes()
         if key not in self.turns:
             self.turns[key] = bound_order(rate, service_ms, ranks)
@@ -85,3 +85,38 @@ def waits(
     solved = (queues or Queues()).solve(rate, curves, batch, servers, dispersion)
     own = curves[np.arange(rate.size), batch - 1]
     return Waits(solved[:, 0] + frontend_ms, solved[:, 1] + frontend_ms + JITTER_P99 * jitter * own)
+
+
+def turn_waits(
+    layout: Layout, curves: Sequence[FloatArray], queues: Queues
+) -> Iterator[tuple[list[tuple[int, int]], Waits]]:
+    """The columns of each partition with several models, and their waits.
+
+    `curves` is from `estimates.layout_curves`. The waits are bounds for every order of the models
+    (`bound_turns`) or, where the plan relies on the gateway's, for that one (`bound_order`). Constant
+    arrivals count as Poisson ones, which come in thicker clumps; of bursty arrivals no bound is known, so
+    their waits are infinite.
+    """
+    partitions: dict[tuple[int, int], list[int]] = {}
+    columns = layout.columns()
+    for n, ((i, _), queue) in enumerate(columns):
+        if queue.partition.turns:
+            partitions.setdefault((i, queue.index), []).append(n)
+    for own in partitions.values():
+        places = [columns[n][0] for n in own]
+        rate = [float(layout.rate[at] / layout.client_batch[at]) for at in places]
+        if any(layout.dispersion[at] > 1.0 for at in places):
+            unknown = np.full(len(own), np.inf)
+            yield places, Waits(unknown, unknown)
+            continue
+        served = [columns[n][1].served for n in own]
+        if columns[own[0]][1].partition.ordered:
+            each_ms = [
+                float(curves[n][-1] + layout.turnaround_ms[at]) for at, n in zip(places, own, strict=True)
+            ]
+            bound = queues.bound_order(rate, each_ms, [model.rank or 0 for model in served])
+        else:
+            bound = queues.bound_turns(rate, [curves[n] for n in own])
+        frontend_ms = np.array([layout.frontend_ms[at] for at in places])
+        spread_ms = max(layout.jitter[at] * curves[n][-1] for at, n in zip(places, own, strict=True))
+        yield places, Waits(bound.mean_ms + frontend_ms, bound.p99_ms + frontend_ms + JITTER_P99 * spread_ms)

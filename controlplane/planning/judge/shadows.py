@@ -14,9 +14,7 @@ import numpy as np
 
 from controlplane.domain.plan import Partition, PlannedGpu, Shadow
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
-from controlplane.planning.judge.evaluate import Evaluation, Terms, kept
-from controlplane.planning.judge.failover import active_guest, active_here, evaluate_changed, pools_of
-from controlplane.planning.judge.layout import Layout
+from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate_changed, with_guest
 from controlplane.planning.judge.structure import EXTRA_PERCENT
 from controlplane.planning.protocol import Device
 
@@ -27,19 +25,18 @@ _FARNESS = {place: rank for rank, place in enumerate(ShadowPlace)}
 def with_shadows(
     gpus: Sequence[PlannedGpu],
     wishes: Mapping[str, ShadowWish],
-    layouts: Mapping[str, Layout],
     found: Mapping[str, Evaluation],
     devices: Mapping[str, Device],
     terms: Terms,
 ) -> tuple[PlannedGpu, ...]:
     """The GPUs with the shadows asked for; more GPUs of a type where none has room for one elsewhere.
 
-    A shadow that no GPU has room for is left out. `layouts` and `found` are the GPUs as arrays and what is
-    expected of them; `gpus` are in the order of these rows.
+    A shadow that no GPU has room for is left out. `found` is what is expected of the GPUs without shadows, in
+    the order of `gpus`.
     """
     extras: dict[str, float] = {}
-    for name, layout in layouts.items():
-        extras |= _extras_here(layout, found[name], devices[name], wishes, terms)
+    for name, base in found.items():
+        extras |= _extras_here(base, devices[name], wishes, terms)
     made = []
     for gpu in gpus:
         partitions: list[Partition] = []
@@ -51,7 +48,7 @@ def with_shadows(
                 partition = replace(partition, shadow=shadow)
             partitions.append(partition)
         made.append(replace(gpu, partitions=tuple(partitions)))
-    placing = _Elsewhere(made, wishes, layouts, found, devices, terms)
+    placing = _Elsewhere(made, wishes, found, devices, terms)
     for i, gpu in enumerate(gpus):
         for j, partition in enumerate(gpu.partitions):
             if wish_of(partition, wishes).place is not ShadowPlace.SAME_GPU:
@@ -76,9 +73,10 @@ def _shadow(partition: Partition, wish: ShadowWish, gpu: str, extra: float) -> S
 
 
 def _extras_here(
-    layout: Layout, base: Evaluation, device: Device, wishes: Mapping[str, ShadowWish], terms: Terms
+    base: Evaluation, device: Device, wishes: Mapping[str, ShadowWish], terms: Terms
 ) -> dict[str, float]:
     """The extra percent of each partition whose shadow stands on its own GPU, by partition id."""
+    layout = base.layout
     asked = [
         (i, j)
         for i, gpu in enumerate(layout.gpus)
@@ -93,13 +91,13 @@ def _extras_here(
     percent = np.array([layout.gpus[i].partitions[j].percent for i, j in asked])
     extra = np.maximum(np.floor(np.minimum(EXTRA_PERCENT, free[rows]) / step + 1e-9) * step, 0.0)
     # A neighbour that breaks its promise anyhow is not the shadow's doing.
-    broken_before = ~kept(layout, base, terms.rule)
+    broken_before = ~base.meets_slo
     open_ = np.flatnonzero(extra > 0)
     while open_.size:
-        changed = active_here(layout, rows[open_], partitions[open_], percent[open_] + extra[open_])
+        changed = layout.resized(rows[open_], partitions[open_], percent[open_] + extra[open_])
         found = evaluate_changed(changed, rows[open_], base, device, terms)
-        held = kept(changed, found, terms.rule) | broken_before[rows[open_]]
-        broken = open_[~held.all(axis=1)]
+        met = found.meets_slo | broken_before[rows[open_]]
+        broken = open_[~met.all(axis=1)]
         extra[broken] -= step
         open_ = broken[extra[broken] > 1e-9]
     ids = [layout.gpus[i].partitions[j].id for i, j in asked]
@@ -112,7 +110,6 @@ class _Elsewhere:
 
     made: list[PlannedGpu]
     wishes: Mapping[str, ShadowWish]
-    layouts: Mapping[str, Layout]
     found: Mapping[str, Evaluation]
     devices: Mapping[str, Device]
     terms: Terms
@@ -127,7 +124,8 @@ class _Elsewhere:
             pool = device.pool
             if pool.count is not None and used >= pool.count:
                 return
-            empty = PlannedGpu(f"{gpu.type}-{used}", gpu.type, (), pool.price_per_hour, pool.device.memory_mb)
+            name, price = f"{gpu.type}-{used}", pool.price_per_hour
+            empty = PlannedGpu(name, gpu.type, (), price_per_hour=price, memory_mb=pool.device.memory_mb)
             self.made.append(empty)
             host = empty, self._extra(device, 100.0 - partition.percent)
         shadow = _shadow(partition, wish, host[0].id, host[1])
@@ -138,20 +136,18 @@ class _Elsewhere:
     def _host(self, gpu: PlannedGpu, j: int, policy: ShadowPolicy) -> tuple[PlannedGpu, float] | None:
         """The emptiest GPU that holds the shadow of a GPU's partition, and the extra percent it has there."""
         partition, device = gpu.partitions[j], self.devices[gpu.type]
-        layout, base = self.layouts[gpu.type], self.found[gpu.type]
-        row_of = {g.id: r for r, g in enumerate(layout.gpus)}
-        own = layout.gpus[row_of[gpu.id]].partitions[j]
-        guest = pools_of(own, row_of[gpu.id], layout, base)
+        base = self.found[gpu.type]
+        row_of = {g.id: r for r, g in enumerate(base.layout.gpus)}
+        guest = base.pools_of(row_of[gpu.id], base.layout.gpus[row_of[gpu.id]].partitions[j])
         hosts = [h for h in self.made if h.type == gpu.type and h.id != gpu.id]
         for host in sorted(hosts, key=lambda h: h.percent):
             room = 100.0 - host.percent - partition.percent
             if room < -1e-9 or not self._takes_server(host, device, partition.memory_mb, policy):
                 continue
             extra = self._extra(device, room)
-            changed = active_guest(host, partition, partition.percent + extra, device)
+            changed = with_guest(host, partition, partition.percent + extra, device)
             rows = np.array([row_of.get(host.id, -1)])
-            beside = evaluate_changed(changed, rows, base, device, self.terms, guest)
-            if kept(changed, beside, self.terms.rule).all():
+            if evaluate_changed(changed, rows, base, device, self.terms, guest).meets_slo.all():
                 return host, extra
         return None
 

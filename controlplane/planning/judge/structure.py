@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 from controlplane.domain.device import Device as DeviceType
 from controlplane.domain.device import noun
@@ -16,18 +17,23 @@ from controlplane.domain.plan import (
     PlannedGpu,
     Rule,
     ServedModel,
+    Shadow,
     Violation,
 )
 from controlplane.domain.profile import Profile
-from controlplane.domain.workload import Workload
+from controlplane.domain.workload import ShadowPolicy, Workload
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.evaluate import SLACK
-from controlplane.planning.judge.failover import stands_by
 from controlplane.planning.protocol import Device
 
 EXTRA_PERCENT = 10.0
 """What a shadow gets on top, where its GPU has it (iGniter, Sec. 4.2)."""
 _NOT_FINITE = "is no finite number"
+
+
+def stands_by(shadow: Shadow | None) -> TypeGuard[Shadow]:
+    """Whether there is a shadow that could be made active."""
+    return shadow is not None and shadow.policy is not ShadowPolicy.NONE
 
 
 def evaluable(plan: Plan, devices: Mapping[str, Device]) -> bool:

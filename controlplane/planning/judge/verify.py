@@ -7,6 +7,7 @@ measured) is not judged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -18,21 +19,15 @@ from controlplane.planning.judge.evaluate import (
     SLACK,
     Evaluation,
     Pool,
+    QueueVerdict,
     Terms,
     evaluate,
-    kept,
-    layouts_of,
-)
-from controlplane.planning.judge.failover import (
-    active_guest,
-    active_here,
     evaluate_changed,
-    pools_of,
-    stands_by,
+    with_guest,
 )
 from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.queues import Queues
-from controlplane.planning.judge.structure import evaluable, specified, structure
+from controlplane.planning.judge.structure import evaluable, specified, stands_by, structure
 from controlplane.planning.protocol import Device
 
 
@@ -56,44 +51,40 @@ def verify(
 
 
 def _promises(plan: Plan, devices: Mapping[str, Device], terms: Terms) -> Iterator[Violation]:
-    layouts = layouts_of(plan.gpus, devices)
-    found = evaluate(layouts, devices, terms)
-    for name, layout in layouts.items():
-        yield from _broken(layout, found[name], kept(layout, found[name], terms.rule), terms.rule)
-    for name, layout in layouts.items():
-        yield from _shadows_here(layout, found[name], devices[name], terms)
-    yield from _shadows_elsewhere(plan, layouts, found, devices, terms)
+    found = evaluate(plan.gpus, devices, terms)
+    for own in found.values():
+        yield from _broken(own, own.meets_slo)
+    for name, own in found.items():
+        yield from _shadows_here(own, devices[name], terms)
+    yield from _shadows_elsewhere(plan, found, devices, terms)
 
 
-def _broken(
-    layout: Layout, found: Evaluation, held: BoolArray, rule: Rule, shadowed: str | None = None
-) -> Iterator[Violation]:
-    """A violation for each promise that is not `held`; `shadowed` is the partition whose shadow is active."""
-    for i, j in np.argwhere(~held).tolist():
-        names = "+".join(w.name for w in layout.queues[i][j].workloads)
-        reason = _reason(layout, found, rule, i, j)
+def _broken(found: Evaluation, met: BoolArray, shadowed: str | None = None) -> Iterator[Violation]:
+    """A violation for each queue that is not `met`; `shadowed` is the partition whose shadow is active."""
+    for one in found.verdicts(~met):
+        names = "+".join(w.name for w in one.workloads)
+        reason = _reason(one, found.rule)
         if shadowed is None:
             yield Violation(names, reason)
         else:
             yield Violation(shadowed, f"{reason} ({names} beside the active shadow)")
 
 
-def _reason(layout: Layout, found: Evaluation, rule: Rule, i: int, j: int) -> str:
-    rate, capacity, slo = layout.rate[i, j], found.times.capacity_rps[i, j], layout.slo_ms[i, j]
-    round_ms, p99 = found.times.round_ms[i, j], found.p99_ms[i, j]
-    several = layout.queues[i][j].partition.turns
-    if rate > capacity * (1.0 + SLACK):
-        return f"{rate:.5g}/s arrive and {capacity:.5g}/s can be served"
+def _reason(one: QueueVerdict, rule: Rule) -> str:
+    several = one.partition.turns
+    if one.rate_rps > one.capacity_rps * (1.0 + SLACK):
+        return f"{one.rate_rps:.5g}/s arrive and {one.capacity_rps:.5g}/s can be served"
     if rule is not Rule.P99:
         what = "a batch of each model" if several else "a batch"
-        return f"{what} takes {round_ms:.4g} ms and half its SLO is {slo / 2:g} ms"
-    if not np.isfinite(p99):
-        return f"its queue {'may not' if several else 'does not'} settle at {rate:.5g}/s"
-    return f"its P99 is {p99:.4g} ms and its SLO {slo:g} ms"
+        return f"{what} takes {one.round_ms:.4g} ms and half its SLO is {one.slo_ms / 2:g} ms"
+    if not math.isfinite(one.p99_ms):
+        return f"its queue {'may not' if several else 'does not'} settle at {one.rate_rps:.5g}/s"
+    return f"its P99 is {one.p99_ms:.4g} ms and its SLO {one.slo_ms:g} ms"
 
 
-def _shadows_here(layout: Layout, base: Evaluation, device: Device, terms: Terms) -> Iterator[Violation]:
+def _shadows_here(base: Evaluation, device: Device, terms: Terms) -> Iterator[Violation]:
     """Each shadow on its own GPU made active in turn: the partition has the shadow's share then."""
+    layout = base.layout
     active = [
         (i, j, p.shadow.percent)
         for i, gpu in enumerate(layout.gpus)
@@ -103,10 +94,9 @@ def _shadows_here(layout: Layout, base: Evaluation, device: Device, terms: Terms
     if not active:
         return
     rows, partitions = np.array([i for i, _, _ in active]), np.array([j for _, j, _ in active])
-    changed = active_here(layout, rows, partitions, np.array([p for _, _, p in active]))
+    changed = layout.resized(rows, partitions, np.array([p for _, _, p in active]))
     ids = [layout.gpus[i].partitions[j].id for i, j, _ in active]
-    before = kept(layout, base, terms.rule)
-    yield from _changed(changed, rows, ids, base, before, device, terms)
+    yield from _changed(changed, rows, ids, base, device, terms)
 
 
 def _changed(
@@ -114,48 +104,40 @@ def _changed(
     rows: IntArray,
     shadowed: Sequence[str],
     base: Evaluation,
-    before: BoolArray,
     device: Device,
     terms: Terms,
     guest: Sequence[Pool | None] = (),
 ) -> Iterator[Violation]:
     """Judge GPUs with a shadow active: row n is row `rows[n]` of the plan, with that of `shadowed[n]`.
 
-    `before`: which promises of the plan's rows are kept without. `guest`: see `evaluate_changed`.
+    `guest`: see `evaluate_changed`.
     """
     found = evaluate_changed(changed, rows, base, device, terms, guest)
-    held = kept(changed, found, terms.rule)
+    before, met = base.meets_slo, found.meets_slo
     # What is broken without the shadow has been reported.
-    width = min(before.shape[1], held.shape[1])
-    held[:, :width] |= ~before[rows][:, :width]
-    for n in np.flatnonzero(~held.all(axis=1)).tolist():
-        only = np.zeros_like(held)
-        only[n] = ~held[n]
-        yield from _broken(changed, found, ~only, terms.rule, shadowed[n])
+    width = min(before.shape[1], met.shape[1])
+    met[:, :width] |= ~before[rows][:, :width]
+    for n in np.flatnonzero(~met.all(axis=1)).tolist():
+        others = np.arange(len(met))[:, None] != n
+        yield from _broken(found, met | others, shadowed[n])
 
 
 def _shadows_elsewhere(
-    plan: Plan,
-    layouts: Mapping[str, Layout],
-    found: Mapping[str, Evaluation],
-    devices: Mapping[str, Device],
-    terms: Terms,
+    plan: Plan, found: Mapping[str, Evaluation], devices: Mapping[str, Device], terms: Terms
 ) -> Iterator[Violation]:
     """Each shadow on another GPU made active in turn: that GPU has one partition more then."""
-    place = {g.id: (name, i) for name, own in layouts.items() for i, g in enumerate(own.gpus)}
+    place = {g.id: (name, i) for name, own in found.items() for i, g in enumerate(own.layout.gpus)}
     for gpu, partition in plan.partitions():
         shadow = partition.shadow
         if not stands_by(shadow) or shadow.gpu == gpu.id or shadow.gpu not in place:
             continue
         kind, row = place[shadow.gpu]
-        layout, device = layouts[kind], devices[kind]
+        base, device = found[kind], devices[kind]
         unknown = [m.model for m in partition.models if m.model not in device.profiles]
         if unknown:
             yield Violation(partition.id, f"its shadow's device type has no profile of {unknown[0]}")
             continue
-        changed = active_guest(layout.gpus[row], partition, shadow.percent, device)
+        changed = with_guest(base.layout.gpus[row], partition, shadow.percent, device)
         own_type, own_row = place[gpu.id]
-        guest = pools_of(partition, own_row, layouts[own_type], found[own_type])
-        before = kept(layout, found[kind], terms.rule)
-        rows, ids = np.array([row]), [partition.id]
-        yield from _changed(changed, rows, ids, found[kind], before, device, terms, guest)
+        guest = found[own_type].pools_of(own_row, partition)
+        yield from _changed(changed, np.array([row]), [partition.id], base, device, terms, guest)

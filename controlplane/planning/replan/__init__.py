@@ -1,8 +1,8 @@
-"""What a plan changes about the one before, and how changes are kept few.
+"""Another plan in place of the one that runs. Values in, values out.
 
-differences      what happens to partitions, endpoints and terms between two plans
-stable_ids       names for GPUs and partitions of a new plan that move as little as possible
-reuse            the plan that runs now, with today's rates
-smallest_change  the plan for other rates that changes least
-headroom         what its GPUs hold beyond those rates
+smallest_change  the plan for other rates that changes least: nothing, batches, more servers, some GPUs, all
+headroom         what the GPUs of a plan hold beyond the rates it was asked for
+reuse            the running GPUs with today's rates; ids for a new plan, so that most of what runs stays
+pressure         how near partitions are to their limits, how far times are from those predicted
+differences      what one plan changes about another: partitions, endpoints, terms
 """

@@ -1,34 +1,36 @@
-"""How near each partition is to its limits. Values in, values out."""
+"""How near a running plan is to its limits by what is known now, and how far it is from its predictions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from controlplane.domain.plan import PlannedGpu, Rule
-from controlplane.planning.judge.evaluate import Terms, evaluate, kept, layouts_of
-from controlplane.planning.protocol import PlanRequest
+from controlplane.domain.plan import Plan, PlannedGpu, Rule
+from controlplane.planning.judge.evaluate import Terms, judge
+from controlplane.planning.protocol import Device, PlanRequest
 
 
 def pressure_of(gpus: Sequence[PlannedGpu], request: PlanRequest) -> dict[str, float]:
     """What each partition is expected to need of its strictest limit: above 1 a promise breaks."""
-    layouts = layouts_of(gpus, request.devices)
-    terms = Terms(request.rule, request.deciding_quantile)
-    found = evaluate(layouts, request.devices, terms)
     pressure: dict[str, float] = {}
-    for name, layout in layouts.items():
-        held = kept(layout, found[name], terms.rule)
-        for (i, j), queue in layout.columns():
-            taken = (
-                found[name].p99_ms[i, j] if terms.rule is Rule.P99 else found[name].times.execution_ms[i, j]
-            )
-            limit = layout.slo_ms[i, j] * (1.0 if terms.rule is Rule.P99 else 0.5)
-            own = min(taken / limit, 1.0) if held[i, j] else np.inf
-            pressure[queue.partition.id] = max(pressure.get(queue.partition.id, 0.0), own)
+    by_p99 = request.rule is Rule.P99
+    for one in judge(gpus, request.devices, Terms(request.rule, request.deciding_quantile)):
+        used = one.p99_ms / one.slo_ms if by_p99 else one.execution_ms / (one.slo_ms * 0.5)
+        own = min(used, 1.0) if one.meets_slo else math.inf
+        pressure[one.partition.id] = max(pressure.get(one.partition.id, 0.0), own)
     return pressure
 
 
 def late_of(pressure: Mapping[str, float]) -> set[str]:
     """The partitions that break a promise."""
     return {name for name, own in pressure.items() if own > 1.0}
+
+
+def prediction_error(plan: Plan, devices: Mapping[str, Device]) -> float:
+    """The largest relative difference of an execution time; 0 for a plan without predictions."""
+    worst = 0.0
+    for one in judge([gpu for gpu in plan.gpus if gpu.type in devices], devices, Terms.of(plan)):
+        before_ms = one.workloads[0].predicted.execution_ms if one.workloads else None
+        if before_ms:
+            worst = max(worst, abs(one.execution_ms / before_ms - 1.0))
+    return worst

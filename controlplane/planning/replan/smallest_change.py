@@ -11,15 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from controlplane.domain.plan import Partition, Plan, PlannedGpu
+from controlplane.domain.plan import MOST_SERVERS, Partition, Plan, PlannedGpu
 from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.judge.finalise import Draft, finalise
+from controlplane.planning.judge.placements import gpu_of
 from controlplane.planning.protocol import Device, PlanRequest, Strategy
 from controlplane.planning.replan.differences import Change, changes
-from controlplane.planning.replan.more_servers import with_more_servers
 from controlplane.planning.replan.pressure import late_of, pressure_of
-from controlplane.planning.replan.reuse import cost_of, reused
-from controlplane.planning.replan.stable_ids import with_stable_ids
+from controlplane.planning.replan.reuse import cost_of, reused, with_stable_ids
+
+_Gpus = tuple[PlannedGpu, ...]
 
 
 class Extent(StrEnum):
@@ -124,7 +125,7 @@ def _rates(gpus: Sequence[PlannedGpu]) -> dict[str, float]:
     return rates
 
 
-def _with_batches(gpus: Sequence[PlannedGpu], request: PlanRequest) -> tuple[PlannedGpu, ...] | None:
+def _with_batches(gpus: Sequence[PlannedGpu], request: PlanRequest) -> _Gpus | None:
     """The GPUs with the best batches where a promise breaks; None where batches alone keep not all of them.
 
     A server's batch is what its neighbours wait beside, so what is late is looked at again after each choice.
@@ -141,9 +142,7 @@ def _with_batches(gpus: Sequence[PlannedGpu], request: PlanRequest) -> tuple[Pla
     return present
 
 
-def _other_batches(
-    gpus: tuple[PlannedGpu, ...], late: str, request: PlanRequest
-) -> Iterator[tuple[PlannedGpu, ...]]:
+def _other_batches(gpus: _Gpus, late: str, request: PlanRequest) -> Iterator[_Gpus]:
     """The GPUs with each other batch of a partition, and of the whole pool that it belongs to."""
     type_of = {p.id: g.type for g in gpus for p in g.partitions}
     partition = next(p for g in gpus for p in g.partitions if p.id == late)
@@ -163,14 +162,61 @@ def _other_batches(
             yield tuple(replace(g, partitions=tuple(map(changed, g.partitions))) for g in gpus)
 
 
-def _enlarged(
-    strategy: Strategy, request: PlanRequest, gpus: tuple[PlannedGpu, ...], most_cost: float
-) -> Plan | None:
+def _enlarged(strategy: Strategy, request: PlanRequest, gpus: _Gpus, most_cost: float) -> Plan | None:
     """A plan in which servers join all that runs; None where its GPUs cost more than `most_cost`."""
     previous = request.previous
     assert previous is not None
     more = with_more_servers(gpus, request, most_cost)
     return None if more is None else _judged(strategy, request, with_stable_ids(more, previous))
+
+
+def with_more_servers(gpus: _Gpus, request: PlanRequest, most_cost: float) -> _Gpus | None:
+    """The GPUs with as many further servers as late pools need, each like those of its pool.
+
+    A server goes to the fullest GPU that has room for it and whose other promises it does not break, else to
+    one GPU more. None where that is not enough, or costs more than `most_cost`.
+    """
+    present, pressure = gpus, pressure_of(gpus, request)
+    while late := late_of(pressure):
+        for other in _with_one_more(present, min(late), request):
+            after = pressure_of(other, request)
+            if late_of(after) & pressure.keys() <= late:
+                present, pressure = other, after
+                break
+        else:
+            return None
+        if cost_of(present) > most_cost:
+            return None
+    return present
+
+
+def _with_one_more(gpus: _Gpus, late: str, request: PlanRequest) -> Iterator[_Gpus]:
+    """The GPUs with one server more in the pool of a partition, on each GPU with room and on one more."""
+    home, like = next((g, p) for g in gpus for p in g.partitions if p.id == late)
+    names = _names(like)
+    servers = sum(_names(p) == names for g in gpus for p in g.partitions)
+    if servers == MOST_SERVERS or len(like.models) > 1:
+        return
+
+    def fewer(partition: Partition) -> Partition:
+        if _names(partition) != names:
+            return partition
+        part = servers / (servers + 1)
+        return replace(
+            partition,
+            workloads=tuple(replace(w, rate_rps=part * w.rate_rps) for w in partition.workloads),
+        )
+
+    spread = tuple(replace(g, partitions=tuple(map(fewer, g.partitions))) for g in gpus)
+    further = replace(fewer(like), id=f"{late}+{servers}")
+    for at, gpu in sorted(enumerate(spread), key=lambda one: -one[1].percent):
+        if gpu.type == home.type and gpu.percent + further.percent <= 100.0:
+            fuller = replace(gpu, partitions=(*gpu.partitions, further))
+            yield (*spread[:at], fuller, *spread[at + 1 :])
+    device = request.devices[home.type]
+    used = sum(g.type == home.type for g in gpus)
+    if device.pool.count is None or used < device.pool.count:
+        yield (*spread, replace(gpu_of(0, device, [further]), id=f"more-{used}"))
 
 
 def _repaired(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGpu]) -> Plan | None:

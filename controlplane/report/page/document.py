@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controlplane.domain import device
-from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule, Totals
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, Totals
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.files.documents import SCHEMA_VERSION, plain
 from controlplane.planning.explain.alternatives import Alternative
 from controlplane.planning.explain.explain import Explanation
 from controlplane.planning.judge.evaluate import SLACK
 from controlplane.simulate.result import SimulationResult, WorkloadOutcome
 
-SCHEMA_VERSION = 1
 Json = dict[str, Any]
 Reasons = Mapping[tuple[str, str], Explanation]
 """The explanation of each queue by its first partition and model."""
@@ -32,8 +32,8 @@ def plan_document(
         "strategy": plan.strategy,
         "latency_model": plan.latency_model,
         "verified": plan.verified,
-        "violations": [{"subject": v.subject, "reason": v.reason} for v in plan.violations],
-        "infeasible": [_infeasible(one) for one in plan.infeasible],
+        "violations": plain(plan.violations),
+        "infeasible": plain(plan.infeasible),
         "totals": _totals(plan.totals),
         "priced": any(gpu.price_per_hour > 0 for gpu in plan.gpus),
         "gpus": [_gpu(gpu) for gpu in plan.gpus],
@@ -72,15 +72,6 @@ def _totals(totals: Totals | None) -> Json | None:
         "lower_bound_gpus": totals.lower_bound_gpus,
         "lower_bound_cost_per_hour": totals.lower_bound_cost_per_hour,
         "planning_ms": totals.planning_ms,
-    }
-
-
-def _infeasible(one: Infeasible) -> Json:
-    return {
-        "workload": one.workload,
-        "reason": one.reason,
-        "nearest_slo_ms": one.nearest_slo_ms,
-        "nearest_rate_rps": one.nearest_rate_rps,
     }
 
 

@@ -1,4 +1,4 @@
-"""The table of changes from one plan to the next."""
+"""What changes from one plan to the next: the table, and single lines."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from rich.text import Text
 
 from controlplane.domain.plan import Plan
 from controlplane.domain.workload import Workload
-from controlplane.planning.replan.differences import Place, changes, endings, feasibility, moves, terms
-from controlplane.report.ending_line import ending_line
+from controlplane.planning.replan.differences import (
+    Ending,
+    Place,
+    TermChange,
+    changes,
+    endings,
+    feasibility,
+    moves,
+    terms,
+)
 from controlplane.report.tables.plan_table import counted, names
+from controlplane.report.tables.terminal import table_of
 
 
 def change_table(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> RenderableType:
@@ -34,12 +43,12 @@ def change_table(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> 
             (c.change.value, c.partition, _text_of(c.before), _text_of(c.after), names(c.workloads))
             for c in found
         ]
-        parts.append(_table(("change", "partition", "before", "after", "workloads"), rows))
+        parts.append(_table("change, partition, before, after, workloads", rows))
     if new_terms:
         workloads = counted(len({c.workload for c in new_terms}), "workload")
         parts.append(Text(f"\nchanged in the spec: {workloads}"))
         values = [(c.workload, c.field, _value(c.before), _value(c.after)) for c in new_terms]
-        parts.append(_table(("workload", "field", "before", "after"), values))
+        parts.append(_table("workload, field, before, after", values))
     if lost:
         parts.append(Text(f"\nserved before, infeasible now: {', '.join(lost)}"))
     if regained:
@@ -48,10 +57,8 @@ def change_table(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> 
     return Group(*parts)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, no_wrap=True)
+def _table(headers: str, rows: Sequence[Sequence[str]]) -> Table:
+    table = table_of(headers)
     for row in rows:
         table.add_row(*row)
     return table
@@ -66,3 +73,25 @@ def _text_of(place: Place | None) -> str:
         return "–"
     gpu, percent, batches = place
     return f"{percent:g} % of {gpu}, batch {'+'.join(map(str, batches))}"
+
+
+def ending_line(ending: Ending) -> str:
+    """Return the warning: which endpoint ends, the workloads' new endpoints, and how to keep the old one."""
+    if not ending.heirs:
+        return f"endpoint {ending.endpoint} ends: workload {ending.workload} is no longer served"
+    renamed = ", ".join(f"workload {name} gets endpoint {endpoint}" for name, endpoint in ending.heirs)
+    return (
+        f"warning: endpoint {ending.endpoint} ends, its clients will get 404: {renamed}; to keep it, write "
+        f"`endpoint: {ending.endpoint}` in the spec's line of {ending.heirs[0][0]}, then plan again"
+    )
+
+
+def terms_line(changed: Sequence[TermChange]) -> str:
+    """Return `nothing to do`, with each workload's new and old terms, such as its SLO."""
+    if not changed:
+        return "nothing to do"
+    terms: dict[str, list[str]] = {}
+    for one in changed:
+        terms.setdefault(one.workload, []).append(f"{one.field} {_value(one.before)} -> {_value(one.after)}")
+    listed = "; ".join(f"{workload}: {', '.join(fields)}" for workload, fields in terms.items())
+    return f"nothing to do for the servers; changed: {listed}"

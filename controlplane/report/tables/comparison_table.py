@@ -9,8 +9,8 @@ from rich.text import Text
 
 from controlplane.domain.comparison import Compared, Comparison, Truth
 from controlplane.domain.units import MILLIS_PER_SECOND
-from controlplane.report.tables.columns import table_of
 from controlplane.report.tables.plan_table import number
+from controlplane.report.tables.terminal import table_of
 
 
 def comparison_table(found: Comparison) -> RenderableType:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from controlplane.report.tables.columns import table_of
+from controlplane.report.tables.terminal import table_of
 
 
 @dataclass(frozen=True, slots=True)

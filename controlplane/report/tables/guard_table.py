@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from controlplane.report.tables.columns import table_of
-from controlplane.simulate.closed_loop.outcome import WithAndWithout
+from controlplane.report.tables.terminal import table_of
+from controlplane.simulate.closed_loop.faults import WithAndWithout
 
 _MOST_EVENTS = 20
 

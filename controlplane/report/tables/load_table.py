@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 
 from controlplane.domain.observation import RateSeen
-from controlplane.report.tables.columns import table_of
 from controlplane.report.tables.plan_table import number
+from controlplane.report.tables.terminal import table_of
 
 
 @dataclass(frozen=True, slots=True)

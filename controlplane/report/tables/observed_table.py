@@ -10,6 +10,7 @@ from rich.table import Table
 
 from controlplane.latency.calibration import Seen
 from controlplane.report.tables.plan_table import number
+from controlplane.report.tables.terminal import table_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +23,10 @@ class Unseen:
 
 def observed_table(seen: Sequence[Seen], unseen: Sequence[Unseen] = ()) -> Table:
     """Return a line for each model and batch size of a partition, and for each that was not measured."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("partition", no_wrap=True)
-    table.add_column("model", no_wrap=True)
-    for name in ("batch", "batches", "busy %", "predicted ms", "observed ms", "error %"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("beside")
-    table.add_column("teaches")
+    table = table_of(
+        "partition, model, >batch, >batches, >busy %, >predicted ms, >observed ms, >error %, ~beside, "
+        "~teaches"
+    )
     for row in seen:
         found = row.observation
         table.add_row(
@@ -83,21 +81,10 @@ class Kept:
 
 def kept_table(kept: Sequence[Kept]) -> Table:
     """Return one line for each workload and partition."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("workload", "partition"):
-        table.add_column(name, no_wrap=True)
-    for name in (
-        "minutes",
-        "planned/s",
-        "rate/s",
-        "failed",
-        "predicted P99 ms",
-        "P99 ms",
-        "worst minute",
-        "SLO ms",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+    table = table_of(
+        "workload, partition, >minutes, >planned/s, >rate/s, >failed, >predicted P99 ms, >P99 ms, "
+        ">worst minute, >SLO ms, ~"
+    )
     for row in kept:
         table.add_row(
             row.workload,

@@ -14,8 +14,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.domain.units import MILLIS_PER_SECOND, spoken
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.report.printable import printable
-from controlplane.report.tables.columns import table_of
-from controlplane.report.tables.plain import Printable, plain
+from controlplane.report.tables.terminal import Printable, plain, table_of
 
 NAMED = 3
 """The largest number of names in a line."""
@@ -134,7 +133,7 @@ def _footer(plan: Plan) -> list[Text]:
                 text += f" (lower bound {totals.lower_bound_cost_per_hour:.2f})"
         if totals.planning_ms is not None:
             text += f", planned in {_time(totals.planning_ms)}"
-            parts = ", ".join(f"{name} {_time(ms)}" for name, ms in totals.phases_ms)
+            parts = ", ".join(f"{name} {_time(ms)}" for name, ms in totals.phases_ms.items())
             text += f" ({parts})" if parts else ""
         lines.append(Text(text))
     placed = [w for _, _, w in plan.placements()]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from controlplane.report.tables.plan_table import number
+from controlplane.report.tables.terminal import table_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,7 @@ def repair_lines(repair: Repair) -> Sequence[str]:
 
 def repair_table(repair: Repair) -> Table:
     """Return one line for each period."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("requests due", no_wrap=True)
-    for name in ("from s", "to s", "requests", "failed", "P50 ms", "P99 ms", "SLO ms"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("holds", no_wrap=True)
+    table = table_of("requests due, >from s, >to s, >requests, >failed, >P50 ms, >P99 ms, >SLO ms, holds")
     for span in repair.spans:
         holds = "–" if span.p99_ms is None else "yes" if span.p99_ms <= repair.slo_ms else "no"
         table.add_row(

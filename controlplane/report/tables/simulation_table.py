@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from controlplane.domain.device import noun_of
 from controlplane.report.tables.plan_table import at_quantile
+from controlplane.report.tables.terminal import table_of
 from controlplane.simulate.result import SimulationResult
 
 
 def simulation_table(result: SimulationResult, planned_at: float | None = None) -> RenderableType:
     """Return one line for each workload and GPU; `planned_at` is the quantile of the plan's predictions."""
-    workloads = Table(box=None, pad_edge=False, header_style="bold")
-    workloads.add_column("workload", no_wrap=True)
-    for name in ("requests", "P50 ms", "P99 ms", "SLO ms", "late %", "drops %", "goodput/s", "use"):
-        workloads.add_column(name, justify="right", no_wrap=True)
-    workloads.add_column("holds")
+    workloads = table_of(
+        "workload, >requests, >P50 ms, >P99 ms, >SLO ms, >late %, >drops %, >goodput/s, >use, ~holds"
+    )
     for w in result.workloads:
         workloads.add_row(
             w.name,
@@ -33,11 +31,8 @@ def simulation_table(result: SimulationResult, planned_at: float | None = None) 
             f"{w.utilisation:.2f}",
             "yes" if w.holds else "no",
         )
-    gpus = Table(box=None, pad_edge=False, header_style="bold")
     kinds = {noun_of(g.id) for g in result.gpus}
-    gpus.add_column(kinds.pop() if len(kinds) == 1 else "device", no_wrap=True)
-    gpus.add_column("busy %", justify="right")
-    gpus.add_column("power W", justify="right")
+    gpus = table_of(f"{kinds.pop() if len(kinds) == 1 else 'device'}, >busy %, >power W")
     for g in result.gpus:
         gpus.add_row(g.id, f"{g.busy_percent:.0f}", f"{g.power_w:.0f}" if g.power_w else "–")
     held = len(result.workloads) - result.breaks

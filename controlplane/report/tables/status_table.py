@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from controlplane.domain.plan import Source
-from controlplane.report.tables.columns import table_of
 from controlplane.report.tables.load_table import LoadView, load_document, load_table
 from controlplane.report.tables.plan_table import number
+from controlplane.report.tables.terminal import table_of
 
 _SHOWN_NAMES = 3
 
@@ -85,18 +85,9 @@ class WorkloadRow:
 
 def workload_table(rows: Sequence[WorkloadRow]) -> Table:
     """Return one line for each workload."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("workload", "endpoint", "served by"):
-        table.add_column(name, no_wrap=True)
-    for name in ("rate/s", "planned/s", "P99 ms", "SLO ms", "errors"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = table_of("workload, endpoint, served by, >rate/s, >planned/s, >P99 ms, >SLO ms, >errors")
     for row in rows:
-        table.add_row(
-            row.workload,
-            row.endpoint,
-            _few(row.partitions),
-            *_figures(row),
-        )
+        table.add_row(row.workload, row.endpoint, _few(row.partitions), *_figures(row))
     return table
 
 
@@ -162,9 +153,7 @@ class GuardRow:
 
 def guard_table(rows: Sequence[GuardRow]) -> Table:
     """Return one line for each partition: phase, shadow, starts, the last redirect, the last warning."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("partition", "guard", "shadow", "starts", "last redirect", "last warning"):
-        table.add_column(name, no_wrap=name != "last warning")
+    table = table_of("partition, guard, shadow, starts, last redirect, ~last warning")
     for row in rows:
         if row.phase is None:
             phase, shadow, starts = "not watched", "–", "–"

@@ -8,9 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from controlplane.domain.survey import Finding
-from controlplane.domain.tensors import TensorSpec
-from controlplane.report.tables.columns import table_of
+from controlplane.domain.tensors import Finding, TensorSpec
+from controlplane.report.tables.terminal import table_of
 
 
 def survey_table(findings: Sequence[Finding]) -> RenderableType:

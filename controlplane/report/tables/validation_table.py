@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
+from controlplane.report.tables.terminal import table_of
+
 KINDS = {
     "alone": "alone",
     "measured": "measured side by side",
@@ -20,11 +22,7 @@ KINDS = {
 
 def validation_table(document: Mapping[str, Any]) -> Table:
     """Return the JSON of `ctl validate` as a table: all, each model and each kind, for each latency model."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("latency model", "of"):
-        table.add_column(name, no_wrap=True)
-    for name in ("n", "mean error %", "bias %", "95th %", "largest %", "below upper 95 %"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = table_of("latency model, of, >n, >mean error %, >bias %, >95th %, >largest %, >below upper 95 %")
     for latency_model, assessed in document["latency_models"].items():
         kinds = {KINDS[kind]: figures for kind, figures in assessed["per_kind"].items()}
         for model, figures in {"all": assessed["overall"], **assessed["per_model"], **kinds}.items():

@@ -3,10 +3,10 @@
 serve            the process: its lock, the request log, its metrics endpoint
 loop             look, decide, act
 observer         the guard's observations: ended requests, and the health of every server
-agenda           names by the time at which each is due
-engine           the servers that run according to the engine
-suspects         times of servers under suspicion
-quotas           what delays servers
+probes           what is asked of a server to know whether it lives, and what is remembered of it
+polled           calls that may block, in threads, and names by the time at which each is due
+engine           the servers that run according to the launcher and the engine
+draining         when a server without a route has drained, or can answer no more
 gateway_watch    the gateway's processes, and its supervisor where nothing else starts it
 adopt            adoption of a running fleet by a new controller
 actor            the port between the loop and what becomes of its decisions

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.control.converge.desired import Desired, NamedRoute, stands_for
 from controlplane.control.guard import decisions
-from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer
+from controlplane.control.guard.state import (
+    GuardedPartition,
+    GuardState,
+    Limits,
+    PlacedServer,
+    Share,
+    exceeds,
+)
 from controlplane.domain.fleet import Backend, Role, Route, Server, ServerSpec, ServerState
+from controlplane.domain.observation import Guarding
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings
 from controlplane.runtime.controller.workers import Workers
@@ -66,11 +74,19 @@ def adoption(
     routes: Mapping[str, NamedRoute],
     limits: Limits,
     generation: int,
+    guarding: Iterable[Guarding] = (),
 ) -> Adoption:
     """Choose each partition's active server (the routed one) and shadow from the servers that run.
 
-    The others are surplus, left by an interrupted redirect or launch.
+    The others are surplus, left by an interrupted redirect or launch. `guarding` is what the controller
+    before wrote of shares that shadows lend.
     """
+    shares = {
+        one.partition: Share(one.owned_gpu, one.owned_percent)
+        for one in guarding
+        if one.owned_gpu is not None and one.owned_percent is not None
+    }
+    owned: dict[str, Share] = {}
     planned = {
         spec.labels.partition: spec for spec in desired.servers.values() if spec.labels.role is Role.ACTIVE
     }
@@ -116,6 +132,11 @@ def adoption(
         if partition.policy is not ShadowPolicy.NONE:
             # A server that is neither a backup nor as large as the active one is surplus.
             least = chosen[0].spec.percent if chosen else 0.0
+            share = shares.get(partition.id)
+            if spec.name in routed and spec.name not in (s.name for s in chosen):
+                share = Share(partition.gpu, partition.percent)  # it died while no controller looked
+            if share is not None and chosen and _lends(chosen[0], placed[0], partition, share):
+                owned[partition.id], least = share, share.percent
             shadows = [
                 s for s in candidates if s not in chosen and (s.name in backups or s.spec.percent >= least)
             ]
@@ -125,5 +146,11 @@ def adoption(
         placed_servers[partition.id] = tuple(placed)
     names = {server.name for server in kept}
     surplus = tuple(server for server in running if server.name not in names)
-    state = decisions.begin(guarded, placed_servers, limits, generation)
+    state = decisions.begin(guarded, placed_servers, limits, generation, owned)
     return Adoption(state, planned, tuple(kept), surplus)
+
+
+def _lends(server: Server, active: PlacedServer, partition: GuardedPartition, share: Share) -> bool:
+    """Return whether an active server has more than this share, which may be of an earlier plan."""
+    is_shadow = server.spec.labels.role is Role.SHADOW
+    return is_shadow and exceeds(active, share) and share.percent >= partition.percent

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from controlplane.control.guard.state import DrainAndStop, Ending
 from controlplane.domain.errors import EngineError, GatewayError
-from controlplane.domain.fleet import Server
+from controlplane.domain.fleet import InFlight, Server
 from controlplane.ports import Gateway, Launcher
+from controlplane.runtime.controller.probes import Reading, read_counters
 from controlplane.runtime.fleet.execute import backend
-from controlplane.triton.client import TritonClient
 
 LIVE_S = 0.5
 """The longest wait for an answer that needs no model."""
+REFUSING = 2
+"""So many readings with refusals, and no answer since the first, show that a model's process died: a single
+refusal may be its request's own fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Triton's counters over all models of a server: what it refused, and what it answered."""
+
+    failures: int
+    answers: int
+
+    @staticmethod
+    def of(reading: Reading) -> _Counted | None:
+        """Return those of a reading; None where it has none."""
+        if reading.counted is None:
+            return None
+        models = reading.counted.values()
+        return _Counted(sum(m.failures for m in models), sum(m.successes + m.responses for m in models))
 
 
 @dataclass(slots=True)
 class Drain:
     """A server that ends as the guard decided (`how`), when it last answered and what it owed then.
 
-    `failures` are the requests that it had refused by then, `silent_since_s` is when it stopped answering
-    calls, `used_s` the time of a core that it had used when it was last silent. Times are monotonic.
+    `counted` are its counters then, `refusing` the readings since in which it refused requests.
+    `silent_since_s` is when it stopped answering calls, `used_s` the time of a core that it had used when it
+    was last silent. Times are monotonic.
     """
 
     server: Server
@@ -29,7 +50,8 @@ class Drain:
     launcher: Launcher
     answered_s: float
     owed: int = 0
-    failures: int | None = None
+    counted: _Counted | None = None
+    refusing: int = 0
     silent_since_s: float | None = None
     used_s: float | None = None
 
@@ -38,43 +60,39 @@ class Drain:
 
         A hung one may not while its process does nothing, which takes `grace_s` to see where nothing counts.
         """
-        late = now_s - self.answered_s > self.how.patience_s
-        try:
+        found: InFlight | None = None
+        with contextlib.suppress(GatewayError):
             found = self.gateway.in_flight(backend(self.server))
-        except GatewayError:
-            return not late
-        if found.total < self.owed:
-            self.answered_s, late = now_s, False
-        self.owed = found.total
+        if found is not None:
+            if found.total < self.owed:
+                self.answered_s = now_s
+            self.owed = found.total
         if self.how.ending is Ending.DRAINED:
-            return found.streaming + found.sequences > 0 or (found.requests > 0 and not late)
-        return found.total > 0 and not late and not self._does_nothing(now_s, grace_s)
+            if found is not None and (found.streaming + found.sequences or not found.requests):
+                return found.total > 0
+        elif found is not None and (not found.total or self._does_nothing(now_s, grace_s)):
+            return False
+        return now_s - self.answered_s <= self.how.patience_s
 
     def _does_nothing(self, now_s: float, grace_s: float) -> bool:
         """Return whether the process refuses what it has, or answers no call and uses no time of a core.
 
-        Where its use of a core is not counted, its silence counts after `grace_s`.
+        Counters of answers that move give it its time again: a stream ends late, but answers all the while.
+        Where the process's use of a core is not counted, its silence counts after `grace_s`.
         """
-        try:
-            failures = self._count_failures()
-        except TimeoutError:
+        reading = read_counters(self.server, self.server.spec.endpoints, LIVE_S)
+        if reading.error is not None and isinstance(reading.error.__cause__, TimeoutError | ConnectionError):
             return self._is_idle(now_s, grace_s)
-        before, self.failures = self.failures, failures
+        counted = _Counted.of(reading)
+        before, self.counted = self.counted, counted
         self.silent_since_s, self.used_s = None, None
-        return before is not None and failures is not None and failures > before
-
-    def _count_failures(self) -> int | None:
-        """Return how many requests the models have refused; None where that is unknown.
-
-        Raises TimeoutError where the process does not answer.
-        """
-        try:
-            with TritonClient(self.server, deadline_s=LIVE_S) as client:
-                return sum(client.statistics(endpoint).failures for endpoint in self.server.spec.endpoints)
-        except EngineError as error:
-            if isinstance(error.__cause__, TimeoutError | ConnectionError):
-                raise TimeoutError(str(error)) from error
-            return None
+        if before is None or counted is None:
+            return False
+        if counted.answers != before.answers:
+            self.answered_s, self.refusing = now_s, 0
+        elif counted.failures > before.failures:
+            self.refusing += 1
+        return self.refusing >= REFUSING
 
     def _is_idle(self, now_s: float, grace_s: float) -> bool:
         try:

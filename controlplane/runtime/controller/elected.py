@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from controlplane.domain.errors import EngineError, FleetBusy, InputError, TrisectError
+from controlplane.domain.errors import EngineError, FleetBusy, InputError, TrisectError, Troubles
 from controlplane.domain.plan import Plan
-from controlplane.domain.troubles import Troubles
 from controlplane.domain.wanted import FleetReport, WantedFleet
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetSettings

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
+from controlplane.control.converge.desired import NamedRoute
+from controlplane.control.guard.signals import drain_s
 from controlplane.control.guard.state import (
     DrainAndStop,
     Effect,
@@ -24,9 +27,8 @@ from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Health
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.runtime.controller.actor import Decision, Notice
+from controlplane.runtime.controller.actor import Actor, Decision, Notice, changed_routes, event_of
 from controlplane.runtime.controller.adopt import Adopted
-from controlplane.runtime.controller.decision_events import changed_routes, event_of, found_dead
 from controlplane.runtime.controller.observer import Observer
 from controlplane.runtime.controller.recorder import Recorder
 from controlplane.runtime.controller.status_file import StatusFile
@@ -35,13 +37,12 @@ from controlplane.runtime.fleet.fleet import Fleet, locked
 from controlplane.runtime.fleet.history import Event, EventLog, History
 
 
-class Executor:
+class Executor(Actor):
     """Commits routes, starts and stops servers, and writes the fleet's history and status file."""
 
     def __init__(self, fleet: Fleet, history: History, notice: Notice) -> None:
-        self._fleet = fleet
+        super().__init__(fleet, notice)
         self._log = EventLog(history)
-        self._notice = notice
         self._recorder = Recorder(history, fleet.clock)
         self._status = StatusFile(fleet.files.guarding, fleet.clock)
 
@@ -67,12 +68,14 @@ class Executor:
         """Unload the shadow's models."""
         workers.resume_warm(server)
 
-    def stop_surplus(self, servers: tuple[Server, ...], workers: Workers) -> None:
+    def stop_surplus(self, servers: tuple[Server, ...], state: GuardState, workers: Workers) -> None:
         """Drain and stop the servers."""
         for server in servers:
+            watch = state.watches.get(server.spec.labels.partition)
+            patience_s = state.limits.drain_s if watch is None else drain_s(watch, state.limits)
             workers.adopt(server)
-            workers.stop(DrainAndStop(server.name, Ending.DRAINED))
-        self._event("info", "adopt", self._fleet.name, f"adopted the fleet; {len(servers)} servers stopped")
+            workers.stop(DrainAndStop(server.name, Ending.DRAINED, patience_s))
+        self.event("info", "adopt", self._fleet.name, f"adopted the fleet; {len(servers)} servers stopped")
 
     def act(self, decision: Decision, adopted: Adopted, workers: Workers, observer: Observer) -> None:
         """Commit the routes, write the events, then start and stop servers.
@@ -129,19 +132,16 @@ class Executor:
         took_ms = 1000.0 * (time.monotonic() - began)
         before, adopted.routes = adopted.routes, decision.routes
         if changed := changed_routes(before, decision.routes):
-            self._event("info", "commit", self._fleet.name, f"{changed} after {took_ms:.0f} ms")
+            self.event("info", "commit", self._fleet.name, f"{changed} after {took_ms:.0f} ms")
         for partition, reason in found_dead(decision.state, before, decision.effects):
-            self._event("warning", "redirect", partition, reason)
+            self.event("warning", "redirect", partition, reason)
 
     def _refuse(self, refuse: Refuse) -> None:
         until_s = self._fleet.clock.wall() + refuse.seconds
         try:
             self._fleet.gateway.refuse(refuse.accused.endpoint, refuse.accused.client, until_s)
         except TrisectError as error:  # the servers still need their decisions
-            self._event("warning", "refuse", refuse.partition, f"{refuse.accused} is not refused: {error}")
-
-    def _event(self, level: str, kind: str, subject: str, reason: str) -> None:
-        self.note(Event(self._fleet.clock.wall(), level, kind, subject, reason))
+            self.event("warning", "refuse", refuse.partition, f"{refuse.accused} is not refused: {error}")
 
 
 def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Observer) -> None:
@@ -166,3 +166,17 @@ def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Obs
 
 def _active(state: GuardState, workers: Workers) -> list[tuple[Watch, Server | None]]:
     return [(watch, workers.server(watch.active.server)) for watch in state.watches.values()]
+
+
+def found_dead(
+    state: GuardState, before: Mapping[str, NamedRoute], effects: tuple[Effect, ...]
+) -> list[tuple[str, str]]:
+    """Return (partition, reason) where an adoption replaced a dead server, for the history."""
+    redirected = {effect.partition for effect in effects if isinstance(effect, Redirect)}
+    found = []
+    for watch in state.watches.values():
+        members = next((before[e].members for e in watch.partition.endpoints if e in before), ())
+        if members and watch.active.server not in members and watch.partition.id not in redirected:
+            reason = f"{', '.join(members)} -> {watch.active.server}: found dead when the fleet was adopted"
+            found.append((watch.partition.id, reason))
+    return found

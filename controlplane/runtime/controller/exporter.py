@@ -19,7 +19,7 @@ from controlplane.domain.errors import GatewayError
 from controlplane.gateway import processes
 from controlplane.monitor import metrics
 from controlplane.monitor.metrics import Page
-from controlplane.runtime.controller.following.follower import Follower
+from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet.history import Event, History
 
@@ -54,8 +54,8 @@ class Meters:
         page.add(metrics.BUSY, controller.busy_s)
         for role in processes.ALL:
             page.add(metrics.GATEWAY_UP, float(role not in controller.gateway.missing), role)
-        if controller.follower is not None:
-            write_load(page, controller.follower)
+        if controller.autoscaler is not None:
+            write_load(page, controller.autoscaler)
         if controller.state is not None:
             _write_guard(page, controller.state, redirects)
         return page
@@ -81,13 +81,13 @@ def _write_guard(page: Page, state: GuardState, redirects: Mapping[str, int]) ->
             page.add(metrics.EVIDENCE, sequential.strength(seen, promise), *where)
 
 
-def write_load(page: Page, follower: Follower) -> None:
+def write_load(page: Page, autoscaler: Autoscaler) -> None:
     """Add the metrics of load control."""
-    for kind, (used, free) in follower.gpus.items():
+    for kind, (used, free) in autoscaler.gpus.items():
         page.add(metrics.GPUS, used, kind, "used")
         page.add(metrics.GPUS, free, kind, "free")
-    if follower.seen is not None:
-        state, found = follower.seen
+    if autoscaler.seen is not None:
+        state, found = autoscaler.seen
         for workload, upper in zip(state.workloads, found.upper.tolist(), strict=True):
             page.add(metrics.FORECAST, upper, workload.name)
 

@@ -24,18 +24,18 @@ from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, Tri
 from controlplane.domain.fleet import Routes
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.files.fleets import read_guarding
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.monitor.host import GatewayHost
+from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
-from controlplane.runtime.controller.following.follower import Follower
 from controlplane.runtime.controller.gateway_watch import GatewayWatch
 from controlplane.runtime.controller.observer import SUSPICIOUS, Observer, Requests
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import named
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event
 
 _TICK_S = 0.2
 _SUSPICIOUS_TICK_S = 0.05
@@ -56,13 +56,13 @@ class Controller:
         requests: Requests,
         actor: Actor,
         limits: GuardLimits,
-        follower: Follower | None = None,
+        autoscaler: Autoscaler | None = None,
     ) -> None:
         self._fleet = fleet
         self._requests = requests
         self._actor = actor
         self._limits = limits
-        self.follower = follower
+        self.autoscaler = autoscaler
         places = GatewayPaths.of(fleet.files.gateway)
         self._host = GatewayHost(lambda: processes.find(places, processes.HAPROXY))
         self._workers, self._observer = self._new_workers()
@@ -90,8 +90,8 @@ class Controller:
             try:
                 self.step()
                 self._busy_since_s = None
-                if self.follower is not None:
-                    self.follower.step(self._requests.heard_since_s)
+                if self.autoscaler is not None:
+                    self.autoscaler.step(self._requests.heard_since_s)
             except (OSError, TrisectError) as error:
                 # The engine, the gateway or the disk fails now; traffic does not need this loop. The state
                 # is kept, and the decision is made again until it can be carried out.
@@ -133,8 +133,8 @@ class Controller:
         if adopted is None:
             return
         seen = self._observer.look(adopted.state)
-        if self.follower is not None:
-            self.follower.hear(seen.answers)
+        if self.autoscaler is not None:
+            self.autoscaler.hear(seen.answers)
         gateway = self.gateway.trouble or self._standstill(seen)
         self._report_troubles({**self._observer.troubles, "gateway": gateway})
         self._workers.retry(seen.now_s)
@@ -143,7 +143,7 @@ class Controller:
                 f"the controller did not run for {missed:.1f} s: requests that were slow in that time do not "
                 "count against a server"
             )
-            self._event("warning", "controller", self._fleet.name, reason)
+            self._actor.event("warning", "controller", self._fleet.name, reason)
         # Kept even if the decision fails: an alarm must not have to build up again.
         adopted.state = attention.observe(adopted.state, seen)
         state, effects = decisions.decide(adopted.state, seen)
@@ -157,8 +157,8 @@ class Controller:
 
     def close(self) -> None:
         """End the threads. The next controller finds servers that are being started by their labels."""
-        if self.follower is not None:
-            self.follower.close()
+        if self.autoscaler is not None:
+            self.autoscaler.close()
         self._observer.close()
         self._workers.close(wait=False)
         self._actor.close(self.state if self._fleet.files.exists() else None, self._workers)
@@ -185,14 +185,14 @@ class Controller:
         self._failures_s = {known: at for known, at in self._failures_s.items() if now - at < repeat_s}
         if reason not in self._failures_s:
             self._failures_s[reason] = now
-            self._event("warning", "controller", self._fleet.name, reason)
+            self._actor.event("warning", "controller", self._fleet.name, reason)
 
     def _report_troubles(self, troubles: Mapping[str, str]) -> None:
         """Report once when the engine or the monitor stops answering, and when it answers again."""
         for part, trouble in troubles.items():
             if bool(trouble) != bool(self._troubles.get(part)):
                 level, reason = ("warning", trouble) if trouble else ("info", f"the {part} answers again")
-                self._event(level, part, self._fleet.name, reason)
+                self._actor.event(level, part, self._fleet.name, reason)
         self._troubles = troubles
 
     def _standstill(self, seen: FleetSeen) -> str:
@@ -243,14 +243,21 @@ class Controller:
         # From the clock, so that no server's name is used twice: starts take longer than a millisecond.
         generation = int(1000.0 * self._fleet.clock.wall())
         found = adoption(
-            guarded_partitions(plan), desired, settings, servers, named(present), self._limits, generation
+            guarded_partitions(plan),
+            desired,
+            settings,
+            servers,
+            named(present),
+            self._limits,
+            generation,
+            read_guarding(files.guarding),
         )
         self._adopted = None
         self._observer.close()
         self._workers.hand_over([server.name for server in (*found.kept, *found.surplus)])
         self._workers, self._observer = self._new_workers()
         # A routed server or a backup has answered a real inference before.
-        backends = {m.server: m for r in present.values() for m in (*r.members, r.backup) if m is not None}
+        backends = {m.server: m for r in present.values() for m in r.servers}
         self._adopted = Adopted(
             found.state, found.planned, settings.devices, named(present), backends, changed_s
         )
@@ -262,10 +269,7 @@ class Controller:
                 self._actor.adopt_warm(server, self._workers)
             else:
                 self._actor.adopt_standby(server, self._workers)
-        self._actor.stop_surplus(found.surplus, self._workers)
+        self._actor.stop_surplus(found.surplus, found.state, self._workers)
 
     def _report_failed_work(self, subject: str, reason: str) -> None:
-        self._event("warning", "failed", subject, reason)
-
-    def _event(self, level: str, kind: str, subject: str, reason: str) -> None:
-        self._actor.note(Event(self._fleet.clock.wall(), level, kind, subject, reason))
+        self._actor.event("warning", "failed", subject, reason)

@@ -11,22 +11,31 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
 from controlplane.control.guard import attention
 from controlplane.control.guard.host import contention
-from controlplane.control.guard.signals import patience_s, resumed, suspicion
+from controlplane.control.guard.signals import overdue_s, patience_s, resumed, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, InFlight, Server
 from controlplane.domain.observation import OUT_OF_MEMORY, Answer, FleetSeen, Health, News, ServerSeen
-from controlplane.monitor.canary import Canaries, Outcome, Verdict
 from controlplane.monitor.records import Record
 from controlplane.ports import Gateway, Host, Launcher
-from controlplane.runtime.controller.agenda import Agenda
-from controlplane.runtime.controller.engine import AT_ONCE, CALM, HURRIED, EngineQueries
-from controlplane.runtime.controller.quotas import Quotas
-from controlplane.runtime.controller.suspects import SILENT_READINGS, Signs, TimesOfSuspects
+from controlplane.runtime.controller.engine import EngineNews
+from controlplane.runtime.controller.polled import Agenda, Polled
+from controlplane.runtime.controller.probes import (
+    SILENT_READINGS,
+    Outcome,
+    QuotaReading,
+    Readings,
+    ServerRecord,
+    Verdict,
+    read_quota,
+    send_canary,
+)
 from controlplane.runtime.controller.workers import Condition, Workers
 from controlplane.runtime.fleet.execute import backend
 
@@ -35,6 +44,10 @@ _GATEWAY_AGAIN_S = 2.0
 CANARY_EVERY_S = 5.0
 CANARIES_RPS = 25.0
 """The most canaries to idle servers and shadows: where these are more than 125, each gets one less often."""
+_CANARY_THREADS = 32
+"""A canary may wait as long as its model takes, and must keep no other one waiting."""
+QUOTA_EVERY_S = 1.0
+QUOTA_HURRIED_S = 0.1
 SILENT_S = 0.2
 SUSPICIOUS = 0.25
 """The evidence, of 1 for an alarm, from which on looking closer is worth its cost."""
@@ -45,6 +58,8 @@ _LULLS_RPS = 50.0
 """... and how many servers are read in a second in a large one."""
 _SILENT_IF_CONTENDED = 8
 """Readings without an answer that show a hang on a contended host."""
+_IF_CONTENDED = 2
+"""How many times as many canaries show one, by what they take."""
 _RARE_RPS = 0.02
 """Requests that come more rarely are no traffic."""
 _FAILED_IN_A_ROW = 5
@@ -52,7 +67,6 @@ _CANARY_S = 2.0
 """The shortest deadline of a canary; that of a slow model is longer."""
 _READY = ServerSeen(Health.READY)
 _SERVING = (Health.READY, Health.ENDING, Health.IMPAIRED)
-_GRAVITY = (Health.ENDING, Health.IMPAIRED, Health.GONE)
 _ABSENT = Condition(Health.GONE)
 
 
@@ -83,32 +97,18 @@ class Observer:
         self._gateway = gateway
         self._workers = workers
         self._requests = requests
-        self._canaries = Canaries()
-        self._suspects = TimesOfSuspects()
-        self._quotas = Quotas(launcher)
-        self._watch = launcher.watch(fleet)
+        self._launcher = launcher
+        self._engine = EngineNews(launcher, fleet)
+        self._canaries: Polled[Verdict] = Polled(_CANARY_THREADS, "canary")
+        self._readings = Readings()
+        self._quotas: Polled[QuotaReading] = Polled(1, "quotas")
         self.exhausted_mb: dict[str, float] = {}
         """The memory limits of which a server ran out, by partition."""
-        self._reported: dict[str, News] = {}
-        self._reports: list[tuple[float, News]] = []
-        self._engine = EngineQueries(launcher, fleet)
-        self._engine_answered_s = -math.inf
-        self._missing: frozenset[str] = frozenset()
-        self._remarkable: frozenset[str] = frozenset()
         self._conditions: Mapping[str, Condition] = {}
         self._servers: Mapping[str, Server] = {}
-        self._running: tuple[Server, ...] = ()
+        self._records: dict[str, ServerRecord] = {}
         self._by_own_name: dict[str, str] = {}
         self._by_address: dict[tuple[str, int], str] = {}
-        self._since_s: dict[str, float] = {}
-        self._queried_s: dict[str, float] = {}
-        self._answered_s: dict[str, float] = {}
-        # Also with a refusal or a failure: its process works.
-        self._spoke_s: dict[str, float] = {}
-        self._failed: dict[str, int] = {}
-        self._canaries_failed: dict[str, tuple[int, Verdict]] = {}
-        self._active_s: dict[str, float] = {}
-        self._in_flight_of: dict[str, tuple[float, InFlight]] = {}
         self._silences = Agenda()
         self._idle = Agenda()
         self._canaries_left = CANARIES_RPS
@@ -122,45 +122,48 @@ class Observer:
         now = time.monotonic()
         self._state = state
         new = self._changed_servers()
+        for name, reading in self._readings.take():
+            self._records[name].signs.take(reading)
+        for name, used in self._quotas.take():
+            self._records[name].quota.take(used)
         answers = self._answers(now)
         new.update(answer.server for answer in answers)
-        self._query_engine(any(a.failed and a.server for a in answers), now)
-        new.update(self._named(self._news()))
-        finished = self._named(self._canaries.finished())
-        for server_name in finished:
-            self._weigh(server_name, now)
-        new.update(finished)
-        new.update(state.watches[p].active.server for p in attention.due(state, now))
-        while (name := self._silences.take(now)) is not None:
+        new |= self._news(now, failed=any(a.failed and a.server for a in answers))
+        for name, verdict in self._canaries.take():
+            self._weigh(self._records[name], verdict, now)
             new.add(name)
+        new.update(state.watches[p].active.server for p in attention.due(state, now))
+        while (silent := self._silences.take(now)) is not None:
+            new.add(silent)
         self._renew(new & self._conditions.keys(), now)
         self._send_canaries(now)
         self._looked_s = now
         return FleetSeen(now, tuple(answers), self._seen, self._host.seen())
 
     def probe(self, name: str) -> None:
-        """Send a canary to each queue of a server now, through an alias where the queue has one."""
-        server = self._workers.server(name)
-        if server is not None:
-            self._queried_s[name] = time.monotonic()
-            watch = self._state.watches.get(server.spec.labels.partition)
-            slow_s = patience_s(watch, self._state.limits) if watch is not None else 0.0
-            self._canaries.ask(server, self._tried(server), deadline_s=max(_CANARY_S, slow_s))
+        """Send a canary to each queue of a server now."""
+        record = self._records.get(name)
+        if record is None or self._workers.server(name) is None:
+            return
+        now = record.canary_s = time.monotonic()
+        server = record.server
+        watch = self._state.watches.get(server.spec.labels.partition)
+        slow_s = patience_s(watch, self._state.limits) if watch is not None else 0.0
+        # Through an alias where there is one, to test a request's whole path.
+        endpoints, deadline_s = [queue[-1] for queue in self._queues(server)], max(_CANARY_S, slow_s)
+        self._canaries.ask(name, partial(send_canary, server, endpoints, record.samples, deadline_s), now)
 
     def close(self) -> None:
         """End the threads."""
-        self._watch.close()
-        self._engine.close()
-        self._canaries.close()
-        self._suspects.close()
-        self._quotas.close()
+        for one in (self._engine, self._canaries, self._readings, self._quotas):
+            one.close()
 
     @property
     def troubles(self) -> dict[str, str]:
         """Why the engine or the monitor does not answer; empty where it does."""
         silent_s = time.monotonic() - self._heard_s
         deaf = f"no request log for {_DEAF_S:g} s: slow servers are not detected"
-        return {"engine": self._engine.trouble, "monitor": deaf if silent_s > _DEAF_S else ""}
+        return {"engine": self._engine.listed.trouble, "monitor": deaf if silent_s > _DEAF_S else ""}
 
     def _renew(self, names: Iterable[str], now: float) -> None:
         """Look at these servers. What was seen stays the same mapping unless one of them looks different."""
@@ -178,44 +181,26 @@ class Observer:
         servers = self._workers.servers()
         if servers != self._servers:
             changed |= {name for name, server in servers.items() if self._servers.get(name) != server}
-            self._forget({name: s for name, s in self._servers.items() if name not in servers})
-            self._servers, self._running = servers, tuple(servers.values())
+            for name in self._servers.keys() - servers.keys():
+                self._forget(name)
+            for name, server in servers.items():
+                self._records.setdefault(name, ServerRecord(server)).server = server
+            self._servers = servers
             self._by_own_name = {s.name: name for name, s in servers.items()}
             self._by_address = {
                 (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
             }
         return changed
 
-    def _query_engine(self, failed: bool, now: float) -> None:
-        self._reports += [(now, one) for one in self._watch.news(self._running)]
-        # A launcher watches a model's process from the first list with it on.
-        unlisted = not self._by_own_name.keys() <= self._engine.running
-        self._engine.ask(now, AT_ONCE if self._reports else HURRIED if failed or unlisted else CALM)
-
-    def _news(self) -> set[str]:
-        """Return the servers, by their own names, of which the launcher or the engine has news."""
-        answered_s = self._engine.answered_s
-        # An engine that is shutting down reports many deaths and answers no query. Such reports do not count.
-        believed = [one for at, one in self._reports if one.certain or answered_s >= at]
-        self._reports = [(at, one) for at, one in self._reports if not one.certain and answered_s < at]
+    def _news(self, now: float, *, failed: bool) -> set[str]:
+        """Return the servers of which the launcher or the engine has news."""
+        believed, changed = self._engine.look(self._servers.values(), now, failed=failed)
+        found = self._named(changed)
         for one in believed:
-            self._note(one)
-        found = {name for one in believed for name in one.servers}
-        if answered_s != self._engine_answered_s:
-            before, self._engine_answered_s = self._remarkable, answered_s
-            self._missing = frozenset(self._by_own_name.keys() - self._engine.running)
-            self._remarkable = self._missing | self._engine.paused | self._engine.ends.keys()
-            found |= before | self._remarkable
+            for name in self._named(one.servers):
+                self._records[name].note(one)
+                found.add(name)
         return found
-
-    def _note(self, news: News) -> None:
-        """Keep the gravest news of each server. Whether one is paused, the engine's list says."""
-        if news.health not in _GRAVITY:
-            return
-        for name in news.servers:
-            known = self._reported.get(name)
-            if known is None or _GRAVITY.index(known.health) <= _GRAVITY.index(news.health):
-                self._reported[name] = news
 
     def _named(self, own_names: Iterable[str]) -> set[str]:
         return {self._by_own_name[name] for name in own_names if name in self._by_own_name}
@@ -240,63 +225,52 @@ class Observer:
                     end.refused,
                     end.held,
                     end.client,
+                    end.lost,
                 )
             )
             if not name:
                 continue  # says nothing about a server's health
-            self._spoke_s[name] = now
+            record = self._records[name]
+            record.spoke_s = now
             if end.unloaded:
-                own_name = self._servers[name].name
-                self._note(News((own_name,), "it has unloaded its models", health=Health.ENDING))
+                own_name = record.server.name
+                record.note(News((own_name,), "it has unloaded its models", health=Health.ENDING))
             if end.failed:
-                self._failed[name] = self._failed.get(name, 0) + 1
+                record.failures += 1
             elif not end.refused:  # a full queue shows that the server lives, not that it works
-                self._failed[name] = 0
-                self._answered_s[name] = now
+                record.failures = 0
+                record.answered_s = record.answered_of[end.endpoint] = now
         return answers
 
-    def _forget(self, gone: Mapping[str, Server]) -> None:
-        """Drop the data of stopped servers: a controller runs for long, and a canary may be large."""
-        kept: tuple[dict[str, Any], ...] = (
-            self._since_s,
-            self._queried_s,
-            self._answered_s,
-            self._spoke_s,
-            self._failed,
-            self._canaries_failed,
-            self._active_s,
-            self._in_flight_of,
-        )
-        for name, server in gone.items():
-            self._canaries.forget(server.name)
-            self._quotas.forget(server.name)
-            self._suspects.forget(server.name)
-            self._reported.pop(server.name, None)
-            self._silences.forget(name)
-            self._idle.forget(name)
-            for one in kept:
-                one.pop(name, None)
+    def _forget(self, name: str) -> None:
+        """Drop the data of a stopped server: a controller runs for long, and a canary may be large."""
+        del self._records[name]
+        for polled in (self._canaries, self._readings, self._quotas):
+            polled.forget(name)
+        self._silences.forget(name)
+        self._idle.forget(name)
 
     def _look_at(self, name: str, now: float) -> ServerSeen:
-        condition, server = self._conditions[name], self._servers.get(name)
-        if server is None:
+        condition, record = self._conditions[name], self._records.get(name)
+        if record is None:
             return _plain(condition.health, condition.reason)
-        health, reason = self._health(name, condition, server, now)
+        server = record.server
+        health, reason = self._health(name, condition, record, now)
         if OUT_OF_MEMORY in reason and server.spec.memory_limit_mb is not None:
             self.exhausted_mb[server.spec.labels.partition] = server.spec.memory_limit_mb
         watch = self._state.watches.get(server.spec.labels.partition)
         if watch is None or watch.active.server != name or health not in _SERVING:
             return _plain(health, reason)
         suspected = suspicion(watch) > SUSPICIOUS
-        in_flight = self._in_flight(watch, server, now)
+        in_flight = self._in_flight(watch, record, now)
         if suspected or in_flight.unanswered:
-            # The models' own statistics: an alias does not count the time in its model's queue.
-            self._suspects.ask(server, [promise.endpoint for promise in watch.partition.promises], now)
-        times, signs = self._suspects.found(server.name, now), self._suspects.signs(server.name, now)
-        if health is Health.READY and in_flight.unanswered and self._is_silent(signs):
+            self._read_counters(name, server, now)
+        times, signs = record.signs.times(now), record.signs
+        if health is Health.READY and in_flight.unanswered and self._is_silent(record, now):
             return ServerSeen(Health.HUNG, in_flight.requests, reason=Outcome.SILENT)
-        if suspected or self._answered_s.get(name) == now:
-            self._quotas.ask(server, now, hurried=suspected)
+        if suspected or record.answered_s == now:
+            every_s = QUOTA_HURRIED_S if suspected else QUOTA_EVERY_S
+            self._quotas.ask(name, partial(read_quota, self._launcher, server), now, every_s)
         seen = ServerSeen(
             health,
             in_flight.requests,
@@ -304,76 +278,105 @@ class Observer:
             times.compute_ms,
             reason,
             times.inferences,
-            self._quotas.delays(server.name, now),
+            record.quota.delays(now),
             in_flight.streaming,
-            progressed=signs.moved_s > self._looked_s,
+            progressed=signs.are_recent(now) and signs.moved_since(self._looked_s),
         )
         return _READY if seen == _READY else seen
 
-    def _health(self, name: str, condition: Condition, server: Server, now: float) -> tuple[Health, str]:
+    def _health(
+        self, name: str, condition: Condition, record: ServerRecord, now: float
+    ) -> tuple[Health, str]:
         health, reason = condition.health, condition.reason
-        news = self._reported.get(server.name)
+        own_name, news, listed = record.server.name, record.news, self._engine.listed
         if health is Health.UNLOADED and news is not None and news.health is Health.IMPAIRED:
-            del self._reported[server.name]  # it concerned a model that was unloaded
+            record.news = None  # it concerned a model that was unloaded
         if health in (Health.READY, Health.UNLOADED) and news is not None and news.health is Health.GONE:
             return Health.GONE, news.reason
         if health is not Health.READY:
             return health, reason
-        if self._engine_answered_s > self._since_s.setdefault(name, now) and server.name in self._missing:
-            return Health.GONE, self._engine.ends.get(server.name, "its process ended")
-        if server.name in self._engine.paused:
+        if record.ready_s is None:
+            record.ready_s = now
+        if self._engine.is_missing(own_name, record.ready_s):
+            return Health.GONE, listed.ends.get(own_name, "its process ended")
+        if own_name in listed.paused:
             return Health.PAUSED, "it is paused"
-        health, reason = self._verdict(name, server)
+        health, reason = self._verdict(name, record)
         if health is not Health.READY:
             return health, reason
         if news is not None:
             return news.health, news.reason
-        if server.name in self._engine.ends:
-            return Health.ENDING, self._engine.ends[server.name]
+        if own_name in listed.ends:
+            return Health.ENDING, listed.ends[own_name]
         return health, reason
 
-    def _weigh(self, name: str, now: float) -> None:
+    def _weigh(self, record: ServerRecord, verdict: Verdict, now: float) -> None:
         """Count failed canaries in a row. A canary without an answer behind other requests shows nothing."""
-        verdict = self._canaries.verdict(self._servers[name].name) if name in self._servers else None
-        if verdict is None or verdict.outcome is Outcome.UNKNOWN:
+        if verdict.outcome is Outcome.UNKNOWN:
             return
-        overtaken = verdict.outcome is Outcome.LATE and (
-            self._answered_s.get(name, -math.inf) > verdict.sent_s or self._is_busy(name, now)
-        )
-        if verdict.outcome is Outcome.ANSWERED or overtaken:
-            self._canaries_failed.pop(name, None)
+        if verdict.outcome is Outcome.ANSWERED:
+            record.owed = None
+        elif verdict.outcome in (Outcome.LATE, Outcome.REFUSED) and self._is_overdue(record, verdict, now):
+            verdict = replace(verdict, outcome=Outcome.OVERDUE, reason=Outcome.OVERDUE.value)
+        if verdict.outcome in (Outcome.ANSWERED, Outcome.REFUSED) or (
+            verdict.outcome in (Outcome.LATE, Outcome.SILENT)
+            and (record.answered_s > verdict.sent_s or self._is_busy(record, now))
+        ):
+            record.lost, record.verdict = 0, None
         else:
-            failures, _ = self._canaries_failed.get(name, (0, verdict))
-            self._canaries_failed[name] = failures + 1, verdict
+            record.lost, record.verdict = record.lost + 1, verdict
 
-    def _is_busy(self, name: str, now: float) -> bool:
+    def _is_overdue(self, record: ServerRecord, verdict: Verdict, now: float) -> bool:
+        """Return whether a model has answered no canary, and nothing else, for as long as a request may take.
+
+        Other models of its server may answer all the while.
+        """
+        server = record.server
+        self._read_counters(self._by_own_name[server.name], server, now)
+        queue = next((one for one in self._queues(server) if verdict.endpoint in one), (verdict.endpoint,))
+        endpoint, since_s = record.owed or ("", -math.inf)
+        works_s = max(record.answered(queue), record.signs.moved_s.get(queue[0], -math.inf))
+        if endpoint != verdict.endpoint or works_s > since_s:
+            record.owed = verdict.endpoint, verdict.sent_s
+            return False
+        watch, limits = self._state.watches.get(server.spec.labels.partition), self._state.limits
+        allowed_s = limits.overdue_s if watch is None else overdue_s(watch, limits)
+        return now - since_s > allowed_s and record.signs.compared_s > since_s
+
+    def _read_counters(self, name: str, server: Server, now: float) -> None:
+        """Read the models' own counters: those of an alias do not have the time in its model's queue."""
+        self._readings.read(name, server, [queue[0] for queue in self._queues(server)], now)
+
+    def _is_busy(self, record: ServerRecord, now: float) -> bool:
         """Return whether clients' requests are open on a server, or that is not known."""
         try:
-            in_flight = self._gateway.in_flight(backend(self._servers[name]))
+            record.in_flight = self._gateway.in_flight(backend(record.server))
         except GatewayError:
             return True
-        self._in_flight_of[name] = now, in_flight
-        return in_flight.unanswered > 0
+        record.in_flight_s = now
+        return record.in_flight.unanswered > 0
 
-    def _verdict(self, name: str, server: Server) -> tuple[Health, str]:
+    def _verdict(self, name: str, record: ServerRecord) -> tuple[Health, str]:
         """Return the health by the canaries, and send another one soon where the last one failed."""
-        latest_s = self._latest_s(name)
+        latest_s, verdict = self._tried_s(record), record.verdict
         self._idle.put(name, latest_s + CANARY_EVERY_S)
-        failures, verdict = self._canaries_failed.get(name, (0, None))
         if verdict is None:
             return Health.READY, ""
-        if failures == 1 and verdict.at_s > latest_s:
-            self.probe(name)
         # A single canary may fail by chance, but not if all requests fail too.
-        enough = 1 if self._failed.get(name, 0) >= _FAILED_IN_A_ROW else 2
-        if failures >= enough and verdict.at_s > self._answered_s.get(name, -math.inf):
-            silent = verdict.outcome is Outcome.SILENT
-            return Health.HUNG if silent else Health.FAILING, verdict.reason
+        enough = 1 if record.failures >= _FAILED_IN_A_ROW else 2
+        if verdict.outcome in (Outcome.LATE, Outcome.SILENT) and contention(self._host.seen()):
+            enough *= _IF_CONTENDED
+        if record.lost < enough and verdict.at_s > latest_s:
+            self.probe(name)
+        tried = (queue for queue in self._queues(record.server) if verdict.endpoint in ("", *queue))
+        if record.lost >= enough and verdict.at_s > max(map(record.answered, tried), default=-math.inf):
+            hangs = verdict.outcome in (Outcome.SILENT, Outcome.OVERDUE)
+            return Health.HUNG if hangs else Health.FAILING, verdict.reason
         return Health.READY, ""
 
-    def _latest_s(self, name: str) -> float:
-        """Return when a server last answered a request or was sent a canary."""
-        return max(self._answered_s.get(name, -math.inf), self._queried_s.get(name, -math.inf))
+    def _tried_s(self, record: ServerRecord) -> float:
+        """Return when each of a server's queues had answered a request or been sent a canary."""
+        return max(record.canary_s, min(map(record.answered, self._queues(record.server))))
 
     def _send_canaries(self, now: float) -> None:
         """Send canaries to the servers whose last request or canary is longest ago, as many as are due."""
@@ -381,56 +384,60 @@ class Observer:
         self._canaries_left = min(CANARIES_RPS, self._canaries_left + more)
         while self._canaries_left >= 1.0 and (name := self._idle.take(now)) is not None:
             condition = self._conditions.get(name, _ABSENT)
-            if condition.health is not Health.READY or name not in self._servers:
+            if condition.health is not Health.READY or name not in self._records:
                 continue  # it is due again once it is ready
-            due_s = self._latest_s(name) + CANARY_EVERY_S
+            due_s = self._tried_s(self._records[name]) + CANARY_EVERY_S
             if due_s <= now:
                 self.probe(name)
                 self._canaries_left -= 1.0
                 due_s = now + CANARY_EVERY_S
             self._idle.put(name, due_s)
 
-    def _tried(self, server: Server) -> tuple[str, ...]:
-        """Return one endpoint of each queue, an alias where there is one, to test a request's whole path."""
+    def _queues(self, server: Server) -> tuple[tuple[str, ...], ...]:
+        """Return the endpoints of each queue, its model first."""
         watch = self._state.watches.get(server.spec.labels.partition)
         if watch is None:
-            return server.spec.endpoints
-        return tuple(promise.endpoints[-1] for promise in watch.partition.promises)
+            return tuple((endpoint,) for endpoint in server.spec.endpoints)
+        return tuple(promise.endpoints for promise in watch.partition.promises)
 
-    def _is_silent(self, signs: Signs) -> bool:
-        """Return whether a process answered no reading; a contended host delays a healthy one."""
+    def _is_silent(self, record: ServerRecord, now: float) -> bool:
+        """Return whether a process has been silent since it spoke; a contended host delays a healthy one."""
         contended = bool(contention(self._host.seen()))
-        return signs.silent >= (_SILENT_IF_CONTENDED if contended else SILENT_READINGS)
+        enough = _SILENT_IF_CONTENDED if contended else SILENT_READINGS
+        signs = record.signs
+        return signs.are_recent(now) and signs.silent >= enough and signs.silent_s > record.spoke_s
 
-    def _in_flight(self, watch: Watch, server: Server, now: float) -> InFlight:
-        """Return the server's requests in flight, which are read only if it is silent under load."""
+    def _in_flight(self, watch: Watch, record: ServerRecord, now: float) -> InFlight:
+        """Return the server's requests in flight, which are read only if it answers nothing under load."""
         name = watch.active.server
-        asked, in_flight = self._in_flight_of.get(name, (-math.inf, NOTHING_IN_FLIGHT))
+        if record.active_s is None:
+            record.active_s = now
         # Silence counts only while the log is complete, since the server is routed, and since its requests in
         # flight were last read as 0.
         since = max(
-            self._spoke_s.get(name, -math.inf),
-            self._active_s.setdefault(name, now),
+            record.answered_s,
+            record.active_s,
             self._requests.heard_since_s,
-            -math.inf if in_flight.unanswered else asked,
+            -math.inf if record.in_flight.unanswered else record.in_flight_s,
         )
         silent_s = SILENT_S
-        if not in_flight.unanswered:
+        if not record.in_flight.unanswered:
             rates_rps = [max(rates) for rates in resumed(watch, self._state.now_s).rates_rps]
             lull_s = max(_LULL_S, len(self._servers) / _LULLS_RPS) if max(rates_rps) > _RARE_RPS else math.inf
             silent_s = max(SILENT_S, min(_SILENT_REQUESTS / max(sum(rates_rps), _RARE_RPS), lull_s))
         if now - since < silent_s:
             self._silences.put(name, since + silent_s)
             return NOTHING_IN_FLIGHT
-        if now - asked > SILENT_S and now > self._gateway_again_s:
+        if now - record.in_flight_s > SILENT_S and now > self._gateway_again_s:
             try:
-                in_flight = self._gateway.in_flight(backend(server))
+                record.in_flight = self._gateway.in_flight(backend(record.server))
             except GatewayError:
                 # A hanging gateway blocks each query until its deadline, so it is not queried again at once.
-                in_flight, self._gateway_again_s = NOTHING_IN_FLIGHT, time.monotonic() + _GATEWAY_AGAIN_S
-            self._in_flight_of[name] = (now, in_flight)
+                record.in_flight = NOTHING_IN_FLIGHT
+                self._gateway_again_s = time.monotonic() + _GATEWAY_AGAIN_S
+            record.in_flight_s = now
         self._silences.put(name, now)
-        return in_flight
+        return record.in_flight
 
 
 def _plain(health: Health, reason: str) -> ServerSeen:

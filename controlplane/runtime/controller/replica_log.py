@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from controlplane.gateway.replicas.client import monitor_stream
+from controlplane.gateway.replicas.control_port import monitor_stream
+from controlplane.monitor.client import QUERY, RequestLog
 from controlplane.monitor.records import Record
-from controlplane.monitor.request_log import QUERY, RequestLog
 
 _AGAIN_S = 2.0
 """A replica that does not answer is tried at this interval: each try may hold up the controller's loop."""

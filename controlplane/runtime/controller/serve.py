@@ -10,14 +10,13 @@ from typing import Protocol
 
 from controlplane.control.guard.state import Limits
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.runtime.controller.actor import Notice
+from controlplane.runtime.autoscaler.autoscaler import Autoscaler
+from controlplane.runtime.controller.actor import Actor, Notice
 from controlplane.runtime.controller.drift import DriftWatch
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.exporter import Meters, serve
-from controlplane.runtime.controller.following.follower import Follower
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.controller.observer import Requests
-from controlplane.runtime.controller.plan_only import Announcer
 from controlplane.runtime.fleet.controller_process import kept_up, only_controller
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import Event, History
@@ -71,9 +70,9 @@ def guard(
             event = Event(fleet.clock.wall(), "warning", "controller", fleet.name, reason)
             history.write(event)
             both(event)
-        actor = Announcer(fleet, both) if plan_only else Executor(fleet, history, both)
-        follower = None if once else Follower(fleet, actor.note, plan_only=plan_only)
-        controller = Controller(fleet, log, actor, Limits(), follower)
+        actor = Actor(fleet, both) if plan_only else Executor(fleet, history, both)
+        autoscaler = None if once else Autoscaler(fleet, actor.note, plan_only=plan_only)
+        controller = Controller(fleet, log, actor, Limits(), autoscaler)
         exporters = [serve(controller, meters, (host, port))] if port else []
         try:
             if not (once or plan_only):

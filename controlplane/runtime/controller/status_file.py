@@ -1,4 +1,4 @@
-"""The file for `ctl status` with the guard's state of each partition, replaced at every change."""
+"""The file with the guard's state of each partition, for `ctl status` and the next controller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from controlplane.control.guard.state import GuardState, Watch, phase
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import Guarding
-from controlplane.files.guarding import write_guarding
+from controlplane.files.fleets import write_guarding
 from controlplane.ports import Clock
 
 _EVERY_S = 1.0
@@ -71,4 +71,6 @@ def _guarding(watch: Watch, now_s: float, ahead_s: float) -> Guarding:
         failed_starts=starts.failures,
         breaker_open=starts.open,
         retry_at_s=round(starts.retry_at_s + ahead_s, 3) if waits else None,
+        owned_gpu=watch.owned.gpu if watch.owned is not None else None,
+        owned_percent=watch.owned.percent if watch.owned is not None else None,
     )

@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from controlplane.domain.errors import GatewayError, TrisectError
+from controlplane.domain.errors import GatewayError, InputError, TrisectError
+from controlplane.domain.fleet import AccessConfig
+from controlplane.files.fleets import FleetFiles
+from controlplane.files.gateway import read_settings
+from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.gateway.security.certificate import is_loopback
 from controlplane.monitor.page_access import PageAccess
 from controlplane.report.page.document import Json
 from controlplane.report.page.html import page
@@ -176,3 +181,21 @@ async def serve(
     ready(listening.address)
     await stopped.wait()
     await runner.cleanup()
+
+
+def page_access(files: FleetFiles, host: str) -> PageAccess | None:
+    """Return what the gateway demands on its own ports; None for a page on loopback.
+
+    Raises InputError where the page would pass in plain text and the fleet does not accept that.
+    """
+    if is_loopback(host):
+        return None
+    places = GatewayPaths.of(files.gateway)
+    protection = read_settings(places.settings).protection if places.settings.exists() else AccessConfig()
+    if protection.certificate is None and not protection.plain_text:
+        raise InputError(
+            f"{host} can be reached from other hosts, and the page would pass in plain text; `ctl apply` the "
+            "fleet with --tls-cert and --tls-key, or leave --host out and use `ssh -L`",
+            field="--host",
+        )
+    return PageAccess(protection, places.certificate, places.clients)

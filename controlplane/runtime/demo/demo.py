@@ -18,7 +18,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.control.converge.devices import map_devices
 from controlplane.domain.errors import EngineError, InfeasibleError, TrisectError
-from controlplane.domain.fleet import Cluster, Endpoints, Role, Server
+from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
 from controlplane.files.fleets import FleetSettings
 from controlplane.files.plans import write_plan
@@ -57,7 +57,7 @@ class Scene:
     repository: Path
     output: Path
     scratch: Path
-    endpoints: Endpoints
+    endpoints: GatewayConfig
     perf_home: Path | None
     cluster: Cluster = field(default_factory=Cluster)
     profile_budget_s: float = 20.0

@@ -19,8 +19,8 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
 from controlplane.domain.plan import Partition, Placement
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.files.waiting import wait_until
 from controlplane.report.tables.repair_table import Repair, Span
-from controlplane.runtime.clock import wait_until
 from controlplane.runtime.demo.clients import Seen
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.fleet import Fleet

@@ -2,10 +2,9 @@
 
 fleet               apply, rollback, redirect, destroy
 execute             runs converge's actions, with a journal
-preflight           checks before a plan changes anything
-rendering           a plan's model repositories on disk, from pinned models
-host_shares         what other fleets have of this host's devices
+preflight           all refusals before a plan changes anything
 spare_core          the core that a plan for this host must leave free
+rendering           a plan's model repositories on disk, from pinned models
 controller_process  start, find and stop the fleet's controller
 status, events      the present state, and the history
 history             events and record on disk

@@ -23,7 +23,7 @@ from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import BatchStatistics, ModelStatistics
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.measurements.calibration import read_calibration, write_calibration
+from controlplane.files.measurements.profiles import read_calibration, write_calibration
 from controlplane.latency import calibration, registry
 from controlplane.latency.calibration import Observation, Seen
 from controlplane.latency.protocol import LatencyModel, Slots

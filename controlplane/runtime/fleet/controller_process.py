@@ -17,9 +17,9 @@ import filelock
 
 from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.files.fleets import FleetFiles
+from controlplane.files.waiting import wait_until
 from controlplane.files.writing import log_file
 from controlplane.gateway import controller_keeper
-from controlplane.runtime.clock import wait_until
 from controlplane.runtime.fleet.history import Event, History
 
 _LOG_LIMIT_BYTES = 8 * 2**20

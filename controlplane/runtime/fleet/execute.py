@@ -29,8 +29,8 @@ from controlplane.control.converge.actions import (
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, TrisectError
 from controlplane.domain.fleet import Backend, Route, Routes, Server, ServerState
+from controlplane.files.waiting import wait_until
 from controlplane.ports import Gateway, Launcher
-from controlplane.runtime.clock import wait_until
 
 
 @dataclass(frozen=True, slots=True)

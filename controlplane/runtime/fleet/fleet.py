@@ -29,20 +29,19 @@ from controlplane.control.converge.desired import Desired, NamedRoute, as_moved,
 from controlplane.control.converge.redirect import companions, moves, redirected
 from controlplane.control.order import order_of
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
-from controlplane.domain.fleet import Endpoints, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import GatewayConfig, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Plan
-from controlplane.files.applied import Applied, Record
-from controlplane.files.documents import nearest
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
-from controlplane.files.pinned import PinRules
+from controlplane.files.mistakes import nearest
+from controlplane.files.pinned import Applied, PinRules, Record
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
-from controlplane.planning.replan.differences import TermChange, endings, terms
+from controlplane.planning.replan.differences import Ending, TermChange, endings, terms
 from controlplane.ports import Clock, Gateway, Launcher
-from controlplane.report.ending_line import ending_line
 from controlplane.report.tables.plan_table import counted
 from controlplane.runtime.fleet.execute import Executor, Limits, Say, named, observe
 from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.preflight import check_endings
 
 
 class FleetJournal:
@@ -144,7 +143,7 @@ class Fleet:
             fleet_wide_calls=settings.endpoints.fleet_wide_calls,
         )
 
-    def open_gateway(self, plan: Plan, endpoints: Endpoints, *, moves: int = 0) -> None:
+    def open_gateway(self, plan: Plan, endpoints: GatewayConfig, *, moves: int = 0) -> None:
         """Start the gateway, with gates also where only the plan relies on them; see `Gateway.start`."""
         gates = endpoints.late_binding or plan.ordered
         self.gateway.start(replace(endpoints, late_binding=gates), endpoints=moves)
@@ -161,7 +160,7 @@ class Fleet:
 
         `models` are pinned ones; without them those that are in the repository now.
         """
-        self._tell_endings(plan)
+        check_endings(self._endings(plan), self.say, accepted=True)
         _, desired = self.planned(plan, settings, models, write=False)
         actual = observe(self.launcher, self.gateway, self.name)
         return converge(self._wanted(plan, desired, actual, as_planned), actual)
@@ -217,12 +216,7 @@ class Fleet:
                 self._check_made_from(made_from)
                 if made_from is not None:
                     models = self._models_of_present(plan)
-                if (renamed := self._tell_endings(plan)) and not rename_endpoints:
-                    raise InputError(
-                        f"would end though their workloads stay: {', '.join(renamed)}; nothing was touched: "
-                        "keep them in the spec and plan again, or accept it with --rename-endpoints",
-                        field="endpoints",
-                    )
+                check_endings(self._endings(plan), self.say, accepted=rename_endpoints)
                 self._announce_output(settings.output)
                 # Before any start: a plan that cannot be rendered is refused.
                 applied, desired = self.planned(plan, settings, models)
@@ -370,15 +364,12 @@ class Fleet:
                 "touched: another command changed it"
             )
 
-    def _tell_endings(self, plan: Plan) -> list[str]:
-        """Report the served endpoints that a plan ends; return those whose workload stays."""
+    def _endings(self, plan: Plan) -> tuple[Ending, ...]:
+        """Return the served endpoints that a plan ends."""
         before = self.files.plan()
         ended = endings(before, plan) if before is not None else ()
         served = set(self.gateway.routes()) if ended else set()
-        ended = tuple(e for e in ended if e.endpoint in served)
-        for ending in ended:
-            self.say(ending_line(ending))
-        return [e.endpoint for e in ended if e.heirs]
+        return tuple(e for e in ended if e.endpoint in served)
 
     def _wanted(self, plan: Plan, desired: Desired, actual: Actual, as_planned: bool) -> Desired:
         """Return the fleet that is wanted now; report which redirects stay and which are undone."""

@@ -10,7 +10,7 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.following.kept import Following
+from controlplane.files.following import Following
 from controlplane.files.specs import read_spec
 from controlplane.runtime.fleet.execute import Say
 

@@ -16,12 +16,11 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.wanted import FleetReport
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.files.manifests import fleet_manifest
-from controlplane.files.plans import plan_hash, plan_of
-from controlplane.planning.replan.differences import endings
-from controlplane.report.ending_line import ending_line
+from controlplane.files.plans import fleet_manifest, plan_hash, plan_of
+from controlplane.planning.replan.differences import Ending, endings
 from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.fleet import locked
+from controlplane.runtime.fleet.preflight import check_endings
 
 _POLL_S = 0.5
 _WITHOUT_CONTROLLER_S = 60.0
@@ -64,13 +63,7 @@ class FleetInCluster:
         again by themselves. InputError, before any change, as `Fleet.apply`.
         """
         with locked(self.files):
-            renamed = self._tell_endings(plan)
-            if renamed and not rename_endpoints:
-                raise InputError(
-                    f"would end though their workloads stay: {', '.join(renamed)}; nothing was touched: "
-                    "keep them in the spec and plan again, or accept it with --rename-endpoints",
-                    field="endpoints",
-                )
+            check_endings(self._endings(plan), self.say, accepted=rename_endpoints)
             generation = self.orders.put(
                 fleet_manifest(self.files.fleet, plan, allow_violations=allow_violations)
             )
@@ -114,15 +107,10 @@ class FleetInCluster:
                 return report
             watch.pause(self.files.fleet)
 
-    def _tell_endings(self, plan: Plan) -> list[str]:
-        """Report the endpoints that a plan ends; return those whose workload stays."""
+    def _endings(self, plan: Plan) -> tuple[Ending, ...]:
+        """Return the endpoints that a plan ends."""
         document = self.orders.plan()
-        if not document:
-            return []
-        ended = endings(plan_of(Document("spec.plan", "", document)), plan)
-        for ending in ended:
-            self.say(ending_line(ending))
-        return [ending.endpoint for ending in ended if ending.heirs]
+        return endings(plan_of(Document("spec.plan", "", document)), plan) if document else ()
 
 
 class _Watch:

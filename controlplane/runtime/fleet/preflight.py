@@ -1,23 +1,36 @@
-"""Checks before a plan changes anything."""
+"""Checks before a plan changes anything: the refusals of `ctl apply`.
+
+Shares of other fleets are read from their servers' labels, whatever their state folder. The spare core, which
+`ctl plan` refuses too, has its own module.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from controlplane.control.converge.devices import NOTHING_KNOWN, map_devices
 from controlplane.domain import triton_releases
+from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Cluster, Endpoints, Server
+from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server, ServerSpec
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import Document
-from controlplane.files.fleets import FleetSettings
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
+from controlplane.report.tables.change_table import ending_line
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.execute import Say
-from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import Event, History
+
+if TYPE_CHECKING:
+    from controlplane.runtime.fleet.fleet import Fleet
+
+Shares = Mapping[str, Mapping[str, float]]
+"""Device -> fleet -> percent."""
 
 
 def settings(
@@ -26,7 +39,7 @@ def settings(
     *,
     repository: Path,
     output: Path,
-    endpoints: Endpoints,
+    endpoints: GatewayConfig,
     cluster: Cluster,
     known: Mapping[str, str] = NOTHING_KNOWN,
 ) -> FleetSettings:
@@ -96,3 +109,85 @@ def check_promises(plan: Plan, document: Document, profiles: Path, *, allow_viol
         "--allow-violations",
         file=document.file,
     )
+
+
+def shares_of_others(servers: Iterable[Server], fleet: str) -> Shares:
+    """Return the shares of all fleets but this one. A shadow counts only where it serves alone."""
+    chosen: dict[tuple[str, str], ServerSpec] = {}
+    for spec in (server.spec for server in servers):
+        labels = spec.labels
+        if labels.fleet == fleet or labels.role is Role.PROFILE:
+            continue
+        key = labels.fleet, labels.partition
+        before = chosen.get(key)
+        if before is None or _weight(spec) > _weight(before):
+            chosen[key] = spec
+    found: dict[str, dict[str, float]] = {}
+    for (owner, _), spec in sorted(chosen.items()):
+        its = found.setdefault(spec.device, {})
+        its[owner] = its.get(owner, 0.0) + spec.percent
+    return found
+
+
+def _weight(spec: ServerSpec) -> tuple[bool, float]:
+    return spec.labels.role is Role.ACTIVE, spec.percent
+
+
+def check_shares(
+    plan: Plan, document: Document, devices: Mapping[str, str], others: Shares, say: Say, *, accepted: bool
+) -> None:
+    """Raise InputError, at the plan's device, where a plan and other fleets take more than all of it.
+
+    `devices` are the host's names of the plan's devices. `accepted`: warn instead, for cores; MPS refuses
+    more than a whole GPU.
+    """
+    for index, gpu in enumerate(plan.gpus):
+        theirs = others.get(devices[gpu.id], {})
+        ours = sum(partition.percent for partition in gpu.partitions)
+        total = ours + sum(theirs.values())
+        if not theirs or not ours or total <= 100:
+            continue
+        whose = ", ".join(f"fleet {fleet!r} has {percent:g} %" for fleet, percent in theirs.items())
+        problem = (
+            f"{ours:g} % of {devices[gpu.id]} are planned, and {whose} of it: {total:g} % together, so P99s "
+            "will break"
+        )
+        is_core = gpu.type == CPU_DEVICE
+        if accepted and is_core:
+            say(f"warning: {problem}")
+            continue
+        consent = ", or accept it with --overcommit" if is_core else ""
+        document.fail(
+            f"{problem}; plan smaller shares or another device, or destroy the other fleet{consent}",
+            ("gpus", index, "id"),
+        )
+
+
+def refuse_namesake(servers: Iterable[Server], files: FleetFiles) -> None:
+    """Raise InputError where a fleet of this name runs from another state folder: it would be ended."""
+    if files.exists():
+        return
+    for server in servers:
+        if server.spec.labels.fleet != files.fleet or server.log_path is None:
+            continue
+        root = Path(server.log_path).parents[2]
+        if root != files.directory.parent and FleetFiles(root, files.fleet).exists():
+            raise InputError(
+                f"fleet {files.fleet!r} runs from another state folder ({root}): take another name, or set "
+                f"XDG_STATE_HOME to {root.parent}",
+                field="--fleet",
+            )
+
+
+def check_endings(ended: Iterable[Ending], say: Say, *, accepted: bool) -> None:
+    """Report the endpoints that a plan ends. Raises InputError where a workload stays, unless accepted."""
+    renamed = []
+    for ending in ended:
+        say(ending_line(ending))
+        renamed += [ending.endpoint] if ending.heirs else []
+    if renamed and not accepted:
+        raise InputError(
+            f"would end though their workloads stay: {', '.join(renamed)}; nothing was touched: keep them in "
+            "the spec and plan again, or accept it with --rename-endpoints",
+            field="endpoints",
+        )

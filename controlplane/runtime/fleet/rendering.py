@@ -10,9 +10,8 @@ from controlplane.control.converge.desired import Rendered
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
 from controlplane.domain.tree import Link, Tree
-from controlplane.files.applied import Applied
 from controlplane.files.content import Seen
-from controlplane.files.pinned import PinRules, PinStore
+from controlplane.files.pinned import Applied, PinRules, PinStore
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import pinned_root, rendered_path, write_rendered
 from controlplane.render.repository import (

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
-from controlplane.files.documents import Document, Location
+from controlplane.files.documents import Document
+from controlplane.files.mistakes import Location
 
 if TYPE_CHECKING:
     from controlplane.runtime.fleet.execute import Say
@@ -28,22 +29,22 @@ def shortage(plan: Plan, cores: int) -> str | None:
     return f"{has} are planned: none is left for the gateway, the controller and clients, and P99s will break"
 
 
-def check_planned(
+def check_spare_core_of_spec(
     plan: Plan, spec: Spec, document: Document, cores: int, say: Say, *, accepted: bool
 ) -> None:
     """Raise InputError at the spec's count for a plan that takes every core; `accepted`: warn instead."""
     at = next((i for i, gpu in enumerate(spec.gpus) if gpu.type == CPU_DEVICE), 0)
     field = "type" if spec.gpus[at].count is None else "count"
-    _refuse_or_warn(document, ("gpus", at, field), shortage(plan, cores), cores, say, accepted)
+    _refuse_full_host(document, ("gpus", at, field), shortage(plan, cores), cores, say, accepted)
 
 
-def check_applied(plan: Plan, document: Document, cores: int, say: Say, *, accepted: bool) -> None:
+def check_spare_core(plan: Plan, document: Document, cores: int, say: Say, *, accepted: bool) -> None:
     """Raise InputError at the plan's last core for one that takes every core; `accepted`: warn instead."""
     at = max((i for i, gpu in enumerate(plan.gpus) if gpu.type == CPU_DEVICE), default=0)
-    _refuse_or_warn(document, ("gpus", at, "id"), shortage(plan, cores), cores, say, accepted)
+    _refuse_full_host(document, ("gpus", at, "id"), shortage(plan, cores), cores, say, accepted)
 
 
-def _refuse_or_warn(
+def _refuse_full_host(
     document: Document, location: Location, problem: str | None, cores: int, say: Say, accepted: bool
 ) -> None:
     if problem is None:

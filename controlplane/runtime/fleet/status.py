@@ -9,9 +9,8 @@ from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Role, Server
 from controlplane.domain.observation import Guarding, LatencyWindow, Level
 from controlplane.domain.plan import Placement, Plan, Source
-from controlplane.files.fleets import FleetFiles
-from controlplane.files.following.rates import read_rates
-from controlplane.files.guarding import read_guarding
+from controlplane.files.fleets import FleetFiles, read_guarding
+from controlplane.files.following import read_rates
 from controlplane.ports import Gateway, Launcher, Telemetry
 from controlplane.report.tables.load_table import LoadView
 from controlplane.report.tables.status_table import WINDOW_S, GuardRow, Status, StatusRow, WorkloadRow

@@ -15,7 +15,7 @@ from controlplane.domain import units
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
-from controlplane.files.completed import write_completed
+from controlplane.files.models import write_completed
 from controlplane.ports import Launcher
 from controlplane.profiler.temporary import check_python_path, exclusive, running
 from controlplane.render.config import completed_config

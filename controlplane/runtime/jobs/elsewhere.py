@@ -10,7 +10,7 @@ from statistics import median
 from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.files.measurements.elsewhere.run import Run
+from controlplane.files.measurements.elsewhere import Run
 from controlplane.files.measurements.profiles import profile_path, read_profile
 
 

@@ -15,16 +15,15 @@ from controlplane.domain.plan import Infeasible, Plan, ProfileUse, Rule, Violati
 from controlplane.domain.profile import Factor, Profile
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files import catalogue
-from controlplane.files.documents import Document, nearest
-from controlplane.files.measurements.calibration import read_calibration
-from controlplane.files.measurements.profiles import profile_document
+from controlplane.files.documents import Document
+from controlplane.files.measurements.profiles import profile_document, read_calibration
+from controlplane.files.mistakes import nearest
 from controlplane.files.reading import read_bytes
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated
 from controlplane.planning import registry
 from controlplane.planning.judge import verify
-from controlplane.planning.judge.layout import Layout
-from controlplane.planning.judge.turns import full_batches
+from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.planning.protocol import OptionFile, PlanRequest, Strategy
 from controlplane.ports import Clock
@@ -112,7 +111,8 @@ def make_plan(
         plan,
         spec_sha256=document.sha256,
         profiles=profile_uses(used, every),
-        options=spec.options,
+        triton_args=spec.triton_args,
+        env=spec.env,
         gpus=tuple(replace(gpu, node_selector=selectors[gpu.type]) for gpu in plan.gpus),
     )
     return Planned(plan, strategy, request)
@@ -186,15 +186,11 @@ def mean_execution_ms(plan: Plan, profiles: Path) -> dict[tuple[str, str], float
 
     The times in a plan are quantiles, not means. Raises InputError where a profile is missing.
     """
-    found: dict[tuple[str, str], float] = {}
-    for kind, device in devices_of(plan, profiles).items():
-        gpus = [gpu for gpu in plan.gpus if gpu.type == kind]
-        layout = Layout.of(gpus, device)
-        mean_ms, _ = full_batches(device.latency, layout, None)
-        found.update(
-            ((queue.partition.id, queue.served.model), float(mean_ms[at])) for at, queue in layout.columns()
-        )
-    return found
+    by_means = Terms(Rule.HALF_SLO)
+    return {
+        (one.partition.id, one.served.model): one.execution_ms
+        for one in judge(plan.gpus, devices_of(plan, profiles), by_means)
+    }
 
 
 def _policy(path: Path | None) -> OptionFile | str | None:

@@ -17,10 +17,15 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.profile import Counters, Profile, RequestSet
 from controlplane.files import catalogue
-from controlplane.files.documents import nearest
-from controlplane.files.measurements.devices import write_device
-from controlplane.files.measurements.profiles import profile_path, read_profile, read_profiles, write_profile
-from controlplane.files.sample_shapes import read_sample_shapes, write_sample_shapes
+from controlplane.files.measurements.profiles import (
+    profile_path,
+    read_profile,
+    read_profiles,
+    write_device,
+    write_profile,
+)
+from controlplane.files.mistakes import nearest
+from controlplane.files.models import read_sample_shapes, write_sample_shapes
 from controlplane.latency.evaluate import assessed
 from controlplane.latency.registry import recorder
 from controlplane.profiler.colocate import Neighbourhood

@@ -1,15 +1,18 @@
-"""The plan with which a fleet follows its load, written into the fleet's state.
-
-A question has a direction, the price of a move and rates by workload; it and its answer are JSON.
-"""
+"""The plan with which a fleet follows its load, written into the fleet's state."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from controlplane.control.load.state import Direction, Kind, Unheld, followed_workloads
+from controlplane.control.autoscaler.state import (
+    Direction,
+    Kind,
+    Proposal,
+    Propose,
+    Unheld,
+    followed_workloads,
+)
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
@@ -20,7 +23,7 @@ from controlplane.planning import registry
 from controlplane.planning.protocol import PlanRequest, Strategy
 from controlplane.planning.replan.differences import changes
 from controlplane.planning.replan.headroom import with_headroom
-from controlplane.planning.replan.prediction_error import prediction_error
+from controlplane.planning.replan.pressure import prediction_error
 from controlplane.planning.replan.reuse import cost_of
 from controlplane.planning.replan.smallest_change import (
     Changed,
@@ -95,26 +98,32 @@ def _unheld(changed: Changed, planned_rps: Mapping[str, float], *, last: bool) -
     return found
 
 
-def propose(files: FleetFiles, question: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a question about one fleet. Raises InputError where the fleet keeps no spec."""
+def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Proposal:
+    """Return the plan that a fleet is asked for, with the rates of these workloads, in their order.
+
+    Raises InputError where the fleet keeps no spec.
+    """
     plan, following = files.plan(), files.following.settings()
     if plan is None or following is None:
         raise InputError(f"fleet {files.fleet!r} keeps no spec; apply a plan with --spec")
     spec, document = files.following.spec()
     available = _on_this_host(spec, all_cores=following.all_cores)
-    wanted: Mapping[str, float] = question["rates_rps"]
+    wanted = dict(zip(workloads, asked.rates_rps, strict=True))
     bursty = {w.name: w.dispersion for w in followed_workloads(plan)}
-    asked = tuple(
+    served = tuple(
         replace(w, rate_rps=wanted[w.name], dispersion=bursty[w.name])
         for w in spec.workloads
         if w.name in wanted
     )
-    asked_for = replace(available, workloads=asked)
     devices, every = devices_for(
-        asked_for, document, plan.latency_model, profiles=files.following.profiles, cores=0
+        replace(available, workloads=served),
+        document,
+        plan.latency_model,
+        profiles=files.following.profiles,
+        cores=0,
     )
     request = PlanRequest(
-        asked,
+        served,
         devices,
         plan.rule,
         SystemClock(),
@@ -125,30 +134,34 @@ def propose(files: FleetFiles, question: Mapping[str, Any]) -> dict[str, Any]:
     planned: dict[str, float] = {}
     for _, _, w in plan.placements():
         planned[w.name] = planned.get(w.name, 0.0) + w.rate_rps
-    direction = Direction(question["direction"])
-    error = prediction_error(plan, devices)
-    off = f"execution times are up to {error:.0%} off the plan's; " if direction is Direction.REVIEW else ""
+    error, reviewed = prediction_error(plan, devices), asked.direction is Direction.REVIEW
+    off = f"execution times are up to {error:.0%} off the plan's; " if reviewed else ""
     strategy = registry.strategy(plan.strategy, late_binding=plan.ordered or None)
-    found = find(strategy, request, planned, direction, question["move_price"])
+    found = find(strategy, request, planned, asked.direction, asked.move_price)
     if found is None:
         summary = f"{off}no plan holds the rates that run now{'' if off else ' and more'}"
-        return {"kind": Kind.NONE.value, "error": error, "summary": summary}
+        return Proposal(asked.number, Kind.NONE, summary=summary, error=error)
     used = {(p.model, g.type) for g, _, p in found.plan.placements()}
     new = replace(
-        found.plan, spec_sha256=document.sha256, profiles=profile_uses(used, every), options=plan.options
+        found.plan,
+        spec_sha256=document.sha256,
+        profiles=profile_uses(used, every),
+        triton_args=plan.triton_args,
+        env=plan.env,
     )
     write_plan(files.following.proposal, new)
-    return {
-        "kind": found.kind.value,
-        "rates_rps": [found.rates_rps[name] for name in wanted],
-        "cost_before": cost_of(plan.gpus),
-        "cost_after": cost_of(new.gpus),
-        "moved_cost": moved_cost(plan, new),
-        "unheld": [asdict(one) for one in found.unheld],
-        "error": error,
-        "made_from": plan_hash(plan),
-        "summary": off + _summary(found.kind, plan, new),
-    }
+    return Proposal(
+        asked.number,
+        found.kind,
+        tuple(found.rates_rps[name] for name in workloads),
+        cost_of(plan.gpus),
+        cost_of(new.gpus),
+        moved_cost(plan, new),
+        found.unheld,
+        off + _summary(found.kind, plan, new),
+        error,
+        plan_hash(plan),
+    )
 
 
 def _on_this_host(spec: Spec, *, all_cores: bool) -> Spec:

@@ -11,7 +11,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.spec import Spec
 from controlplane.domain.workload import MAX_DISPERSION, Arrivals, Workload
 from controlplane.files.fleets import FleetFiles, state_root
-from controlplane.files.following.rates import read_rates
+from controlplane.files.following import read_rates
 
 _FLEET, _PROMETHEUS = "fleet", "prometheus"
 
@@ -33,7 +33,7 @@ def with_rates(spec: Spec, source: str, query: str | None, say: Callable[[str], 
     found = {
         # The rate of a model is that of a workload only where no other one has the model.
         w.name: known.get(w.name)
-        or known.get(w.endpoint)
+        or known.get(w.endpoint or w.name)
         or (known.get(w.model) if models[w.model] == 1 else None)
         for w in spec.workloads
     }

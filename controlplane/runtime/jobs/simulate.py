@@ -13,18 +13,17 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Arrivals
-from controlplane.files.documents import nearest, read_text
+from controlplane.files.documents import read_text
 from controlplane.files.measurements.profiles import read_profiles
+from controlplane.files.mistakes import nearest
 from controlplane.latency import registry
 from controlplane.latency.protocol import LatencyModel
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.simulate.arrivals import Demand, Trace, read_trace
-from controlplane.simulate.closed_loop.faults import Fault
-from controlplane.simulate.closed_loop.outcome import WithAndWithout
-from controlplane.simulate.engine import Settings, simulate
+from controlplane.simulate.closed_loop.faults import Fault, WithAndWithout
+from controlplane.simulate.engine import Scaled, Settings, simulate
 from controlplane.simulate.network import Conditions, noise_of
 from controlplane.simulate.result import SimulationResult
-from controlplane.simulate.truth import Scaled
 
 _MAX_REQUESTS = 1e9
 """These take some minutes."""

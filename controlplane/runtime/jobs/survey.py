@@ -7,8 +7,7 @@ from pathlib import Path
 
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
-from controlplane.domain.survey import Finding, Readiness
-from controlplane.domain.tensors import TensorSpec
+from controlplane.domain.tensors import Finding, Readiness, TensorSpec
 from controlplane.profiler.requests import requests_for
 from controlplane.render.config import backend_of, batch_limit, input_specs, is_complete, keeps_sequences
 from controlplane.render.source import SourceModel, all_models, read_source, read_written
@@ -107,3 +106,36 @@ def _note(source: SourceModel, inputs: Sequence[TensorSpec]) -> str:
             f"{source.name}:FILE` measures with real values"
         )
     return ""
+
+
+_SLO_MS = 100
+_RATE_RPS = 10
+
+
+def skeleton(findings: Sequence[Finding], repository: str, device: str) -> str:
+    """Return the YAML of a spec. The SLOs and rates in it are placeholders.
+
+    A model that is not supported is listed in a comment, with the reason.
+    """
+    named = printable(repository, layout="")
+    lines = [
+        f"# Made by `ctl init {named}`. Write each workload's SLO and rate: these are placeholders.",
+        "# Then: `ctl profile`, `ctl plan`, `ctl apply`. Every field: docs/spec.md",
+        "schema_version: 1",
+        "gpus:",
+        f"  - {{type: {device}}}",
+        "workloads:",
+    ]
+    for one in findings:
+        lines += [f"  # {one.model}: {one.readiness}: {line}" for line in one.note.splitlines()[:1]]
+        if one.readiness is not Readiness.UNSUPPORTED:
+            lines.append(
+                f"  - {{name: {_quoted(one.model)}, model: {_quoted(one.model)}, "
+                f"slo_ms: {_SLO_MS}, rate_rps: {_RATE_RPS}}}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(name: str) -> str:
+    """Return a name as YAML reads it as text: unquoted, `1` is a number and `no` is false."""
+    return f'"{name}"'

@@ -14,7 +14,7 @@ from controlplane.domain.plan import Partition, Plan, PlannedGpu
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.latency.protocol import FloatArray, IntArray, LatencyModel
-from controlplane.simulate.arriving import Arriving
+from controlplane.simulate.arrivals import Arriving
 from controlplane.simulate.closed_loop.live import LiveLoop
 from controlplane.simulate.engine import Settings
 from controlplane.simulate.network import Conditions, gpu_servers, whole

@@ -25,9 +25,8 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Role
 from controlplane.domain.plan import Plan
 from controlplane.latency.protocol import LatencyModel
-from controlplane.simulate.closed_loop.faults import Fault, Kind
+from controlplane.simulate.closed_loop.faults import Fault, Happened, Kind, Outcome, WorkloadSeen, repairs
 from controlplane.simulate.closed_loop.fleet import SimulatedFleet
-from controlplane.simulate.closed_loop.outcome import Happened, Outcome, WorkloadSeen, repairs
 from controlplane.simulate.engine import Settings
 from controlplane.simulate.network import Conditions
 

@@ -1,8 +1,6 @@
-"""What one of several controllers in a cluster needs of the API.
+"""What one of several controllers in a cluster needs of the API, and a user outside of them.
 
-election  who leads, decided from what is known of the Lease; pure
-lease     the Lease in the API server, taken and renewed
-fleets    the custom resource Fleet: the plan that is wanted, and what became of it
-orders    the object as a user outside the cluster writes it
-gateways  the addresses of the gateway's replicas
+lease   who leads: decided from what is known of the Lease, which is taken and renewed
+fleets  the custom resource Fleet: the plan that is wanted, and what became of it; the gateway's replicas
+remote  a command in a pod
 """

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightkube.generic_resource import create_namespaced_resource
+from lightkube.resources.core_v1 import Pod
+from lightkube.types import PatchType
 
+from controlplane.domain.errors import EngineError
 from controlplane.domain.wanted import FleetReport, WantedFleet
 from launchers.kubernetes import names
-from launchers.kubernetes.api import ClusterApi
+from launchers.kubernetes.api import ClusterApi, ClusterPlace
+from launchers.kubernetes.leading.remote import run_in_pod
 
 FLEET: Any = create_namespaced_resource(names.DOMAIN, "v1alpha1", "Fleet", "fleets")
 FINALIZER = f"{names.DOMAIN}/servers"
@@ -77,10 +81,93 @@ class FleetObject:
         }
         if report.applied:
             status |= {"plan": report.plan, "partitions": report.partitions, "devices": report.devices}
-        self._api.merge(FLEET.Status, self._fleet, {"status": status})
+        self._api.patch(FLEET.Status, self._fleet, {"status": status}, PatchType.MERGE)
 
     def _finalize(self, finalizers: list[str]) -> None:
         # With the version that was read: another program's finalizer is not lost.
         version = self._metadata.get("resourceVersion")
         change = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
-        self._api.merge(FLEET, self._fleet, change)
+        self._api.patch(FLEET, self._fleet, change, PatchType.MERGE)
+
+
+class FleetOrders:
+    """One fleet's object. Raises EngineError, and InputError for a place that is none."""
+
+    def __init__(self, place: ClusterPlace, fleet: str) -> None:
+        self._place = place
+        self._api = ClusterApi(place)
+        self._fleet = fleet
+
+    def controllers(self) -> tuple[str, ...]:
+        """Return the pods of the fleet's controllers that run."""
+        labels = {names.COMPONENT: "controller", names.FLEET: names.label_value(self._fleet)}
+        found = self._api.find(Pod, labels)
+        return tuple(
+            names.object_of(one) for one in found if one.status is not None and one.status.phase == "Running"
+        )
+
+    def plan(self) -> Mapping[str, Any] | None:
+        """Return the plan that is wanted now; None where there is no object."""
+        found = self._api.get(FLEET, self._fleet)
+        return None if found is None else (found.get("spec") or {}).get("plan") or {}
+
+    def put(self, manifest: Mapping[str, Any]) -> int:
+        """Make the object as it is here; return its generation, which a change of the plan raises."""
+        made = self._api.apply(FLEET(**manifest))
+        return int(made["metadata"].get("generation") or 0)
+
+    def report(self) -> FleetReport | None:
+        """Return what the controllers reported last."""
+        found = self._api.get(FLEET, self._fleet)
+        status = (found or {}).get("status") or {}
+        condition = applied_condition(status)
+        if not condition:
+            return None
+        return FleetReport(
+            generation=int(condition.get("observedGeneration") or 0),
+            applied=condition.get("status") == "True",
+            reason=str(condition.get("reason", "")),
+            message=str(condition.get("message", "")),
+            plan=str(status.get("plan", "")),
+            partitions=int(status.get("partitions") or 0),
+            devices=status.get("devices") or {},
+        )
+
+    def delete(self) -> None:
+        """Delete the object: its controllers drain and stop the servers, and then let it go."""
+        self._api.delete(FLEET, self._fleet)
+
+    def run_by_leader(self, *command: str) -> int:
+        """Run a command in the leader's pod, with its output here; return its exit code."""
+        found = self._api.get(FLEET, self._fleet)
+        leader = ((found or {}).get("status") or {}).get("leader")
+        running = self.controllers()
+        pod = leader if leader in running else next(iter(running), None)
+        if pod is None:
+            raise EngineError(
+                f"no controller of fleet {self._fleet!r} runs in namespace {self._api.namespace}: `kubectl "
+                "get pods --selector app.kubernetes.io/component=controller` says why"
+            )
+        return run_in_pod(self._place, pod, command)
+
+
+CONTROL_PORT = 8003
+
+
+class GatewayPods:
+    """The gateway's pods of one fleet. `refresh` asks the API server, `addresses` never waits for it."""
+
+    def __init__(self, api: ClusterApi, fleet: str) -> None:
+        self._api = api
+        self._labels = {names.COMPONENT: "gateway", names.FLEET: names.label_value(fleet)}
+        self._seen: tuple[str, ...] = ()
+
+    def refresh(self) -> None:
+        """Read the pods anew. Raises EngineError; what was seen before stays."""
+        found = self._api.find(Pod, self._labels)
+        addresses = (one.status.podIP for one in found if one.status is not None and one.status.podIP)
+        self._seen = tuple(f"{address}:{CONTROL_PORT}" for address in addresses)
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return the control ports of all replicas, ready or not."""
+        return self._seen

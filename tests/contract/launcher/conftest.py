@@ -17,7 +17,7 @@ from fake_kubernetes import served
 from kube.cluster import Cluster
 from kube.real_kubelet import RealKubelet
 from kubernetes_rig import KubernetesEngine
-from launcher_rig import ROOT, DockerEngine, Engine, Fleet, ProcessEngine
+from launcher_rig import ROOT, DockerEngine, Engine, Fleet, ProcessEngine, engines
 from private_engine import PrivateEngine
 
 from launchers.host import process_table
@@ -72,14 +72,7 @@ def cluster_engine(
     return KubernetesEngine(tmp_path / "state", "a", kubelet, options, ClusterPlace(namespace=CONTRACT))
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("process", marks=pytest.mark.e2e),
-        pytest.param("docker", marks=pytest.mark.docker),
-        pytest.param("kubernetes", marks=pytest.mark.e2e),
-        pytest.param("cluster", marks=pytest.mark.kubernetes),
-    ]
-)
+@pytest.fixture(params=engines())
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
     match request.param:
         case "process":

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import docker
-import psutil
 import pytest
 from fake_nvml import FakeGpu, FakeNvml
 from launcher_rig import MODEL, DockerEngine, Fleet, get, infer
@@ -30,9 +29,8 @@ from controlplane.domain.observation import Health, News
 from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
-from launchers.host.unread import unread
-from launchers.triton import starting
-from launchers.triton.program import ServerPorts
+from launchers.lifecycle import HostPlace
+from launchers.triton.readiness import unread
 
 pytestmark = pytest.mark.docker
 
@@ -166,23 +164,6 @@ def test_containers_come_back_with_their_engine(
         until(lambda: watch.news((server,)), "the new engine is listened to")
 
 
-def test_a_port_that_somebody_takes_meanwhile_is_exchanged(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = fleet.start(fleet.spec("old"))
-    real = starting.free_ports
-    spare = real(set())
-    taken = [
-        ServerPorts(old.http_port, spare.grpc, spare.metrics),
-        ServerPorts(spare.http, old.grpc_port, spare.metrics),
-        ServerPorts(spare.http, spare.grpc, old.metrics_port),
-    ]
-    monkeypatch.setattr(starting, "free_ports", lambda known: taken.pop() if taken else real(known))
-    new = fleet.start(fleet.spec("new"))
-    assert taken == []
-    assert infer(new) == infer(old) == [0.0, 0.0]
-
-
 def test_no_engine(tmp_path: Path, fleet: Fleet) -> None:
     away = DockerLauncher(tmp_path, address=f"unix://{tmp_path}/no.sock")
     with pytest.raises(MissingTool, match=r"apt-get install docker\.io"):
@@ -260,16 +241,6 @@ def test_a_full_disk(fleet: Fleet, docker_engine: tuple[PrivateEngine, str]) -> 
     assert fleet.leftovers() == []
 
 
-@pytest.mark.soak
-def test_ports_that_somebody_always_takes(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = fleet.start(fleet.spec("old"))
-    taken = ServerPorts(old.http_port, old.grpc_port, old.metrics_port)
-    monkeypatch.setattr(starting, "free_ports", lambda known: taken)
-    with pytest.raises(EngineError, match="another process took its ports"):
-        fleet.start(fleet.spec("new"))
-    assert fleet.launcher.servers(fleet.name) == (old,)
-
-
 def test_what_a_killed_start_left_is_removed(
     fleet: Fleet, client: docker.DockerClient, engine: DockerEngine
 ) -> None:
@@ -277,7 +248,7 @@ def test_what_a_killed_start_left_is_removed(
     for partition in ("swept", "started"):
         options = ContainerOptions(image=engine.image)
         server = Server("", fleet.spec(partition), ServerState.RUNNING, "127.0.0.1", 1, 2, 3)
-        client.containers.create(**containers.for_sdk(containers.container(server, options, core=0)))
+        client.containers.create(**containers.arguments(server, options, HostPlace(core=0)))
     assert [s.state for s in fleet.launcher.servers(fleet.name)] == [ServerState.EXITED] * 2
     assert infer(fleet.start(fleet.spec("started"))) == [0.0, 0.0]
     (removed,) = fleet.launcher.sweep(fleet.name)
@@ -307,22 +278,6 @@ def test_pauses_and_memory_kills_are_heard(fleet: Fleet, client: docker.DockerCl
     assert (told[paused.name].health, told[killed.name].health) == (Health.PAUSED, Health.IMPAIRED)
 
 
-def test_a_models_process_that_dies_in_its_container_is_heard(
-    fleet: Fleet, client: docker.DockerClient
-) -> None:
-    server = fleet.start(fleet.spec())
-    triton = psutil.Process(client.containers.get(server.id).attrs["State"]["Pid"])
-    with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
-        fleet.launcher.servers(fleet.name)
-        assert watch.news((server,)) == ()
-        (stub,) = triton.children()
-        stub.kill()
-        told: list[News] = []
-        until(lambda: told.extend(watch.news((server,))) or told, "it is heard")
-        assert [(n.servers, n.health) for n in told] == [((server.name,), Health.IMPAIRED)]
-        assert watch.news((server,)) == ()
-
-
 def test_a_refused_start_leaves_no_created_container(fleet: Fleet) -> None:
     spec = fleet.spec()
     Path(spec.repository).rename(Path(spec.repository).with_name("away"))
@@ -330,13 +285,3 @@ def test_a_refused_start_leaves_no_created_container(fleet: Fleet) -> None:
         fleet.start(spec)
     assert not Path(spec.repository).exists()
     assert fleet.leftovers() == []
-
-
-def test_eight_are_ready_soon(fleet: Fleet) -> None:
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    specs = [fleet.spec(f"p{i}", percent=50, device=f"cpu-{cores[i % len(cores)]}") for i in range(8)]
-    start = time.monotonic()
-    with ThreadPoolExecutor(8) as pool:
-        servers = list(pool.map(fleet.start, specs))
-    print(f"8 containers ready after {time.monotonic() - start:.1f} s")
-    assert fleet.launcher.servers(fleet.name) == tuple(servers)

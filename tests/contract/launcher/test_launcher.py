@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import signal
+import socket
 import subprocess
 import threading
 import time
@@ -13,24 +16,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from launcher_rig import BROKEN, HANGING, Fleet, get, infer
+from launcher_rig import BROKEN, HANGING, Fleet, engines, get, infer
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Role, Server, ServerState, ShareUsage
 from controlplane.domain.observation import Health, News
 from controlplane.ports import Watch
-from launchers.triton import labels
+from controlplane.triton.client import load, unload
+from launchers import lifecycle
+from launchers.host import process_table
+from launchers.triton import labels, program
 
+ON_THIS_HOST = pytest.mark.parametrize("engine", engines("process", "docker"), indirect=True)
 WITH_A_DUTY_CYCLE = pytest.mark.parametrize(
-    "engine",
-    [
-        pytest.param("process", marks=pytest.mark.e2e),
-        pytest.param("process with a duty cycle", marks=pytest.mark.e2e),
-        pytest.param("docker", marks=pytest.mark.docker),
-        pytest.param("kubernetes", marks=pytest.mark.e2e),
-        pytest.param("cluster", marks=pytest.mark.kubernetes),
-    ],
-    indirect=True,
+    "engine", [*engines(), *engines("process with a duty cycle")], indirect=True
 )
 """For what a server that is stopped and let go on all the time could break."""
 
@@ -43,15 +42,7 @@ def test_a_started_server_answers_as_itself_with_every_model_ready(fleet: Fleet)
     assert server.state is ServerState.RUNNING
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        pytest.param("process", marks=pytest.mark.e2e),
-        pytest.param("docker", marks=pytest.mark.docker),
-        pytest.param("cluster", marks=pytest.mark.kubernetes),
-    ],
-    indirect=True,
-)
+@pytest.mark.parametrize("engine", engines("process", "docker", "cluster"), indirect=True)
 def test_no_other_user_reads_a_servers_shared_memory(fleet: Fleet) -> None:
     """A client's input passes through it."""
     server = fleet.start(fleet.spec())
@@ -258,6 +249,61 @@ def test_a_death_is_heard_at_once_and_told_once(fleet: Fleet) -> None:
         assert watch.news((one, other)) == ()
         fleet.launcher.stop(other, drain_s=0)
         assert watch.news(()) == (), "what nobody asks about is no news"
+
+
+@ON_THIS_HOST
+def test_a_models_process_that_dies_is_heard_and_one_that_is_unloaded_is_not(fleet: Fleet) -> None:
+    server = fleet.start(dataclasses.replace(fleet.spec(), reloads=True))
+    triton = fleet.engine.pid(server)
+
+    def models() -> list[int]:
+        processes = process_table.server_processes({triton: server.name})
+        return [process.pid for process in processes if process.pid != triton]
+
+    with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
+        assert fleet.launcher.servers(fleet.name) == (server,)
+        assert watch.news((server,)) == ()
+        (endpoint,) = server.spec.endpoints
+        unload(server, endpoint, deadline_s=30.0)
+        load(server, endpoint, deadline_s=30.0)
+        assert watch.news((server,)) == ()
+        await_true(lambda: len(models()) == 1)
+        fleet.launcher.servers(fleet.name)
+        assert watch.news((server,)) == ()
+        os.kill(models()[0], signal.SIGKILL)
+        assert [(n.servers, n.health) for n in heard(watch, server)] == [((server.name,), Health.IMPAIRED)]
+        assert watch.news((server,)) == ()
+
+
+@ON_THIS_HOST
+def test_ports_that_somebody_takes_meanwhile_are_exchanged(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = fleet.start(fleet.spec("old"))
+    real, spare = program.free_ports, program.free_ports(set())
+    taken = [
+        program.ServerPorts(old.http_port, spare.grpc, spare.metrics),
+        program.ServerPorts(spare.http, old.grpc_port, spare.metrics),
+        program.ServerPorts(spare.http, spare.grpc, old.metrics_port),
+    ]
+    monkeypatch.setattr(program, "free_ports", lambda known: taken.pop() if taken else real(known))
+    new = fleet.start(fleet.spec("new"))
+    assert taken == []
+    mine = {new.http_port, new.grpc_port, new.metrics_port}
+    assert not mine & {old.http_port, old.grpc_port, old.metrics_port}
+    assert infer(new) == infer(old) == [0.0, 0.0]
+
+
+@ON_THIS_HOST
+def test_ports_that_are_always_taken_end_in_an_error(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        spare = program.free_ports(set())
+        ports = program.ServerPorts(holder.getsockname()[1], spare.grpc, spare.metrics)
+        monkeypatch.setattr(program, "free_ports", lambda known: ports)
+        monkeypatch.setattr(lifecycle, "ATTEMPTS", 2)
+        with pytest.raises(EngineError, match="another process took its ports"):
+            fleet.start(fleet.spec())
+    assert fleet.leftovers() == []
 
 
 @WITH_A_DUTY_CYCLE

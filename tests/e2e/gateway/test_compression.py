@@ -25,7 +25,7 @@ from header_log import HeaderLog, Seen, header_log
 from host_ports import free_ports
 
 from controlplane.domain.fleet import Backend, Route
-from controlplane.gateway.facade.messages.bodies import LARGEST_BYTES
+from controlplane.gateway.facade.bodies import LARGEST_BYTES
 
 pytestmark = pytest.mark.e2e
 

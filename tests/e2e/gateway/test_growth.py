@@ -16,7 +16,7 @@ from filelock import FileLock
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import processes, startup, store, supervision
+from controlplane.gateway import processes, startup, store
 from controlplane.gateway.haproxy import HaproxyGateway
 
 pytestmark = pytest.mark.e2e
@@ -121,7 +121,7 @@ def test_an_apply_replaces_a_supervisor_of_another_version_and_haproxy_survives(
         kept = processes.find(places, processes.HAPROXY)
         places.supervisor_lock.write_text("0.0.1")
         gateway.start(rig.options(ports))
-        rig.until(lambda: places.supervisor_lock.read_text() == supervision.version())
+        rig.until(lambda: places.supervisor_lock.read_text() == processes.code_version())
         assert processes.find(places, processes.SUPERVISOR) not in ((), (old,))
         assert processes.find(places, processes.HAPROXY) == kept
         for pid in kept:

@@ -19,10 +19,9 @@ from controlplane.domain.fleet import Route
 from controlplane.domain.order import LONGEST_MS, Precedence
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.runtime_socket import RuntimeSocket
+from controlplane.gateway.running import RuntimeSocket
+from controlplane.monitor.client import GatewayTelemetry, RequestLog, local
 from controlplane.monitor.records import Record
-from controlplane.monitor.request_log import RequestLog, local
-from controlplane.monitor.telemetry import GatewayTelemetry
 
 pytestmark = pytest.mark.e2e
 ORDER = {

@@ -18,7 +18,7 @@ from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway import read_restarts
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import processes, supervision
+from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
 
 pytestmark = pytest.mark.e2e
@@ -129,7 +129,10 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
     (first,) = processes.find(places, processes.SUPERVISOR)
     _kill(first)
     rig.until(
-        lambda: len(processes.find(places, processes.SUPERVISOR)) == 1 and not supervision.is_missing(places)
+        lambda: (
+            len(processes.find(places, processes.SUPERVISOR)) == 1
+            and not processes.supervisor_is_missing(places)
+        )
     )
     (supervisor,) = processes.find(places, processes.SUPERVISOR)
     os.kill(supervisor, signal.SIGSTOP)
@@ -159,8 +162,8 @@ def test_a_supervisor_that_nobody_handed_the_sockets_starts_haproxy_all_the_same
     os.kill(facade, signal.SIGSTOP)
     try:
         _kill(supervisor)
-        supervision.start(places)
-        rig.until(lambda: not supervision.is_missing(places))
+        processes.start_supervisor(places)
+        rig.until(lambda: not processes.supervisor_is_missing(places))
     finally:
         os.kill(facade, signal.SIGCONT)
     (haproxy,) = processes.find(places, processes.HAPROXY)
@@ -339,7 +342,7 @@ def test_stop_ends_a_supervisor_that_the_facade_has_just_started(
 
         def end_late(pids: Sequence[int], *, grace_s: float) -> None:
             if facade in pids:
-                supervision.start(places)
+                processes.start_supervisor(places)
                 rig.until(lambda: processes.find(places, processes.HAPROXY) != ())
             end(pids, grace_s=grace_s)
 
@@ -357,9 +360,9 @@ def test_a_long_state_directory_gets_short_sockets(tmp_path: Path) -> None:
 
 
 def test_without_haproxy_the_way_to_get_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from controlplane.gateway import options
+    from controlplane.gateway import startup
 
-    monkeypatch.setattr(options, "_MORE_PATHS", ())
+    monkeypatch.setattr(startup, "_MORE_PATHS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingTool, match="apt-get install haproxy"):
         HaproxyGateway(tmp_path / "gateway").start(rig.options(rig.Ports(1, 2, 3)))

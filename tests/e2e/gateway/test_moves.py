@@ -24,7 +24,7 @@ from controlplane.domain.fleet import Backend, Labels, Role, Route, Server, Serv
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.monitor.canary import Canaries, Outcome
+from controlplane.runtime.controller.probes import Outcome, send_canary
 from controlplane.triton.client import prove
 
 pytestmark = pytest.mark.e2e
@@ -104,31 +104,19 @@ def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: P
     one = pair["one"].backend
     made.commit({"total": Route((one,))})
     server = a_server(one, "total")
-    canaries = Canaries()
-    try:
-        with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
-            values = tensor(tg, floats(3)[None])
-            client.infer("total", values, sequence_id=7, sequence_start=True)
-            prove(server, "total", deadline_s=PATIENCE_S)
-            canaries.ask(server, server.spec.endpoints, deadline_s=PATIENCE_S)
-            rig.until(lambda: canaries.verdict(server.name) is not None)
-            assert canaries.verdict(server.name).reason == ""
-            total = client.infer("total", values, sequence_id=7, sequence_end=True).as_numpy("OUTPUT")
-            assert total[0, 0] == 6
-    finally:
-        canaries.close()
+    with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+        values = tensor(tg, floats(3)[None])
+        client.infer("total", values, sequence_id=7, sequence_start=True)
+        prove(server, "total", deadline_s=PATIENCE_S)
+        assert send_canary(server, server.spec.endpoints, {}, PATIENCE_S).reason == ""
+        total = client.infer("total", values, sequence_id=7, sequence_end=True).as_numpy("OUTPUT")
+        assert total[0, 0] == 6
 
 
 @pytest.mark.parametrize("endpoint", ["repeat", "echo", "slow", "none"])
 def test_an_inference_proves_a_model_of_any_kind(pair: Pair, endpoint: str) -> None:
     server = a_server(pair["one"].backend, endpoint)
-    canaries = Canaries()
-    try:
-        canaries.ask(server, server.spec.endpoints, deadline_s=PATIENCE_S)
-        rig.until(lambda: canaries.verdict(server.name) is not None)
-        outcome = canaries.verdict(server.name).outcome
-    finally:
-        canaries.close()
+    outcome = send_canary(server, server.spec.endpoints, {}, PATIENCE_S).outcome
     if endpoint == "none":
         assert outcome is Outcome.FAILED
         with pytest.raises(EngineError, match=r"none failed: .*unknown model"):

@@ -18,9 +18,9 @@ import pytest
 from host_ports import free_ports
 from service import service
 
-from controlplane.domain.fleet import Endpoints, Route
+from controlplane.domain.fleet import GatewayConfig, Route
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.replicas import wire
+from controlplane.gateway.replicas import control_port
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
 
 pytestmark = pytest.mark.e2e
@@ -56,7 +56,7 @@ class Replica:
     @property
     def ready(self) -> bool:
         try:
-            urllib.request.urlopen(f"http://{self.address}{wire.READY}", timeout=5).close()
+            urllib.request.urlopen(f"http://{self.address}{control_port.READY}", timeout=5).close()
         except (OSError, urllib.error.URLError):
             return False
         return True
@@ -87,7 +87,7 @@ def test_replaced_replicas_lose_no_request(
 ) -> None:
     living = dict(replicas)
     gateway = ReplicatedGateway(lambda: [r.address for r in living.values()], TOKEN)
-    gateway.start(Endpoints())
+    gateway.start(GatewayConfig())
     rig.until(lambda: all(_answers(r) for r in living.values()))
     gateway.commit({"echo": Route((pair["one"].backend,), pair["two"].backend)})
     ready = {name: replica for name, replica in living.items() if replica.ready}
@@ -129,7 +129,7 @@ def test_replaced_replicas_lose_no_request(
 
 def _answers(replica: Replica) -> bool:
     try:
-        urllib.request.urlopen(f"http://{replica.address}{wire.READY}", timeout=5).close()
+        urllib.request.urlopen(f"http://{replica.address}{control_port.READY}", timeout=5).close()
     except urllib.error.HTTPError as error:
         return error.code == 503
     except OSError:

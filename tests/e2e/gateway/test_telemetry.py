@@ -25,9 +25,8 @@ from controlplane.domain.fleet import Backend, Route
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
+from controlplane.monitor.client import AGAIN_S, GatewayTelemetry, RequestLog, local
 from controlplane.monitor.records import Record
-from controlplane.monitor.request_log import AGAIN_S, RequestLog, local
-from controlplane.monitor.telemetry import GatewayTelemetry
 from controlplane.monitor.windows import KEEP_S
 
 pytestmark = pytest.mark.e2e

@@ -16,7 +16,7 @@ from bare_triton import ROOT, BareTriton, bare_triton
 from tritonclient.utils import np_to_triton_dtype
 
 from controlplane.domain.plan import Partition, Placement, ServedModel
-from controlplane.files.tree import write_tree
+from controlplane.files.rendered import write_tree
 from controlplane.profiler.load import ClosedLoop
 from controlplane.profiler.requests import requests_for
 from controlplane.render.repository import render_partition

@@ -16,7 +16,7 @@ import tritonclient.grpc as triton_grpc
 from bare_triton import BareTriton, bare_triton
 
 from controlplane.domain.plan import Partition, Placement, ServedModel
-from controlplane.files.tree import write_tree
+from controlplane.files.rendered import write_tree
 from controlplane.render.repository import render_partition
 
 pytestmark = pytest.mark.e2e

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.plan import PlannedGpu, Rule
+from controlplane.domain.plan import Partition, PlannedGpu, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planning.capacity.lower_bound import lower_bound
 from controlplane.planning.judge.evaluate import Terms, evaluate
@@ -40,18 +40,31 @@ def full_gpus(chance: np.random.Generator, latency: str) -> list[PlannedGpu]:
     return gpus
 
 
+def loaded(gpus: list[PlannedGpu], layout: Layout) -> list[PlannedGpu]:
+    """The GPUs, whose partitions serve one workload each, with the rates of a layout."""
+
+    def at(i: int, j: int, partition: Partition) -> Partition:
+        (one,) = partition.workloads
+        return replace(partition, workloads=(replace(one, rate_rps=float(layout.rate[i, j])),))
+
+    return [
+        replace(gpu, partitions=tuple(at(i, j, p) for j, p in enumerate(gpu.partitions)))
+        for i, gpu in enumerate(gpus)
+    ]
+
+
 def asked_just_enough(
     gpus: list[PlannedGpu], latency: str, rule: Rule, quantile: float | None, busy: float
 ) -> list[Workload]:
     """Workloads that these partitions hold with `MARGIN` to spare, at this utilisation under P99."""
     device = {"v100": planning.v100(latency)}
     layout = Layout.of(gpus, device["v100"])
-    times = evaluate({"v100": layout}, device, Terms(Rule.HALF_SLO, quantile))["v100"].times
+    times = evaluate(gpus, device, Terms(Rule.HALF_SLO, quantile))["v100"].times
     part = busy if rule is Rule.P99 else 1.0 - MARGIN
     layout = replace(layout, rate=times.capacity_rps * part)
     slo = 2.0 * times.execution_ms
     if rule is Rule.P99:
-        slo = evaluate({"v100": layout}, device, Terms(rule, quantile))["v100"].p99_ms
+        slo = evaluate(loaded(gpus, layout), device, Terms(rule, quantile))["v100"].p99_ms
         # Where a smaller batch takes longer than the full one, the queue may not settle.
         assume(bool(np.isfinite(slo[layout.mask]).all()))
     return [

@@ -14,8 +14,7 @@ from planning import planned, workload
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
 from controlplane.planning.capacity.lower_bound import lower_bound
-from controlplane.planning.exact import exact
-from controlplane.planning.exact.prove import prove
+from controlplane.planning.exact.prove import prove, solve
 from controlplane.planning.judge.verify import verify
 
 pytestmark = pytest.mark.unit
@@ -136,7 +135,7 @@ def test_the_quick_bound_is_below_the_optimum(asked: list[Workload]) -> None:
     request = planning.request([w for w in asked if w.name not in refused])
     assume(request.workloads)
     types = planning.types_of(request)
-    answer = exact.solve(request.workloads, types, math.inf, lambda: False)
+    answer = solve(request.workloads, types, math.inf, lambda: False)
     assume(answer is not None)  # some of six workloads have too many ways for the tree
     assert answer.proven
     bound = lower_bound(request.workloads, types)

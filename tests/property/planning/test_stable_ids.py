@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.planning.replan.differences import moves
-from controlplane.planning.replan.stable_ids import with_stable_ids
+from controlplane.planning.replan.reuse import with_stable_ids
 
 
 def fleet(groups: list[list[str]], servers: dict[str, int]) -> tuple[PlannedGpu, ...]:

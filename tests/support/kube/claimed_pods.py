@@ -23,7 +23,7 @@ from controlplane.domain.fleet import ServerState
 from kube.cluster import Cluster
 from kube.control_plane import URL
 from launchers.kubernetes import names
-from launchers.kubernetes.objects.pod import PORTS
+from launchers.kubernetes.pod import PORTS
 from launchers.triton import labels
 
 NODE_CORES = 4

@@ -13,7 +13,7 @@ from controlplane.cli.exits import EXIT_ENGINE, EXIT_INPUT, exit_code
 from controlplane.cli.main import app, main
 from controlplane.cli.options import LauncherName
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Endpoints
+from controlplane.domain.fleet import GatewayConfig
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 
 pytestmark = pytest.mark.unit
@@ -23,34 +23,34 @@ def test_a_fleet_keeps_its_ports_unless_others_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert wiring.chosen_endpoints("shop") == Endpoints()
-    assert wiring.chosen_endpoints("shop", http_port=8700) == Endpoints(http_port=8700)
-    own = Endpoints("127.0.0.1", 8600, 8601, 8602)
+    assert wiring.chosen_gateway("shop", {}) == GatewayConfig()
+    assert wiring.chosen_gateway("shop", {"--http-port": 8700}) == GatewayConfig(http_port=8700)
+    own = GatewayConfig("127.0.0.1", 8600, 8601, 8602)
     FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}, own))
-    assert wiring.chosen_endpoints("shop") == own
-    assert wiring.chosen_endpoints("shop", grpc_port=9) == Endpoints("127.0.0.1", 8600, 9, 8602)
-    assert wiring.chosen_endpoints("other") == Endpoints()
+    assert wiring.chosen_gateway("shop", {}) == own
+    assert wiring.chosen_gateway("shop", {"--grpc-port": 9}) == GatewayConfig("127.0.0.1", 8600, 9, 8602)
+    assert wiring.chosen_gateway("other", {}) == GatewayConfig()
 
 
 def test_a_fleet_keeps_whether_its_gateway_compresses_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert not wiring.chosen_endpoints("shop").compress_answers
-    own = wiring.chosen_endpoints("shop", compress_answers=True)
+    assert not wiring.chosen_gateway("shop", {}).compress_answers
+    own = wiring.chosen_gateway("shop", {"--compress-answers": True})
     FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}, own))
-    assert wiring.chosen_endpoints("shop").compress_answers
-    assert not wiring.chosen_endpoints("shop", compress_answers=False).compress_answers
+    assert wiring.chosen_gateway("shop", {}).compress_answers
+    assert not wiring.chosen_gateway("shop", {"--compress-answers": False}).compress_answers
 
 
 def test_a_fleet_keeps_its_traces_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     collector = "http://127.0.0.1:4318/v1/traces"
-    assert wiring.chosen_endpoints("shop").trace_endpoint == ""
-    own = wiring.chosen_endpoints("shop", trace_endpoint=collector)
+    assert wiring.chosen_gateway("shop", {}).trace_endpoint == ""
+    own = wiring.chosen_gateway("shop", {"--trace-endpoint": collector})
     FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}, own))
-    assert wiring.chosen_endpoints("shop").trace_endpoint == collector
-    assert wiring.chosen_endpoints("shop", trace_endpoint="").trace_endpoint == ""
+    assert wiring.chosen_gateway("shop", {}).trace_endpoint == collector
+    assert wiring.chosen_gateway("shop", {"--trace-endpoint": ""}).trace_endpoint == ""
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:4318", "grpc://host:4317", "http://"])
@@ -75,9 +75,9 @@ def test_a_fleet_keeps_its_launcher_and_refuses_another(
 def test_a_port_is_not_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with pytest.raises(InputError, match="--grpc-port: 8001 is --http-port already"):
-        wiring.chosen_endpoints("shop", http_port=8001)
+        wiring.chosen_gateway("shop", {"--http-port": 8001})
     with pytest.raises(InputError, match="--metrics-port: 7 is --grpc-port already"):
-        wiring.chosen_endpoints("shop", grpc_port=7, metrics_port=7)
+        wiring.chosen_gateway("shop", {"--grpc-port": 7, "--metrics-port": 7})
 
 
 @pytest.mark.parametrize(("answer", "meant"), [("y\n", True), ("Yes\n", True), ("\n", False), ("n\n", False)])

@@ -34,7 +34,7 @@ def test_verbs_that_only_look_import_no_planning_and_no_yaml(verb: str) -> None:
 def test_a_fleets_events_import_no_plan_and_no_package_metadata() -> None:
     unneeded = {"controlplane.domain.plan", "controlplane.files.plans", "controlplane.files.specs"}
     assert not unneeded & imported("controlplane.cli.fleet.events")
-    assert "importlib.metadata" not in imported("controlplane.cli.extras")
+    assert "importlib.metadata" not in imported("controlplane.cli.endings")
 
 
 def test_a_look_at_a_fleet_imports_no_tls_and_no_toml() -> None:

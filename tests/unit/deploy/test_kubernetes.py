@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from controlplane.cli.main import app
 from controlplane.gateway.replicas import agent
-from launchers.kubernetes.objects import gpu
-from launchers.kubernetes.options import VENDOR_IMAGE, PodOptions
+from launchers.kubernetes import pod as gpu
+from launchers.kubernetes.options import PodOptions
 from launchers.kubernetes.permissions import CONTROLLER_RULES, GPU_RULES, RULES, USER_RULES
 
 pytestmark = pytest.mark.unit
@@ -79,7 +79,7 @@ def test_the_daemons_of_gpus_have_no_problem_and_the_folders_and_user_of_the_ser
     assert volume["hostPath"]["path"] == gpu.DAEMON_FOLDER
     (container,) = pod["containers"]
     assert f"--reuid={PodOptions().user} " in container["args"][0]
-    assert container["image"] == VENDOR_IMAGE
+    assert container["image"] == PodOptions().image
 
 
 def test_every_file_is_a_resource_of_the_kustomization() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Labels, Role, ServerSpec
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from launchers.triton import program
 
@@ -47,8 +48,8 @@ def test_what_trisect_sets_itself_is_refused_by_name(argument: str, problem: str
 @pytest.mark.parametrize("name", ["PATH", "TRISECT_NAME", "CUDA_MPS_PIPE_DIRECTORY", "1A", "A=B", ""])
 def test_variables_of_ours_and_wrong_names_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=f"env.{name}"):
-        ServerOptions(env=((name, "x"),))
-    assert ServerOptions(env=(("PATHS", "x"), ("HF_HOME", "")))
+        ServerOptions(env={name: "x"})
+    assert ServerOptions(env={"PATHS": "x", "HF_HOME": ""})
 
 
 def test_every_option_that_trisect_gives_is_its_own() -> None:
@@ -57,10 +58,8 @@ def test_every_option_that_trisect_gives_is_its_own() -> None:
         argument
         for one in (False, True)
         for argument in program.command_line(
-            ServerSpec(spec.labels, "/models", ("m",), "cpu-0", 30.0, reloads=one, turns=True),
+            Server("", replace(spec, reloads=one), ServerState.RUNNING, "127.0.0.1", 1, 2, 3),
             program.TritonHome(Path("/t")),
-            program.ServerPorts(1, 2, 3),
-            repository="/models",
             gpu=True,
         )[1:]
     ]

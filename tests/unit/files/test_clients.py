@@ -6,11 +6,10 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.files.clients import Client, check, hashed, operates_with, read_clients, write_clients
-from controlplane.files.limits import Limit
 
 pytestmark = pytest.mark.unit
 
-ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), limit=Limit(max_rate_rps=5))
+ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)
 TWO = Client("two", ("*",), certificate="two.example", operator=True)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.files.completed import read_completed, write_completed
+from controlplane.files.models import read_completed, write_completed
 
 pytestmark = pytest.mark.unit
 

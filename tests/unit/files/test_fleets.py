@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Endpoints, Protection
+from controlplane.domain.fleet import AccessConfig, GatewayConfig
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
 from controlplane.runtime.fleet import fleet
 from controlplane.runtime.fleet.fleet import locked
@@ -27,10 +27,14 @@ def test_settings_remember_the_devices_and_outputs_of_those_before() -> None:
     assert SETTINGS.after(None) == SETTINGS.after(SETTINGS) == SETTINGS
 
 
-@pytest.mark.parametrize("protection", [Protection(), Protection("/c", "/k", "/ca", tokens=True, audit=True)])
-def test_the_protection_of_a_fleet_is_kept_for_the_next_apply(tmp_path: Path, protection: Protection) -> None:
+@pytest.mark.parametrize(
+    "protection", [AccessConfig(), AccessConfig("/c", "/k", "/ca", tokens=True, audit=True)]
+)
+def test_the_protection_of_a_fleet_is_kept_for_the_next_apply(
+    tmp_path: Path, protection: AccessConfig
+) -> None:
     files = FleetFiles(tmp_path, "f")
-    settings = replace(SETTINGS, endpoints=Endpoints(protection=protection))
+    settings = replace(SETTINGS, endpoints=GatewayConfig(protection=protection))
     files.write_settings(settings)
     assert files.settings() == settings
 

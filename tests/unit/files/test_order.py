@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.order import Precedence
-from controlplane.files.order import read_order, write_order
+from controlplane.files.gateway import read_order, write_order
 
 pytestmark = pytest.mark.unit
 

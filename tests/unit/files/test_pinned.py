@@ -26,7 +26,7 @@ RULES = PinRules()
 @pytest.fixture(autouse=True)
 def _old_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of a test count as old ones."""
-    monkeypatch.setattr(content, "_GRAIN_NS", 0)
+    monkeypatch.setattr(content, "GRAIN_NS", 0)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_other_times_of_the_same_content_are_the_same_pin(model: Path) -> None:
 
 
 def test_a_young_file_is_read_again(model: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content, "_GRAIN_NS", 10**12)
+    monkeypatch.setattr(content, "GRAIN_NS", 10**12)
     made = pin(model)
     reads.clear()
     assert pin(model, known=dict(made.files)).repository == made.repository

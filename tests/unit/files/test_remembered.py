@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.files.remembered import Remembered
+from controlplane.files.reading import Remembered
 
 pytestmark = pytest.mark.unit
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Endpoints
-from controlplane.files import gateway, guarding
+from controlplane.domain.fleet import GatewayConfig
+from controlplane.files import fleets, gateway
 from controlplane.files.fleets import FleetFiles, FleetSettings
 
 pytestmark = pytest.mark.unit
 
 BEFORE = Path(__file__).parents[2] / "data" / "state_before"
-"""Written by the version of 0695add~1, which refused unknown keys."""
+"""Written by the version of `former_version.COMMIT`."""
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def contents(files: FleetFiles) -> list[object]:
         files.settings(),
         files.plan(),
         files.journal(),
-        guarding.read_guarding(files.guarding),
+        fleets.read_guarding(files.guarding),
         gateway.read_settings(files.gateway / "settings.json"),
         gateway.read_slots(files.gateway / "slots.json"),
     ]
@@ -42,17 +42,19 @@ def with_unknown_keys(value: Any) -> Any:
     if isinstance(value, list):
         return [with_unknown_keys(one) for one in value]
     if isinstance(value, dict):
-        named = {key: one if key == "devices" else with_unknown_keys(one) for key, one in value.items()}
+        named = {
+            key: one if key in ("devices", "env") else with_unknown_keys(one) for key, one in value.items()
+        }
         return {**named, "added_later": {"x": [1]}}
     return value
 
 
 def test_files_of_the_version_before_are_read(files: FleetFiles) -> None:
     settings, plan = files.settings(), files.plan()
-    assert settings == FleetSettings("process", "/models", "/rendered", {"cpu-0": "cpu-0"}, Endpoints())
+    assert settings == FleetSettings("process", "/models", "/rendered", {"cpu-0": "cpu-0"}, GatewayConfig())
     assert plan is not None
     assert [p.endpoint for _, _, p in plan.placements()] == ["a"]
-    assert guarding.read_guarding(files.guarding)[0].partition == "a"
+    assert fleets.read_guarding(files.guarding)[0].partition == "a"
     assert gateway.read_slots(files.gateway / "slots.json").slots[0].route.members[0].http_port == 20001
     assert gateway.read_settings(files.gateway / "settings.json").slots == 16
 
@@ -70,17 +72,3 @@ def test_a_newer_schema_is_refused_with_the_file_and_what_this_version_reads(fil
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 2}))
     with pytest.raises(InputError, match=r"fleet.json:1: schema_version: 2 is not supported; this version"):
         files.settings()
-
-
-def test_the_version_before_reads_the_settings_of_a_fleet_with_default_options(files: FleetFiles) -> None:
-    def keys(value: Any) -> Any:
-        return {k: keys(v) for k, v in value.items()} if isinstance(value, dict) else None
-
-    recorded = json.loads((BEFORE / "fleet.json").read_text())
-    settings = files.settings()
-    assert settings is not None
-    files.write_settings(settings)
-    written = json.loads((files.directory / "fleet.json").read_text())
-    assert keys(written).items() <= {**keys(recorded), "endpoints": keys(written["endpoints"])}.items()
-    assert keys(written["endpoints"]).items() <= keys(recorded["endpoints"]).items()
-    assert files.settings() == settings

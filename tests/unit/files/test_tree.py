@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.tree import Link, Tree
-from controlplane.files.tree import read_tree, write_tree
+from controlplane.files.rendered import read_tree, write_tree
 
 pytestmark = pytest.mark.unit
 

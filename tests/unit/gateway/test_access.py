@@ -5,25 +5,33 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Protection
+from controlplane.domain.fleet import AccessConfig
 from controlplane.files.clients import Client, hashed, read_clients
-from controlplane.files.gateway import FormerFacade, GatewaySettings, ProtectionFields
+from controlplane.files.gateway import FormerFacade, GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.limits import REMEMBERED_S, Limit
-from controlplane.gateway.facade.callers import Callers
-from controlplane.gateway.security import access, exposure
+from controlplane.gateway.facade.callers import ANY_REGION, Callers, NotOwned, Regions
+from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
+from controlplane.gateway.security import access
+from controlplane.gateway.security.certificate import check_exposure
 from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
 
 pytestmark = pytest.mark.unit
 
-ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), limit=Limit(max_rate_rps=5))
-TWO = Client("two", ("*",), certificate="two.example", limit=Limit(max_requests=3))
+PORTS = ("http_port", "grpc_port", "metrics_port")
+ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)
+TWO = Client("two", ("*",), certificate="two.example", max_requests=3)
+
+
+ANY_SETTINGS = {"host": "", **dict.fromkeys(PORTS, 1), "slots": 2, "members": 8, "haproxy": ""}
 
 
 def settings(*, tokens: bool, former: FormerFacade | None = None) -> GatewaySettings:
-    return GatewaySettings.model_construct(former=former, protection=ProtectionFields(tokens=tokens))
+    return GatewaySettings(**ANY_SETTINGS, former=former, protection=AccessConfig(tokens=tokens))
 
 
 def test_the_maps_of_haproxy_hold_credentials_grants_and_limits() -> None:
@@ -53,12 +61,11 @@ def test_a_caller_is_known_by_what_haproxy_says_and_loses_grants_at_once(tmp_pat
     registry = ClientRegistry(tmp_path / "gateway")
     registry.create(Client("one", ("a",)))
     callers = Callers(GatewayPaths.of(tmp_path / "gateway").clients, settings(tokens=True))
-    assert callers.of({}) is None
+    with pytest.raises(Refusal):
+        callers.of({})
     nobody = callers.of({"x-trisect-client": ""})
-    assert nobody is not None
     assert (nobody.may_call("a"), nobody.may_operate) == (False, False)
     caller = callers.of({"x-trisect-client": "one"})
-    assert caller is not None
     assert (caller.may_call("a"), caller.may_call("b"), caller.may_operate) == (True, False, False)
     registry.revoke("one")
     assert not caller.may_call("a")
@@ -66,7 +73,6 @@ def test_a_caller_is_known_by_what_haproxy_says_and_loses_grants_at_once(tmp_pat
 
 def test_without_tokens_everything_is_permitted_to_haproxy(tmp_path: Path) -> None:
     caller = Callers(tmp_path / "none", settings(tokens=False)).of({})
-    assert caller is not None
     assert caller.may_call("a")
     assert caller.may_operate
 
@@ -76,32 +82,31 @@ def test_while_haproxy_is_replaced_each_of_the_two_has_its_own_rules(tmp_path: P
         GatewayPaths.of(tmp_path).clients, settings(tokens=True, former=FormerFacade(tokens=False))
     )
     before, after = callers.of({}), callers.of({"x-trisect-client": "one"})
-    assert before is not None
-    assert after is not None
     assert (before.may_call("a"), after.may_call("a")) == (True, False)
     callers.take(settings(tokens=True))
-    assert callers.of({}) is None
+    with pytest.raises(Refusal):
+        callers.of({})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
 def test_loopback_needs_no_certificate(host: str) -> None:
-    exposure.check(host, Protection())
+    check_exposure(host, AccessConfig())
 
 
 @pytest.mark.parametrize(
     ("protection", "said"),
     [
-        (Protection(), "plain text"),
-        (Protection(certificate="/none"), "come together"),
-        (Protection(client_ca="/none"), "need TLS"),
-        (Protection("/none", "/none"), "cannot be read"),
-        (Protection(os.devnull, os.devnull), "no certificate in PEM"),
+        (AccessConfig(), "plain text"),
+        (AccessConfig(certificate="/none"), "come together"),
+        (AccessConfig(client_ca="/none"), "need TLS"),
+        (AccessConfig("/none", "/none"), "cannot be read"),
+        (AccessConfig(os.devnull, os.devnull), "no certificate in PEM"),
     ],
 )
-def test_what_protects_nothing_is_refused(protection: Protection, said: str) -> None:
+def test_what_protects_nothing_is_refused(protection: AccessConfig, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        exposure.check("0.0.0.0", protection)
-    exposure.check("0.0.0.0", Protection(plain_text=True))
+        check_exposure("0.0.0.0", protection)
+    check_exposure("0.0.0.0", AccessConfig(plain_text=True))
 
 
 def test_a_refusal_ends_by_itself_or_by_hand(tmp_path: Path) -> None:
@@ -117,3 +122,51 @@ def test_a_refusal_ends_by_itself_or_by_hand(tmp_path: Path) -> None:
     assert registry.limits().keys() == {"near"}
     with pytest.raises(InputError, match="with limits: near"):
         registry.remove("text")
+
+
+@given(st.lists(st.floats(0, 0.5), min_size=1, max_size=60), st.integers(1, 5), st.integers(1, 5), st.data())
+def test_no_endpoint_exceeds_its_limits(gaps: list[float], rate: int, most: int, data: st.DataObject) -> None:
+    meter, limit = Meter(), Limit(max_rate_rps=rate, max_requests=most)
+    now, running, begun = 0.0, 0, []
+    for gap in gaps:
+        now += gap
+        if running and data.draw(st.booleans()):
+            meter.leave("a")
+            running -= 1
+        recent = sum(at > now - 1.0 for at in begun)
+        try:
+            meter.enter("a", limit, now)
+        except LimitReached:
+            assert recent >= rate or running >= most
+        else:
+            running += 1
+            begun.append(now)
+            assert running <= most
+            assert sum(at > now - 1.0 for at in begun) <= rate
+
+
+def test_an_endpoint_without_limits_is_only_counted() -> None:
+    meter = Meter()
+    for _ in range(1000):
+        meter.enter("a", Limit(), 0.0)
+    with pytest.raises(LimitReached):
+        meter.enter("a", Limit(max_requests=1000), 0.0)
+
+
+def test_a_clients_regions_begin_with_its_prefix_and_its_keys_with_its_name() -> None:
+    own = Regions("shop", "shop.f00.")
+    own.check("shop.f00.r", "/shop.r")
+    own.check("shop.f00.r")
+    for name, key in (
+        ("r", "/shop.r"),
+        ("shop.f00.", "/shop.r"),
+        ("web.f00.r", "/shop.r"),
+        ("shop.f00.r", "/web.r"),
+        ("shop.f00.r", "/shopping"),
+        ("shop.f00.r", ""),
+    ):
+        with pytest.raises(NotOwned):
+            own.check(name, key)
+    with pytest.raises(NotOwned, match="anew"):
+        Regions("old", None).check("r")
+    ANY_REGION.check("r", "/k")

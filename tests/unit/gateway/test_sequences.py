@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.routing.sequences import Sequences
+from controlplane.gateway.facade.fleet import Sequences
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
+from controlplane.domain.order import Precedence
 from controlplane.files.gateway import Traits
+from controlplane.gateway import slots
 from controlplane.gateway.slots import Phase, SlotTable, assign, release, restate, unknown
 
 pytestmark = pytest.mark.unit
@@ -201,3 +203,35 @@ def test_what_was_known_of_a_model_outlives_its_route() -> None:
     table = assign(SlotTable.empty(3, 2), {"m": Route((ONE,))}, {"m": kept}).table
     assert assign(table, {}).table.traits("m") == table.traits("m") == kept
     assert table.traits("other") is None
+
+
+AT_ONE, AT_TWO = Route((ONE,)), Route((TWO,))
+ORDER = {
+    "short": Precedence("P1", 0, 8, 20, 1000),
+    "long": Precedence("P1", 700, 8, 20, 100),
+    "other": Precedence("P2", 0, 1, 5, 50),
+}
+
+
+def test_endpoints_of_a_partition_share_a_gate() -> None:
+    table = assign(
+        SlotTable.empty(6, 2), {"alone": AT_TWO, "short": AT_ONE, "long": AT_ONE, "other": AT_TWO}
+    ).table
+    assert slots.gates(table, ORDER) == {"short": 1, "long": 1, "other": 3}
+    assert slots.gate_map(table, ORDER)["long"] == "1/700/20/100"
+    assert slots.gate_commands(table, ORDER) == (
+        "set maxconn server q_1/gate 8",
+        "set maxconn server q_3/gate 1",
+    )
+
+
+def test_a_redirected_partition_moves_to_another_gate_as_a_whole() -> None:
+    table = assign(SlotTable.empty(6, 2), {"short": AT_ONE, "long": AT_ONE}).table
+    table = assign(table, {"short": AT_TWO, "long": AT_TWO}).table
+    assert slots.gates(table, ORDER) == {"short": 2, "long": 2}
+
+
+def test_an_endpoint_with_sequences_or_without_an_order_has_no_gate() -> None:
+    routes = {"short": AT_ONE, "long": AT_ONE, "unordered": AT_ONE}
+    table = assign(SlotTable.empty(6, 2), routes, {"long": Traits(sequence_idle_us=1)}).table
+    assert slots.gates(table, ORDER) == {"short": 0}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.gateway.facade.routing.statistics import Ledger, merge
+from controlplane.gateway.facade.answers import Ledger, merge
 
 pytestmark = pytest.mark.unit
 

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_more_slots_are_added_to_the_table_on_disk(tmp_path: Path) -> None:
     places = GatewayPaths.of(tmp_path)
     table = assign(SlotTable.empty(4, 2), {"m": Route((ONE,))}).table
     store.save(places, 7, table)
-    more = SETTINGS.model_copy(update={"slots": 9})
+    more = replace(SETTINGS, slots=9)
     assert store.load(places, more) == (7, table), "HAProxy has the slots it was started with"
     with socket.socket() as one, socket.socket() as two:
         text = store.config(places, more, Listeners(one, two), log_fd=7)
@@ -90,7 +91,7 @@ def test_hundreds_of_endpoints_move_at_once_and_again() -> None:
 def test_connections_stay_below_the_descriptor_limit() -> None:
     for limit in (1024, 2048, 4096, 20000):
         slots = store.slot_count(limit, 8, 500)
-        settings = SETTINGS.model_copy(update={"slots": slots, "members": 8})
+        settings = replace(SETTINGS, slots=slots, members=8)
         assert 16 < 2 * store.maxconn(limit, settings) + 3 * slots * 9 < limit
     assert store.slot_count(resource.RLIM_INFINITY, 8, 2) == store.slot_count(20000, 8, 2) == 96
     assert store.maxconn(resource.RLIM_INFINITY, SETTINGS) == store.maxconn(10**6, SETTINGS) == 8192

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import errno
+import fcntl
 import io
 import os
 import socket
@@ -11,11 +13,15 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import EngineError
+from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import Restart, append_restart, read_restarts
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import processes, supervise, supervision
+from controlplane.gateway import controller_keeper, processes, supervise
+from controlplane.gateway.controller_keeper import ControllerKeeper
+from controlplane.gateway.facade import chores
 from controlplane.gateway.listeners import Held, Listeners
-from controlplane.gateway.supervise import Charge, Supervisor, back_off_s, ended
+from controlplane.gateway.processes import LABEL, ROLE_LABEL
+from controlplane.gateway.supervise import ManagedProcess, Supervisor, back_off_s, ended
 
 pytestmark = pytest.mark.unit
 
@@ -31,12 +37,12 @@ def test_what_a_full_disk_does_not_let_start_is_tried_again(
     def refused() -> None:
         raise EngineError("haproxy.cfg cannot be written: No space left on device")
 
-    charge = Charge(processes.HAPROXY, refused)  # type: ignore[arg-type]
+    process = ManagedProcess(processes.HAPROXY, refused)  # type: ignore[arg-type]
     supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
-    supervisor._start(charge)
-    supervisor._start(charge)
-    assert (charge.handle, charge.deaths) == (None, 2)
-    assert charge.due_at > charge.started_at
+    supervisor._start(process)
+    supervisor._start(process)
+    assert (process.handle, process.deaths) == (None, 2)
+    assert process.due_at > process.started_at
     assert "No space left" in capsys.readouterr().out
 
 
@@ -48,22 +54,24 @@ def test_a_process_that_dies_within_its_start_says_how(tmp_path: Path) -> None:
         return child
 
     supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
-    supervisor._start(Charge(processes.HAPROXY, dead))
+    supervisor._start(ManagedProcess(processes.HAPROXY, dead))
     (told,) = read_restarts(GatewayPaths.of(tmp_path).restarts)
     assert told.reason == "ended by signal 15; started again at once"
 
 
 def test_what_died_is_written_down_and_no_full_disk_stops_it(tmp_path: Path) -> None:
     supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
-    supervisor._died(Charge(processes.FACADE, lambda: None))  # type: ignore[arg-type, return-value]
-    supervisor._died(Charge(processes.MONITOR, lambda: None), "does not start: no room")  # type: ignore[arg-type, return-value]
+    supervisor._died(ManagedProcess(processes.FACADE, lambda: None))  # type: ignore[arg-type, return-value]
+    supervisor._died(ManagedProcess(processes.MONITOR, lambda: None), "does not start: no room")  # type: ignore[arg-type, return-value]
     told = read_restarts(GatewayPaths.of(tmp_path).restarts)
     assert [(one.role, one.reason) for one in told] == [
         ("facade", "ended; started again at once"),
         ("monitor", "does not start: no room; started again at once"),
     ]
     assert [ended(-9), ended(3)] == ["ended by signal 9", "ended with 3"]
-    Supervisor(GatewayPaths.of(tmp_path / "nowhere"), Held())._died(Charge(processes.FACADE, lambda: None))  # type: ignore[arg-type, return-value]
+    Supervisor(GatewayPaths.of(tmp_path / "nowhere"), Held())._died(
+        ManagedProcess(processes.FACADE, lambda: None)
+    )  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
@@ -75,11 +83,11 @@ def test_a_log_that_cannot_be_written_ends_no_supervisor(
             raise OSError(code, os.strerror(code))
 
     supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
-    charge = Charge(processes.FACADE, lambda: None)  # type: ignore[arg-type, return-value]
+    process = ManagedProcess(processes.FACADE, lambda: None)  # type: ignore[arg-type, return-value]
     with monkeypatch.context() as patched:
         patched.setattr("sys.stdout", Refusing())
-        supervisor._died(charge)
-    assert charge.deaths == 1
+        supervisor._died(process)
+    assert process.deaths == 1
 
 
 def test_a_process_starts_where_its_log_cannot_be_opened(tmp_path: Path) -> None:
@@ -93,16 +101,16 @@ def test_requests_wait_for_a_facade_and_are_refused_once_it_died_young_too_often
     places.make()
     listeners = Listeners.for_haproxy(places)
     supervisor = Supervisor(places, Held(facade=listeners))
-    charge = Charge(processes.FACADE, lambda: None)  # type: ignore[arg-type, return-value]
+    process = ManagedProcess(processes.FACADE, lambda: None)  # type: ignore[arg-type, return-value]
     with listeners.http, listeners.grpc, socket.socket(socket.AF_UNIX) as waiting:
         waiting.connect(str(places.facade_http_socket))
         waiting.setblocking(False)
         for _ in range(supervise._PATIENT_DEATHS):
-            charge.started_at = time.monotonic()
-            supervisor._died(charge)
+            process.started_at = time.monotonic()
+            supervisor._died(process)
         with pytest.raises(BlockingIOError):
             waiting.recv(1)
-        supervisor._died(charge)
+        supervisor._died(process)
         waiting.setblocking(True)
         assert waiting.recv(1) == b""
 
@@ -111,7 +119,7 @@ def test_the_version_in_the_lock_is_rewritten_only_where_it_differs(tmp_path: Pa
     with (tmp_path / "supervisor.lock").open("a+b", buffering=0) as lock:
         for _ in range(2):
             supervise._write_version(lock)
-            assert (tmp_path / "supervisor.lock").read_text() == supervision.version()
+            assert (tmp_path / "supervisor.lock").read_text() == processes.code_version()
     with (tmp_path / "supervisor.lock").open("rb", buffering=0) as unwritable:
         supervise._write_version(unwritable)
 
@@ -137,3 +145,119 @@ def test_a_log_is_trimmed_under_the_process_that_writes_it(tmp_path: Path) -> No
         process.write(b"later")
     assert log.read_bytes() == b"later"
     assert (tmp_path / "facade.log.1").stat().st_size > supervise._LOG_LIMIT_BYTES
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FleetFiles:
+    found = FleetFiles(tmp_path / "trisect", "f")
+    found.make()
+    found.controller_lock.touch()
+    return found
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    found: list[None] = []
+    monkeypatch.setattr(ControllerKeeper, "_start", lambda _: found.append(None))
+    return found
+
+
+def test_a_killed_controller_is_started_at_once_and_again_after_ever_longer(
+    files: FleetFiles, starts: list[None]
+) -> None:
+    keeper = ControllerKeeper(files)
+    files.controller_kept.touch()
+    seconds = [now for now in range(200) if keeper.look(float(now)) is not None]
+    assert seconds == [0, 20, 60, 140]
+    assert len(starts) == 4
+
+
+def test_one_that_ran_for_long_is_started_at_once(files: FleetFiles, starts: list[None]) -> None:
+    keeper = ControllerKeeper(files)
+    files.controller_kept.touch()
+    assert keeper.look(0.0) is not None
+    with files.controller_lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for now in range(2, 16):
+            assert keeper.look(float(now)) is None, "it runs"
+    assert keeper.look(16.0) is not None
+    assert len(starts) == 2
+
+
+def test_what_others_run_is_theirs_and_is_told_once(files: FleetFiles, starts: list[None]) -> None:
+    keeper = ControllerKeeper(files)
+    assert keeper.look(0.0) is None, "it ended by itself"
+    files.controller_pid.write_text("1\n")
+    keeper = ControllerKeeper(files)
+    told = [keeper.look(float(now)) for now in range(10)]
+    assert "not started again" in str(told[0])
+    assert told[1:] == [None] * 9
+    assert starts == []
+
+
+def test_a_controller_is_no_process_of_the_gateway_and_finds_the_fleet(
+    files: FleetFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`processes.find` knows the gateway's by these variables, and ends them."""
+    monkeypatch.setenv(LABEL, "/state")
+    monkeypatch.setenv(ROLE_LABEL, "supervisor")
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    found = controller_keeper.environment(files)
+    assert not {LABEL, ROLE_LABEL} & found.keys()
+    assert Path(found["XDG_STATE_HOME"]) / "trisect" / "f" == files.directory
+    assert found["PATH"] == os.environ["PATH"]
+
+
+def test_a_host_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = GatewayPaths.of(tmp_path)
+    places.supervisor_lock.touch()
+    refusals: list[Exception] = [BlockingIOError("no process"), RuntimeError("can't start new thread")]
+
+    async def run() -> None:
+        started = asyncio.Event()
+
+        async def refused(*_: object) -> None:
+            if refusals:
+                raise refusals.pop(0)
+            started.set()
+
+        monkeypatch.setattr(chores, "_LOOK_S", 0.0)
+        monkeypatch.setattr(processes, "STARTING_S", 0.0)
+        monkeypatch.setattr(asyncio, "to_thread", refused)
+        keeping = asyncio.create_task(chores.keep_supervisor(places, Held()))
+        try:
+            await asyncio.wait_for(started.wait(), 30)
+            assert not keeping.done()
+        finally:
+            keeping.cancel()
+
+    asyncio.run(run())
+
+
+def test_one_that_dies_soon_after_its_start_is_replaced_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = GatewayPaths.of(tmp_path)
+    places.supervisor_lock.touch()
+    monkeypatch.setattr(chores, "_LOOK_S", 0.01)
+    monkeypatch.setattr(processes, "STARTING_S", 3600.0)
+
+    async def run() -> None:
+        starts: asyncio.Queue[None] = asyncio.Queue()
+
+        async def started(*_: object) -> None:
+            starts.put_nowait(None)
+
+        monkeypatch.setattr(asyncio, "to_thread", started)
+        keeping = asyncio.create_task(chores.keep_supervisor(places, Held()))
+        try:
+            for _ in range(2):
+                await asyncio.wait_for(starts.get(), 30)
+                with places.supervisor_lock.open() as held:
+                    fcntl.flock(held, fcntl.LOCK_EX)
+                    await asyncio.sleep(0.1)
+                    assert starts.empty(), "nobody else is started while it lives, or has not begun to"
+        finally:
+            keeping.cancel()
+
+    asyncio.run(run())

@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.domain.fleet import Backend
 from controlplane.files.gateway import Traits
-from controlplane.gateway.traits import traits_of
+from controlplane.gateway.haproxy import traits_of
 
 pytestmark = pytest.mark.unit
 

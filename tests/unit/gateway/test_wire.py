@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from controlplane.gateway.facade.messages.wire import Malformed, text_field
+from controlplane.gateway.facade.wire import Malformed, text_field
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
 from controlplane.latency import evaluate
-from controlplane.latency.evaluate import Outcome, Tenant
+from controlplane.latency.evaluate import Predictions, Tenant
 from controlplane.latency.fitting.kinds import Kind
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
@@ -47,7 +47,7 @@ def profiles(colocated: bool = True) -> dict[str, Profile]:
 
 
 def test_the_figures_are_of_relative_errors_in_percent() -> None:
-    outcome = Outcome(
+    outcome = Predictions(
         ("a", "a", "b"),
         np.array([Kind.MEASURED, Kind.BATCH, Kind.MEASURED]),
         np.array([10.0, 10, 20]),

@@ -14,12 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launchers.cpu_quota import CHAIN, Group, Mechanism, cgroup_files, first_that_holds
-from launchers.cpu_quota.cgroup import Cgroup
-from launchers.cpu_quota.cgroup_files import counters, trial_folder, write
-from launchers.cpu_quota.cgroup_v2 import usage_of
-from launchers.cpu_quota.duty_cycle import DutyCycle
+from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
+from launchers.cpu_quota import counters as kernel
+from launchers.cpu_quota.cgroup import Cgroup, trial_folder, usage_of, write
 from launchers.cpu_quota.mechanism import bandwidth
+from launchers.cpu_quota.unprivileged import DutyCycle
 
 pytestmark = pytest.mark.unit
 
@@ -75,14 +74,13 @@ def test_bandwidth_never_falls_below_what_the_kernel_takes(percent: float, expec
 
 
 def test_something_holds_shares_here() -> None:
-    mechanism, obstacles = first_that_holds(CHAIN)
+    mechanism = first_that_holds(CHAIN)
     assert mechanism is not None
-    assert set(obstacles) == {m.name for m in CHAIN[: CHAIN.index(mechanism)]}
-    assert all(obstacles.values())
+    assert all(m.obstacle() for m in CHAIN[: CHAIN.index(mechanism)])
 
 
 def test_nothing_left_to_try_is_said_so() -> None:
-    assert first_that_holds(()) == (None, {})
+    assert first_that_holds(()) is None
 
 
 def test_a_write_the_kernel_does_not_keep_is_an_error(tmp_path: Path) -> None:
@@ -185,11 +183,27 @@ def test_no_death_of_a_stopper_leaves_a_model_stopped(which: str) -> None:
         until(lambda: not stoppers(process.pid), "the stoppers end with the server")
 
 
-def test_counters_of_version_2() -> None:
-    told = usage_of("usage_usec 1500000\nuser_usec 1\nsystem_usec 2\nnr_periods 90\nnr_throttled 70\n")
-    assert (told.periods, told.throttled_periods, told.cpu_seconds) == (90, 70, 1.5)
-    assert usage_of("usage_usec 7\n").periods is None
-    assert counters("nr_periods 3\n\nodd\n") == {"nr_periods": 3}
+@pytest.mark.parametrize(
+    ("stat", "accounted", "counted"),
+    [
+        (
+            "usage_usec 1500000\nuser_usec 1\nsystem_usec 2\nnr_periods 90\nnr_throttled 70\n",
+            "",
+            (90, 70, 1.5),
+        ),
+        ("usage_usec 7\n", "", (None, None, 7e-6)),
+        ("nr_periods 90\nnr_throttled 70\nthrottled_time 5\n", "2500000000\n", (90, 70, 2.5)),
+        ("nr_periods 3\n\nodd\nnr_throttled 1\n", "", (3, 1, 0.0)),
+    ],
+)
+def test_counters_of_both_versions(
+    tmp_path: Path, stat: str, accounted: str, counted: tuple[int | None, int | None, float]
+) -> None:
+    (tmp_path / "cpu.stat").write_text(stat)
+    if accounted:
+        (tmp_path / "cpuacct.usage").write_text(accounted)
+    told = usage_of(tmp_path)
+    assert (told.periods, told.throttled_periods, told.cpu_seconds) == counted
 
 
 def test_the_kernels_kills_for_lack_of_memory_are_read_from_the_groups_counters(
@@ -199,14 +213,14 @@ def test_the_kernels_kills_for_lack_of_memory_are_read_from_the_groups_counters(
         (1, "9:memory:/docker/c", "memory.oom_control"),
         (2, "0::/docker/c", "memory.events"),
     ):
-        mounts = {("cgroup2", None): [tmp_path / "two"], ("cgroup", "memory"): [tmp_path / "one"]}
+        mounts = {("cgroup2", ""): [tmp_path / "two"], ("cgroup", "memory"): [tmp_path / "one"]}
         monkeypatch.setattr(
-            cgroup_files, "mount_points", lambda kind, one=None, all_=mounts: all_.get((kind, one), [])
+            kernel, "mount_points", lambda kind, one="", all_=mounts: all_.get((kind, one), [])
         )
         (tmp_path / str(version)).mkdir()
         (tmp_path / str(version) / "cgroup").write_text(line + "\n")
         group = tmp_path / ("one", "two")[version - 1] / "docker" / "c"
         group.mkdir(parents=True)
         (group / file).write_text("under_oom 0\noom_kill 2\n")
-        assert cgroup_files.memory_kills(version, tmp_path) == 2
-    assert cgroup_files.memory_kills(3, tmp_path) == 0
+        assert kernel.memory_kills(version, tmp_path) == 2
+    assert kernel.memory_kills(3, tmp_path) == 0

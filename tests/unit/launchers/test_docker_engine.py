@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import socket
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,14 +15,15 @@ from typing import Any
 import docker.errors
 import pytest
 import requests.exceptions
+import servers
 from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import EngineError, InputError, MissingTool, NotNow
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health, News, out_of_memory
 from launchers.docker import engine
-from launchers.docker.containers import VENDOR_IMAGE, ContainerOptions, Network, Pull
-from launchers.docker.events import EngineEvents, meaning
+from launchers.docker.containers import ContainerOptions, Network, Pull
+from launchers.docker.engine import ContainerWatcher
+from launchers.triton.program import VENDOR_IMAGE
 
 pytestmark = pytest.mark.unit
 
@@ -54,7 +59,7 @@ def api_error(said: str) -> docker.errors.APIError:
     ],
 )
 def test_errors_say_what_to_do(raised: Exception, kind: type[Exception], says: str) -> None:
-    with pytest.raises(kind, match=says), engine.told("unix:///run/docker.sock"):
+    with pytest.raises(kind, match=says), engine.translate_errors("unix:///run/docker.sock"):
         raise raised
 
 
@@ -152,19 +157,43 @@ def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
         ContainerOptions.from_environment()
 
 
+@contextlib.contextmanager
+def an_engine_that_says(door: str, *events: tuple[str, str, dict[str, str]]) -> Iterator[None]:
+    """Each event is a container's id, what happened to it and the attributes."""
+    lines = [
+        json.dumps({"timeNano": number, "Action": what, "Actor": {"ID": one, "Attributes": about}})
+        for number, (one, what, about) in enumerate(events)
+    ]
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(door)
+        listening.listen()
+
+        def answer() -> None:
+            with listening.accept()[0] as connection:
+                connection.recv(65536)
+                connection.sendall("\n".join(["HTTP/1.0 200 OK", "", *lines, ""]).encode())
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield
+        thread.join()
+
+
 def test_an_end_after_the_kernels_kill_says_that_memory_was_short(door: str) -> None:
-    labels_ = Labels("f", "h", "p", Role.ACTIVE, "r")
-    spec = ServerSpec(labels_, "/m", ("m",), "cpu-0", 50.0, memory_limit_mb=34.0)
-    short, other = (Server(i, spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3) for i in ("a", "b"))
-    events = EngineEvents(f"unix://{door}", "f")
-    try:
-        for told in (("a", "oom", {}), ("a", "die", {"exitCode": "137"}), ("b", "die", {"exitCode": "137"})):
-            news = meaning(told[1], told[2])
-            assert news is not None
-            events._heard.put((told[0], *news))
-        impaired, dead, killed = events.news((short, other))
-    finally:
-        events.close()
+    short, other = (servers.server(servers.spec(memory_limit_mb=34.0), i) for i in ("a", "b"))
+    died = {"exitCode": "137"}
+    told = (("a", "oom", {}), ("a", "kill", {"signal": "9"}), ("a", "die", died), ("b", "die", died))
+    found: list[News] = []
+    with an_engine_that_says(door, *told):
+        watcher = ContainerWatcher(f"unix://{door}", "f")
+        try:
+            deadline = time.monotonic() + 30
+            while len(found) < 3:
+                assert time.monotonic() < deadline
+                found += watcher.news((short, other))
+        finally:
+            watcher.close()
+    impaired, dead, killed = found
     assert impaired == News((short.name,), out_of_memory(short), health=Health.IMPAIRED)
     assert dead == News((short.name,), out_of_memory(short))
     assert "34 MB" in dead.reason

@@ -1,22 +1,25 @@
-"""The logic around MPS and NVML, with fakes of both: nothing here ran on a GPU."""
+"""MPS, NVML and the shares of a GPU, with fakes of both: nothing here ran on a GPU."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import servers
 from fake_mps import fake_daemons
 from fake_nvml import FakeGpu, FakeNvml
 
 from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, MissingTool
-from controlplane.domain.fleet import Labels, Role, ServerSpec
+from controlplane.domain.fleet import Role, ServerSpec
 from launchers.gpu import gpus, mps
 from launchers.gpu.mps import MpsDaemons
-from launchers.process.launcher import on_gpu
+from launchers.process import ProcessLauncher
 
 pytestmark = pytest.mark.unit
 
@@ -25,9 +28,11 @@ OTHER = "GPU-99999999-2222-3333-4444-555555555555"
 
 
 def spec(device: str = UUID, memory_mb: float | None = 4096) -> ServerSpec:
-    return ServerSpec(
-        Labels("f", "h", "p", Role.ACTIVE, "r"), "/models", ("m",), device, 37.5, memory_mb, memory_mb
-    )
+    return servers.spec(device=device, percent=37.5, memory_limit_mb=memory_mb)
+
+
+def share(partition: str, percent: float, *, gpu: str = UUID, **more: Any) -> ServerSpec:
+    return servers.spec(partition, device=gpu, percent=percent, **more)
 
 
 @pytest.fixture
@@ -47,8 +52,8 @@ def pid_of(tmp_path: Path) -> str:
 
 def test_the_inventory(daemons: MpsDaemons) -> None:
     assert gpus.inventory() == (
-        gpus.Gpu(0, OTHER, "Tesla V100-SXM2-16GB", 16160.0, True),
-        gpus.Gpu(1, UUID, "Tesla V100-SXM2-16GB", 16160.0, False),
+        gpus.HostGpu(0, OTHER, "Tesla V100-SXM2-16GB", 16160.0, True),
+        gpus.HostGpu(1, UUID, "Tesla V100-SXM2-16GB", 16160.0, False),
     )
     assert gpus.reading(UUID) == DeviceReading("Tesla V100-SXM2-16GB", "550.54.15", 250.0, 1530.0)
     assert gpus.reading("cpu-0") == DeviceReading()
@@ -156,13 +161,12 @@ def test_no_tools(daemons: MpsDaemons, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_whom_clients_run_as() -> None:
-    mine = mps.MpsClient(UUID, "/p", os.getuid(), {"A": "b"})
-    assert on_gpu(mine).environment == {"CUDA_VISIBLE_DEVICES": UUID, "A": "b"}
+    mps.check_user(mps.MpsClient(UUID, "/p", os.getuid(), {}), os.getuid())
     assert mps.MpsClient(UUID, "/p", 0, {}).uid == 1000, (
         "root's daemon takes one user, who is never root here"
     )
     with pytest.raises(EngineError, match="another user"):
-        on_gpu(mps.MpsClient(UUID, "/p", os.getuid() + 4000, {}))
+        mps.check_user(mps.MpsClient(UUID, "/p", os.getuid() + 4000, {}), os.getuid())
 
 
 def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,3 +203,38 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(EngineError, match="another user's"):
         mps.own_folder(tmp_path / "mine")
+
+
+def test_a_share_of_a_gpu_is_not_changed_while_it_runs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="fixed when the CUDA context is made"):
+        ProcessLauncher(tmp_path).resize(servers.server(share("a", 30)), 50)
+
+
+def test_active_shares_above_a_whole_gpu_are_refused() -> None:
+    running = [share("a", 60), share("b", 30), share("b", 40, role=Role.SHADOW), share("z", 90, gpu=OTHER)]
+    gpus.check_shares(share("c", 10), running)
+    with pytest.raises(InputError, match=r"active shares of GPU-1.* would add up to 105 %"):
+        gpus.check_shares(share("c", 15), running)
+    gpus.check_shares(share("c", 100, role=Role.SHADOW), running)
+    with pytest.raises(InputError, match="destroy the other fleet"):
+        gpus.check_shares(share("c", 20, fleet="g", plan="other"), running)
+
+
+def test_while_a_plan_changes_the_sum_may_exceed_a_whole_gpu() -> None:
+    before = [share("a", 60, plan="before"), share("b", 40, plan="before")]
+    gpus.check_shares(share("b", 60), before)
+    gpus.check_shares(share("a", 60), [share("a", 60), share("b", 40)])
+
+
+def test_a_user_behind_another_users_clients_is_refused(daemons: MpsDaemons, tmp_path: Path) -> None:
+    client = daemons.client(share("a", 30), start=True)
+    mps.check_user(client, os.getuid())
+    # This very process stands for the MPS server: it runs as us.
+    (daemons.pipes(UUID) / "server").write_text(f"{os.getpid()}\n")
+    (daemons.pipes(UUID) / "clients").write_text("100\n")
+    mps.check_user(client, os.getuid())
+    roots = replace(client, daemon_uid=0)
+    with pytest.raises(EngineError, match=f"serves user {os.getuid()}.* one launcher and one user"):
+        mps.check_user(roots, os.getuid() + 4000)
+    (daemons.pipes(UUID) / "clients").write_text("")
+    mps.check_user(roots, os.getuid() + 4000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from launchers.host import process_table
+from launchers.process import prune
 from launchers.triton import labels
 
 pytestmark = pytest.mark.unit
@@ -66,10 +68,18 @@ def test_the_dead_and_the_unlabelled_are_none() -> None:
     assert process_table.find(process.pid) is None
 
 
-def test_a_setuid_program_with_our_labels_is_no_server() -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="CAPABILITY MISSING: only root starts what runs as two users")
+@pytest.mark.parametrize(("real_user", "found"), [(0, True), (1000, False)])
+def test_a_setuid_program_with_our_labels_is_no_server(real_user: int, found: bool) -> None:
     # Its owner is root, its environment is the caller's.
-    assert not process_table._is_only(0, "Name:\tsu\nUid:\t1000\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
-    assert process_table._is_only(0, "Name:\tsh\nUid:\t0\t0\t0\t0\n")
+    command = ["setpriv", f"--ruid={real_user}", "sleep", "30"]
+    with subprocess.Popen(command, env={**os.environ, labels.NAME: "n"}) as process:
+        try:
+            while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
+                time.sleep(0.001)
+            assert (process_table.find(process.pid) is not None) == found
+        finally:
+            process.kill()
 
 
 def test_a_blocked_sigterm_stays_pending_and_is_seen() -> None:
@@ -87,3 +97,10 @@ def test_a_blocked_sigterm_stays_pending_and_is_seen() -> None:
         finally:
             process.kill()
     assert not process_table.has_pending_term(process.pid), "it is gone"
+
+
+def test_a_log_that_another_start_removed_meanwhile_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "gone.log").symlink_to(tmp_path / "removed")
+    (tmp_path / "kept.log").touch()
+    prune(tmp_path)
+    assert (tmp_path / "kept.log").exists()

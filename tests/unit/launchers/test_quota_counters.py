@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.fleet import Delays, QuotaUse
-from launchers.cpu_quota import cgroup_files
+from launchers.cpu_quota import counters as module
 from launchers.cpu_quota.counters import SEARCH_S, QuotaCounters
 
 pytestmark = pytest.mark.unit
@@ -36,7 +36,7 @@ class Kernel:
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    monkeypatch.setattr(cgroup_files, "cpu_folders", lambda pid, proc: iter([tmp_path / "group"]))
+    monkeypatch.setattr(module, "_cpu_folders", lambda pid, proc: iter([tmp_path / "group"]))
     return Kernel(tmp_path)
 
 

@@ -5,15 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import servers
 
 from controlplane.domain.errors import MissingTool
-from controlplane.domain.fleet import Labels, Role, ServerSpec
+from controlplane.domain.fleet import ServerSpec
 from controlplane.domain.server_options import ServerOptions
 from launchers.triton import program
 
 pytestmark = pytest.mark.unit
 
-SPEC = ServerSpec(Labels("f", "h", "p", Role.ACTIVE, "r"), "/models", ("m",), "cpu-0", 30.0)
+SPEC = servers.spec()
 
 
 def install(folder: Path) -> Path:
@@ -51,13 +52,16 @@ def test_a_missing_triton_is_told_with_where_and_how(tmp_path: Path, monkeypatch
         program.find_home()
 
 
+def line_of(spec: ServerSpec, *, gpu: bool = False) -> list[str]:
+    server = servers.server(spec, reload_key="k")
+    return program.command_line(server, program.TritonHome(Path("/opt/tritonserver")), gpu=gpu)
+
+
 def test_the_command_line() -> None:
-    home = program.TritonHome(Path("/opt/tritonserver"))
-    line = program.command_line(SPEC, home, program.ServerPorts(1, 2, 3), repository="/models", gpu=False)
-    assert line == [
+    assert line_of(SPEC) == [
         "/opt/tritonserver/bin/tritonserver",
         "--id=f.p.active.r",
-        "--model-repository=/models",
+        "--model-repository=/m",
         "--backend-directory=/opt/tritonserver/backends",
         "--http-address=127.0.0.1",
         "--http-port=1",
@@ -78,40 +82,22 @@ def test_the_command_line() -> None:
 
 
 def test_the_users_own_options_come_last() -> None:
-    spec = replace(SPEC, options=ServerOptions(("--log-verbose=1",)))
-    line = program.command_line(
-        spec, program.TritonHome(Path("/t")), program.ServerPorts(1, 2, 3), repository="/models", gpu=False
-    )
-    assert line[-1] == "--log-verbose=1"
+    assert line_of(replace(SPEC, options=ServerOptions(("--log-verbose=1",))))[-1] == "--log-verbose=1"
 
 
 def test_a_server_that_completes_loads_no_model_by_itself() -> None:
-    spec = replace(SPEC, reloads=True, completes=True)
-    line = program.command_line(
-        spec, program.TritonHome(Path("/t")), program.ServerPorts(1, 2, 3), repository="/models", gpu=False
-    )
+    line = line_of(replace(SPEC, reloads=True, completes=True))
     assert "--model-control-mode=explicit" in line
     assert not {"--load-model=*", "--disable-auto-complete-config"} & set(line)
 
 
 def test_a_gpu_needs_pinned_memory() -> None:
-    line = program.command_line(
-        SPEC, program.TritonHome(Path("/t")), program.ServerPorts(1, 2, 3), repository="/models", gpu=True
-    )
-    assert not any("pinned" in argument for argument in line)
+    assert not any("pinned" in argument for argument in line_of(SPEC, gpu=True))
 
 
 def test_only_a_server_that_reloads_has_a_key_and_only_over_http() -> None:
     def locks(spec: ServerSpec) -> list[str]:
-        line = program.command_line(
-            spec,
-            program.TritonHome(Path("/t")),
-            program.ServerPorts(1, 2, 3),
-            repository="/models",
-            gpu=False,
-            reload_key="k",
-        )
-        return [a for a in line if "restricted" in a or "control" in a]
+        return [a for a in line_of(spec) if "restricted" in a or "control" in a]
 
     assert locks(replace(SPEC, reloads=True)) == [
         "--model-control-mode=explicit",
@@ -131,15 +117,5 @@ def test_only_a_server_that_reloads_has_a_key_and_only_over_http() -> None:
 
 
 def test_only_a_server_whose_models_take_turns_limits_executions() -> None:
-    def limited(spec: ServerSpec) -> bool:
-        line = program.command_line(
-            spec,
-            program.TritonHome(Path("/t")),
-            program.ServerPorts(1, 2, 3),
-            repository="/models",
-            gpu=False,
-        )
-        return "--rate-limit=execution_count" in line
-
-    assert limited(replace(SPEC, turns=True))
-    assert not limited(SPEC)
+    assert "--rate-limit=execution_count" in line_of(replace(SPEC, turns=True))
+    assert "--rate-limit=execution_count" not in line_of(SPEC)

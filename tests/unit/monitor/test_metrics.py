@@ -9,11 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.domain.observation import LatencyWindow
-from controlplane.monitor.exposition import write_own, write_routes
 from controlplane.monitor.metrics import CATALOGUE, DURATION, Kind, Page, reference
-from controlplane.monitor.promises import Promise, Promises
+from controlplane.monitor.pages import write_own, write_routes
 from controlplane.monitor.records import Losses, Record
-from controlplane.monitor.totals import Totals
+from controlplane.monitor.totals import Promise, Promises, Totals
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]

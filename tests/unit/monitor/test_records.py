@@ -35,6 +35,13 @@ def test_a_failed_request_was_held_where_a_server_was_reached(
     assert record.held == held
 
 
+@pytest.mark.parametrize(("http", "flags", "lost"), [(502, "SH/0/-", True), (500, "--/0/-", False)])
+def test_a_failure_that_its_server_answered_was_not_lost(http: int, flags: str, lost: bool) -> None:
+    record = parse(f"grpc:h1 1 m 127.0.0.1 9001 {http} - {flags} 9 9 1700 1800".encode())
+    assert record is not None
+    assert record.lost == lost
+
+
 def test_the_client_of_a_request_is_known_where_clients_have_tokens() -> None:
     record = parse(b"http:h1 1 m 127.0.0.1 9001 502 - SH/0/shop 9 9 1700 1800")
     assert record is not None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.monitor.records import Losses, parse
+from controlplane.monitor.records import Losses, Unlogged, parse
 from controlplane.monitor.totals import Totals
-from controlplane.monitor.unlogged import Unlogged
 
 pytestmark = pytest.mark.unit
 

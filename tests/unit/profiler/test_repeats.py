@@ -48,6 +48,6 @@ def test_a_point_of_a_measurement_that_went_on_is_no_repeat() -> None:
 
 def test_a_first_profile_and_one_of_another_host_or_of_other_requests_have_none() -> None:
     elsewhere = replace(FIRST, environment=Environment(host="other", backend="b"))
-    otherwise = replace(FIRST, inputs=RequestSet(None, 3, "0" * 64))
+    otherwise = replace(FIRST, inputs=RequestSet(3, "0" * 64))
     for before in (None, elsewhere, otherwise):
         assert with_repeats(SECOND, before).repeats == ()

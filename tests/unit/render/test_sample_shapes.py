@@ -8,9 +8,8 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain.errors import InputError
-from controlplane.files.sample_shapes import read_sample_shapes, write_sample_shapes
-from controlplane.render.config import parse_config
-from controlplane.render.sample_shapes import sample_shapes, with_sample_shapes
+from controlplane.files.models import read_sample_shapes, write_sample_shapes
+from controlplane.render.config import parse_config, sample_shapes, with_sample_shapes
 from controlplane.render.source import read_source
 
 pytestmark = pytest.mark.unit

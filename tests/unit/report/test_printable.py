@@ -9,8 +9,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from controlplane.report.printable import printable
-from controlplane.report.tables.columns import table_of
-from controlplane.report.tables.plain import Printable
+from controlplane.report.tables.terminal import Printable, table_of
 
 pytestmark = pytest.mark.unit
 

@@ -18,7 +18,8 @@ def plan_of() -> Callable[..., Plan]:
         gpus: dict[str, list[Partition]] = {}
         for gpu, partition, served, workloads in rows:
             placements = tuple(
-                Placement(name, name, served.model, rate, slo_ms, arrivals) for name, rate in workloads
+                Placement(name, name, served.model, rate, slo_ms, arrivals=arrivals)
+                for name, rate in workloads
             )
             gpus.setdefault(gpu, []).append(Partition(partition, 50.0, (served,), placements))
         planned = tuple(PlannedGpu(gpu, "t4", tuple(parts)) for gpu, parts in gpus.items())

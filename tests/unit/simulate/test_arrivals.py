@@ -5,7 +5,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.workload import Arrivals
-from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace, diurnal, read_trace, steps
+from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace, read_trace, steps
 
 pytestmark = pytest.mark.unit
 
@@ -32,7 +32,9 @@ def test_rate_and_burstiness_are_what_was_asked_for(demand, cv):
     assert times[-1] < 200_000
 
 
-@pytest.mark.parametrize("demand", [Demand(300.0), steps((0, 100), (3, 400)), diurnal(300, 0.8, 5, 10)])
+@pytest.mark.parametrize(
+    "demand", [Demand(300.0), steps((0, 100), (3, 400)), Demand(knots=((0, 100), (5, 500), (10, 50)))]
+)
 def test_windows_do_not_change_what_arrives(demand):
     assert np.array_equal(arrivals(demand, 10), arrivals(demand, 10, windows=37))
 
@@ -49,14 +51,6 @@ def test_a_rate_between_knots_is_linear():
     assert times.size == pytest.approx(10_000, abs=1)
     # The cumulative rate is t^2, so half of it has arrived at 100/sqrt(2).
     assert np.median(times) == pytest.approx(100 / np.sqrt(2), rel=1e-3)
-
-
-def test_a_day_has_its_low_at_the_ends_and_its_high_in_the_middle():
-    times = arrivals(diurnal(500, 0.9, 100, 100), 100) / 1000
-    hourly = np.histogram(times, bins=10, range=(0, 100))[0]
-    assert times.size == pytest.approx(50_000, rel=0.02)
-    assert hourly[0] < 0.3 * hourly[5]
-    assert np.argmax(hourly) in (4, 5)
 
 
 def test_a_plans_arrivals_have_their_demand():

@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from known_service import KnownService
 
 from controlplane.control.guard.state import STEP_PERCENT
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Plan, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.simulate.closed_loop.faults import Fault, Kind, parse
-from controlplane.simulate.closed_loop.outcome import Outcome
+from controlplane.simulate.closed_loop.faults import Fault, Kind, Outcome, parse
 from controlplane.simulate.closed_loop.run import START_S, run
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
-from controlplane.simulate.truth import KnownService
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 

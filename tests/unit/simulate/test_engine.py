@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from known_service import KnownService
 from simulation_oracle import Oracle
 from triton_batches import SEEN, Case
 
@@ -15,9 +16,8 @@ from controlplane.domain.plan import ServedModel
 from controlplane.domain.workload import Arrivals
 from controlplane.latency.queueing import solve
 from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace, steps
-from controlplane.simulate.engine import Settings, simulate
+from controlplane.simulate.engine import Scaled, Settings, simulate
 from controlplane.simulate.network import Conditions, Noise, components, seed_of
-from controlplane.simulate.truth import KnownService, Scaled
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 

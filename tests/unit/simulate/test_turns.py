@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from known_service import KnownService
 from turing import device, planned
 
 from controlplane.domain.errors import InputError
@@ -13,7 +14,6 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.latency.queueing.turns import bound_turns
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
-from controlplane.simulate.truth import KnownService
 
 pytestmark = pytest.mark.unit
 

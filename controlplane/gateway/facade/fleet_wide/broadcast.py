@@ -16,14 +16,16 @@ import aiohttp
 import grpc
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.fleet_wide.kept import Body, Kept
+from controlplane.gateway.facade.callers import ANY_REGION, Caller, Regions
+from controlplane.gateway.facade.fleet_wide.kept import Body, Kept, Region
+from controlplane.gateway.facade.refusals import Refusal
 from controlplane.gateway.processes import say
 
 Answer = TypeVar("Answer")
-DENIED = "this fleet allows no fleet-wide calls; `ctl apply --fleet-wide-calls` does, for a new fleet"
 ANSWER_S = 5.0
 """How long a server may take to answer one fleet-wide call."""
 _TIMEOUT = aiohttp.ClientTimeout(total=ANSWER_S)
+_DENIED = grpc.StatusCode.PERMISSION_DENIED
 _SILENCES = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
 
 
@@ -71,11 +73,21 @@ class HttpRefused(Exception):
 class Broadcast:
     """One broadcast at a time, so that every server gets them in the same order."""
 
-    def __init__(self, session: aiohttp.ClientSession, kept: Kept) -> None:
+    def __init__(self, session: aiohttp.ClientSession, kept: Kept, *, allowed: bool = True) -> None:
         self._session = session
+        self._allowed = allowed
         self._kept = kept
         self._lock = asyncio.Lock()
         self._told: set[Backend] = set()
+
+    def admit(self, caller: Caller) -> Regions:
+        """Return a client's regions. Raises Refusal where it may make no fleet-wide calls."""
+        if not caller.may_operate:
+            raise Refusal(_DENIED, "this client is no operator, so it may not make fleet-wide calls")
+        if not self._allowed:
+            way_out = "`ctl apply --fleet-wide-calls` does, for a new fleet"
+            raise Refusal(_DENIED, f"this fleet allows no fleet-wide calls; {way_out}")
+        return caller.regions
 
     async def send(self, targets: Sequence[Backend], call: Call[Answer]) -> Answer:
         """Change every target and return the first one's answer; otherwise nothing has changed.
@@ -135,10 +147,14 @@ class Broadcast:
             return False
         return True
 
-    def regions(self, memory: str) -> list[str]:
-        """Return the names of all regions that are kept of `systemsharedmemory` or `cudasharedmemory`."""
-        paths = (key.split("/") for key in self._kept.entries())
-        return [path[4] for path in paths if path[2] == memory]
+    def regions_to_remove(self, region: Region, owned: Regions) -> list[Region]:
+        """Return what a call removes: a region, all, or all that the client owns. Raises NotOwned."""
+        if region.name:
+            owned.check(region.name)
+        if region.name or owned is ANY_REGION:
+            return [region]
+        keys = [key for key in self._kept.entries() if key.startswith(region.prefix)]
+        return [Region(region.kind, name) for key in keys if owned.owns(name := key.split("/")[4])]
 
     async def http(self, backend: Backend, method: str, path: str, body: bytes) -> HttpAnswer:
         """One server's answer. Raises HttpRefused; aiohttp.ClientError or TimeoutError without one."""

@@ -9,144 +9,122 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from grpc import StatusCode
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.callers import CALLER
-from controlplane.gateway.facade.fleet_wide.broadcast import (
-    DENIED,
-    Broadcast,
-    Call,
-    HttpAnswer,
-    HttpRefused,
-    Refused,
-)
-from controlplane.gateway.facade.fleet_wide.kept import Body, region_key
-from controlplane.gateway.facade.fleet_wide.regions import ANY_REGION, Regions
-from controlplane.gateway.facade.messages.answers import error
-from controlplane.gateway.facade.messages.bodies import read_body
-from controlplane.gateway.facade.routing.fleet import Fleet, everyone
-
-_NO_SERVER = "no server runs in this fleet"
+from controlplane.gateway.facade.bodies import read_body
+from controlplane.gateway.facade.callers import ANY_REGION, CALLER
+from controlplane.gateway.facade.fleet import Fleet
+from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, HttpAnswer, HttpRefused, Refused
+from controlplane.gateway.facade.fleet_wide.kept import Region
+from controlplane.gateway.facade.refusals import Refusal
 
 
 class HttpCalls:
-    """Handlers of fleet-wide calls. They raise NotKept, NotOwned and Refused (`refusal` is its answer)."""
+    """Handlers of fleet-wide calls. They raise Refusal, Refused and HttpRefused."""
 
     def __init__(self, fleet: Fleet, broadcast: Broadcast) -> None:
         self._fleet = fleet
         self._broadcast = broadcast
 
-    def routes(self, *, allowed: bool) -> list[web.RouteDef]:
-        """Return the paths; unless `allowed`, each refuses."""
-        found: list[tuple[str, str, Any]] = []
+    def routes(self) -> list[web.RouteDef]:
+        """Return the paths."""
+        found = []
         for path in ("/v2/trace/setting", "/v2/models/{name:[^/]+}/trace/setting", "/v2/logging"):
-            found += [("GET", path, self._settings), ("POST", path, self._settings)]
+            found += [web.get(path, self._settings), web.post(path, self._settings)]
         for kind in ("system", "cuda"):
             memory = f"/v2/{kind}sharedmemory"
             for scope in (memory, memory + "/region/{name}"):
-                found.append(("GET", scope + "/status", self._status))
-                found.append(("POST", scope + "/unregister", self._unregister))
-            found.append(("POST", memory + "/region/{name}/register", self._register))
-        return [web.route(method, path, handler if allowed else _deny) for method, path, handler in found]
+                found.append(web.get(scope + "/status", self._status))
+                found.append(web.post(scope + "/unregister", self._unregister))
+            found.append(web.post(memory + "/region/{name}/register", self._register))
+        return found
 
     async def _status(self, request: web.Request) -> web.Response:
-        owned = _regions(request)
-        if (name := request.match_info.get("name")) is not None:
-            owned.check(name)
-        answer = await self._first(request, self._fleet.servers())
-        if answer.status != 200 or owned is ANY_REGION:
-            return answer
-        assert isinstance(answer.body, bytes)
-        listed = json.loads(answer.body)
-        return web.json_response([one for one in listed if owned.owns(one.get("name", ""))])
-
-    async def _first(self, request: web.Request, servers: Sequence[Backend]) -> web.Response:
-        if not servers:
-            return error(503, _NO_SERVER)
-        try:
-            return _as_response(await self._broadcast.http(servers[0], request.method, _path(request), b""))
-        except HttpRefused as refused:
-            return _as_response(refused.answer)
-        except (aiohttp.ClientError, TimeoutError) as silence:
-            return error(503, f"{servers[0].server} does not answer: {silence}")
+        owned, region = self._broadcast.admit(request[CALLER]), _region(request)
+        if region.name:
+            owned.check(region.name)
+        answer = await self._ask(request, self._fleet.all_servers()[0])
+        if owned is ANY_REGION:
+            return as_response(answer)
+        return web.json_response([one for one in json.loads(answer.body) if owned.owns(one.get("name", ""))])
 
     async def _register(self, request: web.Request) -> web.Response:
-        path = _path(request)
-        kind, name = path.split("/")[2].removesuffix("sharedmemory"), path.split("/")[4]
+        owned, region = self._broadcast.admit(request[CALLER]), _region(request)
         body = await read_body(request)
-        key = str(_object(body).get("key", "")) if kind == "system" else None
-        _regions(request).check(name, key)
-        undo = path.removesuffix("register") + "unregister"
+        kept = _object(body)
+        owned.check(region.name, str(kept.get("key", "")) if region.kind == "system" else None)
         call = Call(
-            self._post(path, body), undo=self._post(undo, b""), keep=(region_key(kind, name), _object(body))
+            self._post(_path(request), body),
+            undo=self._post(f"{region.prefix}unregister", b""),
+            keep=(region.key, kept),
         )
-        return await self._send(self._fleet.servers(), call)
+        return await self._send(self._fleet.all_servers(), call)
 
     async def _unregister(self, request: web.Request) -> web.Response:
-        path, owned = _path(request), _regions(request)
-        scope = path.removesuffix("unregister")
-        if (name := request.match_info.get("name")) is not None:
-            owned.check(name)
-        elif owned is not ANY_REGION:
-            for one in filter(owned.owns, self._broadcast.regions(path.split("/")[2])):
-                answer = await self._unregister_one(f"{scope}region/{one}/")
-                if answer.status != 200:
-                    return answer
-            return web.Response()
-        else:
-            call = Call(self._post(path, await read_body(request)), forget=f"{scope}region/")
-            return await self._send(self._fleet.servers(), call)
-        return await self._unregister_one(scope)
-
-    async def _unregister_one(self, region: str) -> web.Response:
-        call = Call(self._post(f"{region}unregister", b""), forget=region)
-        return await self._send(self._fleet.servers(), call)
+        owned, region = self._broadcast.admit(request[CALLER]), _region(request)
+        body = b"" if region.name else await read_body(request)
+        answer = web.Response()
+        for one in self._broadcast.regions_to_remove(region, owned):
+            path = f"{one.prefix}unregister" if one.name else _path(request)
+            call = Call(self._post(path, b"" if one.name else body), forget=one.prefix)
+            answer = await self._send(self._fleet.all_servers(), call)
+        return answer
 
     async def _settings(self, request: web.Request) -> web.Response:
+        self._broadcast.admit(request[CALLER])
         name = request.match_info.get("name")
-        if name is not None and name not in self._fleet.routes:
-            return error(400, f"Request for unknown model : {name}")
-        targets = self._fleet.servers() if name is None else everyone(self._fleet.routes[name])
+        targets = self._fleet.all_servers() if name is None else self._fleet.known(name).servers
         body = await read_body(request)
-        if request.method == "GET" or not body or not targets:
-            return await self._first(request, targets)
+        if request.method == "GET" or not body:
+            return as_response(await self._ask(request, targets[0]))
         path, wanted = _path(request), _object(body)
         status, before = await self._fleet.ask(targets[0], path)
         old = {key: before[key] for key in wanted if key in before} if status == 200 and before else {}
-        keep: tuple[str, Body] | None = (path, wanted) if wanted else None
-        call = Call(self._post(path, body), undo=self._post(path, json.dumps(old).encode()), keep=keep)
+        call = Call(
+            self._post(path, body),
+            undo=self._post(path, json.dumps(old).encode()),
+            keep=(path, wanted) if wanted else None,
+        )
         return await self._send(targets, call)
+
+    async def _ask(self, request: web.Request, server: Backend) -> HttpAnswer:
+        try:
+            return await self._broadcast.http(server, request.method, _path(request), b"")
+        except (aiohttp.ClientError, TimeoutError) as silence:
+            words = f"{server.server} does not answer: {silence}"
+            raise Refusal(StatusCode.UNAVAILABLE, words) from silence
 
     def _post(self, path: str, body: bytes) -> Any:
         return partial(self._broadcast.http, method="POST", path=path, body=body)
 
     async def _send(self, targets: Sequence[Backend], call: Call[HttpAnswer]) -> web.Response:
-        if not targets:
-            return error(503, _NO_SERVER)
-        return _as_response(await self._broadcast.send(targets, call))
+        return as_response(await self._broadcast.send(targets, call))
 
 
 def refusal(refused: Refused) -> web.Response:
     """Return the answer for a call that a server refused: its own words where it was the first one."""
     answer = refused.cause.answer if isinstance(refused.cause, HttpRefused) else None
     if refused.first and answer is not None:
-        return _as_response(answer)
+        return as_response(answer)
     status = 503 if answer is None else answer.status
-    return error(status, f"{refused.backend.server} refused: {refused}; nothing was changed anywhere")
+    words = f"{refused.backend.server} refused: {refused}; nothing was changed anywhere"
+    return web.json_response({"error": words}, status=status)
 
 
-async def _deny(_: web.Request) -> web.Response:
-    return error(403, DENIED)
-
-
-def _regions(request: web.Request) -> Regions:
-    found: Regions = request[CALLER].regions
-    return found
+def as_response(answer: HttpAnswer) -> web.Response:
+    """Return a server's answer as the facade's."""
+    return web.Response(status=answer.status, body=answer.body, content_type=answer.content_type)
 
 
 def _path(request: web.Request) -> str:
     """Return the path as written, without its query: a Triton reads no query and decodes no escapes."""
     return request.rel_url.raw_path
+
+
+def _region(request: web.Request) -> Region:
+    parts = _path(request).split("/")
+    return Region(parts[2].removesuffix("sharedmemory"), parts[4] if parts[3] == "region" else "")
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -156,7 +134,3 @@ def _object(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _as_response(answer: HttpAnswer) -> web.Response:
-    return web.Response(status=answer.status, body=answer.body, content_type=answer.content_type)

@@ -10,10 +10,14 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+from grpc import StatusCode
 
 from controlplane.domain.errors import TrisectError
 from controlplane.files.writing import write_json
+from controlplane.gateway.facade.refusals import Refusal
 from controlplane.gateway.processes import say
 
 MOST_ENTRIES = 256
@@ -26,16 +30,33 @@ _SETTING = rf"/v2/(models/{_NAME}/)?trace/setting|/v2/logging"
 Body = Mapping[str, object]
 
 
-class NotKept(Exception):
+class NotKept(Refusal):
     """An entry beyond the bounds; the fleet-wide call that it comes from is refused."""
 
+    def __init__(self, words: str) -> None:
+        super().__init__(StatusCode.INVALID_ARGUMENT, words)
 
-def region_key(kind: str, name: str) -> str:
-    """The key of a region, "system" or "cuda". Raises NotKept for a name that HTTP cannot carry."""
-    key = f"/v2/{kind}sharedmemory/region/{name}/register"
-    if re.fullmatch(_REGION, key) is None:
-        raise NotKept("a region's name has 1 to 128 letters, digits or any of _ . : -")
-    return key
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A shared-memory region of `kind` "system" or "cuda"; all of them where `name` is empty."""
+
+    kind: str
+    name: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its key. Raises NotKept for a name that HTTP cannot carry."""
+        key = f"{self.prefix}register"
+        if re.fullmatch(_REGION, key) is None:
+            raise NotKept("a region's name has 1 to 128 letters, digits or any of _ . : -")
+        return key
+
+    @property
+    def prefix(self) -> str:
+        """What the key begins with."""
+        regions = f"/v2/{self.kind}sharedmemory/region/"
+        return f"{regions}{self.name}/" if self.name else regions
 
 
 def setting_key(what: str, model: str = "") -> str:

@@ -20,7 +20,7 @@ from controlplane.domain.profile import Profile
 from controlplane.files.specs import read_spec
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.protocol import LatencyModel
-from controlplane.planning.judge.evaluate import SLACK, Terms, evaluate, layouts_of
+from controlplane.planning.judge.evaluate import SLACK, Terms, judge
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.ports import Progress
 from controlplane.runtime.clock import SystemClock
@@ -28,8 +28,7 @@ from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.runtime.jobs.plan import Choices, devices_of, make_plan
 from controlplane.runtime.jobs.simulate import conditions_of
 from controlplane.simulate.arrivals import Demand, Gaps
-from controlplane.simulate.engine import Settings, simulate
-from controlplane.simulate.truth import Scaled
+from controlplane.simulate.engine import Scaled, Settings, simulate
 
 _QUANTILE = 0.95
 
@@ -138,17 +137,12 @@ def _plan(question: Question, strategy: str) -> _Planned:
 
 def predicted_late(plan: Plan, devices: Mapping[str, PlanningDevice]) -> tuple[str, ...]:
     """Return the workloads of a plan whose P99 is expected to exceed their SLO, by these devices' models."""
-    layouts = layouts_of(plan.gpus, devices)
-    found = evaluate(layouts, devices, Terms(Rule.P99, _QUANTILE))
     late: dict[str, None] = {}
-    for name, layout in layouts.items():
-        capacity = found[name].times.capacity_rps * (1.0 + SLACK)
-        for at, queue in layout.columns():
-            overloaded = layout.rate[at] > capacity[at]
-            p99_ms = found[name].p99_ms[at]
-            late.update(
-                {w.name: None for w in queue.workloads if overloaded or p99_ms > w.slo_ms * (1.0 + SLACK)}
-            )
+    for one in judge(plan.gpus, devices, Terms(Rule.P99, _QUANTILE)):
+        overloaded = one.rate_rps > one.capacity_rps * (1.0 + SLACK)
+        late.update(
+            {w.name: None for w in one.workloads if overloaded or one.p99_ms > w.slo_ms * (1.0 + SLACK)}
+        )
     return tuple(late)
 
 

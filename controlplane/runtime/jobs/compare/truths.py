@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from controlplane.domain.comparison import Truth
 from controlplane.domain.errors import InputError
-from controlplane.files.documents import nearest
+from controlplane.files.mistakes import nearest
 from controlplane.latency import registry
 
 _BURSTINESS = 2.0

@@ -88,7 +88,7 @@ def fleets(draw: st.DrawFn) -> Desired:
         pooled = draw(st.booleans())
         for part in [f"{name}-1", f"{name}-2"] if pooled else [name]:
             placement = Placement(name, name, "m", 1, 10)
-            partitions.append(Partition(part, percent, (ServedModel("m", 1),), (placement,), None, shadow))
+            partitions.append(Partition(part, percent, (ServedModel("m", 1),), (placement,), shadow=shadow))
     gpu = PlannedGpu("cpu-0", "cpu", tuple(partitions))
     plan = Plan("igniter", Rule.P99, "igniter", (gpu,))
     content = draw(st.sampled_from(["x", "y"]))

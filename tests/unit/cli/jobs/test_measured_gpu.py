@@ -10,8 +10,7 @@ import pytest
 from controlplane.cli.main import run
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.files.measurements.devices import write_device
-from controlplane.files.measurements.profiles import write_profile
+from controlplane.files.measurements.profiles import write_device, write_profile
 from controlplane.files.plans import read_plan
 from controlplane.runtime.jobs.plan import verify_plan
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,7 @@ HOST = {
 }
 
 
-def gpu(name: str, shadow: str = "", *, selector: tuple[tuple[str, str], ...] = ()) -> PlannedGpu:
+def gpu(name: str, shadow: str = "", *, selector: Mapping[str, str] = {}) -> PlannedGpu:
     """A GPU; with `shadow`, its partition's shadow stands on that one, on another node."""
     partitions: tuple[Partition, ...] = ()
     if shadow:
@@ -72,7 +74,7 @@ def test_a_gpu_stays_on_its_device_while_another_node_is_away() -> None:
 
 
 def test_a_node_selector_leaves_other_nodes_out() -> None:
-    asked = plan(gpu("cpu-0", selector=(("pool", "x"),)))
+    asked = plan(gpu("cpu-0", selector={"pool": "x"}))
     with pytest.raises(InputError, match="has the labels pool=x"):
         map_devices(asked, nodes(1, 1))
     labelled = {"cpu": tuple(reversed(nodes(1, 1, pool="x")["cpu"]))}

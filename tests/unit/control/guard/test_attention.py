@@ -62,6 +62,19 @@ def test_a_partition_about_which_nothing_is_new_is_left_as_it_is(rested: GuardSt
     assert looked_at(rested, tick(rested, seen(1.2))) == set()
 
 
+def test_what_a_drained_server_answered_is_learned_while_all_partitions_rest(rested: GuardState) -> None:
+    drained = Answer(1.1, 20_000.0, False, "W2", "")
+    after = tick(rested, seen(1.2, answers=(drained,)))
+    assert signals.patience_s(after.watches["W2"], after.limits) == 30.0
+    assert after.watches["W1"] is rested.watches["W1"]
+
+
+def test_a_long_stream_or_a_slow_client_does_not_end_the_search_for_hangs(rested: GuardState) -> None:
+    stream = Answer(1.1, 1_800_000.0, False, "W2", "")
+    after = tick(rested, seen(1.2, answers=(stream,)))
+    assert signals.overdue_s(after.watches["W2"], after.limits) == 90.0
+
+
 @pytest.mark.parametrize(
     "observed",
     [

@@ -142,6 +142,11 @@ def said(effects: Sequence[Effect], level: Level) -> str:
     return " | ".join(s.reason for s in of(Report, effects) if s.level is level)
 
 
+def ends(effects: Sequence[Effect], server: str = "W1.a") -> DrainAndStop:
+    (found,) = (one for one in of(DrainAndStop, effects) if one.server == server)
+    return found
+
+
 def test_a_fleet_that_keeps_its_promises_is_left_alone() -> None:
     b = bench(partition(), partition("W2"))
     assert b.tick(200) == []
@@ -153,7 +158,7 @@ def test_a_slow_server_is_left_for_its_shadow_and_a_larger_one_is_started() -> N
     effects = b.tick(10, late=["W1"])
     assert [type(e) for e in effects[:2]] == [Redirect, DrainAndStop]
     assert effects[0] == Redirect("W1", "W1.a", "W1.s", Cause.SLOW)
-    assert effects[1] == DrainAndStop("W1.a", Ending.DRAINED)
+    assert ends(effects).ending is Ending.DRAINED
     (launch,) = of(Launch, effects)
     assert (launch.gpu, launch.percent) == ("g0", 60.0)
     assert b.phase() is Phase.SETTLING
@@ -282,7 +287,7 @@ def test_a_dead_server_is_left_at_once_even_while_settling(
         b.servers[active] = seen
     effects = b.tick()
     assert of(Redirect, effects)[0].cause is cause
-    assert DrainAndStop(active, ending) in effects
+    assert ends(effects, active).ending is ending
 
 
 def test_an_impaired_server_serves_on_while_nothing_else_can() -> None:
@@ -313,13 +318,8 @@ def test_an_impaired_shadow_is_replaced() -> None:
     b = bench(partition())
     b.servers["W1.s"] = ServerSeen(Health.IMPAIRED, reason="stub died")
     effects = b.tick()
-    assert DrainAndStop("W1.s", Ending.AT_ONCE) in effects
+    assert ends(effects, "W1.s").ending is Ending.REFUSED
     assert "shadow W1.s lost: stub died" in said(effects, Level.WARNING)
-
-
-def ends(effects: Sequence[Effect], server: str = "W1.a") -> DrainAndStop:
-    (found,) = (one for one in of(DrainAndStop, effects) if one.server == server)
-    return found
 
 
 def test_a_hang_is_no_answer_while_several_are_owed() -> None:
@@ -361,6 +361,33 @@ def test_a_server_whose_counters_move_does_not_hang() -> None:
     assert not of(Redirect, b.tick(100, rate=0.0))
 
 
+def refusal(b: Bench) -> Answer:
+    return Answer(b.now_s, 1.0, False, "W1", "W1.a", refused=True)
+
+
+def test_a_model_that_hangs_and_refuses_what_its_full_queue_does_not_take_is_overdue() -> None:
+    b = bench(partition(rate=5.0))
+    b.tick(3, rate=5.0)
+    b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=8)
+    redirects: list[Redirect] = []
+    began_s = b.now_s
+    while not redirects and b.now_s < 1200.0:
+        b.answers = [refusal(b)]
+        redirects = of(Redirect, b.tick(rate=0.0))
+    assert redirects[0].cause is Cause.HANG
+    assert b.now_s - began_s < Limits().overdue_s + 1.0
+    assert "no answer but refusals for 60" in said(b.effects, Level.WARNING)
+    assert ends(b.effects).silent_s > ends(b.effects).patience_s
+
+
+def test_a_full_queue_of_a_model_that_works_is_no_hang() -> None:
+    b = bench(partition(rate=5.0))
+    b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=8)
+    for turn in range(1000):
+        b.answers = [refusal(b)]
+        assert not of(Redirect, b.tick(rate=5.0 if turn % 100 == 0 else 0.0))
+
+
 def test_a_process_that_answers_nothing_hangs_at_once() -> None:
     b = bench(partition(rate=5.0))
     b.tick(3, rate=5.0)
@@ -372,7 +399,7 @@ def test_a_process_that_answers_nothing_hangs_at_once() -> None:
 def test_a_shadow_that_answers_nothing_is_replaced() -> None:
     b = bench(partition())
     b.servers["W1.s"] = ServerSeen(Health.HUNG)
-    assert DrainAndStop("W1.s", Ending.AT_ONCE) in b.tick()
+    assert ends(b.tick(), "W1.s").ending is Ending.HUNG
 
 
 def test_what_a_model_once_took_is_no_hang_the_next_time() -> None:
@@ -671,7 +698,7 @@ def test_the_spare_share_goes_to_one_only() -> None:
     effects = b.tick(10, late=["W1"])
     assert of(Redirect, effects)[0].partition == "W1"
     # W2's shadow no longer fits: it is replaced by one of W2's own share.
-    assert DrainAndStop("W2.s", Ending.AT_ONCE) in effects
+    assert ends(effects, "W2.s").ending is Ending.DRAINED
     assert {(e.partition, e.percent) for e in of(Launch, effects)} == {("W1", 55.0), ("W2", 45.0)}
     b.ready()
     b.tick(30)
@@ -711,6 +738,26 @@ def test_a_crash_grows_no_share_and_costs_no_neighbour_its_shadow() -> None:
         assert b.state.watches["W1"].standby.server == took_over, "it stands by again"  # type: ignore[union-attr]
     assert "W2.s" in b.servers, "its own shadow"
     assert [r.cause for r in of(Redirect, b.effects)] == 3 * [Cause.CRASH, Cause.SHARE]
+
+
+def test_a_shadow_that_lent_its_share_and_is_replaced_may_answer_what_it_has() -> None:
+    b = bench(partition("W1"), partition("W2", 50.0))
+    del b.servers["W1.a"]
+    for _ in range(30):
+        b.tick()
+        b.ready()
+    standby = b.state.watches["W1"].standby
+    assert standby is not None
+    assert standby.server == "W1.s", "it stands by again"
+    effects = b.tick(20, late=["W2"])
+    assert of(Redirect, effects)[0].partition == "W2", "so W1 has no room for it any more"
+    assert ends(effects, "W1.s").ending is Ending.DRAINED
+
+
+def test_no_server_that_drains_is_given_less_time_than_a_request_may_take() -> None:
+    promise = replace(partition().promises[0], longest_ms=900_000.0)
+    b = bench(replace(partition(), promises=(promise,)))
+    assert ends(b.tick(10, late=["W1"])).patience_s >= 900.0
 
 
 def test_a_server_that_is_slow_even_with_the_lent_share_gets_more() -> None:
@@ -896,7 +943,7 @@ def test_a_server_that_another_program_ends_is_left_and_drained() -> None:
     made.servers["W1.a"] = ServerSeen(Health.ENDING, reason="it is stopped")
     effects = made.tick()
     assert of(Redirect, effects) == [Redirect("W1", "W1.a", "W1.s", Cause.ENDING)]
-    assert of(DrainAndStop, effects) == [DrainAndStop("W1.a", Ending.DRAINED)]
+    assert ends(effects).ending is Ending.DRAINED
     assert "it is stopped" in said(effects, Level.WARNING)
     assert made.state.watches["W1"].launches == Launches(), "no start has failed"
 
@@ -914,16 +961,18 @@ def test_one_without_a_shadow_serves_until_its_successor_is_ready() -> None:
     made.ready()
     effects = made.tick()
     assert of(Redirect, effects) == [Redirect("W1", "W1.a", launch.server, Cause.ENDING)]
-    assert of(DrainAndStop, effects) == [DrainAndStop("W1.a", Ending.DRAINED)]
+    assert ends(effects).ending is Ending.DRAINED
 
 
-@pytest.mark.parametrize("health", [Health.ENDING, Health.PAUSED])
-def test_a_shadow_that_another_program_stops_is_replaced_and_no_death(health: Health) -> None:
+@pytest.mark.parametrize(
+    ("health", "ending"), [(Health.ENDING, Ending.DRAINED), (Health.PAUSED, Ending.HUNG)]
+)
+def test_a_shadow_that_another_program_stops_is_replaced_and_no_death(health: Health, ending: Ending) -> None:
     made = bench(partition())
     made.tick(60)  # it has stood by for long
     made.servers["W1.s"] = ServerSeen(health, reason="it is stopped")
     effects = made.tick()
-    assert of(DrainAndStop, effects) == [DrainAndStop("W1.s", Ending.AT_ONCE)]
+    assert ends(effects, "W1.s").ending is ending
     assert len(of(Launch, effects)) == 1
     assert made.state.watches["W1"].died_s < 0.0
 

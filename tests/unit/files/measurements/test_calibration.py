@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Factor
-from controlplane.files.measurements.calibration import NAME, read_calibration, write_calibration
+from controlplane.files.measurements.profiles import NAME, read_calibration, write_calibration
 
 pytestmark = pytest.mark.unit
 

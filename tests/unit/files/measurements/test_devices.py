@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.errors import InputError
-from controlplane.files.measurements.devices import read_device, write_device
+from controlplane.files.measurements.profiles import read_device, write_device
 from controlplane.runtime.devices import known_device
 
 pytestmark = pytest.mark.unit

@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.files.measurements.elsewhere import aiperf, model_analyzer, perf_analyzer
-from controlplane.files.measurements.elsewhere.run import Run
+from controlplane.files.measurements.elsewhere import (
+    Run,
+    read_aiperf,
+    read_model_analyzer,
+    read_perf_analyzer,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -17,7 +21,7 @@ DATA = Path(__file__).parents[3] / "data" / "elsewhere"
 
 
 def test_perf_analyzers_own_file_is_read() -> None:
-    run = perf_analyzer.read_run(DATA / "perf_analyzer.csv", 4)
+    run = read_perf_analyzer(DATA / "perf_analyzer.csv", 4)
     assert run.batch == 4
     assert run.split
     assert run.execution_ms > 1
@@ -27,19 +31,19 @@ def test_perf_analyzers_own_file_is_read() -> None:
 
 
 def test_perf_analyzers_documented_file_is_read() -> None:
-    run = perf_analyzer.read_run(DATA / "perf_analyzer_documented.csv", 1)
+    run = read_perf_analyzer(DATA / "perf_analyzer_documented.csv", 1)
     assert run.execution_ms == pytest.approx(0.206 + 11.781 + 0.019)
     assert run.frontend_ms == pytest.approx(0.225 + 2.148)
     assert run.spread_ms == pytest.approx((21.018 - 13.891) / 2.326)
 
 
 def test_the_slowest_configuration_with_one_instance_counts_of_model_analyzer() -> None:
-    (run,) = model_analyzer.read_runs(DATA / "metrics-model-inference.csv", "resnet50_libtorch")
+    (run,) = read_model_analyzer(DATA / "metrics-model-inference.csv", "resnet50_libtorch")
     assert run == Run(1, 8.1, split=False, max_batch=32)
 
 
 def test_model_analyzers_times_in_the_server_are_read() -> None:
-    one, eight = model_analyzer.read_runs(DATA / "metrics-model-inference-server.csv", "resnet50")
+    one, eight = read_model_analyzer(DATA / "metrics-model-inference-server.csv", "resnet50")
     assert (one.batch, one.execution_ms, one.split) == (1, 4.7, True)
     assert one.frontend_ms == pytest.approx(1.4)
     assert (eight.batch, eight.execution_ms) == (8, pytest.approx(18.0))
@@ -47,7 +51,7 @@ def test_model_analyzers_times_in_the_server_are_read() -> None:
 
 
 def test_aiperfs_latency_counts_whole() -> None:
-    run = aiperf.read_run(DATA / "profile_export_aiperf.json", 1)
+    run = read_aiperf(DATA / "profile_export_aiperf.json", 1)
     assert run == Run(1, 2620.71, split=False, spread_ms=297.93)
 
 
@@ -56,7 +60,7 @@ def test_more_requests_under_way_are_refused(tmp_path: Path) -> None:
     busy = tmp_path / "busy.csv"
     busy.write_text("\n".join([lines[0], *lines[2:]]))
     with pytest.raises(InputError, match="--concurrency-range 1"):
-        perf_analyzer.read_run(busy, 1)
+        read_perf_analyzer(busy, 1)
     document = json.loads((DATA / "profile_export_aiperf.json").read_text())
     document["request_throughput"]["avg"] = 1.45
     many = tmp_path / "many.json"
@@ -64,7 +68,7 @@ def test_more_requests_under_way_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"many.json:\d+: request_throughput.avg: 3.8 requests were under way"
     ):
-        aiperf.read_run(many, 1)
+        read_aiperf(many, 1)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def test_other_csv_files_are_refused_with_the_way_out(tmp_path: Path, content: s
     file = tmp_path / "f.csv"
     file.write_text(content)
     with pytest.raises(InputError, match=said) as refused:
-        perf_analyzer.read_run(file, 1)
+        read_perf_analyzer(file, 1)
     assert "perf_analyzer -m MODEL" in str(refused.value)
 
 
@@ -89,12 +93,12 @@ def test_a_wrong_value_is_named_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"f.csv:2: Server Compute Infer: must be a number of at least 0, not 'n/a'"
     ):
-        perf_analyzer.read_run(file, 1)
+        read_perf_analyzer(file, 1)
 
 
 def test_an_unknown_model_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(InputError, match=r"has no run of 'resnet'; did you mean 'resnet50'"):
-        model_analyzer.read_runs(DATA / "metrics-model-inference-server.csv", "resnet")
+        read_model_analyzer(DATA / "metrics-model-inference-server.csv", "resnet")
 
 
 @pytest.mark.parametrize(
@@ -111,4 +115,4 @@ def test_other_json_files_are_refused(tmp_path: Path, document: object, said: st
     file = tmp_path / "f.json"
     file.write_text(json.dumps(document))
     with pytest.raises(InputError, match=said):
-        aiperf.read_run(file, 1)
+        read_aiperf(file, 1)

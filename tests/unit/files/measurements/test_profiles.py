@@ -42,7 +42,7 @@ PROFILE = Profile(
     memory_mb=120,
     max_batch=32,
     repeats=(Repeat(20, 1, 10.4, 10.5), Repeat(50, 4, 9.0, 9.2)),
-    options=ServerOptions(("--log-verbose=1",), (("HF_HOME", "/models"),)),
+    options=ServerOptions(("--log-verbose=1",), {"HF_HOME": "/models"}),
 )
 
 

@@ -12,13 +12,12 @@ import httpx
 import pytest
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Endpoints, InFlight, Route, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Route, Routes
 from controlplane.domain.order import Precedence
-from controlplane.gateway.replicas import wire
-from controlplane.gateway.replicas.agent import Replica, control_server
-from controlplane.gateway.replicas.client import monitor_stream
+from controlplane.gateway.replicas import control_port
+from controlplane.gateway.replicas.agent import ControlServer, Replica
+from controlplane.gateway.replicas.control_port import Table, monitor_stream
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
-from controlplane.gateway.replicas.wire import Table
 
 pytestmark = pytest.mark.unit
 
@@ -34,7 +33,7 @@ class FakeGateway:
     committed: list[Routes] = field(default_factory=list)
     refuses: bool = False
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         pass
 
     def commit(self, routes: Routes) -> None:
@@ -52,8 +51,8 @@ class Running:
     def __init__(self, monitor: Path) -> None:
         self.gateway = FakeGateway()
         gateway: Any = self.gateway
-        self.replica = Replica(gateway, Endpoints(), monitor)
-        self.server = control_server(self.replica, ("127.0.0.1", 0), TOKEN)
+        self.replica = Replica(gateway, GatewayConfig(), monitor)
+        self.server = ControlServer(self.replica, ("127.0.0.1", 0), TOKEN)
         self.address = f"127.0.0.1:{self.server.server_port}"
         self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
@@ -83,18 +82,18 @@ def over(replicas: list[Running], token: str = TOKEN, term: int | None = None) -
 
 def test_a_table_survives_its_document() -> None:
     table = Table(3, dict(ROUTES))
-    assert wire.table_of(wire.table_json(table)) == table
+    assert control_port.TABLE.validate_json(control_port.TABLE.dump_json(table)) == table
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"generation": -1, "routes": {}}', b'{"generation": 1}'])
 def test_a_malformed_document_is_a_value_error(text: bytes) -> None:
     with pytest.raises(ValueError, match="validation error"):
-        wire.table_of(text)
+        control_port.TABLE.validate_json(text)
 
 
 def test_a_commit_reaches_every_replica(replicas: list[Running]) -> None:
     gateway = over(replicas)
-    gateway.start(Endpoints())
+    gateway.start(GatewayConfig())
     gateway.commit(ROUTES)
     assert [one.gateway.committed for one in replicas] == [[ROUTES], [ROUTES]]
     assert over(replicas).routes() == ROUTES
@@ -103,15 +102,15 @@ def test_a_commit_reaches_every_replica(replicas: list[Running]) -> None:
 def test_a_replica_is_ready_once_it_has_routes(replicas: list[Running]) -> None:
     first, second = replicas
     over([first]).commit(ROUTES)
-    assert (first.get(wire.READY), second.get(wire.READY)) == (200, 503)
+    assert (first.get(control_port.READY), second.get(control_port.READY)) == (200, 503)
     assert over(replicas).routes() == ROUTES
-    assert second.get(wire.READY) == 200
+    assert second.get(control_port.READY) == 200
     assert second.gateway.committed == [ROUTES]
 
 
 def test_routes_without_servers_make_a_replica_ready_too(replicas: list[Running]) -> None:
     over(replicas).commit({})
-    assert replicas[0].get(wire.READY) == 200
+    assert replicas[0].get(control_port.READY) == 200
 
 
 def test_the_newest_routes_win(replicas: list[Running]) -> None:
@@ -157,7 +156,7 @@ def test_a_wrong_token_changes_nothing(replicas: list[Running]) -> None:
     with pytest.raises(GatewayError, match="refuses the token"):
         over(replicas, "another").commit(ROUTES)
     assert replicas[0].gateway.committed == []
-    assert replicas[0].get(wire.ROUTES) == 401
+    assert replicas[0].get(control_port.ROUTES) == 401
 
 
 def test_older_routes_are_refused(replicas: list[Running]) -> None:

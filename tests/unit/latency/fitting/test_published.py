@@ -5,8 +5,8 @@ import pytest
 
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
-from controlplane.latency.fitting.pressure import Pressure
 from controlplane.latency.fitting.surface import Points
+from controlplane.latency.fitting.tables import Pressure
 from controlplane.latency.fitting.trends import Exponential
 from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.papers.gpulet import latency as gpulet

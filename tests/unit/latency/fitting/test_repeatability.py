@@ -6,8 +6,8 @@ import pytest
 from controlplane.domain.device import ShareKind
 from controlplane.domain.profile import Repeat
 from controlplane.files import catalogue
-from controlplane.latency.fitting import repeatability
-from controlplane.latency.fitting.repeatability import Repeatability
+from controlplane.latency.fitting import answers
+from controlplane.latency.fitting.answers import Repeatability
 
 pytestmark = pytest.mark.unit
 
@@ -39,7 +39,7 @@ def test_a_small_share_of_a_core_repeats_less_well_than_a_large_one() -> None:
 
 def test_a_device_profiled_once_has_the_usual_margin() -> None:
     margin = Repeatability.fit((), ShareKind.MPS_PERCENT).margin(np.array([50.0]), 0.95)
-    assert margin[0] == pytest.approx(1.645 * repeatability.USUAL_ALONE_GPU, rel=0.01)
+    assert margin[0] == pytest.approx(1.645 * answers.USUAL_ALONE_GPU, rel=0.01)
 
 
 def test_the_published_runs_of_the_v100_repeat_within_half_a_percent() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_kubernetes import FakeCluster, Serving, served
+from fake_kubernetes import FakeCluster, Serving
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Node, Pod
@@ -16,13 +17,6 @@ from controlplane.domain.errors import EngineError, InputError, NotNow
 from launchers.kubernetes.api import ClusterApi, ClusterPlace, Conflict
 
 pytestmark = pytest.mark.unit
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    with served() as (made, _):
-        monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path / "config")))
-        yield made
 
 
 @pytest.fixture
@@ -73,7 +67,7 @@ def test_a_missing_permission_names_the_rule(api: ClusterApi, cluster: FakeClust
     with pytest.raises(EngineError, match=rule):
         api.create(config("one"))
     with pytest.raises(EngineError, match=r"the ClusterRole lacks the rule .*nodes.*list"):
-        api.find_global(Node)
+        api.find(Node)
 
 
 def test_a_renewed_token_is_read_again_and_an_expired_one_is_named(
@@ -97,22 +91,18 @@ def test_a_deletion_of_one_uid_spares_a_successor(api: ClusterApi) -> None:
     api.delete(ConfigMap, "one")
 
 
-def test_an_absent_server_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with served() as (cluster, serving):
-        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config")))
-        serving.go_away()
-        impatient = ClusterApi(ClusterPlace(), patience_s=0.0)
-        with pytest.raises(NotNow, match="does not answer"):
-            impatient.find(Pod, {})
-        impatient.close()
-        serving.come_back()
-        assert_lists(serving)
-
-
-def assert_lists(_: Serving) -> None:
-    api = ClusterApi(ClusterPlace())
+def test_an_absent_server_is_not_taken_for_an_empty_one(
+    api: ClusterApi, serving: tuple[FakeCluster, Serving]
+) -> None:
+    _, server = serving
+    server.go_away()
+    with (
+        contextlib.closing(ClusterApi(ClusterPlace(), patience_s=0.0)) as impatient,
+        pytest.raises(NotNow, match="does not answer"),
+    ):
+        impatient.find(Pod, {})
+    server.come_back()
     assert api.find(Pod, {}) == []
-    api.close()
 
 
 def test_what_admission_refuses_is_told(api: ClusterApi, cluster: FakeCluster) -> None:

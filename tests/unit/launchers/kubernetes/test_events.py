@@ -5,27 +5,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kubernetes import FakeCluster, Key, Serving, served
+from fake_kubernetes import FakeCluster, Key, Serving
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import OUT_OF_MEMORY, Health, News, out_of_memory
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, ClusterPlace
-from launchers.kubernetes.events import PodEnds
+from launchers.kubernetes.pods import PodWatcher
 from launchers.triton import labels
 
 pytestmark = pytest.mark.unit
-
-
-@pytest.fixture
-def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, Serving]]:
-    with served() as (cluster, made):
-        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config")))
-        yield cluster, made
 
 
 def add(cluster: FakeCluster, partition: str) -> Server:
@@ -60,12 +52,12 @@ def tell(cluster: FakeCluster, server: Server, state: dict[str, Any], **more: An
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[PodEnds]:
-    with contextlib.closing(PodEnds(ClusterApi(ClusterPlace(), patience_s=0.0), "f")) as made:
+def watching() -> Iterator[PodWatcher]:
+    with contextlib.closing(PodWatcher(ClusterApi(ClusterPlace(), patience_s=0.0), "f")) as made:
         yield made
 
 
-def heard(ends: PodEnds, *servers: Server) -> tuple[News, ...]:
+def heard(ends: PodWatcher, *servers: Server) -> tuple[News, ...]:
     return until(lambda: ends.news(servers))
 
 

@@ -6,21 +6,18 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
-from fake_kubernetes import FakeCluster, Key, Serving, served
+from fake_kubernetes import FakeCluster, Key, Serving
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.domain.wanted import FleetReport
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi, ClusterPlace
-from launchers.kubernetes.leading import election
-from launchers.kubernetes.leading.election import Known, Move, Record
-from launchers.kubernetes.leading.fleets import FINALIZER, FleetObject
-from launchers.kubernetes.leading.gateways import GatewayPods
-from launchers.kubernetes.leading.lease import Leadership
+from launchers.kubernetes.leading import lease as election
+from launchers.kubernetes.leading.fleets import FINALIZER, FleetObject, GatewayPods
+from launchers.kubernetes.leading.lease import Leadership, LeaseRecord, SeenLease
 
 pytestmark = pytest.mark.unit
 
@@ -28,18 +25,10 @@ LEASE: Key = ("leases", "trisect", names.object_name("f", "controller"))
 FLEET: Key = ("fleets", "trisect", "f")
 
 
-@pytest.fixture
-def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, Serving]]:
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election, "RENEW_S", 0.02)
     monkeypatch.setattr(election, "LOOK_S", 0.02)
-    with served() as (cluster, made):
-        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config")))
-        yield cluster, made
-
-
-@pytest.fixture
-def cluster(serving: tuple[FakeCluster, Serving]) -> FakeCluster:
-    return serving[0]
 
 
 @dataclass
@@ -85,27 +74,26 @@ def holder(cluster: FakeCluster) -> str:
     return str(cluster.store.get(LEASE)["spec"]["holderIdentity"])
 
 
-RECORD = Record("other", 3, 6.0, "then")
+RECORD = LeaseRecord("other", 3, 6.0, "then")
 
 
 @given(st.floats(0.0, 100.0), st.floats(0.0, 100.0))
 def test_a_lease_of_another_is_taken_only_after_its_whole_duration(since_s: float, later_s: float) -> None:
-    known = Known().read(RECORD, since_s).read(RECORD, since_s + later_s)
+    known = SeenLease().read(RECORD, since_s).read(RECORD, since_s + later_s)
     now_s = since_s + later_s
-    expected = Move.TAKE if now_s - since_s >= RECORD.duration_s else Move.WAIT
-    assert election.move(known, "me", now_s) is expected
+    assert election.may_take(known, "me", now_s) == (now_s - since_s >= RECORD.duration_s)
 
 
 def test_a_renewed_lease_or_an_api_server_that_is_away_begins_the_wait_anew() -> None:
-    known = Known().read(RECORD, 0.0)
-    renewed = known.read(Record("other", 3, 6.0, "now"), 5.0)
-    assert election.move(renewed, "me", 10.0) is Move.WAIT
-    assert election.move(known.unread(5.0), "me", 10.0) is Move.WAIT
+    known = SeenLease().read(RECORD, 0.0)
+    renewed = known.read(LeaseRecord("other", 3, 6.0, "now"), 5.0)
+    assert not election.may_take(renewed, "me", 10.0)
+    assert not election.may_take(known.unread(5.0), "me", 10.0)
 
 
 @pytest.mark.parametrize("name", ["", "me"])
 def test_a_free_lease_and_one_of_an_earlier_run_are_taken_at_once(name: str) -> None:
-    assert election.move(Known().read(Record(name, 3, 6.0, ""), 0.0), "me", 0.1) is Move.TAKE
+    assert election.may_take(SeenLease().read(LeaseRecord(name, 3, 6.0, ""), 0.0), "me", 0.1)
 
 
 def test_one_of_two_leads_and_a_leader_that_ends_frees_the_lease(cluster: FakeCluster) -> None:

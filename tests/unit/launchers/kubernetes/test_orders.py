@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from fake_kubernetes import FakeCluster, served
+from fake_kubernetes import FakeCluster
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.wanted import FleetReport
-from launchers.kubernetes import remote
 from launchers.kubernetes.api import ClusterApi, ClusterPlace
-from launchers.kubernetes.leading.fleets import FleetObject
-from launchers.kubernetes.leading.orders import FleetOrders
+from launchers.kubernetes.leading import remote
+from launchers.kubernetes.leading.fleets import FleetObject, FleetOrders
 
 pytestmark = pytest.mark.unit
 
@@ -30,15 +26,8 @@ def manifest(percent: int) -> dict[str, object]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    with served() as (made, _):
-        monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path / "config")))
-        made.faults.token = "good"
-        yield made
-
-
-@pytest.fixture
 def orders(cluster: FakeCluster) -> FleetOrders:
+    cluster.faults.token = "good"
     return FleetOrders(ClusterPlace(), "f")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kubernetes import FakeCluster, served
-from lightkube.resources.core_v1 import Pod
+from fake_kubernetes import FakeCluster
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
@@ -18,18 +17,16 @@ from launchers.kubernetes import launcher as module
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterPlace
 from launchers.kubernetes.launcher import KubernetesLauncher
+from launchers.kubernetes.pods import PodState
 
 pytestmark = pytest.mark.unit
 
 TRITON = {"name": "triton", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    with served() as (made, _):
-        monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path / "config")))
-        made.add_node("n")
-        yield made
+@pytest.fixture(autouse=True)
+def _node(cluster: FakeCluster) -> None:
+    cluster.add_node("n")
 
 
 @pytest.fixture(autouse=True)
@@ -255,15 +252,15 @@ def test_a_resize_ends_with_a_pod_that_is_deleted_meanwhile(
     server = launcher.start(spec, deadline_s=20)
     key = next(key for key in cluster.store.objects if key[0] == "pods")
 
-    left = module.ends.resize_left
+    left = PodState.resize_left
     now = {"deletionTimestamp": "2026-11-23T00:00:00Z"}
 
-    def look(pod: Pod, limit: str) -> str | None:
+    def look(pod: PodState, limit: str) -> str | None:
         cluster.store.edit(key, lambda pod: pod["metadata"].update(now))
         return left(pod, limit)
 
     cluster.store.changed.clear()
-    monkeypatch.setattr(module.ends, "resize_left", look)
+    monkeypatch.setattr(PodState, "resize_left", look)
     launcher.resize(server, 80)
 
 

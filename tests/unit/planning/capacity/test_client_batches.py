@@ -25,15 +25,15 @@ SENT = (1, 2, 4, 8)
 
 def plan_of(client_batch: int, batch: int = 8, arrivals: Arrivals = Arrivals.POISSON) -> Plan:
     """One ResNet-50 with 300/s alone on half a V100."""
-    placement = Placement("w", "w", "resnet50", 300.0, 60.0, arrivals, client_batch=client_batch)
+    placement = Placement("w", "w", "resnet50", 300.0, 60.0, arrivals=arrivals, client_batch=client_batch)
     partition = Partition("w", 50.0, (ServedModel("resnet50", batch),), (placement,))
     gpu = PlannedGpu("v100-0", "v100", (partition,))
     return Plan("by-hand", Rule.P99, "ours", (gpu,), quantile=0.95)
 
 
 def predicted_p99_ms(plan: Plan) -> float:
-    layouts, devices = {"v100": Layout.of(plan.gpus, v100("ours"))}, {"v100": v100("ours")}
-    return float(evaluate(layouts, devices, Terms(Rule.P99, 0.95))["v100"].p99_ms[0, 0])
+    devices = {"v100": v100("ours")}
+    return float(evaluate(plan.gpus, devices, Terms(Rule.P99, 0.95))["v100"].p99_ms[0, 0])
 
 
 def run_p99_ms(service_ms: np.ndarray, rate_rps: float, batch: int, client_batch: int, seed: int) -> float:

@@ -14,17 +14,17 @@ from planning import published, workload
 from controlplane.domain.plan import Plan, Rule
 from controlplane.planning import registry
 from controlplane.planning.capacity.gpu_types import gpu_prices
-from controlplane.planning.exact import exact
-from controlplane.planning.exact.gpu_contents import Ways, contents_of
-from controlplane.planning.exact.prove import OPTIMAL, prove
+from controlplane.planning.exact.patterns import Services, patterns_of
+from controlplane.planning.exact.prove import OPTIMAL, Answer, prove
+from controlplane.planning.exact.prove import solve as solved
 from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.replan.differences import moves
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 
-def solve(request: PlanRequest, to_beat: float = math.inf, stopped: bool = False) -> exact.Answer | None:
-    return exact.solve(request.workloads, planning.types_of(request), to_beat, lambda: stopped)
+def solve(request: PlanRequest, to_beat: float = math.inf, stopped: bool = False) -> Answer | None:
+    return solved(request.workloads, planning.types_of(request), to_beat, lambda: stopped)
 
 
 def proven(request: PlanRequest) -> Plan:
@@ -92,7 +92,7 @@ def test_it_finds_the_best_without_a_plan_to_beat_and_proves_one_that_is() -> No
     cost = sum(g.price_per_hour for g in found.gpus)
     assert found.bound == pytest.approx(cost)
     again = solve(request, cost)
-    assert again == exact.Answer(None, cost, True)
+    assert again == Answer(None, cost, True)
     worse = solve(request, cost + 3.06)
     assert worse is not None
     assert worse.gpus == found.gpus
@@ -115,22 +115,22 @@ def test_large_cases_are_left_alone_and_a_ceiling_ends_it() -> None:
     request = planning.request(published(50))
     assert solve(request) is None
     small = planning.request(published(12)[:3])
-    assert solve(small, stopped=True) == exact.Answer(None, 0.0, False)
+    assert solve(small, stopped=True) == Answer(None, 0.0, False)
 
 
-def test_contents_hold_one_way_a_workload_and_no_more_servers_than_a_pool_has() -> None:
+def test_patterns_hold_one_service_a_workload_and_no_more_servers_than_a_pool_has() -> None:
     request = planning.request([workload("a", "ssd", 55.0, 300.0), workload("b", "alexnet", 20.0, 100.0)])
-    ways = Ways.of(request.workloads, planning.types_of(request))
-    found = contents_of(ways, "v100", 1000)
+    services = Services.of(request.workloads, planning.types_of(request))
+    found = patterns_of(services, "v100", 1000)
     assert found is not None
-    sets = [[ways.ways[i] for i in row if i >= 0] for row in found.item.tolist()]
+    sets = [[services.services[i] for i in row if i >= 0] for row in found.service.tolist()]
     assert any(len(s) > 2 for s in sets)
     for own in sets:
         distinct = set(own)
         together = functools.reduce(operator.or_, (w.owners for w in distinct))
         assert sum(w.owners for w in distinct) == together
         assert all(own.count(w) <= w.item.servers for w in own)
-    assert contents_of(ways, "v100", 3) is None
+    assert patterns_of(services, "v100", 3) is None
 
 
 def test_gpus_count_where_all_are_free() -> None:

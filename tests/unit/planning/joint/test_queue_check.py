@@ -12,7 +12,6 @@ from controlplane.planning.capacity.tolerance import ToleranceTable
 from controlplane.planning.joint.packing import Packing
 from controlplane.planning.joint.queue_check import QueueCheck
 from controlplane.planning.judge.evaluate import Terms, evaluate
-from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.placements import gpu_of, partition_of
 from controlplane.planning.judge.queues import Queues
 
@@ -54,22 +53,21 @@ def test_the_check_agrees_with_the_judge_also_after_one_gpu_has_changed() -> Non
         assert packing.replace(0, group)
         verdict = check.ask({"v100": packing}, np.ones(len(items)))
         gpus = []
-        for n, (placed, shares) in enumerate(zip(packing.groups, packing.shares, strict=True)):
+        for n, sized in enumerate(packing.gpus):
             partitions = []
-            for i, s in zip(placed, shares, strict=True):
-                percent, batch = float(gpu_type.percents[s]), int(table.batch[i, s])
+            for i, s in zip(sized.items, sized.shares, strict=True):
+                percent, batch = float(gpu_type.percents[s]), int(table.tolerance.batch[i, s])
                 part = 1.0 / items[i].servers
                 partitions.append(partition_of(f"p{i}", items[i].workloads, percent, batch, None, part))
             gpus.append(gpu_of(n, device, partitions))
-        layouts = {"v100": Layout.of(gpus, device)}
-        judged = evaluate(layouts, {"v100": device}, Terms(Rule.P99, gpu_type.quantile))["v100"]
+        judged = evaluate(gpus, {"v100": device}, Terms(Rule.P99, gpu_type.quantile))["v100"]
         late = {
             i
-            for n, placed in enumerate(packing.groups)
-            for j, i in enumerate(placed)
+            for n, sized in enumerate(packing.gpus)
+            for j, i in enumerate(sized.items)
             if judged.p99_ms[n, j] > items[i].slo_ms or items[i].rate_rps > judged.times.capacity_rps[n, j]
         }
         assert verdict.late == late
-        for n, placed in enumerate(packing.groups):
-            expected = judged.times.execution_ms[n, : len(placed)]
-            np.testing.assert_allclose(check.execution[placed], expected)
+        for n, sized in enumerate(packing.gpus):
+            expected = judged.times.execution_ms[n, : len(sized.items)]
+            np.testing.assert_allclose(check.standing.execution_ms[list(sized.items)], expected)

@@ -10,8 +10,7 @@ import pytest
 
 from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.planning.explain.explain import explain
-from controlplane.planning.judge.evaluate import Terms, evaluate, layouts_of
-from controlplane.planning.judge.failover import active_here
+from controlplane.planning.judge.evaluate import Terms, evaluate
 from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.replan.differences import Change, changes
@@ -52,14 +51,14 @@ def test_each_model_of_a_partition_has_its_own_column() -> None:
 
 def test_every_model_of_a_partition_is_evaluated() -> None:
     devices = {"v100": planning.v100("ours")}
-    found = evaluate(layouts_of([shared_gpu()], devices), devices, TERMS)["v100"]
+    found = evaluate([shared_gpu()], devices, TERMS)["v100"]
     assert np.isfinite(found.p99_ms).all()
     assert (found.times.capacity_rps > 0.0).all()
 
 
 def test_an_active_shadow_changes_all_models_of_its_partition() -> None:
     layout = Layout.of([shared_gpu()], planning.v100("ours"))
-    changed = active_here(layout, np.array([0]), np.array([0]), np.array([70.0]))
+    changed = layout.resized(np.array([0]), np.array([0]), np.array([70.0]))
     assert changed.percent[0].tolist() == [70.0, 70.0, 40.0]
     assert layout.percent[0].tolist() == [60.0, 60.0, 40.0]
 
@@ -82,8 +81,8 @@ def test_a_model_that_takes_turns_waits_longer_than_alone() -> None:
     devices, gpu = {"v100": planning.v100("ours")}, shared_gpu()
     two, one = gpu.partitions
     alone = replace(two, models=two.models[:1], workloads=two.workloads[1:2])
-    own = evaluate(layouts_of([replace(gpu, partitions=(alone, one))], devices), devices, TERMS)["v100"]
-    both = evaluate(layouts_of([gpu], devices), devices, TERMS)["v100"]
+    own = evaluate([replace(gpu, partitions=(alone, one))], devices, TERMS)["v100"]
+    both = evaluate([gpu], devices, TERMS)["v100"]
     assert both.p99_ms[0, 0] > own.p99_ms[0, 0]
     assert both.times.capacity_rps[0, 0] < own.times.capacity_rps[0, 0]
 
@@ -99,7 +98,7 @@ def in_order(gpu: PlannedGpu, *ranks: int | None, batch: int = 1) -> PlannedGpu:
 def test_the_model_that_goes_first_waits_less_and_the_other_no_longer_than_in_any_order() -> None:
     devices, gpu = {"v100": planning.v100("ours")}, shared_gpu()
     any_order, first, last = (
-        evaluate(layouts_of([in_order(gpu, *ranks)], devices), devices, TERMS)["v100"].p99_ms[0, 0]
+        evaluate([in_order(gpu, *ranks)], devices, TERMS)["v100"].p99_ms[0, 0]
         for ranks in ((None, None), (0, 1), (1, 0))
     )
     assert first < last < any_order + 3.0
@@ -118,7 +117,7 @@ def test_an_order_is_one_of_single_requests_and_of_every_model() -> None:
 
 def test_the_models_of_a_partition_are_full_together() -> None:
     devices, gpu = {"v100": planning.v100("ours")}, shared_gpu()
-    found = evaluate(layouts_of([gpu], devices), devices, TERMS)["v100"]
+    found = evaluate([gpu], devices, TERMS)["v100"]
     used = np.array([100.0, 80.0]) / found.times.capacity_rps[0, :2]
     assert used[0] == pytest.approx(used[1])
 

@@ -10,7 +10,7 @@ import pytest
 from controlplane.domain.plan import Partition, Placement, PlannedGpu, ServedModel, Source
 from controlplane.domain.profile import ColocationPoint, Factor, Neighbour
 from controlplane.latency.calibration import Calibrated
-from controlplane.planning.judge.sources import sentence, source_of
+from controlplane.planning.judge.finalise import sentence, source_of
 from controlplane.planning.protocol import Device
 
 pytestmark = pytest.mark.unit

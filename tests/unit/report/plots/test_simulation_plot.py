@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from known_service import KnownService
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.report.plots.simulation_plot import POINTS, plot_simulation
 from controlplane.simulate.engine import Settings, simulate
-from controlplane.simulate.truth import KnownService
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.workload import Workload
-from controlplane.planning.replan.differences import Ending, endings
-from controlplane.report.tables.change_table import change_table
+from controlplane.planning.replan.differences import Ending, TermChange, endings
+from controlplane.report.tables.change_table import change_table, terms_line
 
 pytestmark = pytest.mark.unit
 
@@ -107,3 +107,16 @@ def test_who_became_infeasible_or_ceased_to_be_is_named() -> None:
         "served before, infeasible now: b",
         "infeasible before, served now: c",
     ]
+
+
+def test_an_apply_without_an_action_says_what_was_taken_over() -> None:
+    assert terms_line(()) == "nothing to do"
+    changed = (
+        TermChange("a", "slo_ms", 2000.0, 1500.0),
+        TermChange("a", "rate_rps", 100.0, 120.5),
+        TermChange("b", "arrivals", "poisson", "constant"),
+    )
+    assert terms_line(changed) == (
+        "nothing to do for the servers; changed: a: slo_ms 2000 -> 1500, rate_rps 100 -> 120.5; "
+        "b: arrivals poisson -> constant"
+    )

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from controlplane.report.tables.guard_table import guard_table
-from controlplane.simulate.closed_loop.outcome import Happened, Outcome, WithAndWithout, WorkloadSeen
+from controlplane.simulate.closed_loop.faults import Happened, Outcome, WithAndWithout, WorkloadSeen
 
 pytestmark = pytest.mark.unit
 

@@ -60,8 +60,10 @@ def test_other_gpus_are_offered_only_where_they_can_have_more() -> None:
 
 def test_it_says_at_which_quantile_it_predicts_and_no_price_where_none_was_given() -> None:
     a = partition("a", 300 / 7, None)
-    totals = Totals(1, 300 / 7, 0.0, 0.0, 1, planning_ms=999.94, phases_ms=(("verify", 12345.0),))
-    free = Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (a,)),), 0.95, totals=totals)
+    totals = Totals(1, 300 / 7, 0.0, 0.0, 1, planning_ms=999.94, phases_ms={"verify": 12345.0})
+    free = Plan(
+        "joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (a,)),), quantile=0.95, totals=totals
+    )
     told = text(free)
     assert "exec and P99 predicted with execution times at their 95 % quantile" in told
     assert "joint: 1 GPU (lower bound 1), 42.86 % of share, planned in 999.9 ms (verify 12.3 s)" in told

@@ -147,7 +147,30 @@ def test_a_process_that_answers_again_drains(leaving: Leaving) -> None:
 
 def test_a_server_that_refuses_what_it_has_may_not_answer(leaving: Leaving) -> None:
     leaving.gateway.owed = InFlight(requests=9)
-    with asked_triton(failures=1) as (port, _):
+    with asked_triton(executions=0, failures=1) as (port, _):
         drain = leaving.drain(Ending.HUNG, port)
         assert drain.may_answer(1.0, GRACE_S)
-        assert not drain.may_answer(1.2, GRACE_S), "Triton refuses one batch a second of a model that died"
+        assert drain.may_answer(1.2, GRACE_S), "one failure may be its request's own fault"
+        assert not drain.may_answer(1.4, GRACE_S), "Triton refuses one batch a second of a model that died"
+
+
+def test_a_server_that_fails_some_requests_and_answers_others_may_answer(leaving: Leaving) -> None:
+    leaving.gateway.owed = InFlight(requests=9)
+    with asked_triton(failures=1) as (port, _):
+        drain = leaving.drain(Ending.HUNG, port)
+        assert all(drain.may_answer(now_s, GRACE_S) for now_s in (1.0, 1.2, 1.4, 1.6))
+
+
+def test_a_stream_that_goes_on_is_not_cut_though_no_request_ends(leaving: Leaving) -> None:
+    leaving.gateway.owed = InFlight(streaming=1)
+    with asked_triton() as (port, _):
+        drain = leaving.drain(Ending.HUNG, port)
+        assert all(drain.may_answer(now_s, GRACE_S) for now_s in (1.0, 59.0, 118.0, 177.0))
+
+
+def test_a_stream_without_a_token_ends_with_its_time(leaving: Leaving) -> None:
+    leaving.gateway.owed = InFlight(streaming=1)
+    with asked_triton(executions=0) as (port, _):
+        drain = leaving.drain(Ending.HUNG, port)
+        assert drain.may_answer(59.0, GRACE_S)
+        assert not drain.may_answer(61.0, GRACE_S)

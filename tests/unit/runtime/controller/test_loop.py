@@ -16,15 +16,14 @@ from controlplane.domain.errors import FleetBusy
 from controlplane.domain.fleet import Backend, Route, Routes, Server
 from controlplane.domain.observation import News
 from controlplane.files.fleets import FleetFiles
+from controlplane.monitor.client import RequestLog
 from controlplane.monitor.records import Record
-from controlplane.monitor.request_log import RequestLog
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.controller import loop, serve
-from controlplane.runtime.controller.actor import Notice
+from controlplane.runtime.controller.actor import Actor, Notice
 from controlplane.runtime.controller.adopt import Adopted
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.loop import Controller
-from controlplane.runtime.controller.plan_only import Announcer
 from controlplane.runtime.controller.status_file import StatusFile
 from controlplane.runtime.fleet.fleet import Fleet, locked
 from controlplane.runtime.fleet.history import History
@@ -87,7 +86,7 @@ def controlled(
     gateway = Gateway({"w": Route((routed,), None)})
     files = FleetFiles(directory, "f")
     fleet = Fleet(files, cast(Any, Launcher()), cast(Any, gateway), SystemClock(), lambda line: None)
-    actor = Announcer(fleet, notice) if plan_only else Executor(fleet, History(files.history), notice)
+    actor = Actor(fleet, notice) if plan_only else Executor(fleet, History(files.history), notice)
     controller = Controller(fleet, NoRequests(), actor, Limits())
     routes = {"w": NamedRoute(("old",), None)}
     controller._adopted = Adopted(GuardState({}), {}, {}, routes, {"old": OLD})

@@ -40,12 +40,13 @@ from controlplane.domain.fleet import (
 )
 from controlplane.domain.observation import OUT_OF_MEMORY, Health, HostSeen, News
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.monitor.canary import Outcome, Verdict
+from controlplane.files.waiting import wait_until
 from controlplane.monitor.records import Record
-from controlplane.runtime.clock import wait_until
 from controlplane.runtime.controller import engine as engine_module
 from controlplane.runtime.controller import observer as observer_module
+from controlplane.runtime.controller.engine import Listed
 from controlplane.runtime.controller.observer import Observer
+from controlplane.runtime.controller.probes import Outcome, Verdict
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import Limits as Waits
 
@@ -207,12 +208,11 @@ def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias
             # A server that has answered nobody yet gets a canary.
             wanted = {f"/v2/{path}" for path in ("health/live", *(f"models/{p}" for p in ASKED))}
             assert wait_until(lambda: set(asked) == wanted, deadline_s=30.0), asked
-            verdict = observer._canaries.verdict
-            assert wait_until(lambda: verdict(SERVER.name) is not None, deadline_s=30.0)
-            workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+            assert wait_until(lambda: not observer._canaries.is_under_way(SERVER.name), deadline_s=30.0)
+            workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE, 60.0))
             observer.look(shared)
-            assert verdict(SERVER.name) is None, "nothing is kept for what is stopped"
-            assert observer._canaries._requests == {}
+            assert observer._records == {}, "nothing is kept for what is stopped"
+            assert observer._canaries.take() == []
         finally:
             observer.close()
             workers.close(wait=True)
@@ -288,7 +288,7 @@ def test_a_model_whose_process_died_impairs_its_server(bench: Bench) -> None:
 def test_a_process_that_ended_while_no_model_is_loaded_impairs_nobody(bench: Bench) -> None:
     bench.workers.adopt(SERVER, Health.UNLOADED)
     bench.engine.news.append(News((SERVER.name,), "a process of its models ended", health=Health.IMPAIRED))
-    assert wait_until(lambda: (bench.health(), bench.observer._reports)[1] == [], deadline_s=30.0)
+    assert wait_until(lambda: (bench.health(), bench.observer._engine._reports)[1] == [], deadline_s=30.0)
     assert bench.engine.news == []
     bench.workers.adopt(SERVER)
     assert bench.health() is Health.READY
@@ -326,6 +326,7 @@ def test_a_process_that_goes_on_refusing_requests_does_not_hang(bench: Bench) ->
     end = time.monotonic() + 1.0
     while time.monotonic() < end:
         assert bench.health() is Health.READY
+    assert bench.owes() == 9, "but whether its model works is looked at"
 
 
 def test_a_server_whose_model_is_busy_does_not_hang_and_is_seen_to_work(bench: Bench) -> None:
@@ -350,7 +351,10 @@ def verdict(outcome: Outcome, sent_s: float) -> Verdict:
         # It waits behind other requests.
         (Outcome.LATE, 1, Health.READY),
         (Outcome.FAILED, 1, Health.FAILING),
-        (Outcome.SILENT, 1, Health.HUNG),
+        (Outcome.SILENT, 0, Health.HUNG),
+        # What its process answers while requests are open is read from its counters.
+        (Outcome.SILENT, 1, Health.READY),
+        (Outcome.REFUSED, 0, Health.READY),
         (Outcome.UNKNOWN, 0, Health.READY),
         (Outcome.ANSWERED, 0, Health.READY),
     ],
@@ -361,25 +365,88 @@ def test_two_canaries_that_fail_show_a_fault_unless_something_else_explains_it(
     bench.requests.answered, bench.gateway.owed = (), owed
     canaries = bench.observer._canaries
     monkeypatch.setattr(canaries, "ask", lambda *_, **__: None)
-    monkeypatch.setattr(canaries, "finished", lambda: {SERVER.name})
     for sent_s in (1.0, 3.0):
-        monkeypatch.setattr(canaries, "verdict", lambda _, s=sent_s: verdict(outcome, s))
+        monkeypatch.setattr(canaries, "take", lambda s=sent_s: [(SERVER.name, verdict(outcome, s))])
         seen = bench.health()
     assert seen is health
+
+
+@pytest.mark.parametrize(
+    ("outcome", "health"),
+    [(Outcome.LATE, Health.READY), (Outcome.SILENT, Health.READY), (Outcome.FAILED, Health.FAILING)],
+)
+def test_on_a_contended_host_two_late_canaries_show_no_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, health: Health
+) -> None:
+    class Host:
+        def seen(self) -> HostSeen:
+            return HostSeen(waiting=0.8)
+
+    bench.observer._host = Host()
+    bench.requests.answered = ()
+    canaries = bench.observer._canaries
+    monkeypatch.setattr(canaries, "ask", lambda *_, **__: None)
+    for sent_s in (1.0, 3.0):
+        monkeypatch.setattr(canaries, "take", lambda s=sent_s: [(SERVER.name, verdict(outcome, s))])
+        seen = bench.health()
+    assert seen is health
+    for sent_s in (5.0, 7.0):
+        monkeypatch.setattr(canaries, "take", lambda s=sent_s: [(SERVER.name, verdict(outcome, s))])
+        seen = bench.health()
+    assert seen is not Health.READY
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LATE, Outcome.REFUSED])
+@pytest.mark.parametrize("works", [False, True])
+def test_a_model_that_hangs_beside_one_that_answers_is_found_by_its_canaries(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, works: bool
+) -> None:
+    both = state().watches["W1"]
+    promises = tuple(Promise(endpoint, 100.0, 10.0) for endpoint in ("w1", "w2"))
+    partition = replace(both.partition, promises=promises)
+    shared = begin((partition,), {"W1": (both.active,)}, Limits())
+    began_s = time.monotonic()
+    late = Verdict(began_s - 61.0, began_s, outcome, "", "w1")
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
+    monkeypatch.setattr(bench.observer._canaries, "take", lambda: [(SERVER.name, late)])
+    bench.gateway.owed = 5
+    with asked_triton(executions=10 if works else 0, failures=1) as (port, _):
+        spec = replace(SPEC, endpoints=("w1", "w2"))
+        bench.workers.adopt(replace(SERVER, spec=spec, http_port=port))
+        answered = Record("h", 1, "w2", "127.0.0.1", port, 200, None, 1, 1, 1.0, 1.0, False)
+        bench.requests.answered = (answered,)
+
+        def hangs() -> bool:
+            return bench.observer.look(shared).servers[SERVER.name].health is Health.HUNG
+
+        assert wait_until(hangs, deadline_s=1.0 if works else 30.0) is not works
+
+
+def test_a_server_of_which_one_model_rests_gets_canaries(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda name, *_: asked.append(name))
+    monkeypatch.setattr(observer_module, "CANARY_EVERY_S", 0.0)
+    spec = replace(SPEC, endpoints=("w1", "w2"))
+    bench.workers.adopt(replace(SERVER, spec=spec))
+    both = state().watches["W1"]
+    promises = tuple(Promise(endpoint, 100.0, 10.0) for endpoint in ("w1", "w2"))
+    shared = begin((replace(both.partition, promises=promises),), {"W1": (both.active,)}, Limits())
+    assert wait_until(lambda: (bench.observer.look(shared), asked)[1] != [], deadline_s=30.0)
 
 
 def test_a_canary_that_is_late_while_clients_got_answers_shows_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canaries = bench.observer._canaries
-    monkeypatch.setattr(canaries, "finished", lambda: {SERVER.name})
-    monkeypatch.setattr(canaries, "verdict", lambda _: verdict(Outcome.LATE, 0.0))
+    monkeypatch.setattr(canaries, "take", lambda: [(SERVER.name, verdict(Outcome.LATE, 0.0))])
     assert [bench.health() for _ in range(3)] == [Health.READY] * 3
 
 
 def test_a_canary_has_as_long_as_its_model_may_take(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
-    monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, deadline_s: given.append(deadline_s))
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda _, call, __: given.append(call.args[-1]))
     slow = state()
     partition = replace(slow.watches["W1"].partition, promises=(Promise("w1", 60_000.0, 10.0),))
     slow = replace(slow, watches={"W1": replace(slow.watches["W1"], partition=partition)})
@@ -394,7 +461,7 @@ def test_requests_refused_by_policy_are_no_failures(bench: Bench) -> None:
     bench.requests.answered = (refused,) * 9
     answers = bench.observer.look(state()).answers
     assert [(a.refused, a.failed) for a in answers] == [(True, False)] * 9
-    assert bench.observer._failed.get(SERVER.name, 0) == 0
+    assert bench.observer._records[SERVER.name].failures == 0
 
 
 def test_a_log_that_falls_silent_is_a_trouble(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -522,7 +589,7 @@ def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(
     for n in range(20):
         old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
         bench.workers.adopt(replace(SERVER, spec=old))
-        bench.workers.stop(DrainAndStop(old.name, Ending.DRAINED))
+        bench.workers.stop(DrainAndStop(old.name, Ending.DRAINED, 60.0))
     bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC)
     assert wait_until(lambda: bench.engine.starts == 1, deadline_s=30.0)
     bench.gateway.away = True
@@ -540,7 +607,7 @@ def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(
 
 def test_what_could_not_be_stopped_is_stopped_later(bench: Bench) -> None:
     bench.engine.away = True
-    bench.workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+    bench.workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE, 60.0))
     assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
     assert "tried again" in bench.failed[0]
     bench.engine.away = False
@@ -556,7 +623,7 @@ def test_a_warm_shadow_is_loaded_though_the_engine_answers_no_stop(bench: Bench)
         for n in range(20):
             old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
             bench.workers.adopt(replace(SERVER, spec=old))
-            bench.workers.stop(DrainAndStop(old.name, Ending.AT_ONCE))
+            bench.workers.stop(DrainAndStop(old.name, Ending.AT_ONCE, 60.0))
         bench.workers.adopt(SERVER, Health.UNLOADED)
         bench.workers.load(Load(SERVER.name))
         # Nobody listens there: that the load was tried is all there is to see.
@@ -595,7 +662,7 @@ def test_a_start_that_was_put_off_is_given_up_once_it_is_no_longer_wanted(bench:
     bench.engine.away = True
     bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC)
     assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
-    bench.workers.stop(DrainAndStop("W1.1", Ending.AT_ONCE))
+    bench.workers.stop(DrainAndStop("W1.1", Ending.AT_ONCE, 60.0))
     bench.engine.away, starts = False, bench.engine.starts
     bench.workers.retry(1e12)
     bench.workers.close(wait=True)
@@ -648,11 +715,10 @@ def test_one_that_rests_and_that_the_engine_lists_no_more_is_gone_until_it_is_li
     resting: Bench,
 ) -> None:
     engine = resting.observer._engine
-    assert wait_until(lambda: engine.answered_s > -math.inf, deadline_s=30.0)
+    assert wait_until(lambda: (resting.health(), engine.listed.answered_s)[1] > -math.inf, deadline_s=30.0)
 
     def listed(*names: str, **ends: str) -> tuple[Health, str]:
-        engine.running, engine.answered_s = frozenset(names), engine.answered_s + 1e6
-        engine.ends = ends
+        engine.listed = Listed(engine.listed.answered_s + 1e6, frozenset(names), ends=ends)
         seen = resting.observer.look(rested()).servers[SERVER.name]
         return seen.health, seen.reason
 
@@ -689,9 +755,7 @@ def test_a_large_fleet_gets_no_more_canaries_a_second_than_a_small_one(
 ) -> None:
     clock, asked = Hand(), list[str]()
     monkeypatch.setattr(observer_module, "time", clock)
-    monkeypatch.setattr(
-        bench.observer._canaries, "ask", lambda server, endpoints, deadline_s: asked.append(server.name)
-    )
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda name, call, now: asked.append(name))
     bench.requests.answered = ()
     bench.observer._looked_s = clock.now_s
     names = []
@@ -724,7 +788,7 @@ def test_a_server_that_is_new_is_listed_within_a_second(
 ) -> None:
     # A model's process is watched from then on: before, its death would go unseen.
     engine = resting.observer._engine
-    assert wait_until(lambda: engine.answered_s > -math.inf and not engine._under_way, deadline_s=30.0)
+    assert wait_until(lambda: (resting.health(), engine.listed.answered_s)[1] > -math.inf, deadline_s=30.0)
     paces: list[engine_module.Pace] = []
     monkeypatch.setattr(engine, "ask", lambda now, pace: paces.append(pace))
     resting.observer.look(rested())
@@ -735,32 +799,20 @@ def test_a_server_that_is_new_is_listed_within_a_second(
 
 def test_a_list_that_costs_much_is_asked_for_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher: Any = Engine()
-    spent = iter([0.0, 0.2])  # of the thread that asks: a fifth of a second
+    spent = iter([0.0, 0.2, 0.2, 0.2])  # of the thread that asks: a fifth of a second
     monkeypatch.setattr(engine_module.time, "thread_time", lambda: next(spent))
-    queries = engine_module.EngineQueries(launcher, "f")
+    queries = engine_module.EngineNews(launcher, "f")
+
+    def answered(at_s: float) -> bool:
+        queries.ask(at_s, engine_module.CALM)
+        return queries.listed.answered_s == at_s
+
     try:
-        queries.ask(100.0, engine_module.CALM)
-        assert wait_until(lambda: queries.answered_s == 100.0 and not queries._under_way, deadline_s=30.0)
-        asked: list[float] = []
-        monkeypatch.setattr(queries, "_pool", Submitted(asked))
-        for now_s in (119.0, 121.0):
-            queries.ask(now_s, engine_module.CALM)
-        assert asked == [121.0], "once in 20 s is a hundredth of a core"
+        assert wait_until(lambda: answered(100.0), deadline_s=30.0)
+        assert not wait_until(lambda: answered(119.0), deadline_s=0.2)
+        assert wait_until(lambda: answered(121.0), deadline_s=30.0), "once in 20 s is a hundredth of a core"
     finally:
         queries.close()
-
-
-@dataclass
-class Submitted:
-    """A pool that notes what it is given."""
-
-    arguments: list[float]
-
-    def submit(self, call: object, argument: float) -> None:
-        self.arguments.append(argument)
-
-    def shutdown(self, *, wait: bool, cancel_futures: bool) -> None:
-        pass
 
 
 def test_a_server_that_ran_out_of_memory_leaves_its_limit_for_the_next_one(bench: Bench) -> None:

@@ -14,7 +14,7 @@ from controlplane.control.guard.state import GuardedPartition, Limits, PlacedSer
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Answer, BatchStatistics
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.runtime.clock import wait_until
+from controlplane.files.waiting import wait_until
 from controlplane.runtime.controller import recorder as recorder_module
 from controlplane.runtime.controller.recorder import Recorder
 from controlplane.runtime.fleet.history import History, Minute

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from monitor_log import accepted, line, listening
 
-from controlplane.domain.fleet import Endpoints
-from controlplane.gateway.replicas.agent import Replica, control_server
+from controlplane.domain.fleet import GatewayConfig
+from controlplane.gateway.replicas.agent import ControlServer, Replica
 from controlplane.monitor.records import Record
 from controlplane.runtime.controller.replica_log import ReplicaLogs
 
@@ -27,7 +27,7 @@ TOKEN = "the-token"
 def replica(monitor: Path) -> Iterator[str]:
     """A control port; its address."""
     gateway: Any = None
-    server = control_server(Replica(gateway, Endpoints(), monitor), ("127.0.0.1", 0), TOKEN)
+    server = ControlServer(Replica(gateway, GatewayConfig(), monitor), ("127.0.0.1", 0), TOKEN)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:

@@ -6,19 +6,33 @@ import contextlib
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from controlplane.control.converge.desired import Desired, NamedRoute
+from controlplane.control.guard import decisions
 from controlplane.control.guard.sequential import Promise
-from controlplane.control.guard.state import Cause, GuardedPartition, Launch, Limits, Redirect
+from controlplane.control.guard.state import (
+    Cause,
+    GuardedPartition,
+    Launch,
+    Limits,
+    PlacedServer,
+    Redirect,
+    Share,
+)
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.observation import Guarding
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.files.fleets import FleetSettings
+from controlplane.files.fleets import FleetSettings, read_guarding
+from controlplane.runtime.clock import SystemClock
+from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
-from controlplane.runtime.controller.decision_events import changed_routes, found_dead
+from controlplane.runtime.controller.executor import found_dead
+from controlplane.runtime.controller.status_file import StatusFile
 from controlplane.runtime.controller.workers import spec_for
 from controlplane.runtime.fleet import history as history_module
 from controlplane.runtime.fleet.history import Event, EventLog, History
@@ -146,6 +160,47 @@ def test_who_sits_where_after_a_restart(
     assert (watch.standby.server if watch.standby else None) == (standby.name if standby else None)
     assert {s.name for s in adopted.surplus} == {s.name for s in surplus}
     assert {s.name for s in adopted.kept} == {s.name for s in running} - {s.name for s in surplus}
+
+
+LENT = Guarding("W1", "settling", 0.0, None, False, 1, False, None, "cpu-0", 50.0)
+GROWN = replace(LENT, owned_gpu=None, owned_percent=None)
+SMALL = spec(Role.SHADOW, 50, "a-d")
+TO_SHADOW = NamedRoute((SHADOW.name,))
+
+
+@pytest.mark.parametrize(
+    ("running", "route", "before", "percent", "standby"),
+    [
+        ((SHADOW,), TO_SHADOW, LENT, 50.0, None),
+        ((SHADOW, SMALL), TO_SHADOW, LENT, 50.0, SMALL),
+        ((SHADOW,), TO_SHADOW, GROWN, 60.0, None),
+        ((SHADOW,), TO_SHADOW, replace(LENT, owned_percent=40.0), 60.0, None),  # of another plan
+        ((LARGER,), NamedRoute((LARGER.name,)), replace(LENT, owned_percent=60.0), 60.0, None),
+        ((ACTIVE,), NamedRoute((ACTIVE.name,)), LENT, 50.0, None),
+        # The active one died while nobody looked.
+        ((SHADOW,), NamedRoute((ACTIVE.name,), SHADOW.name), GROWN, 50.0, None),
+    ],
+)
+def test_a_share_that_is_lent_is_still_lent_after_a_restart(
+    running: tuple[ServerSpec, ...],
+    route: NamedRoute,
+    before: Guarding,
+    percent: float,
+    standby: ServerSpec | None,
+) -> None:
+    servers = tuple(map(server, running))
+    adopted = adoption((GUARDED,), DESIRED, SETTINGS, servers, {"w1": route}, Limits(), 0, [before])
+    watch = adopted.state.watches["W1"]
+    assert watch.share.percent == percent
+    assert (watch.standby.server if watch.standby else None) == (standby.name if standby else None)
+
+
+def test_what_is_lent_is_in_the_file_for_the_next_controller(tmp_path: Path) -> None:
+    placed = (PlacedServer("a", "cpu-0", 60.0),)
+    state = decisions.begin((GUARDED,), {"W1": placed}, Limits(), 0, {"W1": Share("cpu-0", 50.0)})
+    StatusFile(tmp_path / "guard.json", SystemClock()).show(replace(state, now_s=1.0), changed=True)
+    (found,) = read_guarding(tmp_path / "guard.json")
+    assert (found.owned_gpu, found.owned_percent) == ("cpu-0", 50.0)
 
 
 def test_each_launch_is_a_server_of_its_own() -> None:

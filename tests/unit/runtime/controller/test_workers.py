@@ -22,7 +22,7 @@ from controlplane.domain.fleet import (
     ServerSpec,
     ServerState,
 )
-from controlplane.runtime.clock import wait_until
+from controlplane.files.waiting import wait_until
 from controlplane.runtime.controller.workers import _THREADS, Workers, memory_limit_mb
 from controlplane.runtime.fleet.execute import Limits, backend
 
@@ -76,7 +76,7 @@ def test_only_who_serves_well_is_waited_for(ending: Ending, allowed_s: float, dr
     gateway: Any = answering
     workers = Workers(launcher, gateway, lambda subject, reason: None, LIMITS)
     workers.adopt(SERVER)
-    workers.stop(DrainAndStop(SERVER.name, ending))
+    workers.stop(DrainAndStop(SERVER.name, ending, 60.0))
     workers.close(wait=True)
     assert engine.stopped == [allowed_s]
     assert (answering.asked > 0) is drained
@@ -88,7 +88,7 @@ def test_a_server_that_a_command_routes_to_again_while_it_drains_is_not_stopped(
     gateway: Any = Gateway({"w1": Route((backend(SERVER),))})
     workers = Workers(engine, gateway, lambda subject, reason: None, LIMITS)
     workers.adopt(SERVER)
-    workers.stop(DrainAndStop(SERVER.name, ending))
+    workers.stop(DrainAndStop(SERVER.name, ending, 60.0))
     workers.close(wait=True)
     assert engine.stopped == []
 
@@ -101,7 +101,7 @@ def test_a_server_that_was_taken_over_is_stopped_though_the_wait_for_it_never_be
         spec = replace(SPEC, labels=replace(SPEC.labels, partition=f"W{n + 2}"))
         workers.launch(Launch(f"W{n + 2}", f"W{n + 2}.1", "cpu-0", 50.0, 1), spec)
     workers.resume(SERVER)
-    workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE))
+    workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE, 60.0))
     engine.may_start.set()
     workers.close(wait=True)
     assert engine.stopped == [0.0]
@@ -116,7 +116,7 @@ def test_a_server_that_drains_holds_no_thread_and_is_stopped_when_it_has_drained
     for n in range(2 * _THREADS):
         server = replace(SERVER, spec=replace(SPEC, labels=replace(SPEC.labels, partition=f"W{n}")))
         workers.adopt(server)
-        workers.stop(DrainAndStop(server.name, Ending.DRAINED))
+        workers.stop(DrainAndStop(server.name, Ending.DRAINED, 60.0))
     assert wait_until(lambda: answering.asked >= 2 * _THREADS and workers.draining, deadline_s=30.0)
     assert engine.stopped == []
     answering.owed = NOTHING_IN_FLIGHT

@@ -17,14 +17,13 @@ from certificates import Authority
 from host_ports import free_ports
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Protection
+from controlplane.domain.fleet import AccessConfig
 from controlplane.files.clients import Client, hashed, write_clients
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.gateway import GatewaySettings, ProtectionFields, write_settings
+from controlplane.files.gateway import GatewaySettings, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.security import certificate
-from controlplane.runtime.dashboard.exposure import page_access
-from controlplane.runtime.dashboard.server import Listening, serve
+from controlplane.runtime.dashboard.server import Listening, page_access, serve
 
 pytestmark = pytest.mark.unit
 
@@ -42,12 +41,12 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def gateway(files: FleetFiles, protection: Protection) -> GatewayPaths:
+def gateway(files: FleetFiles, protection: AccessConfig) -> GatewayPaths:
     """The files of a gateway with this protection."""
     places = GatewayPaths.of(files.gateway)
     places.make()
     ports = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 1)
-    fields = ProtectionFields(
+    fields = AccessConfig(
         certificate=protection.certificate, key=protection.key, tokens=True, plain_text=protection.plain_text
     )
     settings = GatewaySettings(
@@ -90,7 +89,7 @@ def test_beyond_loopback_the_page_has_the_gateways_certificate_and_is_for_operat
     files: FleetFiles, authority: Authority
 ) -> None:
     signed = authority.sign("gateway")
-    places = gateway(files, Protection(str(signed.certificate), str(signed.key)))
+    places = gateway(files, AccessConfig(str(signed.certificate), str(signed.key)))
     (port,) = free_ports(1)
     listening = Listening("127.0.0.1", port, page_access(files, "0.0.0.0"))
     assert listening.address == f"https://127.0.0.1:{port}/"
@@ -114,7 +113,7 @@ def test_beyond_loopback_the_page_has_the_gateways_certificate_and_is_for_operat
 
 def test_the_page_gives_no_plain_text_beyond_loopback(files: FleetFiles, authority: Authority) -> None:
     signed = authority.sign("gateway")
-    gateway(files, Protection(str(signed.certificate), str(signed.key)))
+    gateway(files, AccessConfig(str(signed.certificate), str(signed.key)))
     (port,) = free_ports(1)
 
     def plainly() -> int:
@@ -130,13 +129,13 @@ def test_the_page_gives_no_plain_text_beyond_loopback(files: FleetFiles, authori
 def test_beyond_loopback_without_a_certificate_is_refused(files: FleetFiles, host: str) -> None:
     with pytest.raises(InputError, match="in plain text; `ctl apply` the fleet with --tls-cert"):
         page_access(files, host)
-    gateway(files, Protection())
+    gateway(files, AccessConfig())
     with pytest.raises(InputError, match="--host"):
         page_access(files, host)
 
 
 def test_a_fleet_that_accepts_plain_text_has_its_page_in_plain_text(files: FleetFiles) -> None:
-    gateway(files, Protection(plain_text=True))
+    gateway(files, AccessConfig(plain_text=True))
     access = page_access(files, "0.0.0.0")
     assert access is not None
     assert access.tls is None

@@ -16,8 +16,7 @@ from controlplane.domain.observation import BatchStatistics
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.measurements.calibration import read_calibration
-from controlplane.files.measurements.profiles import write_profile
+from controlplane.files.measurements.profiles import read_calibration, write_profile
 from controlplane.latency.calibration import WIDEST_VARIATION, Observation, Seen
 from controlplane.report.tables.observed_table import Unseen, kept_table, observed_table
 from controlplane.runtime.clock import SystemClock

@@ -13,7 +13,7 @@ from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, InputError
 from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
-    Endpoints,
+    GatewayConfig,
     InFlight,
     Labels,
     Role,
@@ -25,8 +25,8 @@ from controlplane.domain.fleet import (
 )
 from controlplane.domain.order import Order
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
-from controlplane.files.applied import Applied
 from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.pinned import Applied
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet.execute import backend
@@ -58,7 +58,7 @@ class Gateway:
     def stop(self) -> None:
         self.stopped = True
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         pass
 
     def routes(self) -> Routes:
@@ -127,7 +127,7 @@ class Gates(Gateway):
         self.late_binding: bool | None = None
         self.order: Order = {}
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         self.late_binding = wanted.late_binding
 
     def arrange(self, order: Order) -> None:
@@ -184,7 +184,7 @@ class Full(Gateway):
         super().__init__({})
         self._state = state
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         self._state.mkdir()
 
     def arrange(self, order: Order) -> None:
@@ -214,7 +214,7 @@ def test_a_new_leader_that_refuses_a_plan_leaves_the_replicas_their_routes(tmp_p
 class Taken(Gateway):
     """Its ports are another's."""
 
-    def start(self, wanted: Endpoints, endpoints: int = 0) -> None:
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         raise GatewayError("port 8000 cannot be used")
 
 

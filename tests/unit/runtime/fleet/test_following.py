@@ -10,7 +10,7 @@ import pytest
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.following.kept import Following
+from controlplane.files.following import Following
 from controlplane.files.specs import read_spec
 from controlplane.runtime.fleet.following import Asked, keep, wanted
 

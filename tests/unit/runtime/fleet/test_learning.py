@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from planning import StoppedClock
 
-from controlplane.control.load.state import Direction, Kind
+from controlplane.control.autoscaler.state import Direction, Kind, Proposal, Propose
 from controlplane.domain.observation import BatchStatistics
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
 from controlplane.files import catalogue
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.following.kept import Following
-from controlplane.files.measurements.calibration import read_calibration
+from controlplane.files.following import Following
+from controlplane.files.measurements.profiles import read_calibration
 from controlplane.files.plans import read_plan
 from controlplane.files.specs import read_spec
 from controlplane.latency import registry
 from controlplane.latency.protocol import Slots
+from controlplane.runtime.autoscaler.search import proposal
 from controlplane.runtime.fleet.calibrate import learn_recorded
 from controlplane.runtime.fleet.history import History, Minute
-from controlplane.runtime.fleet.proposing import answer
 from controlplane.runtime.jobs.plan import Choices, explain_workload, make_plan, mean_execution_ms
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
@@ -68,10 +66,9 @@ class Fleet:
             minute = Minute(self.now_s, 60.0, partition.id, "ssd", percent, 600, 0, 50.0, counted)
             History(self.files.history).write_minutes([minute])
 
-    def review(self) -> dict[str, Any]:
+    def review(self) -> Proposal:
         rate = sum(w.rate_rps for _, _, w in self.plan.placements())
-        question = {"direction": Direction.REVIEW, "move_price": 1.0, "rates_rps": {"W": rate}}
-        return answer(self.files, question, self.now_s)
+        return proposal(self.files, Propose(1, Direction.REVIEW, (rate,), "review"), ["W"], self.now_s)
 
 
 @pytest.fixture
@@ -97,8 +94,8 @@ def test_a_profile_a_fifth_too_fast_is_predicted_within_5_percent_after_two_redi
     for percent in (before.percent, before.percent + 10.0, before.percent + 20.0):
         fleet.serve(1, percent)
     found = fleet.review()
-    assert found["error"] == pytest.approx(SLOWER - 1.0, rel=0.1)
-    assert found["summary"].startswith("execution times are up to ")
+    assert found.error == pytest.approx(SLOWER - 1.0, rel=0.1)
+    assert found.summary.startswith("execution times are up to ")
     plan, _ = read_plan(fleet.files.following.proposal)
     assert plan.verified
     learned_ms = mean_execution_ms(plan, fleet.files.following.profiles)
@@ -117,7 +114,7 @@ def test_a_second_review_finds_the_plan_right_and_counts_no_minute_twice(fleet: 
     fleet.files.write_plans(plan, None)
     again = fleet.review()
     assert read_calibration(fleet.files.following.profiles) == (learned,)
-    assert (again["kind"], again["error"]) == (Kind.HOLD, pytest.approx(0.0, abs=1e-9))
+    assert (again.kind, again.error) == (Kind.HOLD, pytest.approx(0.0, abs=1e-9))
     (_, partition), *_ = fleet.plan.partitions()
     fleet.serve(1, partition.percent)
     fleet.review()
@@ -166,13 +163,12 @@ def test_an_explanation_says_how_each_time_is_known(fleet: Fleet) -> None:
 
 def test_without_executions_nothing_is_learned(fleet: Fleet) -> None:
     found = fleet.review()
-    assert found["error"] == pytest.approx(0.0, abs=1e-9)
-    assert json.loads(json.dumps(found)) == found
+    assert found.error == pytest.approx(0.0, abs=1e-9)
     assert read_calibration(fleet.files.following.profiles) == ()
 
 
 def test_a_broken_record_prevents_no_plan(fleet: Fleet) -> None:
     fleet.files.history.write_text("no database")
     found = fleet.review()
-    assert found["kind"] == Kind.HOLD
-    assert "; nothing was learned: " in found["summary"]
+    assert found.kind == Kind.HOLD
+    assert "; nothing was learned: " in found.summary

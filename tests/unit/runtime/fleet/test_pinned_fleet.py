@@ -28,13 +28,13 @@ pytestmark = pytest.mark.unit
 def plan(percent: float = 20.0) -> Plan:
     placement = Placement("a", "a", "echo", 10.0, 50.0)
     shadow = Shadow(ShadowPolicy.HOT, "cpu-0", 10.0, percent + 10.0)
-    partition = Partition("a", percent, (ServedModel("echo", 1),), (placement,), None, shadow)
+    partition = Partition("a", percent, (ServedModel("echo", 1),), (placement,), shadow=shadow)
     return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", (partition,)),))
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(content, "_GRAIN_NS", 0)
+    monkeypatch.setattr(content, "GRAIN_NS", 0)
     with world() as made:
         write(made, "applied")
         apply(made, plan())

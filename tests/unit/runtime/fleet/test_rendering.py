@@ -10,7 +10,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.files.pinned import PinRules
 from controlplane.runtime.fleet.rendering import Place, pinned_plan, rendered_plan
 from launchers.docker import containers
-from launchers.kubernetes import repository as pods
+from launchers.kubernetes import files as pods
 
 pytestmark = pytest.mark.unit
 

@@ -15,7 +15,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.plans import read_plan, write_plan
 from controlplane.files.specs import read_spec
-from controlplane.runtime.fleet.spare_core import check_applied, check_planned, shortage
+from controlplane.runtime.fleet.spare_core import check_spare_core, check_spare_core_of_spec, shortage
 
 pytestmark = pytest.mark.unit
 
@@ -61,7 +61,7 @@ def test_a_core_where_only_shadows_stand_by_is_free() -> None:
 def test_it_is_refused_at_the_count_with_the_way_out(tmp_path: Path) -> None:
     parsed, document = read_spec(spec(tmp_path, "count: 2"))
     with pytest.raises(InputError) as caught:
-        check_planned(on_cores(0, 1), parsed, document, 2, print, accepted=False)
+        check_spare_core_of_spec(on_cores(0, 1), parsed, document, 2, print, accepted=False)
     error = caught.value
     assert (error.file, error.line, error.field) == (str(tmp_path / "spec.yaml"), 5, "gpus[1].count")
     assert error.problem == (
@@ -73,15 +73,15 @@ def test_it_is_refused_at_the_count_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"spec.yaml:4: gpus\[1\].type: this host has 1 core and 1 are planned"
     ):
-        check_planned(on_cores(0), parsed, document, 1, print, accepted=False)
+        check_spare_core_of_spec(on_cores(0), parsed, document, 1, print, accepted=False)
 
 
 def test_what_was_accepted_is_said_all_the_same(tmp_path: Path) -> None:
     parsed, document = read_spec(spec(tmp_path, "count: 2"))
     said: list[str] = []
-    check_planned(on_cores(0, 1), parsed, document, 2, said.append, accepted=True)
-    check_applied(on_cores(0, 1), document, 2, said.append, accepted=True)
-    check_applied(on_cores(0), document, 2, said.append, accepted=False)
+    check_spare_core_of_spec(on_cores(0, 1), parsed, document, 2, said.append, accepted=True)
+    check_spare_core(on_cores(0, 1), document, 2, said.append, accepted=True)
+    check_spare_core(on_cores(0), document, 2, said.append, accepted=False)
     assert [line.partition(":")[0] for line in said] == ["warning", "warning"]
 
 

@@ -20,7 +20,7 @@ from controlplane.runtime.fleet import preflight
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History
 from controlplane.runtime.jobs.doctor import examine
-from launchers.docker import containers
+from launchers.triton import program
 
 pytestmark = pytest.mark.unit
 
@@ -108,7 +108,7 @@ def test_the_oldest_of_several_is_named() -> None:
 def test_releases_are_in_order_and_the_default_image_is_the_newest() -> None:
     versions = [release.version for release in triton_releases.RELEASES]
     assert versions == sorted(versions)
-    assert f"nvcr.io/nvidia/tritonserver:{triton_releases.NEWEST.image}-py3" == containers.VENDOR_IMAGE
+    assert f"nvcr.io/nvidia/tritonserver:{triton_releases.NEWEST.image}-py3" == program.VENDOR_IMAGE
     assert triton_releases.missing_fixes("2.59.0")[:5] == (
         *("CVE-2025-23310", "CVE-2025-23311", "CVE-2025-23319", "CVE-2025-23320", "CVE-2025-23334"),
     )

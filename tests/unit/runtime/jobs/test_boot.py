@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.runtime.jobs.boot import BootPlaces, after_boot
+from controlplane.runtime.jobs.doctor import BootPlaces, after_boot
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ import pytest
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.files.measurements.elsewhere.run import Run
+from controlplane.files.measurements.elsewhere import Run
 from controlplane.files.measurements.profiles import read_profile, write_profile
 from controlplane.runtime.jobs.elsewhere import merged_profile
 from controlplane.runtime.jobs.profile import with_fits

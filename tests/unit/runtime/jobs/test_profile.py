@@ -179,18 +179,23 @@ def test_everything_is_checked_before_the_first_model_is_measured(tmp_path: Path
 
 def test_points_measured_with_other_inputs_are_not_resumed() -> None:
     fresh = Profile(
-        "a", "cpu", ShareKind.CPU_QUOTA, Environment(), (), inputs=RequestSet("in.json", 2, "hash of two")
+        "a",
+        "cpu",
+        ShareKind.CPU_QUOTA,
+        Environment(),
+        (),
+        inputs=RequestSet(2, "hash of two", file="in.json"),
     )
     points = (Measurement(percent=50.0, batch=1, execution_ms=2.0),)
-    partial = replace(fresh, points=points, inputs=RequestSet("elsewhere.json", 2, "hash of two"))
+    partial = replace(fresh, points=points, inputs=RequestSet(2, "hash of two", file="elsewhere.json"))
     wanted = [Point(50.0, 1)]
     assert resumed(fresh, partial, wanted).points == points
-    assert resumed(fresh, replace(partial, inputs=RequestSet(None, 1, "other")), wanted) == fresh
+    assert resumed(fresh, replace(partial, inputs=RequestSet(1, "other")), wanted) == fresh
     assert resumed(fresh, replace(partial, inputs=None), wanted) == fresh
 
 
 def test_points_measured_with_other_server_options_are_not_resumed() -> None:
-    own = ServerOptions(("--log-verbose=1",), (("OMP_NUM_THREADS", "2"),))
+    own = ServerOptions(("--log-verbose=1",), {"OMP_NUM_THREADS": "2"})
     points = (Measurement(100.0, 1, 2.0),)
     fresh = Profile("m", "cpu", ShareKind.CPU_QUOTA, Environment(), (), options=own)
     partial, wanted = replace(fresh, points=points), [Point(100.0, 1)]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from planning import StoppedClock
 
-from controlplane.control.load.state import Direction, Kind
+from controlplane.control.autoscaler.state import Direction, Kind, Propose
 from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.following.kept import Following
+from controlplane.files.following import Following
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.plans import plan_hash, read_plan
 from controlplane.files.specs import read_spec
@@ -28,6 +27,10 @@ schema_version: 1
 gpus: [{type: cpu}]
 workloads: [{name: W, model: m, slo_ms: 300, rate_rps: 25}]
 """
+
+
+def asked(direction: Direction, rate_rps: float) -> Propose:
+    return Propose(1, direction, (rate_rps,), "asked")
 
 
 @pytest.fixture
@@ -56,24 +59,24 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFiles:
 
 
 def test_a_higher_rate_gets_a_plan_in_the_fleets_state(files: FleetFiles) -> None:
-    answer = propose(files, {"direction": Direction.UP, "move_price": 1.0, "rates_rps": {"W": 110.0}})
+    answer = propose(files, asked(Direction.UP, 110.0), ["W"])
     plan, _ = read_plan(files.following.proposal)
-    assert (answer["kind"], answer["unheld"]) == (Kind.PLAN, [])
-    (rate,) = answer["rates_rps"]
+    assert (answer.kind, answer.unheld) == (Kind.PLAN, ())
+    (rate,) = answer.rates_rps
     assert rate >= 110.0, "for all that the cores hold"
     assert sum(w.rate_rps for _, _, w in plan.placements()) == pytest.approx(rate)
     assert plan.verified
     before = files.plan()
     assert before is not None
     assert plan.spec_sha256 == before.spec_sha256
-    assert answer["made_from"] == plan_hash(before)
+    assert answer.made_from == plan_hash(before)
 
 
 def test_what_this_host_cannot_hold_is_planned_as_far_as_it_can(files: FleetFiles) -> None:
-    answer = propose(files, {"direction": Direction.UP, "move_price": 1.0, "rates_rps": {"W": 5000.0}})
-    (unheld,) = answer["unheld"]
-    assert unheld["workload"] == "W"
-    assert 25.0 <= unheld["planned_rps"] <= answer["rates_rps"][0] < 300.0
+    answer = propose(files, asked(Direction.UP, 5000.0), ["W"])
+    (unheld,) = answer.unheld
+    assert unheld.workload == "W"
+    assert 25.0 <= unheld.planned_rps <= answer.rates_rps[0] < 300.0
     plan, _ = read_plan(files.following.proposal)
     assert len(plan.gpus) <= 2, "one core stays free"
 
@@ -85,15 +88,15 @@ def test_a_plan_for_bursts_is_followed_by_plans_for_bursts(files: FleetFiles) ->
     bursty = tuple(replace(w, dispersion=2.0) for w in gpu.partitions[0].workloads)
     partition = replace(gpu.partitions[0], workloads=bursty)
     files.write_plans(replace(running, gpus=(replace(gpu, partitions=(partition,)),)), None)
-    propose(files, {"direction": Direction.UP, "move_price": 1.0, "rates_rps": {"W": 60.0}})
+    propose(files, asked(Direction.UP, 60.0), ["W"])
     plan, _ = read_plan(files.following.proposal)
     assert {w.dispersion for _, _, w in plan.placements()} == {2.0}
 
 
 def test_less_load_on_one_core_is_no_cheaper(files: FleetFiles) -> None:
-    answer = propose(files, {"direction": Direction.DOWN, "move_price": 1.0, "rates_rps": {"W": 5.0}})
-    assert answer["kind"] == Kind.HOLD
-    assert answer["cost_after"] == answer["cost_before"]
+    answer = propose(files, asked(Direction.DOWN, 5.0), ["W"])
+    assert answer.kind == Kind.HOLD
+    assert answer.cost_after == answer.cost_before
 
 
 def test_a_fleet_without_a_spec_says_what_is_missing(files: FleetFiles, tmp_path: Path) -> None:
@@ -103,7 +106,4 @@ def test_a_fleet_without_a_spec_says_what_is_missing(files: FleetFiles, tmp_path
     assert plan is not None
     bare.write_plans(plan, None)
     with pytest.raises(InputError, match="keeps no spec; apply a plan with --spec"):
-        propose(bare, {"direction": "up", "move_price": 1.0, "rates_rps": {"W": 50.0}})
-    assert json.loads(
-        json.dumps(propose(files, {"direction": "up", "move_price": 1.0, "rates_rps": {"W": 26.0}}))
-    )
+        propose(bare, asked(Direction.UP, 50.0), ["W"])

@@ -18,7 +18,7 @@ from controlplane.domain.observation import RateSeen
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.domain.workload import Workload
 from controlplane.files.fleets import FleetFiles, state_root
-from controlplane.files.following.rates import RatesSeen, write_rates
+from controlplane.files.following import RatesSeen, write_rates
 from controlplane.runtime.jobs.rates import with_rates
 
 pytestmark = pytest.mark.unit

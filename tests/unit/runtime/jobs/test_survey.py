@@ -10,12 +10,12 @@ from typing import cast
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.survey import Finding, Readiness
-from controlplane.files.completed import write_completed
+from controlplane.domain.tensors import Finding, Readiness
+from controlplane.files.models import write_completed
 from controlplane.files.specs import read_spec
 from controlplane.runtime.jobs import survey as surveys
 from controlplane.runtime.jobs.completing import Completer
-from controlplane.runtime.jobs.skeleton import skeleton
+from controlplane.runtime.jobs.survey import skeleton
 
 pytestmark = pytest.mark.unit
 

@@ -1,0 +1,7 @@
+"""What Trisect is worth, in figures. Each script is run alone: `.venv/bin/python -m benchmarks.planners`."""
+
+import sys
+from pathlib import Path
+
+# Rigs and clients are the tests' own.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))

@@ -1,0 +1,303 @@
+"""Decide when the plan of a fleet changes with its load. Pure.
+
+`tick(state, seen)` returns the next state and the effects. A proposal is asked for with `Propose`, and its
+answer comes with a later observation. Five rules:
+
+* more is planned for once the lower bound of a forecast is above what the plan is for; the new plan is for
+  the upper bound, so that noise around a threshold moves a fleet at most once;
+* an increase takes from no workload what the plan before was for;
+* a cheaper plan is for the highest forecast of the whole dwell, which one moment of doubt starts anew;
+* a plan is made anew for the same rates where the execution times that were learned differ from its own;
+* between two changes lies the settling time, unless more arrives already than is planned for, and before a
+  decrease the dwell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controlplane.control.autoscaler.rates import FloatArray, bursts, estimate
+from controlplane.control.autoscaler.state import (
+    PEAKS,
+    Apply,
+    Direction,
+    Effect,
+    Kind,
+    LoadSeen,
+    LoadState,
+    PerWorkload,
+    Proposal,
+    Propose,
+    Report,
+    with_plan,
+)
+
+_MINUTE = 60
+_SEEN_OF_MINUTE = 30
+"""Seconds of a minute that must have been seen for it to count."""
+_NAMED = 3
+_TRIES = 4
+"""Searches for a cheaper plan in a dwell, at most."""
+
+
+def tick(state: LoadState, seen: LoadSeen, *, follow: bool = True) -> tuple[LoadState, tuple[Effect, ...]]:
+    """The state after an observation, and what is to be done, in this order.
+
+    Without `follow` nothing begins, and what is under way ends, except an apply.
+    """
+    state = replace(state, now_s=seen.now_s)
+    if (seen.plan_hash, seen.workloads) != (state.plan_hash, state.workloads):
+        # Another plan, ours or a person's: what was under way was decided for the plan before.
+        state = with_plan(state, seen)
+    if not follow and not state.applying:
+        state = replace(state, under_way=None)
+    state = _heard(state, seen.arrivals)
+    found = forecast(state)
+    state = _with_peak(state, found, seen.now_s)
+    if seen.failed is not None and state.applying:
+        return _given_up(state, seen.now_s, seen.failed)
+    if seen.applied and state.applying:
+        # The same plan once more; another one is seen by its hash.
+        state = replace(state, under_way=None, applying=False, changed_s=seen.now_s)
+    state, effects = _decided(state, seen, found, follow=follow)
+    if seen.failed is not None:
+        # Another plan runs by now: nothing is known against the rates of this one.
+        effects = (Report("warning", "load", f"the apply failed: {seen.failed}"), *effects)
+    return state, effects
+
+
+def _decided(
+    state: LoadState, seen: LoadSeen, found: Forecast, *, follow: bool
+) -> tuple[LoadState, tuple[Effect, ...]]:
+    """Take what was proposed, else ask for what is needed."""
+    if state.under_way is not None:
+        return _answered(state, seen) if seen.proposal is not None else (state, ())
+    if not follow or not state.workloads:
+        return state, ()
+    if seen.now_s < state.changed_s + state.limits.settle_s:
+        # What surely arrives by now is late until more is planned for; a forecast can wait.
+        return _increase(state, found, found.present) or (state, ())
+    asked = _increase(state, found, found.sure) or _decrease(state, seen.now_s) or _review(state, seen.now_s)
+    return asked or (state, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Inferences per second, (workloads,): now, at the horizon, and its bounds; infinite where unknown."""
+
+    level: FloatArray
+    expected: FloatArray
+    present: FloatArray
+    """Surely exceeded now."""
+    sure: FloatArray
+    """Surely exceeded at the horizon: the lower bound that starts an increase."""
+    lower: FloatArray
+    upper: FloatArray
+    bursts: FloatArray
+    """The part of `upper` that holds bursts which the plan's queues do not."""
+
+
+def forecast(state: LoadState) -> Forecast:
+    """The rates at the horizon, by the last seconds; above that by the trend of the minutes and the days.
+
+    Minutes and days look as far ahead as a plan is to last, seconds as far as it takes to change one. Bounds
+    include bursts: they are for the rate of a second, `level` and `expected` for the mean.
+    """
+    limits = state.limits
+    near, far = (
+        estimate(state.seconds, limits.horizon_s),
+        estimate(state.minutes, limits.dwell_s),
+    )
+    upper, later = near.upper(limits.upper_z), far.upper(limits.upper_z)
+    # Falling minutes say nothing against what the last seconds show.
+    upper = np.where(far.known, np.maximum(upper, later), upper)
+    upper = np.maximum(upper, state.days.highest(state.now_s, limits.dwell_s, near.upper(limits.upper_z)))
+    size = np.array([w.client_batch for w in state.workloads], dtype=np.float64)
+    present = estimate(state.seconds, 0.0).lower(limits.trigger_z) * size
+    level, expected = (np.where(near.known, rate, np.nan) * size for rate in (near.level, near.expected))
+    planned = np.array([w.dispersion for w in state.workloads], dtype=np.float64)
+    bounds = (near.lower(limits.trigger_z), near.lower(limits.upper_z), upper)
+    margins = [bursts(state.seconds, rate, planned, limits.burst_z) * size for rate in bounds]
+    sure, lower, upper = (rate * size + more for rate, more in zip(bounds, margins, strict=True))
+    return Forecast(level, expected, present, sure, lower, upper, margins[-1])
+
+
+def _heard(state: LoadState, arrivals: Sequence[PerWorkload | None]) -> LoadState:
+    """With the counts of further seconds."""
+    count = len(state.workloads)
+    missing = (float("nan"),) * count
+    seconds, minutes, minute, days = state.seconds, state.minutes, state.minute, state.days
+    for ago, second in zip(range(len(arrivals) - 1, -1, -1), arrivals, strict=True):
+        counts = np.array(missing if second is None else second, dtype=np.float64)
+        seconds, days = seconds.after(counts), days.after(counts, state.now_s - ago)
+        minute = (*minute, missing if second is None else second)
+        if len(minute) == _MINUTE:
+            minutes, minute = minutes.after(_sum_of(np.array(minute).reshape(_MINUTE, count))), ()
+    return replace(state, seconds=seconds, minutes=minutes, minute=minute, days=days)
+
+
+def _sum_of(minute: FloatArray) -> FloatArray:
+    """The count of a minute, completed for the seconds that were not seen; NaN where too many were not."""
+    seen = ~np.isnan(minute)
+    number = seen.sum(axis=0)
+    total = np.where(seen, minute, 0.0).sum(axis=0) * _MINUTE / np.maximum(number, 1)
+    return np.where(number >= _SEEN_OF_MINUTE, total, np.nan)
+
+
+def _with_peak(state: LoadState, found: Forecast, now_s: float) -> LoadState:
+    """With the present forecast among the highest of the dwell."""
+    part_s = state.limits.dwell_s / PEAKS
+    upper = tuple(found.upper.tolist())
+    peaks, began_s = state.peaks_rps, state.part_s
+    if not peaks:
+        return replace(state, peaks_rps=(upper,), part_s=now_s)
+    if now_s >= began_s + 2.0 * part_s:
+        # Nothing was observed for a whole part: the dwell begins anew.
+        return replace(state, peaks_rps=(upper,), part_s=now_s)
+    if now_s >= began_s + part_s:
+        peaks, began_s = (upper, *peaks)[:PEAKS], began_s + part_s
+    highest = tuple(max(known, new) for known, new in zip(peaks[0], upper, strict=True))
+    return replace(state, peaks_rps=(highest, *peaks[1:]), part_s=began_s)
+
+
+def _increase(
+    state: LoadState, found: Forecast, sure: FloatArray
+) -> tuple[LoadState, tuple[Effect, ...]] | None:
+    """Ask for a plan that holds more, where some workload surely needs it."""
+    planned = np.array(state.planned_rps)
+    above = sure > np.maximum(planned, state.unheld_rps)
+    if not above.any():
+        return None
+    wanted = np.where(np.isfinite(found.upper), np.maximum(planned, found.upper), planned)
+    reasons = [
+        f"{w.name}: {found.level[i]:.4g}/s arrive, {found.expected[i]:.4g}/s expected "
+        f"({found.lower[i]:.4g} to {found.upper[i]:.4g}), {w.planned_rps:.4g}/s planned"
+        for i, w in enumerate(state.workloads)
+        if above[i]
+    ]
+    return _ask(state, Direction.UP, wanted, _few(reasons))
+
+
+def _decrease(state: LoadState, now_s: float) -> tuple[LoadState, tuple[Effect, ...]] | None:
+    """Ask for a cheaper plan, where less was forecast throughout the dwell than the plan is for."""
+    limits = state.limits
+    early = now_s < state.changed_s + limits.dwell_s or len(state.peaks_rps) < PEAKS
+    # The first search may still see the end of a higher load.
+    if early or now_s < state.tried_s + limits.dwell_s / _TRIES:
+        return None
+    planned, wanted = np.array(state.planned_rps), _least(state)
+    if not (wanted < planned).any():
+        return None
+    reasons = [
+        f"{w.name}: at most {wanted[i]:.4g}/s for {limits.dwell_s:g} s, {w.planned_rps:.4g}/s planned"
+        for i, w in enumerate(state.workloads)
+        if wanted[i] < planned[i]
+    ]
+    state = replace(state, tried_s=now_s)
+    return _ask(state, Direction.DOWN, wanted, _few(reasons), _move_price(state))
+
+
+def _review(state: LoadState, now_s: float) -> tuple[LoadState, tuple[Effect, ...]] | None:
+    """Ask whether the plan's promises hold with the execution times that were learned meanwhile."""
+    if now_s < state.reviewed_s + state.limits.review_s:
+        return None
+    state = replace(state, reviewed_s=now_s)
+    return _ask(state, Direction.REVIEW, np.array(state.planned_rps), "review of the execution times")
+
+
+def _move_price(state: LoadState) -> float:
+    """What a share that starts anew for a cheaper plan counts, in its cost.
+
+    A plan is expected to last as long as the one before has lasted. A move puts requests at risk, so it
+    counts as if its share ran twice for a dwell.
+    """
+    return state.limits.dwell_s / max(state.now_s - state.changed_s, state.limits.dwell_s)
+
+
+def _least(state: LoadState) -> FloatArray:
+    """The rates that a cheaper plan must be for: the highest forecast of the dwell, at most the plan's.
+
+    An idle workload keeps the rate of one request in a dwell, since a plan serves every workload.
+    """
+    highest = np.array(state.peaks_rps).max(axis=0)
+    sizes = np.array([w.client_batch for w in state.workloads], dtype=np.float64)
+    return np.minimum(np.maximum(highest, sizes / state.limits.dwell_s), np.array(state.planned_rps))
+
+
+def _ask(
+    state: LoadState, direction: Direction, wanted: FloatArray, reason: str, move_price: float = 1.0
+) -> tuple[LoadState, tuple[Effect, ...]]:
+    number = state.number + 1
+    ask = Propose(number, direction, tuple(wanted.tolist()), reason, move_price)
+    return replace(state, under_way=ask, number=number), (ask,)
+
+
+def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect, ...]]:
+    """Take a proposal or leave it."""
+    asked, proposal = state.under_way, seen.proposal
+    assert asked is not None
+    assert proposal is not None
+    if proposal.number != asked.number or state.applying:
+        return state, ()
+    looked = proposal.kind is not Kind.NONE or proposal.error is not None
+    if asked.direction is Direction.REVIEW and looked and _is_right(state, proposal):
+        return replace(state, under_way=None), ()
+    if proposal.kind is Kind.NONE:
+        return _given_up(state, seen.now_s, proposal.summary)
+    if asked.direction is Direction.REVIEW:
+        return _apply(state, asked, proposal)
+    if asked.direction is Direction.DOWN:
+        if _is_worth_it(state, proposal):
+            return _apply(state, asked, proposal)
+        return replace(state, under_way=None), ()
+    told = tuple(
+        Report("warning", u.workload, f"{u.reason}; planned for {u.planned_rps:.4g}/s instead")
+        for u in proposal.unheld
+    )
+    lost = {u.workload for u in proposal.unheld}
+    refused = tuple(
+        max(known, rate) if w.name in lost else known
+        for known, rate, w in zip(state.unheld_rps, asked.rates_rps, state.workloads, strict=True)
+    )
+    state = replace(state, unheld_rps=refused)
+    more = zip(proposal.rates_rps, state.planned_rps, strict=True)
+    if not any(rate > planned for rate, planned in more):
+        return replace(state, under_way=None), told
+    state, effects = _apply(state, asked, proposal)
+    return state, (*told, *effects)
+
+
+def _apply(state: LoadState, asked: Propose, proposal: Proposal) -> tuple[LoadState, tuple[Effect, ...]]:
+    reason = f"{asked.reason}: {proposal.summary}"
+    return replace(state, applying=True), (Apply(asked.number, reason, proposal.made_from),)
+
+
+def _is_right(state: LoadState, proposal: Proposal) -> bool:
+    """Whether nothing is known against the running plan's execution times."""
+    return proposal.error is None or proposal.error < state.limits.off
+
+
+def _is_worth_it(state: LoadState, proposal: Proposal) -> bool:
+    """Whether a cheaper plan holds what is forecast by now and saves more than its moves cost."""
+    saved = proposal.cost_before - proposal.cost_after
+    enough = (np.array(proposal.rates_rps) >= _least(state)).all()
+    return bool(enough and saved > _move_price(state) * proposal.moved_cost)
+
+
+def _given_up(state: LoadState, now_s: float, reason: str) -> tuple[LoadState, tuple[Effect, ...]]:
+    """What was under way is at its end: the same is asked for again only where more is seen."""
+    asked = state.under_way
+    assert asked is not None
+    refused = state.unheld_rps
+    if asked.direction is Direction.UP:
+        refused = tuple(map(max, refused, asked.rates_rps))
+    state = replace(state, under_way=None, applying=False, unheld_rps=refused, changed_s=now_s)
+    return state, (Report("warning", "load", f"{asked.reason}: {reason}"),)
+
+
+def _few(reasons: Sequence[str]) -> str:
+    more = f"; and {len(reasons) - _NAMED} more workloads" if len(reasons) > _NAMED else ""
+    return "; ".join(reasons[:_NAMED]) + more

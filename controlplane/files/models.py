@@ -1,0 +1,83 @@
+"""What is known of a model's folder, kept between commands below the state directory.
+
+The configuration that Triton completed holds while the model's configuration and files are those that Triton
+saw. The shapes are those of its inputs of variable shape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.tensors import Shapes
+from controlplane.files.documents import Value, read_state, versioned
+from controlplane.files.fleets import state_root
+from controlplane.files.writing import write_json
+
+_CONFIG = "config.pbtxt"
+
+
+@dataclass(frozen=True, slots=True)
+class _Completed:
+    model: str
+    stamp: str
+    config: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Shapes:
+    model: str
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+def read_completed(model: Path) -> str | None:
+    """Return the completed config.pbtxt of a model's folder; None without one for its present files."""
+    kept = _read(_path(".completed", model), _Completed)
+    return kept.config if kept is not None and kept.stamp == _stamp(model) else None
+
+
+def write_completed(model: Path, config: str) -> None:
+    """Keep the completed config.pbtxt of a model's folder. Raises EngineError where the disk refuses."""
+    kept = _Completed(str(model.resolve()), _stamp(model), config)
+    write_json(_path(".completed", model), versioned(kept))
+
+
+def read_sample_shapes(model: Path) -> Shapes:
+    """Return the kept shapes of a model's folder by input; empty without any."""
+    kept = _read(_path(".shapes", model), _Shapes)
+    return {} if kept is None else kept.shapes
+
+
+def write_sample_shapes(model: Path, shapes: Shapes) -> None:
+    """Keep the shapes of a model's folder. Raises EngineError where the disk refuses."""
+    write_json(_path(".shapes", model), versioned(_Shapes(str(model.resolve()), shapes)))
+
+
+def _read(path: Path, kind: type[Value]) -> Value | None:
+    """Return what is kept; None also where it is damaged: it can be had again."""
+    try:
+        return read_state(path, kind)
+    except InputError:
+        return None
+
+
+def _path(folder: str, model: Path) -> Path:
+    """Return the file of what is kept of a model; `folder` begins with a dot, as no fleet's does."""
+    digest = hashlib.sha256(str(model.resolve()).encode()).hexdigest()[:16]
+    return state_root() / folder / f"{model.name}-{digest}.json"
+
+
+def _stamp(model: Path) -> str:
+    """Return a hash of the configuration and, by size and time, of the files of the versions."""
+    config = model / _CONFIG
+    seen: list[object] = [hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else None]
+    # Running the model writes a __pycache__ there.
+    files = (p for p in model.glob("[0-9]*/**/*") if p.is_file() and p.suffix != ".pyc")
+    for file in sorted(files):
+        found = file.stat()
+        seen.append((str(file.relative_to(model)), found.st_size, found.st_mtime_ns))
+    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()

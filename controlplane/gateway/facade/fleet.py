@@ -1,0 +1,299 @@
+"""The facade's view of the fleet: routes as last committed, lost servers, open calls, and sequences."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import aiohttp
+from grpc import StatusCode
+
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight, Route, Routes
+from controlplane.files.gateway import Traits
+from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.limits import NO_LIMIT, REFUSED, REMEMBERED_S, Limit, read_limits, read_refusals
+from controlplane.files.reading import Remembered
+from controlplane.gateway import store
+from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
+
+_ASK_TIMEOUT = aiohttp.ClientTimeout(total=5.0, connect=1.0)
+_PROBE_S = 0.2
+
+
+Key = tuple[str, str]
+"""Endpoint and correlation id."""
+
+
+@dataclass(slots=True)
+class _Home:
+    backend: Backend
+    idle_s: float
+    busy: int = 0
+    last_s: float = 0.0
+
+
+class Sequences:
+    """Where each sequence lives: on the server that saw its first request, until it ends or falls silent.
+
+    Pure bookkeeping; `now_s` is any clock that never goes back.
+    """
+
+    def __init__(self) -> None:
+        self._homes: dict[Key, _Home] = {}
+
+    def enter(
+        self, key: Key, *, start: bool, idle_s: float, now_s: float, choose: Callable[[], Backend | None]
+    ) -> Backend | None:
+        """The server of a request that begins now; one without a home is placed by `choose`.
+
+        A first request that starts anew may be placed anew: its server forgets what was before.
+        """
+        home = self._homes.get(key)
+        if home is None or (start and not home.busy) or self._silent(home, now_s):
+            backend = choose()
+            if backend is None:
+                return None
+            home = self._homes[key] = _Home(backend, idle_s)
+        home.busy += 1
+        home.last_s = now_s
+        return home.backend
+
+    def leave(self, key: Key, *, end: bool, now_s: float) -> None:
+        """A request has been answered; with `end` its sequence is over."""
+        home = self._homes.get(key)
+        if home is None:
+            return
+        home.busy -= 1
+        home.last_s = now_s
+        if end and home.busy <= 0:
+            del self._homes[key]
+
+    def expire(self, now_s: float) -> None:
+        """Forget sequences that their servers have forgotten."""
+        self._homes = {key: home for key, home in self._homes.items() if not self._silent(home, now_s)}
+
+    def living(self) -> dict[str, int]:
+        """Server -> sequences it still holds."""
+        counts: dict[str, int] = {}
+        for home in self._homes.values():
+            counts[home.backend.server] = counts.get(home.backend.server, 0) + 1
+        return counts
+
+    @staticmethod
+    def _silent(home: _Home, now_s: float) -> bool:
+        return not home.busy and now_s - home.last_s > home.idle_s
+
+
+class Fleet:
+    """The server of each endpoint, chosen for every message."""
+
+    def __init__(self, paths: GatewayPaths, session: aiohttp.ClientSession) -> None:
+        self._paths = paths
+        self._session = session
+        self.routes: Routes = {}
+        self._traits: Mapping[str, Traits] = {}
+        self._open: Counter[tuple[str, str]] = Counter()
+        self._resting: Counter[tuple[str, str]] = Counter()
+        self._down: set[str] = set()
+        self.sequences = Sequences()
+        self.meter = Meter()
+        self._limits = Remembered(paths.limits, partial(read_limits, paths.limits))
+        self._refusals = Remembered(paths.refusals, partial(read_refusals, paths.refusals))
+        self.moved: set[Callable[[], None]] = set()
+        """Functions to call after every change of routes, and when sequences end."""
+
+    def read(self) -> tuple[Routes, Mapping[str, Traits]]:
+        """Read the routes and the traits from disk."""
+        _, table = store.load(self._paths, store.settings_of(self._paths))
+        return table.routes(), {slot.endpoint: slot.traits for slot in table.slots if slot.endpoint}
+
+    def limit(self, endpoint: str) -> Limit:
+        """Return the limits of an endpoint, as they are now."""
+        return self._limits.get().get(endpoint, NO_LIMIT)
+
+    def check_refusal(self, endpoint: str, client: str) -> None:
+        """Raise LimitReached while the endpoint, or the client's calls of it, are refused."""
+        if time.time() < self._refused_until_s(endpoint, client):
+            raise LimitReached(REFUSED)
+
+    def resends(self, endpoint: str, client: str) -> bool:
+        """Return whether a request that a lost server held may go to another one, as in HAProxy: once.
+
+        Not where such a request may be what crashed servers, nor in a pool, where it could end all of them.
+        """
+        pool = len(self.routes[endpoint].members) > 1 if endpoint in self.routes else False
+        return not pool and time.time() >= self._refused_until_s(endpoint, client) + REMEMBERED_S
+
+    def _refused_until_s(self, endpoint: str, client: str) -> int:
+        refusals = self._refusals.get()
+        return max(refusals.get((endpoint, ""), 0), refusals.get((endpoint, client), 0))
+
+    def take(self, routes: Routes, traits: Mapping[str, Traits]) -> None:
+        """Route every message from now on by these."""
+        self.routes, self._traits = routes, traits
+        self._down &= {server.server for server in self.servers()}
+        self._tell()
+
+    def traits(self, endpoint: str) -> Traits:
+        """Of a model; a plain one's where nothing is known."""
+        return self._traits.get(endpoint, Traits())
+
+    def choose(self, endpoint: str) -> Backend | None:
+        """The living member with the fewest open calls for the endpoint, else the backup, else any member."""
+        route = self.routes.get(endpoint)
+        if route is None:
+            return None
+        living = [member for member in route.members if member.server not in self._down]
+        if not living and route.backup is not None and route.backup.server not in self._down:
+            return route.backup
+        return min(living or route.members, key=lambda member: self._open[member.server, endpoint])
+
+    def choose_in_sequence(self, key: Key, *, start: bool) -> Backend | None:
+        """The server of a sequence's request; `leave_sequence` follows its answer."""
+        endpoint = key[0]
+        idle_us = self.traits(endpoint).sequence_idle_us or 0
+        return self.sequences.enter(
+            key,
+            start=start,
+            idle_s=idle_us / 1e6,
+            now_s=time.monotonic(),
+            choose=lambda: self.choose(endpoint),
+        )
+
+    def leave_sequence(self, key: Key, *, end: bool) -> None:
+        """A request of a sequence was answered."""
+        self.sequences.leave(key, end=end, now_s=time.monotonic())
+        if end:
+            self._tell()
+
+    def routed(self, endpoint: str, backend: Backend) -> bool:
+        """Whether new requests for the endpoint may go to this server."""
+        route = self.routes.get(endpoint)
+        return route is not None and backend in route.servers
+
+    def known(self, endpoint: str) -> Route:
+        """Return an endpoint's route. Raises Refusal where it has none."""
+        if endpoint not in self.routes:
+            raise Refusal(StatusCode.INVALID_ARGUMENT, f"Request for unknown model : {endpoint}")
+        return self.routes[endpoint]
+
+    def all_servers(self) -> tuple[Backend, ...]:
+        """Return `servers`. Raises Refusal where there are none."""
+        servers = self.servers()
+        if not servers:
+            raise Refusal(StatusCode.UNAVAILABLE, "no server runs in this fleet")
+        return servers
+
+    def servers(self) -> tuple[Backend, ...]:
+        """Every server of the fleet once, backups included."""
+        found = {backend.server: backend for route in self.routes.values() for backend in route.servers}
+        return tuple(found[name] for name in sorted(found))
+
+    def opened(self, endpoint: str, backend: Backend) -> None:
+        """A call on a server begins."""
+        self._open[backend.server, endpoint] += 1
+
+    def closed(self, endpoint: str, backend: Backend) -> None:
+        """It has ended."""
+        self._open[backend.server, endpoint] -= 1
+        if not self._open[backend.server, endpoint]:
+            del self._open[backend.server, endpoint]
+
+    def rests(self, endpoint: str, backend: Backend, resting: bool) -> None:
+        """An open call owes no answer from now on, or does again."""
+        self._resting[backend.server, endpoint] += 1 if resting else -1
+
+    @contextlib.contextmanager
+    def call(self, endpoint: str, backend: Backend) -> Iterator[None]:
+        """Counts a call as open on a server."""
+        self.opened(endpoint, backend)
+        try:
+            yield
+        finally:
+            self.closed(endpoint, backend)
+
+    def in_flight(self) -> dict[str, InFlight]:
+        """Server -> calls open on it that do not rest, and sequences it holds."""
+        found = {server: InFlight(sequences=count) for server, count in self.sequences.living().items()}
+        for (server, endpoint), count in self._open.items():
+            working = count - self._resting[server, endpoint]
+            pauses = self.traits(endpoint).pauses
+            more = InFlight(streaming=working) if pauses else InFlight(requests=working)
+            found[server] = found.get(server, NOTHING_IN_FLIGHT).plus(more)
+        return found
+
+    def lost(self, backend: Backend) -> None:
+        """Pass over a server that refused or dropped a connection, until it accepts one again."""
+        self._down.add(backend.server)
+
+    async def watch(self) -> None:
+        """Find lost servers that are back and sequences that fell silent. Never returns."""
+        while True:
+            await asyncio.sleep(_PROBE_S)
+            for server in self.servers():
+                if server.server in self._down and await _takes_connections(server):
+                    self._down.discard(server.server)
+            self.meter.keep_only(self._limits.get())
+            before = self.sequences.living()
+            self.sequences.expire(time.monotonic())
+            if self.sequences.living() != before:
+                self._tell()
+
+    async def ask(self, backend: Backend, path: str) -> tuple[int, Any]:
+        """A server's status and JSON; status 0 where it does not answer."""
+        url = f"http://{backend.host}:{backend.http_port}{path}"
+        try:
+            async with self._session.get(url, timeout=_ASK_TIMEOUT) as answer:
+                text = await answer.read()
+                if not text or answer.content_type != "application/json":
+                    return answer.status, None
+                return answer.status, await answer.json()
+        except (TimeoutError, aiohttp.ClientError, ValueError):
+            return 0, None
+
+    def _tell(self) -> None:
+        for listener in tuple(self.moved):
+            listener()
+
+
+async def _takes_connections(backend: Backend) -> bool:
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            _, writer = await asyncio.open_connection(backend.host, backend.grpc_port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+class Attempts:
+    """The servers that one request goes to, while those before are lost without an answer.
+
+    One that a lost server held goes to one more at most: it may be what ended the server.
+    """
+
+    def __init__(self, fleet: Fleet, endpoint: str, client: str) -> None:
+        self._fleet = fleet
+        self._endpoint = endpoint
+        self._resends = fleet.resends(endpoint, client)
+        self._tried: set[str] = set()
+
+    def next(self) -> Backend | None:
+        """Return a server that has not been tried; None where there is none."""
+        backend = self._fleet.choose(self._endpoint)
+        return None if backend is None or backend.server in self._tried else backend
+
+    def lost(self, backend: Backend, *, held: bool) -> bool:
+        """Note a server that was lost, with the request where it `held` it; return whether to go on."""
+        self._tried.add(backend.server)
+        goes_on = self._resends or not held
+        self._resends = self._resends and not held
+        return goes_on

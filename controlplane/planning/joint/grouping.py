@@ -1,0 +1,226 @@
+"""Which workloads share a queue.
+
+Two workloads of one model in one partition need less than two partitions: their batches fill each other, and
+what each partition costs by itself is paid once. All of a group are held to its strictest SLO, so groups are
+filled in the order of SLOs (`partition`), with what pools carry (`offers`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from controlplane.domain.plan import Rule
+from controlplane.domain.workload import Workload
+from controlplane.latency.protocol import FloatArray
+from controlplane.planning.capacity.gpu_types import GpuType
+from controlplane.planning.capacity.items import Group, Item, families
+from controlplane.planning.capacity.options import (
+    ServingOption,
+    cheapest_first,
+    pool_options,
+    serving_options,
+)
+from controlplane.planning.joint.offers import PART, Offer, Parts, Pools, offers_for
+from controlplane.planning.joint.pairs import pair_sides
+from controlplane.planning.joint.partition import OfferedGroup, cheapest_partition
+from controlplane.planning.judge.queues import Queues
+
+MOST_TOGETHER = 16
+"""Workloads of a group: limits the impact of a workload that exceeds its rate."""
+_HARDSHIPS = (4.0, 2.0, 1.5)
+"""Times that neighbours' effect on a full batch is counted: small batches feel more. A partition of all
+families is tried with each."""
+_MOST_CUTS = 8
+"""Partitions of one family, each corrected by what the exact queue said of the one before."""
+_MANY_WORKLOADS = 100
+"""From so many on no equal parts are tried where pairs pay: they need no fewer GPUs."""
+
+FixedGpu = tuple[tuple[int, int], ...]
+"""The partitions of a GPU: of each its group's number and the index of its share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A group with the number of its servers and their batch, None where the search decides."""
+
+    group: Group
+    servers: int | None = None
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Every workload in one group. `fixed_gpus` are GPUs of which it is settled what stands there."""
+
+    pools: tuple[Pool, ...]
+    fixed_gpus: tuple[FixedGpu, ...] = ()
+
+    @staticmethod
+    def apart(workloads: Sequence[Workload]) -> Grouping:
+        """Every workload with a queue of its own."""
+        return Grouping(tuple(Pool((w,)) for w in workloads))
+
+
+def options_of(grouping: Grouping, gpu_types: Mapping[str, GpuType]) -> list[list[ServingOption]]:
+    """All options of a grouping's groups, those with the servers that it asks for first."""
+    found = serving_options([pool.group for pool in grouping.pools], gpu_types)
+    wanted = {
+        n: Item(pool.group, pool.servers, pool.batch)
+        for n, pool in enumerate(grouping.pools)
+        if pool.servers is not None
+    }
+    for name, gpu_type in gpu_types.items():
+        known = {(n, o.item.servers) for n, own in enumerate(found) for o in own if o.gpu_type == name}
+        new = {n: item for n, item in wanted.items() if item.batch or (n, item.servers) not in known}
+        for n, option in zip(new, pool_options(list(new.values()), gpu_type), strict=True):
+            if option is not None:
+                found[n].append(option)
+    for n, item in wanted.items():
+        found[n].sort(
+            key=lambda option, item=item: (  # type: ignore[misc]
+                option.item.servers != item.servers,
+                option.item.batch != item.batch,
+                cheapest_first(option, gpu_types),
+            )
+        )
+    return found
+
+
+def groupings(workloads: Sequence[Workload], gpu_types: Mapping[str, GpuType]) -> Iterator[Grouping]:
+    """Promising groupings, without repetition; none where no two workloads may share a queue."""
+    rule = next(iter(gpu_types.values())).rule
+    kin = families(workloads, rule)
+    if all(len(family) == 1 for family in kin):
+        return
+    queues = Queues()
+    parts = {name: Parts.of(gpu_type) for name, gpu_type in gpu_types.items()}
+    pools: list[list[Pools]] = []
+    for family in kin:
+        slo = np.array([w.slo_ms for w in family])
+        types = gpu_types.items() if len(family) > 1 else ()
+        pools.append([Pools.of(t, parts[name], family[0].model, slo, queues) for name, t in types])
+    seen = set()
+    paired = _with_pairs(kin, pools) if rule is Rule.P99 and len(gpu_types) == 1 else None
+    if paired is not None:
+        seen.add(paired)
+        yield paired
+        if len(workloads) > _MANY_WORKLOADS:
+            return
+    for hardship in _HARDSHIPS:
+        found: list[Pool] = []
+        for n, family in enumerate(kin):
+            if pools[n]:
+                shared = _shared(family, pools[n], hardship)
+                pools[n] = shared.pools
+                found += shared.groups
+            else:
+                found.append(Pool(family))
+        grouping = Grouping(tuple(found))
+        if grouping not in seen:
+            seen.add(grouping)
+            yield grouping
+
+
+def _with_pairs(kin: Sequence[Group], pools: Sequence[Sequence[Pools]]) -> Grouping | None:
+    """A grouping for GPUs on which two families stand side by side; None where no pair pays."""
+    served = {n: own[0] for n, own in enumerate(pools) if own and own[0].served}
+    if not served:
+        return None
+    sides, price = pair_sides(next(iter(served.values())).gpu_type, [kin[n] for n in served])
+    if not any(sides):
+        return None
+    sides_of, price_of = dict(zip(served, sides, strict=True)), dict(zip(served, price, strict=True))
+    found: list[Pool] = []
+    stand: dict[int, list[list[tuple[int, int]]]] = {}
+    # The family that gains most from pairs comes first: the others fill what stands beside it.
+    for n in sorted(range(len(kin)), key=lambda n: price_of.get(n, 1.0)):
+        if n not in served:
+            found.append(Pool(kin[n]))
+            continue
+        left = {pair: len(rows[0]) for pair, rows in stand.items()}
+        shared = _shared(kin[n], [served[n].with_sides(sides_of[n])], _HARDSHIPS[0], left)
+        for number, side in enumerate(sides_of[n], 1):
+            where = [
+                (len(found) + k, side.column)
+                for k, at in enumerate(shared.stand)
+                if at == number
+                for _ in range(shared.groups[k].servers or 0)
+            ]
+            stand.setdefault(side.pair, []).append(where)
+        found += shared.groups
+    gpus = [
+        tuple(part for part in parts if part is not None)
+        for pair in sorted(stand)
+        for parts in itertools.zip_longest(*stand[pair])
+    ]
+    return Grouping(tuple(found), tuple(gpus))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A family in groups, where each group stands (see `offers`), and its pools as known by then."""
+
+    groups: list[Pool]
+    stand: list[int]
+    pools: list[Pools]
+
+
+def _shared(
+    family: Group, pools: list[Pools], hardship: float, left: Mapping[int, int] = MappingProxyType({})
+) -> _Shared:
+    """The family in groups; `hardship` and `left`: see `offers_for`.
+
+    Under P99 the exact queue is asked about all groups whose neighbours are known; what it refuses is
+    offered for less, and the family is partitioned again.
+    """
+    rates, pools = np.array([w.rate_rps for w in family]), list(pools)
+    for _ in range(_MOST_CUTS):
+        offers = offers_for(pools, hardship, left)
+        groups = cheapest_partition(rates, offers, MOST_TOGETHER)
+        answers = _answers(pools, groups, rates) if pools[0].gpu_type.rule is Rule.P99 else {}
+        refused = {n: answer.refused for n, answer in answers.items() if answer.refused is not None}
+        for n, offer in refused.items():
+            strictest = family[groups[n].members[0]]
+            pools[offer.source] = pools[offer.source].lowered(strictest.slo_ms, offer)
+        if not refused:
+            break
+    found = [
+        Pool(
+            tuple(family[i] for i in group.members),
+            group.offer.servers if group.offer else None,
+            answers[n].batch if n in answers else None,
+        )
+        for n, group in enumerate(groups)
+    ]
+    return _Shared(found, [group.offer.stand if group.offer else PART for group in groups], pools)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the exact queue says of a group: the best batch, and its offer where even that is too slow."""
+
+    batch: int
+    refused: Offer | None
+
+
+def _answers(pools: Sequence[Pools], groups: Sequence[OfferedGroup], rates: FloatArray) -> dict[int, _Answer]:
+    """The exact queue's answer about each group, by number, whose neighbours are known."""
+    there: dict[tuple[int, int], dict[int, Offer]] = {}
+    for n, group in enumerate(groups):
+        if group.offer is not None and group.offer.stand != PART:
+            there.setdefault((group.offer.source, group.offer.stand), {})[n] = group.offer
+    found: dict[int, _Answer] = {}
+    for (source, stand), offers in there.items():
+        members = [list(groups[n].members) for n in offers]
+        slo_ms = pools[source].slo_ms[[own[0] for own in members]]
+        rate_rps = np.array([rates[own].sum() for own in members])
+        servers = np.array([offer.servers for offer in offers.values()])
+        batch, refused = pools[source].ask(slo_ms, rate_rps, servers, stand)
+        for (n, offer), size, late in zip(offers.items(), batch.tolist(), refused.tolist(), strict=True):
+            found[n] = _Answer(size, offer if late else None)
+    return found

@@ -1,0 +1,219 @@
+"""Following the load in a running controller: what arrives, decisions, and the plans that follow."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from controlplane.control.autoscaler.decisions import Forecast, forecast, tick
+from controlplane.control.autoscaler.rates import KEPT, is_bursty
+from controlplane.control.autoscaler.state import (
+    Apply,
+    Effect,
+    FollowedWorkload,
+    LoadSeen,
+    LoadState,
+    PerWorkload,
+    Propose,
+    Report,
+    begin,
+    followed_workloads,
+    resumed,
+)
+from controlplane.domain.errors import EngineError, InputError, TrisectError
+from controlplane.domain.observation import Answer, RateSeen
+from controlplane.domain.plan import Plan
+from controlplane.files.fleets import FleetFiles
+from controlplane.files.following import RatesSeen, write_rates
+from controlplane.files.load_state import read_load, write_load
+from controlplane.files.plans import plan_hash
+from controlplane.runtime.autoscaler.arrivals import Arrivals
+from controlplane.runtime.autoscaler.running import Applying, Running
+from controlplane.runtime.autoscaler.search import Begin, Search, SearchProcess
+from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.history import Event
+
+_TICK_S = 1.0
+_SAVE_S = 5.0
+_SAVE_PART = 0.005
+"""The part of a core that saving may take: what is known of a thousand workloads is saved less often."""
+_PAUSE_S = 30.0
+"""Load control rests so long after an unexpected error."""
+_REPEAT_S = 600.0
+"""The same error is reported again after this time."""
+
+
+class Autoscaler:
+    """Follows the load of one fleet, or with `plan_only` only proposes plans.
+
+    An unexpected error, a defect of load control, must not end the guard, which runs in the same loop: it is
+    reported, and after a pause load control begins anew, since what it remembered may be the cause.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        notice: Callable[[Event], None],
+        *,
+        plan_only: bool,
+        search: Begin = SearchProcess,
+    ) -> None:
+        now_s = fleet.clock.monotonic()
+        self._fleet = fleet
+        self._notice = notice
+        self._plan_only = plan_only
+        self._begin_search = search
+        self._running = Running(fleet.files, plan_only=plan_only)
+        self._arrivals = Arrivals(now_s)
+        self._applying = Applying(fleet, notice, plan_only=plan_only)
+        self._search: Search | None = None
+        self._state: LoadState | None = None
+        self._followed: tuple[Plan, str, tuple[FollowedWorkload, ...]] | None = None
+        self._ticked_s = now_s
+        self._save_at_s = now_s + _SAVE_S
+        self._recalls = not plan_only
+        self._rests_until_s = 0.0
+        self._reported_s: dict[str, float] = {}
+
+    @property
+    def seen(self) -> tuple[LoadState, Forecast] | None:
+        """What is known about the load; None before the first look."""
+        state = self._state
+        return None if state is None else (state, forecast(state))
+
+    @property
+    def gpus(self) -> Mapping[str, tuple[int, int]]:
+        """GPUs of this host by type: how many the plan uses, and how many it leaves free."""
+        return self._running.gpus()
+
+    def hear(self, answers: Iterable[Answer]) -> None:
+        """Count requests that ended."""
+        self._arrivals.add(answers)
+
+    def step(self, heard_since_s: float) -> None:
+        """Look and decide, once a second. Raises EngineError, InputError for broken files."""
+        now_s = self._fleet.clock.monotonic()
+        if now_s - self._ticked_s < _TICK_S or now_s < self._rests_until_s:
+            return
+        self._ticked_s = now_s
+        try:
+            self._follow(now_s, heard_since_s)
+        except TrisectError:
+            raise
+        except Exception as error:
+            self._rest(now_s, error)
+
+    def close(self) -> None:
+        """End what plans; a plan that is being applied is completed by the next apply."""
+        self._drop_search()
+        self._applying.close()
+
+    def _follow(self, now_s: float, heard_since_s: float) -> None:
+        plan = self._running.plan()
+        if plan is None:
+            return
+        wall_s, (running, workloads) = self._fleet.clock.wall(), self._identity(plan)
+        seconds = self._arrivals.complete(now_s, heard_since_s)
+        arrivals: list[PerWorkload | None] = [
+            None if counts is None else tuple(float(counts.get(w.endpoint, 0)) for w in workloads)
+            for counts in seconds
+        ]
+        proposal = None if self._search is None else self._search.answer()
+        if proposal is not None:
+            self._search = None
+        applied, failed = self._applying.outcome()
+        seen = LoadSeen(wall_s, tuple(arrivals), workloads, proposal, applied, failed, running)
+        state = replace(self._state or self._first_state(plan, wall_s), limits=self._running.limits())
+        obstacle = self._running.obstacle(plan)
+        self._state, effects = tick(state, seen, follow=obstacle is None)
+        if self._state.under_way is None:
+            self._drop_search()
+        for effect in effects:
+            self._carry_out(effect, self._state)
+        if not self._plan_only and now_s >= self._save_at_s:
+            began_s = time.thread_time()
+            _save(self._fleet.files, self._state, following=obstacle or "yes")
+            self._save_at_s = now_s + max(_SAVE_S, (time.thread_time() - began_s) / _SAVE_PART)
+
+    def _identity(self, plan: Plan) -> tuple[str, tuple[FollowedWorkload, ...]]:
+        """Return the plan's hash and its workloads, computed once for a plan."""
+        if self._followed is None or self._followed[0] is not plan:
+            self._followed = plan, plan_hash(plan), followed_workloads(plan)
+        return self._followed[1:]
+
+    def _first_state(self, plan: Plan, wall_s: float) -> LoadState:
+        """The state that the controller before left, else a new one."""
+        known = _recalled(self._fleet.files, wall_s) if self._recalls else None
+        return known or begin(followed_workloads(plan), self._running.limits(), wall_s)
+
+    def _carry_out(self, effect: Effect, state: LoadState) -> None:
+        match effect:
+            case Propose():
+                # Two searches would write one proposal.
+                self._drop_search()
+                self._search = self._begin_search(self._fleet.name, effect, state)
+            case Apply(_, reason, made_from):
+                self._applying.begin(reason, made_from)
+            case Report(level, subject, reason):
+                self._event(level, subject, reason)
+
+    def _rest(self, now_s: float, error: Exception) -> None:
+        """Report an unexpected error, the same one once in a while, and pause."""
+        self._drop_search()
+        self._state, self._recalls, self._rests_until_s = None, False, now_s + _PAUSE_S
+        reason = f"{type(error).__name__}: {error}"
+        if now_s - self._reported_s.get(reason, -_REPEAT_S) >= _REPEAT_S:
+            self._reported_s[reason] = now_s
+            self._event(
+                "error",
+                "load",
+                f"load control met an unexpected error, pauses for {_PAUSE_S:g} s and begins anew; the plan "
+                f"stays and the guard goes on: {reason}",
+            )
+
+    def _drop_search(self) -> None:
+        if self._search is not None:
+            self._search.close()
+            self._search = None
+
+    def _event(self, level: str, subject: str, reason: str) -> None:
+        self._notice(Event(self._fleet.clock.wall(), level, "load", subject, reason))
+
+
+def _save(files: FleetFiles, state: LoadState, *, following: str) -> None:
+    """Write the state and the rates; where the disk refuses, the next controller begins anew."""
+    found, bursty = forecast(state), is_bursty(state.seconds).tolist()
+    rates = tuple(
+        RateSeen(
+            w.name,
+            w.planned_rps,
+            _finite(found.level[i]),
+            _finite(found.lower[i]),
+            _finite(found.upper[i]),
+            float(state.seconds.dispersion[i]),
+            bursty[i],
+            float(found.bursts[i]),
+        )
+        for i, w in enumerate(state.workloads)
+    )
+    with contextlib.suppress(EngineError):
+        write_load(files.load, state)
+        write_rates(files.rates, RatesSeen(state.now_s, following, rates))
+
+
+def _recalled(files: FleetFiles, wall_s: float) -> LoadState | None:
+    """Return the state that the controller before left, with the time since as unseen; None without one."""
+    with contextlib.suppress(InputError):  # of another version: the load is learned anew
+        state = read_load(files.load)
+        if state is not None:
+            unseen = min(max(int(wall_s - state.now_s), 0), KEPT)
+            seen = LoadSeen(wall_s, (None,) * unseen, state.workloads, plan_hash=state.plan_hash)
+            return tick(resumed(state), seen, follow=False)[0]
+    return None
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,116 @@
+"""Quotas for users whose cgroup was not delegated: a scope of the user's systemd, and a duty cycle."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from controlplane.domain.fleet import ShareUsage
+from launchers.cpu_quota import stopper
+from launchers.cpu_quota.cgroup import usage_of
+from launchers.cpu_quota.counters import mount_points
+from launchers.cpu_quota.mechanism import Group, Mechanism, bandwidth
+from launchers.host.process_table import cpu_seconds
+
+_READ_BACK = 'cat "$0/$(sed -n s/^0:://p /proc/self/cgroup)/cpu.max"'
+
+
+class SystemdScope(Mechanism):
+    """`systemd-run --user --scope`: systemd makes the group, and removes it when its last process ends."""
+
+    name = "systemd-scope"
+
+    def obstacle(self) -> str | None:
+        """Return the obstacle; None after a scope's quota was read back from inside it."""
+        if shutil.which("systemd-run") is None:
+            return "systemd-run is not installed"
+        mounts = mount_points("cgroup2")
+        if not mounts:
+            return "no hierarchy of cgroups version 2 is mounted"
+        command = [*self._command("trisect-trial", 20.0), "sh", "-c", _READ_BACK, str(mounts[0])]
+        try:
+            tried = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        except subprocess.TimeoutExpired:
+            return "systemd-run --user did not answer within 10 s"
+        quota, period = bandwidth(20.0)
+        if tried.stdout.split() == [str(quota), str(period)]:
+            return None
+        told = (tried.stderr or tried.stdout).strip().splitlines()
+        return told[-1] if told else f"systemd-run ended with {tried.returncode}"
+
+    def enter(self, group: Group, percent: float) -> list[str]:
+        """Return the command that makes the scope and runs in it."""
+        return self._command(_unit(group), percent)
+
+    def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
+        """Let systemd write another quota."""
+        told = ["systemctl", "--user", "set-property", "--runtime", f"{_unit(group)}.scope", *_quota(percent)]
+        try:
+            subprocess.run(told, capture_output=True, text=True, timeout=10, check=True)
+        except subprocess.SubprocessError as error:
+            raise OSError(f"systemd did not change the quota: {error}") from error
+
+    def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
+        """Return the kernel's counters of the processes' scope."""
+        for pid in pids:
+            for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+                if line.startswith("0::"):
+                    return usage_of(mount_points("cgroup2")[0] / line[4:])
+        return ShareUsage(None, None, None)
+
+    def _command(self, unit: str, percent: float) -> list[str]:
+        return [
+            *("systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}"),
+            *(f"--property={told}" for told in _quota(percent)),
+            "--",
+        ]
+
+
+def _unit(group: Group) -> str:
+    return f"trisect-{group.server}"
+
+
+def _quota(percent: float) -> list[str]:
+    quota, period = bandwidth(percent)
+    return [f"CPUQuota={100 * quota / period:g}%", f"CPUQuotaPeriodSec={period}us"]
+
+
+# The stopper is a child of a subshell that ends, so it is no child of the server, which exec starts then.
+_BESIDE = '("$1" -I -S "$2" $$ "$3" & ); shift 3; exec "$@"'
+
+
+class DutyCycle(Mechanism):
+    """Runs a stopper beside each server; `stopper` explains why no server stays stopped."""
+
+    name = "duty-cycle"
+
+    def obstacle(self) -> str | None:
+        """Return the obstacle; None after a process was stopped, seen as stopped, and continued."""
+        with subprocess.Popen(["sleep", "10"]) as trial:
+            try:
+                trial.send_signal(signal.SIGSTOP)
+                deadline = time.monotonic() + 2.0
+                while time.monotonic() < deadline:
+                    state = Path(f"/proc/{trial.pid}/stat").read_text().rpartition(")")[2].split()[0]
+                    if state == "T":
+                        return None
+                    time.sleep(0.005)
+                return "a process of ours was not stopped by SIGSTOP"
+            finally:
+                trial.kill()
+
+    def enter(self, group: Group, percent: float) -> list[str]:
+        """Return the command that starts the stopper and then becomes the server."""
+        return ["sh", "-c", _BESIDE, "sh", sys.executable, stopper.__file__, f"{percent:g}"]
+
+    def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
+        """Refuse: for a moment no stopper would run, or two with different clocks."""
+        raise OSError("a duty cycle keeps the percentage it was started with")
+
+    def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
+        """Return the processes' time; periods are not counted."""
+        return ShareUsage(None, None, cpu_seconds(pids))

@@ -1,0 +1,308 @@
+"""The pod of one server, as a value: its container, its volumes and its share of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from lightkube.models.core_v1 import (
+    Capabilities,
+    ConfigMapVolumeSource,
+    Container,
+    ContainerPort,
+    ContainerResizePolicy,
+    EmptyDirVolumeSource,
+    EnvVar,
+    HostPathVolumeSource,
+    HTTPGetAction,
+    ImageVolumeSource,
+    Lifecycle,
+    LifecycleHandler,
+    PersistentVolumeClaimVolumeSource,
+    PodResourceClaim,
+    PodSecurityContext,
+    PodSpec,
+    Probe,
+    ResourceClaim,
+    ResourceRequirements,
+    SeccompProfile,
+    SecurityContext,
+    SleepAction,
+    Toleration,
+    Volume,
+    VolumeMount,
+)
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.resource_v1 import (
+    CELDeviceSelector,
+    DeviceClaim,
+    DeviceClaimConfiguration,
+    DeviceRequest,
+    DeviceSelector,
+    ExactDeviceRequest,
+    OpaqueDeviceConfiguration,
+    ResourceClaimSpec,
+)
+from lightkube.resources.core_v1 import Pod
+from lightkube.resources.resource_v1 import ResourceClaim as ResourceClaimObject
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Role, Server, ServerSpec
+from launchers.gpu.mps import PIPES, share_variables
+from launchers.kubernetes import names
+from launchers.kubernetes.files import RenderedFiles, config_key
+from launchers.kubernetes.options import MODELS, ModelVolume, PodOptions, VolumeKind
+from launchers.triton import labels, program
+
+DRIVER = "gpu.nvidia.com"
+DAEMON_FOLDER = "/run/trisect/mps"
+"""On a node, DAEMON_FOLDER/<UUID> holds the folders `pipe` and `shm` of a GPU's daemon."""
+_REQUEST = "gpu"
+_PIPE = "/run/mps"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAccess:
+    """What gives a pod its GPU. `environment` and the rest are parts of its container or its spec."""
+
+    environment: dict[str, str]
+    volumes: list[Volume] = field(default_factory=list)
+    mounts: list[VolumeMount] = field(default_factory=list)
+    claims: list[PodResourceClaim] = field(default_factory=list)
+    requests: list[ResourceClaim] = field(default_factory=list)
+
+
+def by_daemon(uuid: str) -> GpuAccess:
+    """Return the access to a GPU whose MPS daemon has its folders on the node."""
+    folder = f"{DAEMON_FOLDER}/{uuid}"
+    paths = {"mps-pipe": (f"{folder}/pipe", _PIPE), "mps-shm": (f"{folder}/shm", "/dev/shm")}
+    return GpuAccess(
+        environment={"NVIDIA_VISIBLE_DEVICES": uuid, PIPES: _PIPE},
+        # A missing folder is a missing daemon: the pod must not make it.
+        volumes=[
+            Volume(name=name, hostPath=HostPathVolumeSource(path=path, type="Directory"))
+            for name, (path, _) in paths.items()
+        ],
+        mounts=[VolumeMount(name=name, mountPath=place) for name, (_, place) in paths.items()],
+    )
+
+
+def by_claim(uuid: str) -> GpuAccess:
+    """Return the access to a GPU by its shared claim; the driver adds pipe and shared memory."""
+    return GpuAccess(
+        environment={},
+        claims=[PodResourceClaim(name=_REQUEST, resourceClaimName=claim_name(uuid))],
+        requests=[ResourceClaim(name=_REQUEST)],
+    )
+
+
+def claim_name(uuid: str) -> str:
+    """Return the name of a GPU's claim."""
+    return names.object_name("gpu", uuid)
+
+
+def shared_claim(uuid: str) -> ResourceClaimObject:
+    """Return the one claim of a GPU for all its pods: their own percentages lower the daemon's 100 %."""
+    parameters = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "GpuConfig",
+        "sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 100}},
+    }
+    select = f'device.attributes["{DRIVER}"].uuid == "{uuid}"'
+    exactly = ExactDeviceRequest(
+        deviceClassName=DRIVER, selectors=[DeviceSelector(cel=CELDeviceSelector(expression=select))]
+    )
+    config = DeviceClaimConfiguration(
+        requests=[_REQUEST], opaque=OpaqueDeviceConfiguration(driver=DRIVER, parameters=parameters)
+    )
+    return ResourceClaimObject(
+        metadata=ObjectMeta(name=claim_name(uuid), labels={names.MANAGED_BY: names.MANAGER}),
+        spec=ResourceClaimSpec(
+            devices=DeviceClaim(requests=[DeviceRequest(name=_REQUEST, exactly=exactly)], config=[config])
+        ),
+    )
+
+
+REPOSITORY = "/models"
+"""The rendered repository in a pod."""
+_CONFIGS = "configs"
+_SOURCE = "models"
+
+
+def volumes_of_models(
+    files: RenderedFiles, config_map: str, source: ModelVolume | None
+) -> tuple[list[Volume], list[VolumeMount]]:
+    """Return the volumes and mounts that compose the rendered repository; no version is copied.
+
+    Each file and each version is a mount of its own: Kubernetes follows no link out of a volume. Raises
+    InputError for links without a volume that holds what they lead to.
+    """
+    volumes = [Volume(name=_CONFIGS, configMap=ConfigMapVolumeSource(name=config_map))]
+    mounts = [_mount(_CONFIGS, path, config_key(path)) for path in sorted(files.texts)]
+    if files.links:
+        if source is None:
+            raise InputError(
+                "the models' versions are not in the cluster yet: name the volume that holds the model "
+                "repository, as pvc:NAME, image:REFERENCE or host:/PATH",
+                field=f"${MODELS}",
+            )
+        volumes.append(_volume(source))
+        mounts += [_mount(_SOURCE, path, target) for path, target in sorted(files.links.items())]
+    return volumes, mounts
+
+
+def volumes_of_memory(*, shared: bool) -> tuple[list[Volume], list[VolumeMount]]:
+    """Return /tmp, and with `shared` the pod's own /dev/shm: the only writable folders."""
+    wanted = {"tmp": "/tmp", **({"shm": "/dev/shm"} if shared else {})}
+    volumes = [
+        Volume(
+            name=name,
+            emptyDir=EmptyDirVolumeSource(medium="Memory" if name == "shm" else None, sizeLimit="1Gi"),
+        )
+        for name in wanted
+    ]
+    return volumes, [VolumeMount(name=name, mountPath=path) for name, path in wanted.items()]
+
+
+def _mount(volume: str, path: str, inside: str) -> VolumeMount:
+    return VolumeMount(name=volume, mountPath=f"{REPOSITORY}/{path}", subPath=inside, readOnly=True)
+
+
+def _volume(source: ModelVolume) -> Volume:
+    match source.kind:
+        case VolumeKind.CLAIM:
+            claim = PersistentVolumeClaimVolumeSource(claimName=source.source, readOnly=True)
+            return Volume(name=_SOURCE, persistentVolumeClaim=claim)
+        case VolumeKind.IMAGE:
+            return Volume(name=_SOURCE, image=ImageVolumeSource(reference=source.source))
+        case VolumeKind.HOST:
+            return Volume(name=_SOURCE, hostPath=HostPathVolumeSource(path=source.source, type="Directory"))
+
+
+PORTS = program.CONTAINER_PORTS
+PRE_STOP_S = 2
+"""How long a pod that another program deletes still answers, so that routes can move first."""
+_DRAIN_S = 30
+_STANDBY_CPU = "10m"
+GPU_TAINT = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlace:
+    """Where a pod runs: the value of the node's label `kubernetes.io/hostname`, and its GPU, if any."""
+
+    hostname: str
+    gpu: GpuAccess | None = None
+
+
+def pod(server: Server, files: RenderedFiles, place: PodPlace, options: PodOptions) -> Pod:
+    """Return the pod of a server: confined as the level `restricted` of the pod security standards asks.
+
+    A GPU's MPS daemon on the node is the exception: its folders are host paths, which that level forbids.
+    """
+    spec = server.spec
+    name = names.server_object(spec)
+    model_volumes, model_mounts = volumes_of_models(files, name, options.models)
+    memory_volumes, memory_mounts = volumes_of_memory(shared=place.gpu is None or not place.gpu.mounts)
+    gpu_volumes, gpu_mounts = (place.gpu.volumes, place.gpu.mounts) if place.gpu else ([], [])
+    container = _container(server, place, options, [*model_mounts, *memory_mounts, *gpu_mounts])
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            labels=dict(names.server_labels(spec)),
+            annotations={names.SERVER: labels.text_of(server)},
+        ),
+        spec=PodSpec(
+            containers=[container],
+            volumes=[*model_volumes, *memory_volumes, *gpu_volumes],
+            # Never nodeName: the scheduler would not see the pod, nor reserve its claims.
+            nodeSelector={"kubernetes.io/hostname": place.hostname},
+            tolerations=[Toleration(key=GPU_TAINT, operator="Exists")] if place.gpu else None,
+            resourceClaims=(place.gpu.claims or None) if place.gpu else None,
+            restartPolicy="Always",
+            # Without an identity in the cluster: a model's code must not reach the API.
+            automountServiceAccountToken=False,
+            enableServiceLinks=False,
+            priorityClassName=options.priority_class,
+            runtimeClassName=options.runtime_class if place.gpu else None,
+            terminationGracePeriodSeconds=PRE_STOP_S + _DRAIN_S,
+            securityContext=PodSecurityContext(
+                runAsNonRoot=True,
+                runAsUser=options.user,
+                runAsGroup=options.user,
+                fsGroup=options.user,
+                seccompProfile=SeccompProfile(type="RuntimeDefault"),
+            ),
+        ),
+    )
+
+
+def cpu_resources(spec: ServerSpec) -> ResourceRequirements:
+    """Return a share of a core: the limit, and as much requested, so that no node is promised twice.
+
+    A shadow that stands by counts in memory, not in share: it requests a token amount.
+    """
+    limit = cpu_quantity(spec.percent)
+    request = _STANDBY_CPU if spec.labels.role is Role.SHADOW else limit
+    return ResourceRequirements(
+        limits={"cpu": limit, **_memory(spec.memory_limit_mb)},
+        # What it takes is requested whether or not it is limited, so that a node's memory is shared out once.
+        requests={"cpu": request, **_memory(spec.memory_mb or spec.memory_limit_mb)},
+    )
+
+
+def _memory(megabytes: float | None) -> dict[str, str]:
+    return {} if megabytes is None else {"memory": f"{round(megabytes)}Mi"}
+
+
+def cpu_quantity(percent: float) -> str:
+    """Return a percentage of one core in Kubernetes' thousandths."""
+    return f"{round(percent * 10)}m"
+
+
+def _container(server: Server, place: PodPlace, options: PodOptions, mounts: list[VolumeMount]) -> Container:
+    spec = server.spec
+    within = replace(program.inside(server), spec=replace(spec, repository=REPOSITORY))
+    home = program.TritonHome(program.IMAGE_HOME)
+    command = program.command_line(within, home, gpu=place.gpu is not None)
+    if place.gpu is None:
+        environment = {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"}
+        resources = cpu_resources(spec)
+    else:
+        environment = {**place.gpu.environment, **share_variables(spec)}
+        resources = ResourceRequirements(claims=place.gpu.requests or None)
+    environment |= dict(spec.options.env)
+    named = {"http": PORTS.http, "grpc": PORTS.grpc, "metrics": PORTS.metrics}
+    return Container(
+        name=names.CONTAINER,
+        image=options.image,
+        imagePullPolicy=options.pull_policy,
+        # The image's own entry point stays: NVIDIA's finds the driver's libraries.
+        args=list(program.in_container(command)),
+        env=[EnvVar(name=key, value=value) for key, value in sorted(environment.items())],
+        ports=[ContainerPort(name=port, containerPort=number) for port, number in named.items()],
+        resources=resources,
+        resizePolicy=[ContainerResizePolicy(resourceName="cpu", restartPolicy="NotRequired")],
+        volumeMounts=mounts,
+        readinessProbe=_readiness(spec),
+        lifecycle=Lifecycle(preStop=LifecycleHandler(sleep=SleepAction(seconds=PRE_STOP_S))),
+        securityContext=SecurityContext(
+            allowPrivilegeEscalation=False,
+            readOnlyRootFilesystem=True,
+            capabilities=Capabilities(drop=["ALL"]),
+        ),
+    )
+
+
+def _readiness(spec: ServerSpec) -> Probe:
+    """Ask for a model of the server, which loads all of them before it listens.
+
+    By HTTP: a command would run inside the share and cost the model its time. No liveness probe: a server
+    that is only busy would be killed, and the guard finds a hung one. A warm shadow has its models unloaded.
+    """
+    path = "/v2/health/live" if spec.reloads else f"/v2/models/{min(spec.endpoints)}/ready"
+    return Probe(
+        httpGet=HTTPGetAction(path=path, port="http"),
+        periodSeconds=1,
+        timeoutSeconds=2,
+        failureThreshold=3,
+    )

@@ -1,0 +1,297 @@
+"""The life of a server under any launcher: started or adopted, awaited, resized, watched.
+
+A launcher is a `Lifecycle` (of this host: a `HostLifecycle`) that adds what its engine does: the abstract
+methods, in the order in which a start calls them. The labels are on the servers, so the engine is the only
+source of what runs: the program that started a server may end, and the next one finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from controlplane.domain.device import DeviceReading, HeldDevice
+from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
+from controlplane.domain.fleet import Server, ServerSpec, ServerState
+from controlplane.ports import Watch
+from launchers.cpu_quota.mechanism import core_of
+from launchers.gpu import gpus, mps
+from launchers.triton import labels, program, readiness
+from launchers.triton.program import ServerPorts
+from launchers.watch import LauncherWatch, ServerWatcher
+
+ATTEMPTS = 5
+"""Tries of a start that fails by chance, with other ports each time."""
+BAD_LUCK = "another process took its ports, or Triton aborted in a race of its own"
+"""The reason of a failure by chance."""
+
+Connection = TypeVar("Connection")
+Place = TypeVar("Place")
+
+
+@dataclass(frozen=True, slots=True)
+class StartState:
+    """How far a start is: the server once it is `ready`, or why it `ended` (empty: only its log says it).
+
+    `waits_for` is the reason of a server that is neither, as far as its engine gives one.
+    """
+
+    ready: Server | None = None
+    ended: str | None = None
+    waits_for: str = ""
+
+
+class Lifecycle(ABC, Generic[Connection, Place]):
+    """The common part of every `controlplane.ports.Launcher`. Logs go to `state`/<fleet>/logs."""
+
+    _poll_s = 0.1
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._starting = Starting()
+        self._mps = mps.MpsDaemons()
+
+    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+        """Start one Triton and wait until it is ready; where it already runs, wait for that one.
+
+        Raises InputError for a device that there is not, or a name that runs with another spec.
+        """
+        deadline = time.monotonic() + deadline_s
+        with self._starting.one_at_a_time(spec.name), self._connected() as connection:
+            for _ in range(ATTEMPTS):
+                adopted = self._adopted(connection, spec, deadline)
+                if adopted is not None:
+                    return adopted
+                started = self._started(connection, spec, self._place(spec, start=True), deadline)
+                if started is not None:
+                    return started
+            raise EngineError(f"{spec.name}: {ATTEMPTS} times {BAD_LUCK}; try again")
+
+    def command(self, spec: ServerSpec) -> str:
+        """Return what is equivalent to a start, one option a line. Starts and changes nothing."""
+        key = program.KEY_PLACEHOLDER if spec.reloads else None
+        with self._ports() as ports:
+            server = replace(self._server(spec, ports), reload_key=key)
+        return self._shown(server, self._place(spec, start=False))
+
+    def resize(self, server: Server, percent: float) -> None:
+        """Change the share of a running server. Raises InputError where it is fixed, EngineError."""
+        if self._on_gpu(server.spec):
+            raise InputError(gpus.FIXED, field="percent")
+        self._change_share(server, percent)
+
+    def watch(self, fleet: str) -> Watch:
+        """Listen for ends of the fleet's servers, and for faults of their GPUs."""
+        return LauncherWatch(self._watchers(fleet), self._mps)
+
+    def inventory(self) -> tuple[HeldDevice, ...] | None:
+        """Return None: its devices are this host's."""
+        return None
+
+    def reading(self, device: str) -> DeviceReading:
+        """Return NVML's readings of a GPU."""
+        return gpus.reading(device)
+
+    @abstractmethod
+    def enforcement(self) -> str | None:
+        """Return the mechanism that enforces shares of cores; None where there is none."""
+
+    @abstractmethod
+    def _connected(self) -> AbstractContextManager[Connection]:
+        """Connect to the engine for the calls of one start."""
+
+    @abstractmethod
+    def _find(self, connection: Connection, spec: ServerSpec) -> Server | None:
+        """Return the server of that name that runs or starts, without a host while it cannot be reached."""
+
+    @abstractmethod
+    def _clear(self, connection: Connection, spec: ServerSpec, deadline: float) -> None:
+        """Remove what ended servers of that name left, once one that is ending has ended."""
+
+    @abstractmethod
+    def _place(self, spec: ServerSpec, *, start: bool) -> Place:
+        """Return where a server will run; with `start`, prepare it. Raises InputError, EngineError."""
+
+    @abstractmethod
+    def _create(self, connection: Connection, server: Server, place: Place) -> Server | None:
+        """Create a server and return it with its id; None where only chance was against it."""
+
+    @abstractmethod
+    def _start_state(self, connection: Connection, server: Server) -> StartState:
+        """Return how far the start of a created server is."""
+
+    @abstractmethod
+    def _log(self, connection: Connection, server: Server) -> str:
+        """Return what a server has logged; empty where nothing can be read."""
+
+    def _discard(self, connection: Connection, server: Server) -> None:
+        """Remove a server whose start failed; without an id, what was made before it failed."""
+        self._clear(connection, server.spec, time.monotonic())
+
+    @abstractmethod
+    def _shown(self, server: Server, place: Place) -> str:
+        """Return the command, or the object, that creates a server."""
+
+    @abstractmethod
+    def _change_share(self, server: Server, percent: float) -> None:
+        """Change the share of a server that does not run on a GPU."""
+
+    @abstractmethod
+    def _watchers(self, fleet: str) -> Sequence[ServerWatcher]:
+        """Return the sources of events of the fleet's servers."""
+
+    def _ports(self) -> AbstractContextManager[ServerPorts]:
+        return self._starting.ports()
+
+    def _on_gpu(self, spec: ServerSpec) -> bool:
+        return gpus.is_gpu(spec.device)
+
+    def _server(self, spec: ServerSpec, ports: ServerPorts) -> Server:
+        """Return a server that is about to start, with a key of its own where it `reloads`."""
+        return Server(
+            id="",
+            spec=spec,
+            state=ServerState.RUNNING,
+            host=ports.address,
+            http_port=ports.http,
+            grpc_port=ports.grpc,
+            metrics_port=ports.metrics,
+            enforced_by=mps.MECHANISM if self._on_gpu(spec) else self.enforcement(),
+            reload_key=program.new_reload_key(spec),
+        )
+
+    def _log_path(self, spec: ServerSpec) -> Path:
+        return self._state / spec.labels.fleet / "logs" / f"{labels.folder_name(spec.name)}.log"
+
+    def _adopted(self, connection: Connection, spec: ServerSpec, deadline: float) -> Server | None:
+        """Return the server that runs already, once it is ready; None, with nothing left, without one."""
+        while (running := self._find(connection, spec)) is not None:
+            for field, (wanted, has) in labels.spec_difference(spec, running.spec).items():
+                problem = f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first"
+                raise InputError(problem, field=field)
+            if running.host and readiness.is_ready(running):
+                return running
+            if time.monotonic() > deadline:
+                self._discard(connection, running)
+                raise LaunchTimeout(f"{spec.name} ran already and was not ready in time: it is removed")
+            time.sleep(self._poll_s)
+        self._clear(connection, spec, deadline)
+        return None
+
+    def _started(
+        self, connection: Connection, spec: ServerSpec, place: Place, deadline: float
+    ) -> Server | None:
+        """Start a server and return it once it is ready; None, with nothing left, where chance failed it."""
+        with self._ports() as ports:
+            server, ready = self._server(spec, ports), None
+            try:
+                created = self._create(connection, server, place)
+                if created is not None:
+                    server = created
+                    ready = self._awaited(connection, server, deadline)
+            finally:
+                if ready is None:
+                    self._discard(connection, server)
+            return ready
+
+    def _awaited(self, connection: Connection, server: Server, deadline: float) -> Server | None:
+        while True:
+            state = self._start_state(connection, server)
+            if state.ready is not None:
+                return state.ready
+            if state.ended is not None:
+                log = self._log(connection, server)
+                if readiness.failed_by_chance(log):
+                    return None
+                problem = "ended before it was ready"
+                raise EngineError(self._failure(server, problem, state.ended, log))
+            if time.monotonic() > deadline:
+                log, problem = self._log(connection, server), "was not ready in time"
+                raise LaunchTimeout(self._failure(server, problem, state.waits_for, log))
+            time.sleep(self._poll_s)
+
+    def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:
+        """Return the message of a failed start, and keep its log, which an engine removes with the server."""
+        if reason and not log:
+            return f"{server.name} {problem}: {reason}"
+        kept = self._log_path(server.spec)
+        if server.log_path is None:
+            with contextlib.suppress(OSError):
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_text(log)
+        why = "; ".join(readiness.reasons(log)) or readiness.SILENT
+        return f"{server.name} {problem}{f' ({reason})' if reason else ''}: {why} (log: {kept})"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlace:
+    """Where a server of this host runs: on a core, or as a client of the MPS daemon of a GPU."""
+
+    core: int | None = None
+    gpu: mps.MpsClient | None = None
+
+
+class HostLifecycle(Lifecycle[Connection, HostPlace]):
+    """The common part of the launchers whose servers share this host's cores, GPUs and MPS daemons."""
+
+    @abstractmethod
+    def servers_of_host(self) -> tuple[Server, ...]:
+        """Return the servers that run, of all fleets."""
+
+    @abstractmethod
+    def _user(self, client: mps.MpsClient) -> int:
+        """Return the user as which a server on a GPU runs."""
+
+    def _place(self, spec: ServerSpec, *, start: bool) -> HostPlace:
+        """Return the core or the MPS client; with `start`, start the GPU's MPS daemon.
+
+        Raises EngineError where another user has the daemon.
+        """
+        if not self._on_gpu(spec):
+            return HostPlace(core=core_of(spec.device))
+        gpus.check_shares(spec, (server.spec for server in self.servers_of_host()))
+        client = self._mps.client(spec, start=start)
+        mps.check_user(client, self._user(client))
+        return HostPlace(gpu=client)
+
+
+class Starting:
+    """The starts in progress in this program's threads: one per name at a time, each with its own ports."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of_name: dict[str, threading.Lock] = {}
+        self._taken: set[int] = set()
+
+    def names(self) -> frozenset[str]:
+        """Return the names whose start is in progress."""
+        with self._lock:
+            return frozenset(name for name, lock in self._of_name.items() if lock.locked())
+
+    @contextlib.contextmanager
+    def one_at_a_time(self, name: str) -> Iterator[None]:
+        """Let other starts of the same name wait."""
+        with self._lock:
+            lock = self._of_name.setdefault(name, threading.Lock())
+        with lock:
+            yield
+
+    @contextlib.contextmanager
+    def ports(self) -> Iterator[ServerPorts]:
+        """Reserve three free ports for a start."""
+        with self._lock:
+            ports = program.free_ports(self._taken)
+            mine = {ports.http, ports.grpc, ports.metrics}
+            self._taken |= mine
+        try:
+            yield ports
+        finally:
+            with self._lock:
+                self._taken -= mine

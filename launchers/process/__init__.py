@@ -1,1 +1,0 @@
-"""Plain processes of this host: `launcher` is the `controlplane.ports.Launcher`."""

@@ -1,0 +1,44 @@
+"""What is heard of a facade that is gone, and of one that hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.files.queries import Silent, Unreachable, ask
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def hangs(nearby: Path) -> Iterator[Path]:
+    """Its socket listens, for two who wait at once, and nobody answers there."""
+    path = nearby / "s"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(1)
+        yield path
+
+
+def test_one_that_hangs_is_no_dead_one_however_many_wait(hangs: Path) -> None:
+    with contextlib.ExitStack() as waiting:
+        with pytest.raises(Silent):
+            ask(hangs, {"do": "open"}, timeout_s=0.05)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                stream = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                stream.setblocking(False)
+                stream.connect(str(hangs))
+        with pytest.raises(Silent):
+            ask(hangs, {"do": "open"}, timeout_s=0.05)
+
+
+def test_one_that_is_gone_holds_nothing(hangs: Path) -> None:
+    hangs.unlink()
+    with pytest.raises(Unreachable) as gone:
+        ask(hangs, {"do": "open"})
+    assert not isinstance(gone.value, Silent)

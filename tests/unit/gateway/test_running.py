@@ -1,0 +1,60 @@
+"""HAProxy's runtime interface where HAProxy dies over a question: no real one can be killed just then."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from controlplane.gateway.running import RuntimeSocket, Sessions, Unreachable
+
+pytestmark = pytest.mark.unit
+
+HEADER = "# pxname,svname,qcur,scur,status\n"
+ROWS = "h_1,s0,0,2,UP\nh_1,BACKEND,1,2,DOWN\n\n"
+
+
+@contextmanager
+def answering(directory: Path, answer: str) -> Iterator[RuntimeSocket]:
+    """A socket that answers one question so and ends."""
+    path = directory / "haproxy.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def serve() -> None:
+            stream, _ = listening.accept()
+            with stream:
+                stream.recv(4096)
+                stream.sendall(answer.encode())
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        yield RuntimeSocket(path)
+        serving.join(10.0)
+
+
+def test_sessions_are_read(nearby: Path) -> None:
+    with answering(nearby, HEADER + ROWS) as runtime:
+        assert runtime.sessions(["h_1"]) == {
+            ("h_1", "s0"): Sessions(2, 0),
+            ("h_1", "BACKEND"): Sessions(2, 1, up=False),
+        }
+
+
+@pytest.mark.parametrize("answer", ["", HEADER, HEADER + "h_1,s0,0,2\nh_1,BAC"])
+def test_an_answer_that_is_cut_short_is_none(nearby: Path, answer: str) -> None:
+    with answering(nearby, answer) as runtime, pytest.raises(Unreachable, match="HAProxy ended"):
+        runtime.sessions(["h_1"])
+
+
+def test_no_word_at_all_is_no_consent(nearby: Path) -> None:
+    with answering(nearby, "") as runtime, pytest.raises(Unreachable):
+        runtime.run(["set server h_1/s0 state ready"])
+    (nearby / "haproxy.sock").unlink()
+    with answering(nearby, "\n") as runtime:
+        runtime.run(["set server h_1/s0 state ready"])

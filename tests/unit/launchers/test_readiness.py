@@ -1,0 +1,83 @@
+"""What a Triton has not read, and what its log says; the lines are those of Triton 2.51."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from launchers.triton import readiness
+from launchers.triton.readiness import unread
+
+pytestmark = pytest.mark.unit
+
+BROKEN_MODEL = r"""
+W1121 11:41:01.549040 17353 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory"
+E1121 11:41:01.549225 17353 server.cc:241] "CudaDriverHelper has not been initialized."
+I1121 11:41:01.550568 17353 model_lifecycle.cc:472] "loading: echo:1"
+E1121 11:41:01.887269 17353 backend_model.cc:692] "ERROR: Failed to create instance: RuntimeError: no such engine\n\nAt:\n  /tmp/model.py(1): <module>\n"
+E1121 11:41:01.887452 17353 model_lifecycle.cc:642] "failed to load 'echo' version 1: Internal: RuntimeError: no such engine\n\nAt:\n  /tmp/model.py(1): <module>\n"
+I1121 11:41:01.887476 17353 model_lifecycle.cc:777] "failed to load 'echo'"
+error: creating server: Internal - failed to load all models
+"""  # noqa: E501
+PORT = (
+    'E1121 11:41:03.685480 17422 main.cc:257] "failed to start HTTP service: Unavailable - '
+    "Socket '127.0.0.1:21000' already in use \""
+)
+RACE = """
+I1121 21:40:50.276486 11097 model_lifecycle.cc:472] "loading: tiny:1"
+I1121 21:40:50.294406 11097 python_be.cc:2249] "TRITONBACKEND_ModelInstanceInitialize: tiny_0_0"
+terminate called after throwing an instance of 'boost::interprocess::lock_exception'
+  what():  boost::interprocess::lock_exception
+"""
+
+
+def test_a_models_own_words_come_before_all_others() -> None:
+    assert readiness.reasons(BROKEN_MODEL) == [
+        "failed to load 'echo' version 1: Internal: RuntimeError: no such engine"
+    ]
+
+
+def test_errors_where_no_model_failed() -> None:
+    assert readiness.reasons("error: creating server: Internal - no such flag\n") == [
+        "error: creating server: Internal - no such flag"
+    ]
+    assert "already in use" in readiness.reasons(PORT)[0]
+
+
+def test_what_may_go_well_next_time() -> None:
+    assert readiness.failed_by_chance(PORT)
+    assert readiness.failed_by_chance(RACE)
+    assert not readiness.failed_by_chance(BROKEN_MODEL)
+
+
+def test_the_last_lines_where_nothing_is_an_error() -> None:
+    log = "\n".join(f'I1121 11:41:01.5 17353 x.cc:1] "step {i}"' for i in range(20)) + "\n+---+\n| a |\n"
+    assert [line[-3:-1] for line in readiness.reasons(log, most=2)] == ["18", "19"]
+    assert readiness.reasons("") == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_what_a_server_has_not_read_is_counted_at_its_ports_alone(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as server, socket.socket(family) as client:
+        server.bind((host, 0))
+        server.listen()
+        port = server.getsockname()[1]
+        assert unread(os.getpid(), {port}) == 0
+        client.connect((host, port))
+        assert unread(os.getpid(), {port}) == 1, "a connection that is not accepted"
+        connection = server.accept()[0]
+        with connection:
+            client.sendall(b"x" * 100)
+            assert connection.recv(1, socket.MSG_PEEK) == b"x"
+            assert unread(os.getpid(), {port}) == 100
+            assert unread(os.getpid(), {client.getsockname()[1]}) == 0
+            connection.recv(100)
+            assert unread(os.getpid(), {port}) == 0
+
+
+def test_a_process_that_is_gone_counts_as_0(tmp_path: Path) -> None:
+    assert unread(1, {80}, tmp_path) == 0

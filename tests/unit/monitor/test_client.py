@@ -1,0 +1,109 @@
+"""Following a log whose sender comes and goes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+from monitor_log import accepted, line, listening
+
+from controlplane.monitor import client
+from controlplane.monitor.client import BEAT_S, RequestLog, local
+from controlplane.monitor.records import Record
+
+pytestmark = pytest.mark.unit
+
+
+@dataclass
+class Hand:
+    """A clock that is set by hand: on a busy host any two steps of a test may be far apart."""
+
+    now_s: float = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Hand:
+    hand = Hand()
+    monkeypatch.setattr(client, "time", hand)
+    return hand
+
+
+@pytest.fixture
+def place(nearby: Path) -> Path:
+    return nearby / "s"
+
+
+def taken(log: RequestLog, count: int) -> list[Record]:
+    found: list[Record] = []
+    deadline = time.monotonic() + 30.0
+    while len(found) < count and time.monotonic() < deadline:
+        found += log.take()
+        time.sleep(0.005)
+    return found
+
+
+def test_requests_that_were_answered_or_failed_are_taken_in_order(place: Path) -> None:
+    with listening(place) as server:
+        log = RequestLog(partial(local, place))
+        try:
+            with accepted(server) as stream:
+                stream.sendall(line(1) + b"\nno line of ours\n" + line(2, b"-", b"-") + line(3, flags=b"CD"))
+                half = line(4)
+                stream.sendall(half[:20])
+                stream.sendall(half[20:])
+                stream.sendall(line(5, b"-", b"-").replace(b" 200 ", b" 503 "))
+                found = taken(log, 3)
+            assert [record.number for record in found] == [1, 4, 5]
+            assert (found[2].port, found[2].failed) == (0, True), "nobody was there to take it"
+            assert (found[0].endpoint, found[0].host, found[0].port) == ("alexnet", "127.0.0.1", 9001)
+            assert (found[0].ended_s, found[0].latency_ms, found[0].failed) == (100.75, 250.0, False)
+        finally:
+            log.close()
+
+
+def test_a_gap_in_hearing_is_known_and_the_log_followed_again(place: Path, clock: Hand) -> None:
+    log = RequestLog(partial(local, place))
+    try:
+        assert log.heard_since_s == 100.0, "nobody is there yet"
+        with listening(place) as server:
+            assert log.take() == []
+            with accepted(server) as stream:
+                stream.sendall(line(1))
+                clock.now_s = 101.0
+                assert len(taken(log, 1)) == 1
+                clock.now_s += BEAT_S
+                assert log.heard_since_s == 101.0
+                stream.sendall(line(1)[:20])
+            assert log.take() == [], "its end, within a line"
+            assert log.take() == []
+            clock.now_s = 102.0
+            assert log.heard_since_s == 102.0
+            with accepted(server) as stream:
+                stream.sendall(line(2))
+                assert [record.number for record in taken(log, 1)] == [2]
+                clock.now_s += BEAT_S
+                assert log.heard_since_s == 102.0
+    finally:
+        log.close()
+
+
+def test_a_monitor_that_is_held_up_is_waited_for(place: Path, clock: Hand) -> None:
+    with listening(place) as server:
+        log = RequestLog(partial(local, place))
+        try:
+            with accepted(server) as stream:
+                stream.sendall(line(1))
+                assert len(taken(log, 1)) == 1
+                clock.now_s += 4 * BEAT_S
+                assert log.heard_since_s == clock.now_s, "silence is noticed"
+                stream.sendall(line(2))
+                assert [record.number for record in taken(log, 1)] == [2]
+                assert log.heard_since_s == 100.0, "nothing was lost meanwhile"
+        finally:
+            log.close()

@@ -1,0 +1,63 @@
+"""The gateway's own rows on the page of metrics."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from controlplane.domain.fleet import Backend, Route
+from controlplane.files.gateway import SlotRecord, SlotsRecord, Traits
+from controlplane.gateway.slots import Phase, SlotTable, assign
+from controlplane.monitor.metrics import Page
+from controlplane.monitor.pages import tritons, write_slots
+
+pytestmark = pytest.mark.unit
+
+ONE, TWO = (Backend(name, "127.0.0.1", port, port + 1) for name, port in (("one", 9000), ("two", 9010)))
+POOL, ALONE = Route((ONE, TWO)), Route((ONE,))
+
+
+def table() -> SlotTable:
+    """A pool with two aliases of `m`, another one of theirs by itself, and what the pool was before."""
+    traits = {e: Traits(executes="m") for e in "mab"}
+    old = assign(SlotTable.empty(8, 2), {"m": Route((TWO, ONE)), "a": Route((TWO, ONE))}, traits).table
+    return assign(old, {"m": POOL, "a": POOL, "b": ALONE, "x": POOL}, {**traits, "x": Traits()}).table
+
+
+def record(of: SlotTable) -> SlotsRecord:
+    used = [s for s in of.slots if s.endpoint is not None and s.route is not None]
+    return SlotsRecord(
+        1,
+        None,
+        tuple(
+            SlotRecord.of(s.index, s.phase is Phase.DRAINING, s.endpoint or "", s.route or ALONE, s.traits)
+            for s in used
+        ),
+    )
+
+
+def test_a_row_is_labelled_with_every_endpoint_whose_requests_it_counts() -> None:
+    carried = record(table()).carried()
+    assert carried == {0: ("m", "a"), 1: ("m", "a"), 2: ("m", "a"), 3: (), 4: ("b",), 5: ("x",)}
+    for endpoint, slot in table().model_map().items():
+        assert endpoint in carried[int(slot)]
+
+
+def test_a_backend_in_use_is_told_with_its_endpoints() -> None:
+    endpoints = {f"{p}_{i}": e for i, e in record(table()).carried().items() if e for p in "hg"}
+    page = Page()
+    write_slots(page, endpoints)
+    (family,) = text_string_to_metric_families(page.text())
+    told = {s.labels["proxy"]: s.labels["endpoint"] for s in family.samples}
+    assert told == {
+        f"{p}_{i}": e for p in "hg" for i, e in [(0, "m,a"), (1, "m,a"), (2, "m,a"), (4, "b"), (5, "x")]
+    }
+
+
+@given(st.lists(st.text(max_size=60) | st.sampled_from(["a 1\n", "a{", "# TYPE a b c", "a{x=0} nan"])))
+def test_a_malformed_page_costs_its_own_rows_only(pieces: list[str]) -> None:
+    pages = [(ONE, "\n".join(pieces)), (TWO, "good 3\n")]
+    found = {family.name: family.samples for family in tritons(pages)}
+    assert [s.value for s in found["good"] if s.labels["partition"] == "two"] == [3]

@@ -1,0 +1,296 @@
+"""Load control in a controller: what is proposed and applied, and what the next controller goes on from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from controlplane.control.autoscaler.state import Kind, LoadState, Proposal, Propose
+from controlplane.domain.device import HeldDevice
+from controlplane.domain.errors import EngineError
+from controlplane.domain.observation import Answer
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.following import Following, read_rates
+from controlplane.files.plans import plan_hash, write_plan
+from controlplane.monitor.metrics import Page
+from controlplane.runtime.autoscaler import running
+from controlplane.runtime.autoscaler.autoscaler import Autoscaler
+from controlplane.runtime.controller import exporter
+from controlplane.runtime.fleet.history import Event
+
+pytestmark = pytest.mark.unit
+
+SHA256 = "a" * 64
+
+
+def plan(rate_rps: float, gpus: int = 1) -> Plan:
+    parts = [
+        Partition(f"W-{i}", 60.0, (ServedModel("m", 2),), (Placement("W", "w", "m", rate_rps / gpus, 100.0),))
+        for i in range(gpus)
+    ]
+    planned = tuple(PlannedGpu(f"cpu-{i}", "cpu", (part,)) for i, part in enumerate(parts))
+    return Plan("joint", Rule.P99, "ours", planned, quantile=0.95, seed=1, spec_sha256=SHA256)
+
+
+@dataclass
+class Clock:
+    now_s: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def wall(self) -> float:
+        return self.now_s + 1e9
+
+
+@dataclass
+class Fleet:
+    """The part of a fleet that following needs; `refuses` is why it applies nothing."""
+
+    files: FleetFiles
+    clock: Clock = field(default_factory=Clock)
+    name: str = "f"
+    launcher: None = None
+    refuses: str = ""
+    applied: list[str] = field(default_factory=list)
+
+    def apply(self, new: Plan, settings: FleetSettings, *, cause: str, made_from: str) -> None:
+        before = self.files.plan()
+        assert before is not None
+        assert made_from == plan_hash(before)
+        if self.refuses:
+            raise EngineError(self.refuses)
+        self.applied.append(cause)
+        self.files.write_plans(new, before)
+
+
+class Planning:
+    """Answers at once with a plan for what is asked for, on two GPUs above 100/s."""
+
+    def __init__(self, files: FleetFiles, asked: Propose) -> None:
+        self.files = files
+        self.asked = asked
+
+    def answer(self) -> Proposal:
+        (rate,) = self.asked.rates_rps
+        new = plan(rate, 2 if rate > 100.0 else 1)
+        write_plan(self.files.following.proposal, new)
+        before = self.files.plan()
+        assert before is not None
+        costs = float(len(before.gpus)), float(len(new.gpus))
+        return Proposal(
+            self.asked.number, Kind.PLAN, (rate,), *costs, 0.5, summary="found", made_from=plan_hash(before)
+        )
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    files = FleetFiles(tmp_path, "f")
+    files.directory.mkdir()
+    files.write_settings(FleetSettings("process", "/m", "/o", {}))
+    files.write_plans(plan(50.0), None)
+    (files.directory / "following").mkdir()
+    files.following.write(Following(SHA256, follow=True))
+    cores = ("cpu-0", "cpu-1", "cpu-2")
+    monkeypatch.setattr(running, "host_devices", lambda: {"cpu": cores})
+    held = {"cpu": tuple(HeldDevice("cpu", core) for core in cores)}
+    monkeypatch.setattr(running, "devices_of", lambda launcher: held)
+    return Fleet(files)
+
+
+def run(fleet: Fleet, follows: Autoscaler, rates: Sequence[int]) -> None:
+    """One second for each rate, with requests that arrive evenly and take 5 ms."""
+    for rate in rates:
+        second = fleet.clock.now_s
+        answers = [Answer(second + (i + 0.5) / rate, 5.0, False, "w", "s") for i in range(rate)]
+        fleet.clock.now_s += 1.0
+        follows.hear(answers)
+        follows._applying.wait()  # an apply takes no simulated time
+        follows.step(0.0)
+
+
+def following(fleet: Fleet, told: list[Event], *, plan_only: bool = False) -> Autoscaler:
+    def planner(name: str, asked: Propose, state: LoadState) -> Planning:
+        return Planning(fleet.files, asked)
+
+    return Autoscaler(cast(Any, fleet), told.append, plan_only=plan_only, search=planner)
+
+
+def test_a_higher_rate_is_applied_and_a_free_gpu_is_reported_when_it_is_over(fleet: Fleet) -> None:
+    fleet.files.following.write(Following(SHA256, follow=True, dwell_s=40.0))
+    told: list[Event] = []
+    follows = following(fleet, told)
+    run(fleet, follows, [45] * 30 + [150] * 30)
+    assert fleet.applied == ["following the load"]
+    assert follows.gpus == {"cpu": (2, 1)}
+    run(fleet, follows, [20] * 130)
+    assert fleet.applied == ["following the load"] * 2
+    assert [e.subject for e in told if e.kind == "free"] == ["cpu-1"]
+    assert follows.gpus == {"cpu": (1, 2)}
+    follows.close()
+
+
+def test_a_cluster_can_read_the_forecast_and_the_free_gpus(fleet: Fleet) -> None:
+    follows = following(fleet, [])
+    run(fleet, follows, [45] * 30)
+    page = Page()
+    exporter.write_load(page, follows)
+    families = {family.name: family for family in text_string_to_metric_families(page.text())}
+    gpus = {sample.labels["state"]: sample.value for sample in families["trisect_gpus"].samples}
+    assert gpus == {"used": 1, "free": 2}
+    (forecast,) = families["trisect_forecast_rps"].samples
+    assert (forecast.labels, 45.0 < forecast.value < 50.0) == ({"workload": "W"}, True)
+    follows.close()
+
+
+def test_a_proposal_alone_changes_nothing_and_names_its_file(fleet: Fleet) -> None:
+    told: list[Event] = []
+    follows = following(fleet, told, plan_only=True)
+    run(fleet, follows, [45] * 30 + [150] * 60)
+    assert fleet.applied == []
+    (event,) = [e for e in told if e.kind == "would apply"]
+    assert "50/s planned: found; `ctl apply" in event.reason
+    assert event.reason.endswith("proposal.json` accepts")
+    assert not fleet.files.load.exists(), "the controller's file"
+    follows.close()
+
+
+@pytest.mark.parametrize(
+    ("kept", "why"),
+    [
+        (None, "no: the fleet keeps no spec (`ctl apply PLAN --spec SPEC --follow-load`)"),
+        (Following("b" * 64, follow=True), "no: the plan was made from another spec"),
+        (Following(SHA256), "no: it was not asked for (`ctl apply PLAN --follow-load`)"),
+    ],
+)
+def test_a_fleet_that_does_not_follow_says_why(fleet: Fleet, kept: Following | None, why: str) -> None:
+    if kept is None:
+        (fleet.files.directory / "following" / "following.json").unlink()
+    else:
+        fleet.files.following.write(kept)
+    told: list[Event] = []
+    follows = following(fleet, told)
+    run(fleet, follows, [45] * 30 + [150] * 40)
+    assert fleet.applied == []
+    assert told == []
+    seen = read_rates(fleet.files.rates)
+    assert seen is not None
+    assert seen.following.startswith(why)
+    assert seen.rates[0].level_rps == pytest.approx(150.0)
+    follows.close()
+
+
+def test_the_next_controller_goes_on_from_what_was_learned(fleet: Fleet) -> None:
+    follows = following(fleet, [])
+    run(fleet, follows, [45] * 60)
+    follows.close()
+    fleet.clock.now_s += 8.0
+    after = following(fleet, [])
+    run(fleet, after, [45] * 3)
+    assert after.seen is not None
+    state, found = after.seen
+    assert found.level[0] == pytest.approx(45.0)
+    assert state.seconds.stretch[0] > 55
+    after.close()
+
+
+def test_an_apply_that_fails_is_reported_once(fleet: Fleet) -> None:
+    told: list[Event] = []
+    refusing = replace(fleet, refuses="the disk is full")
+    follows = following(refusing, told)
+    run(refusing, follows, [45] * 30 + [150] * 60)
+    assert [e.reason.endswith("the disk is full") for e in told if e.level == "warning"] == [True]
+    follows.close()
+
+
+class Search:
+    """A search that never ends by itself."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def answer(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def searching(fleet: Fleet, told: list[Event]) -> tuple[Autoscaler, list[Search]]:
+    """A controller whose search for a plan lasts. A second one beside it is an error, which it reports."""
+    searches: list[Search] = []
+
+    def planner(name: str, asked: Propose, state: LoadState) -> Search:
+        assert all(search.closed for search in searches), "one search at a time"
+        searches.append(Search())
+        return searches[-1]
+
+    follows = Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner)
+    run(fleet, follows, [45] * 30 + [150] * 20)
+    assert [search.closed for search in searches] == [False]
+    return follows, searches
+
+
+def rewrite(path: Path, write: Callable[[], None]) -> None:
+    """Write a file again, with another time of change however coarse the disk's clock is."""
+    before_ns = path.stat().st_mtime_ns
+    write()
+    os.utime(path, ns=(before_ns + 10**9, before_ns + 10**9))
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_search_ends_where_another_command_changes_the_plan(fleet: Fleet, gpus: int) -> None:
+    told: list[Event] = []
+    follows, searches = searching(fleet, told)
+    new = plan(50.0 if gpus == 2 else 60.0, gpus)
+    rewrite(fleet.files.directory / "plan.json", lambda: fleet.files.write_plans(new, None))
+    run(fleet, follows, [150])
+    assert searches[0].closed
+    run(fleet, follows, [150] * 30)
+    assert [search.closed for search in searches] == [True, False]
+    assert told == []
+    follows.close()
+    assert searches[1].closed
+
+
+def test_a_search_ends_where_the_load_is_not_followed_any_more(fleet: Fleet) -> None:
+    told: list[Event] = []
+    follows, searches = searching(fleet, told)
+    kept = fleet.files.directory / "following" / "following.json"
+    rewrite(kept, lambda: fleet.files.following.write(Following(SHA256)))
+    run(fleet, follows, [150] * 30)
+    assert [search.closed for search in searches] == [True]
+    assert told == []
+    assert fleet.applied == []
+    follows.close()
+
+
+def test_an_unexpected_error_is_reported_once_and_followed_by_another_try(fleet: Fleet) -> None:
+    told: list[Event] = []
+    broken = True
+
+    def planner(name: str, asked: Propose, state: LoadState) -> Planning:
+        if broken:
+            raise ZeroDivisionError("float division by zero")
+        return Planning(fleet.files, asked)
+
+    follows = Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner)
+    run(fleet, follows, [45] * 30 + [150] * 100)
+    (event,) = told
+    assert (event.level, event.kind) == ("error", "load")
+    assert event.reason.endswith("ZeroDivisionError: float division by zero")
+    assert fleet.applied == []
+    broken = False
+    run(fleet, follows, [150] * 60)
+    assert fleet.applied == ["following the load"]
+    follows.close()

@@ -1,0 +1,68 @@
+"""The process that looks for a plan."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from controlplane.control.autoscaler.state import (
+    Direction,
+    FollowedWorkload,
+    Kind,
+    LoadLimits,
+    Propose,
+    begin,
+)
+from controlplane.runtime.autoscaler.search import SearchProcess
+
+pytestmark = pytest.mark.unit
+
+STATE = begin((FollowedWorkload("W", "w", 10.0),), LoadLimits(), 0.0)
+ASKED = Propose(3, Direction.UP, (20.0,), "more")
+MORE_THAN_A_PIPE_HOLDS = 200_000
+ANSWERS = f"""
+import pickle, sys
+from controlplane.control.autoscaler.state import Kind, Proposal
+asked, workloads = pickle.load(sys.stdin.buffer)
+long = "x" * {MORE_THAN_A_PIPE_HOLDS}
+sys.stderr.write(long)
+found = Proposal(asked.number, Kind.PLAN, asked.rates_rps, summary=long, made_from=workloads[0])
+pickle.dump(found, sys.stdout.buffer)
+"""
+
+
+def planning(code: str, *, longest_s: float = 600.0) -> SearchProcess:
+    return SearchProcess("f", ASKED, STATE, command=(sys.executable, "-c", code), longest_s=longest_s)
+
+
+def test_an_answer_larger_than_a_pipe_is_read() -> None:
+    search = planning(ANSWERS)
+    search._process.wait(60.0)
+    found = search.answer()
+    assert found is not None
+    assert (found.number, found.kind, found.rates_rps, found.made_from) == (3, Kind.PLAN, (20.0,), "W")
+    assert len(found.summary) == MORE_THAN_A_PIPE_HOLDS
+
+
+def test_a_process_that_fails_is_reported_by_its_last_line() -> None:
+    search = planning("raise SystemExit('first\\nno memory is left')")
+    search._process.wait(60.0)
+    found = search.answer()
+    assert found is not None
+    assert (found.kind, found.summary) == (Kind.NONE, "planning failed: no memory is left")
+
+
+def test_a_search_that_hangs_is_ended_and_reported() -> None:
+    hangs = "import threading; threading.Event().wait()"
+    search = planning(hangs)
+    assert search.answer() is None
+    search.close()
+    search = planning(hangs, longest_s=0.0)
+    found = search.answer()
+    assert found is not None
+    assert (found.kind, found.summary) == (
+        Kind.NONE,
+        "planning failed: it was ended after 0 s without an answer",
+    )
+    assert search._process.poll() is not None

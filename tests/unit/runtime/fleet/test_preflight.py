@@ -1,0 +1,85 @@
+"""A plan counts what other fleets of its host have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.plans import read_plan, write_plan
+from controlplane.runtime.fleet.preflight import check_shares, refuse_namesake, shares_of_others
+
+pytestmark = pytest.mark.unit
+
+GPU = "GPU-1"
+
+
+def server(
+    fleet: str,
+    partition: str,
+    percent: float,
+    *,
+    role: Role = Role.ACTIVE,
+    device: str = "cpu-0",
+    log: str = "",
+) -> Server:
+    spec = ServerSpec(Labels(fleet, "h", partition, role, f"r{percent:g}"), "/r", ("m",), device, percent)
+    return Server("1", spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3, log_path=log or None)
+
+
+def plan(percent: float, device: str = "cpu") -> Plan:
+    partition = Partition("p", percent, (ServedModel("m", 1),), (Placement("w", "w", "m", 10, 60),))
+    return Plan("joint", Rule.P99, "ours", (PlannedGpu(f"{device}-0", device, (partition,)),))
+
+
+def checked(tmp_path: Path, wanted: Plan, servers: list[Server], *, accepted: bool = False) -> list[str]:
+    path, said = tmp_path / "plan.json", list[str]()
+    write_plan(path, wanted)
+    parsed, document = read_plan(path)
+    devices = {"cpu-0": "cpu-0", "v100-0": GPU}
+    check_shares(parsed, document, devices, shares_of_others(servers, "mine"), said.append, accepted=accepted)
+    return said
+
+
+def test_two_fleets_may_not_take_more_than_a_core(tmp_path: Path) -> None:
+    servers = [server("theirs", "a", 60), server("theirs", "b", 30)]
+    with pytest.raises(InputError, match=r"65 % of cpu-0 .* fleet 'theirs' has 90 % of it") as refused:
+        checked(tmp_path, plan(65), servers)
+    assert (refused.value.file, refused.value.field) == (str(tmp_path / "plan.json"), "gpus[0].id")
+    assert refused.value.line is not None
+    (said,) = checked(tmp_path, plan(65), servers, accepted=True)
+    assert said.startswith("warning: 65 % of cpu-0")
+    assert checked(tmp_path, plan(10), servers) == []
+
+
+def test_a_gpu_is_never_overcommitted(tmp_path: Path) -> None:
+    servers = [server("theirs", "a", 60, device=GPU)]
+    assert checked(tmp_path, plan(40, "v100"), servers) == []
+    with pytest.raises(InputError, match="GPU-1"):
+        checked(tmp_path, plan(50, "v100"), servers, accepted=True)
+
+
+def test_what_stands_by_is_measured_or_is_our_own_does_not_count() -> None:
+    servers = [
+        server("theirs", "a", 60),
+        server("theirs", "a", 80, role=Role.SHADOW),
+        server("theirs", "moved", 30, role=Role.SHADOW, device="cpu-1"),
+        server("profile", "p", 100, role=Role.PROFILE),
+        server("mine", "a", 50),
+    ]
+    assert shares_of_others(servers, "mine") == {"cpu-0": {"theirs": 60.0}, "cpu-1": {"theirs": 30.0}}
+
+
+def test_a_fleet_of_the_same_name_in_another_state_folder_is_not_taken_over(tmp_path: Path) -> None:
+    theirs = FleetFiles(tmp_path / "theirs" / "trisect", "f")
+    servers = [server("f", "a", 20, log=str(theirs.directory / "logs" / "a.log"))]
+    mine = FleetFiles(tmp_path / "mine" / "trisect", "f")
+    refuse_namesake(servers, mine)  # the other folder is gone: it is this fleet, moved
+    theirs.write_settings(FleetSettings("process", "/m", "/o", {}))
+    with pytest.raises(InputError, match=f"XDG_STATE_HOME to {tmp_path / 'theirs'}"):
+        refuse_namesake(servers, mine)
+    refuse_namesake(servers, theirs)
