@@ -137,7 +137,7 @@ def scrape(directory: Path) -> bool:
             sender = f"{'http' if n % 2 else 'grpc'}:1"
             ended = Record(sender, n, name, "h", 1, 200, None, 100, 100, 1000.0 + n, 5.0 + n, False)
             totals.add(ended, f"fleet.{name}.active.r", promises.by_endpoint)
-            windows.add(ended, f"fleet.{name}.active.r")
+            windows.add(ended)
     routes = {name: [f"fleet.{name}.active.r"] for name in promises.by_endpoint}
     spent = []
     for _ in range(5):

@@ -31,7 +31,7 @@ class Plan(PlanValue):
     @classmethod
     def of(cls, value: PlanValue) -> Plan:
         """Return the same plan with the methods of this class."""
-        return cls(*(getattr(value, field.name) for field in fields(value)))
+        return cls(**{field.name: getattr(value, field.name) for field in fields(value) if field.init})
 
     @classmethod
     def read(cls, path: Path | str) -> Plan:

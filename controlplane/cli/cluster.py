@@ -97,7 +97,6 @@ def lead(
     from controlplane.cli import wiring
     from controlplane.gateway.replicas.gateway import ReplicatedGateway
     from controlplane.runtime.controller import elected, serve
-    from controlplane.runtime.controller.replica_log import ReplicaLogs
     from controlplane.runtime.fleet.fleet import Fleet
     from launchers.kubernetes.api import ClusterApi, ClusterPlace
     from launchers.kubernetes.leading.fleets import FleetObject, GatewayPods
@@ -121,7 +120,7 @@ def lead(
         keeper = elected.Keeper(fleet, FleetObject(api, name, identity), installation)
 
         def guard() -> None:
-            logs = ReplicaLogs(pods.addresses, token)
+            logs = elected.ReplicaLogs(pods.addresses, token)
             serve.guard(fleet, wiring.printer(show), logs, stopping, host=host, port=port)
 
         elected.lead(keeper, guard, fleet, stopping)

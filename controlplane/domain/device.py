@@ -49,6 +49,10 @@ class ShareGrid(Checked):
         inner = (self.minimum_percent + i * self.step_percent for i in range(count + 1))
         return (*(p for p in inner if p < 100.0), 100.0)
 
+    def floor(self, percent: float) -> float | None:
+        """Return the largest share up to `percent`; None where there is none."""
+        return max((p for p in self.percents() if p <= percent + 1e-9), default=None)
+
 
 MPS_GRID = ShareGrid(minimum_percent=2.5, step_percent=2.5)
 """2.5 % is about two SMs of a V100 (iGniter, Theorem 1)."""

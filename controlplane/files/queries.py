@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from controlplane.domain.errors import GatewayError
+from controlplane.domain.errors import GatewayError, is_own_lack
 
 
 class Unreachable(GatewayError):
@@ -15,7 +15,7 @@ class Unreachable(GatewayError):
 
 
 class Silent(Unreachable):
-    """The process runs and does not answer in time: it may hang with open calls."""
+    """The process may run and have open calls: it does not answer in time, or cannot be asked now."""
 
 
 def ask(path: Path, query: object, *, of: str = "the facade", timeout_s: float = 5.0) -> Any:
@@ -30,7 +30,10 @@ def ask(path: Path, query: object, *, of: str = "the facade", timeout_s: float =
         # The latter when the queue of connections is full.
         raise Silent(f"{of} is there and does not answer on {path}: {error}") from error
     except OSError as error:
+        if is_own_lack(error):
+            raise Silent(f"{of} cannot be asked on {path}: {error}") from error
         raise Unreachable(f"{of} does not answer on {path}: {error}") from error
-    if not answer:
-        raise Unreachable(f"{of} closed {path} without an answer")
-    return json.loads(answer)
+    try:
+        return json.loads(answer)
+    except ValueError as error:
+        raise Unreachable(f"{of} closed {path} without a whole answer") from error

@@ -7,17 +7,22 @@ the controller itself makes and removes the mark that it is kept (`FleetFiles.co
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
+from typing import Any
 
+from controlplane.domain.errors import TrisectError
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.waiting import is_free
-from controlplane.files.writing import log_file
+from controlplane.files.writing import log_file, to_json, write_derived
 from controlplane.gateway.processes import LABEL, ROLE_LABEL
 
 KEPT_VARIABLE = "TRISECT_KEPT_CONTROLLER"
 """Set for a controller that is to be started again."""
+_SETTINGS = ("TRISECT_", "DOCKER_", "KUBECONFIG", "PATH")
+"""Variables on which depends whether a controller can start servers."""
 _YOUNG_S = 10.0
 _STARTING_S = 20.0
 """Until a controller on a busy host has its lock."""
@@ -33,6 +38,13 @@ def environment(files: FleetFiles) -> dict[str, str]:
     """Return this process's environment for a controller that is kept."""
     without = {name: value for name, value in os.environ.items() if name not in (LABEL, ROLE_LABEL)}
     return {**without, "XDG_STATE_HOME": str(files.directory.parent.parent.absolute()), KEPT_VARIABLE: "1"}
+
+
+def keep(files: FleetFiles) -> None:
+    """Mark the controller as kept, to be started in this folder, with this process's settings."""
+    settings = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
+    with contextlib.suppress(OSError, TrisectError):
+        write_derived(files.controller_kept, to_json({"cwd": os.getcwd(), "environment": settings}))
 
 
 class ControllerKeeper:
@@ -65,6 +77,10 @@ class ControllerKeeper:
         return "ended by a signal or an error; started again"
 
     def _start(self) -> None:
+        marked: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            marked = json.loads(self._files.controller_kept.read_text())
+        folder = str(marked.get("cwd", "/"))
         with contextlib.suppress(OSError), log_file(self._files.directory / "controller.log") as log:
             # Forked once more, so that there is no child to wait for.
             subprocess.run(
@@ -72,7 +88,7 @@ class ControllerKeeper:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(self._files),
-                cwd="/",
+                env={**environment(self._files), **marked.get("environment", {})},
+                cwd=folder if os.path.isdir(folder) else "/",
                 check=False,
             )

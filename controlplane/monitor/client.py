@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from controlplane.domain.observation import LatencyWindow
 from controlplane.files.queries import ask
 from controlplane.monitor.records import Record, parse
-
-if TYPE_CHECKING:
-    from controlplane.monitor.windows import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +37,6 @@ class GatewayTelemetry:
         """Return the requests that ended within the last `seconds` (at most 120), by endpoint."""
         said = self._ask({"windows": seconds})
         return {row["endpoint"]: LatencyWindow(**row) for row in said}
-
-    def servers(self, seconds: float) -> Mapping[tuple[str, str], LatencyWindow]:
-        """Return the requests that ended within the last `seconds`, by endpoint and server."""
-        said = self._ask({"servers": seconds})
-        return {(row["endpoint"], server): LatencyWindow(**row) for server, row in said}
-
-    def seconds(self, count: int) -> Sequence[Summary]:
-        """Return each of the last `count` whole seconds, for every endpoint and server."""
-        from controlplane.monitor.windows import Summary  # brings numpy, which `ctl status` does without
-
-        return [Summary(**row) for row in self._ask({"seconds": count})]
 
     def counts(self) -> Counts:
         """Return how complete the log is."""

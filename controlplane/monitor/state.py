@@ -100,21 +100,15 @@ class Monitor:
         self.losses.count(record.sender, record.number)
         if record.endpoint:
             server = self.addresses.server(record.host, record.port)
-            self.windows.add(record.not_after(time.time()), server)
+            self.windows.add(record.not_after(time.time()))
             self.totals.add(record, server, self.promises.by_endpoint)
 
     def answer(self, question: Mapping[str, Any]) -> Any:
         """Answer one query of `controlplane.monitor.client`."""
-        now = time.time()
         match question:
             case {"windows": seconds}:
-                return [asdict(window) for window in self.windows.by_endpoint(now, float(seconds)).values()]
-            case {"servers": seconds}:
-                found = self.windows.by_server(now, float(seconds))
-                return [(server, asdict(window)) for (_, server), window in found.items()]
-            case {"seconds": count}:
-                until = int(now)
-                return [asdict(second) for second in self.windows.each_second(until - int(count), until)]
+                found = self.windows.by_endpoint(time.time(), float(seconds))
+                return [asdict(window) for window in found.values()]
             case {"counts": _}:
                 return {**self.losses.counts(), "unlogged": self.unlogged.total}
         return None

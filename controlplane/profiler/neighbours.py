@@ -36,7 +36,7 @@ def tenant_groups(max_batch: dict[str, int], grid: ShareGrid) -> Iterator[Tenant
     models = sorted(max_batch)
 
     def tenants(names: Sequence[str], parts: Sequence[float], sizes: int) -> TenantGroup | None:
-        percents = [_floor(part, grid) for part in parts]
+        percents = [grid.floor(part) for part in parts]
         if None in percents:
             return None
         return tuple(
@@ -69,8 +69,3 @@ def merged(
     """Return old and new points; a new point replaces an old one of the same setting."""
     known = {(p.percent, p.batch, p.neighbours): p for p in (*before, *measured)}
     return tuple(known.values())
-
-
-def _floor(percent: float, grid: ShareGrid) -> float | None:
-    """Return the largest share of the grid up to `percent`; None where there is none."""
-    return max((p for p in grid.percents() if p <= percent + 1e-9), default=None)

@@ -80,9 +80,6 @@ def _gpus() -> list[tuple[str, str]]:
         return []
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        told = [(pynvml.nvmlDeviceGetName(h), pynvml.nvmlDeviceGetUUID(h)) for h in handles]
+        return [(pynvml.nvmlDeviceGetName(h), pynvml.nvmlDeviceGetUUID(h)) for h in handles]
     finally:
         pynvml.nvmlShutdown()
-    return [
-        (n if isinstance(n, str) else n.decode(), u if isinstance(u, str) else u.decode()) for n, u in told
-    ]

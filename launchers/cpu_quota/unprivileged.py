@@ -14,7 +14,7 @@ from launchers.cpu_quota import stopper
 from launchers.cpu_quota.cgroup import usage_of
 from launchers.cpu_quota.counters import mount_points
 from launchers.cpu_quota.mechanism import Group, Mechanism, bandwidth
-from launchers.host.process_table import cpu_seconds
+from launchers.host.process_table import cpu_seconds, is_stopped
 
 _READ_BACK = 'cat "$0/$(sed -n s/^0:://p /proc/self/cgroup)/cpu.max"'
 
@@ -95,8 +95,7 @@ class DutyCycle(Mechanism):
                 trial.send_signal(signal.SIGSTOP)
                 deadline = time.monotonic() + 2.0
                 while time.monotonic() < deadline:
-                    state = Path(f"/proc/{trial.pid}/stat").read_text().rpartition(")")[2].split()[0]
-                    if state == "T":
+                    if is_stopped(trial.pid):
                         return None
                     time.sleep(0.005)
                 return "a process of ours was not stopped by SIGSTOP"

@@ -79,8 +79,8 @@ def reading(device: str) -> DeviceReading:
         power = _or_none(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
         clock = _or_none(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
         return DeviceReading(
-            _text(nvml.nvmlDeviceGetName(handle)),
-            _text(nvml.nvmlSystemGetDriverVersion()),
+            nvml.nvmlDeviceGetName(handle),
+            nvml.nvmlSystemGetDriverVersion(),
             None if power is None else power / 1000,
             None if clock is None else float(clock),
         )
@@ -100,8 +100,8 @@ def limits(device: str) -> DeviceLimits | None:
         milliwatts = _or_none(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
         idle_milliwatts = _or_none(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
         return DeviceLimits(
-            product=_text(nvml.nvmlDeviceGetName(handle)),
-            driver=_text(nvml.nvmlSystemGetDriverVersion()),
+            product=nvml.nvmlDeviceGetName(handle),
+            driver=nvml.nvmlSystemGetDriverVersion(),
             memory_mb=nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**20,
             power_limit_w=None if milliwatts is None else milliwatts / 1000,
             max_clock_mhz=_or_none(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
@@ -153,7 +153,7 @@ class XidEvents:
                 told = nvml.nvmlEventSetWait_v2(self._set, 0)
             except nvml.NVMLError:  # a timeout: nothing more
                 return tuple(found)
-            found.append((_text(nvml.nvmlDeviceGetUUID(told.device)), int(told.eventData)))
+            found.append((nvml.nvmlDeviceGetUUID(told.device), int(told.eventData)))
 
     def close(self) -> None:
         """Close NVML."""
@@ -180,8 +180,8 @@ def _gpu(nvml: Any, index: int, handle: Any) -> HostGpu:
     mode = _or_none(nvml, nvml.nvmlDeviceGetMigMode, handle)
     return HostGpu(
         index,
-        _text(nvml.nvmlDeviceGetUUID(handle)),
-        _text(nvml.nvmlDeviceGetName(handle)),
+        nvml.nvmlDeviceGetUUID(handle),
+        nvml.nvmlDeviceGetName(handle),
         nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**20,
         mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE,
     )
@@ -193,10 +193,6 @@ def _or_none(nvml: Any, ask: Any, *what: Any) -> Any:
         return ask(*what)
     except nvml.NVMLError_NotSupported:
         return None
-
-
-def _text(told: str | bytes) -> str:
-    return told.decode() if isinstance(told, bytes) else told
 
 
 def _stays(other: ServerSpec, wanted: ServerSpec) -> bool:

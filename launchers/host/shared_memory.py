@@ -26,23 +26,30 @@ _NAMESPACE = ("unshare", "--mount", "--propagation=slave")
 _TRIAL_S = 10.0
 
 
-@functools.cache
 def own() -> tuple[str, ...]:
     """Return the start of a command line whose program has a /dev/shm of its own, which ends with it.
 
     Empty where none can be made: that needs root, or a kernel that lets users make namespaces. Raises OSError
     or SubprocessError where that cannot be tried now.
     """
+    if shutil.which("unshare") is None:
+        return ()
+    try:
+        return _tried(os.geteuid() == 0)
+    except subprocess.CalledProcessError:  # may pass
+        return ()
+
+
+@functools.cache
+def _tried(is_root: bool) -> tuple[str, ...]:
     as_root = (*_NAMESPACE, "sh", "-c", f'{_MOUNT} && exec "$@"', "sh")
     # The capabilities for the mount are those in the user's own namespace; the server needs none of them.
     without = 'exec setpriv --inh-caps=-all --ambient-caps=-all "$@"'
     user = ("--user", "--map-current-user", "--keep-caps")
     as_user = (*_NAMESPACE, *user, "sh", "-c", f"{_MOUNT} && {without}", "sh")
-    start = as_root if os.geteuid() == 0 else as_user
-    if shutil.which("unshare") is None:
-        return ()
-    tried = subprocess.run([*start, "true"], capture_output=True, timeout=_TRIAL_S, check=False)
-    return start if tried.returncode == 0 else ()
+    start = as_root if is_root else as_user
+    subprocess.run([*start, "true"], capture_output=True, timeout=_TRIAL_S, check=True)
+    return start
 
 
 def remove(prefix: str, folder: Path = FOLDER) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import http.client
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -95,8 +96,13 @@ def message(endpoint: str, value: float = 5.0, count: int = 1) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def test_requests_at_once_are_limited_for_all_clients_together(limited: Limited) -> None:
+@pytest.mark.parametrize("accused_before", [False, True])
+def test_requests_at_once_are_limited_for_all_clients_together(
+    limited: Limited, accused_before: bool
+) -> None:
     limited.limits.set("slow", Limit(max_requests=1))
+    if accused_before:  # a limit's own answer says nothing of a refusal that has ended
+        limited.limits.refuse("slow", "", time.time() - 100.0)
     with limited.channel() as channel:
         with rig.held(limited.triton):
             begun = rig.noted(limited.triton.slow, "begun")

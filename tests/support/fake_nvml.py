@@ -64,8 +64,8 @@ class FakeNvml:
     def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:
         return gpu.uuid
 
-    def nvmlDeviceGetName(self, gpu: FakeGpu) -> bytes:
-        return gpu.name.encode()
+    def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:
+        return gpu.name
 
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> SimpleNamespace:
         return SimpleNamespace(total=gpu.memory, used=2**30)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from controlplane.control.guard.state import Accused, Limits, Offence, Watch
+from controlplane.control.guard.state import Accused, Death, Held, Limits, Offence, Watch
 from controlplane.domain.observation import Answer
 
 BEFORE_S = 1.0
@@ -39,40 +39,53 @@ class Accusation:
 def heard(watch: Watch, answers: Iterable[Answer]) -> Watch:
     """Return the watch with those of `answers` that failed while a server of the partition had them."""
     endpoints = watch.partition.endpoints
-    held = [(a.ended_s, Accused(a.endpoint, a.client)) for a in answers if a.held and a.endpoint in endpoints]
+    held = [
+        Held(a.ended_s, Accused(a.endpoint, a.client), a.lost)
+        for a in answers
+        if a.held and a.endpoint in endpoints
+    ]
     return replace(watch, held=(*watch.held, *held)[-MOST_HELD:]) if held else watch
 
 
-def died(watch: Watch, now_s: float, limits: Limits) -> Watch:
+def died(watch: Watch, now_s: float, limits: Limits, *, whole: bool) -> Watch:
     """Return the watch with one more death, without those that are too long ago to count."""
     oldest_s = now_s - limits.deaths_s
-    deaths = (*(at for at in watch.deaths if at > oldest_s), now_s)
-    held = tuple(one for one in watch.held if one[0] > oldest_s - BEFORE_S)
+    deaths = (*(one for one in watch.deaths if one.at_s > oldest_s), Death(now_s, whole))
+    held = tuple(one for one in watch.held if one.at_s > oldest_s - BEFORE_S)
     return replace(watch, deaths=deaths, held=held, offences=_known(watch.offences, now_s, limits))
 
 
 def accusation(watch: Watch, now_s: float, limits: Limits) -> Accusation | None:
-    """Return what follows from the recent deaths; None where they share no one endpoint or client."""
+    """Return what follows from the recent deaths; None where they share no one endpoint or client.
+
+    The requests of a partition's only endpoint are open whatever ends its servers. While another one serves,
+    they only get no second server.
+    """
     open_at = [
-        frozenset(who for at, who in watch.held if death - BEFORE_S <= at <= death + AFTER_S)
+        frozenset(
+            one.who
+            for one in watch.held
+            if death.at_s - BEFORE_S <= one.at_s <= death.at_s + AFTER_S and (one.lost or not death.whole)
+        )
         for death in watch.deaths
     ]
     if not open_at:
         return None
-    since_s = watch.deaths[0]
+    since_s = watch.deaths[0].at_s
+    alone = len(watch.partition.endpoints) == 1 and not watch.down
     for who in sorted(frozenset.union(*open_at) & watch.offences.keys()):
         times = watch.offences[who].times
-        if times:
+        if times and (who.client or not alone):
             refused_s = min(limits.refused_max_s, limits.refused_s * 2.0**times)
             return Accusation(who, len(open_at), since_s, refused_s)
-    if len(open_at) >= limits.deaths:
-        who_all = _shared(open_at[-limits.deaths :])
-        return None if who_all is None else Accusation(who_all, len(open_at), since_s, limits.refused_s)
-    pair = len(open_at) == 2 and watch.deaths[1] - watch.deaths[0] <= limits.settle_s
-    who_both = _shared(open_at) if pair else None
-    if who_both is None or who_both in watch.offences:
+    several = len(open_at) >= limits.deaths
+    at_once = len(open_at) == 2 and watch.deaths[1].at_s - since_s <= limits.settle_s
+    found = _shared(open_at[-limits.deaths :]) if several or at_once else None
+    if found is None:
         return None
-    return Accusation(who_both, 2, since_s, 0.0)
+    if several and (found.client or not alone):
+        return Accusation(found, len(open_at), since_s, limits.refused_s)
+    return None if found in watch.offences else Accusation(found, len(open_at), since_s, 0.0)
 
 
 def accused(watch: Watch, found: Accusation, now_s: float) -> Watch:

@@ -88,10 +88,6 @@ def begin(
     watches = {}
     for partition in partitions:
         active, *others = placed_servers[partition.id]
-        share = owned.get(partition.id)
-        # Only after a takeover is the next server smaller.
-        if share is None and any(other.percent < active.percent for other in others):
-            share = Share(others[0].gpu, others[0].percent)
         watches[partition.id] = Watch(
             partition,
             active,
@@ -99,7 +95,7 @@ def begin(
             tuple((p.rate_rps,) * len(signals.MEMORIES) for p in partition.promises),
             tuple(service.Service() for _ in partition.promises),
             standby=others[0] if others else None,
-            owned=share,
+            owned=owned.get(partition.id),
             generation=generation,
         )
     return GuardState(watches, limits=limits)
@@ -144,7 +140,8 @@ class _Turn:
 
     `watches` is the state's own mapping and changes only here during the tick. `used` is the percentage of
     each GPU that active servers have, `owned` what partitions own, `moved` the GPUs of which one of them
-    changed, `decided` the partitions so far.
+    changed, `decided` the partitions so far, `failed_gpus` those on which the servers of several
+    partitions died at once.
     """
 
     state: GuardState
@@ -155,6 +152,7 @@ class _Turn:
     effects: list[Effect] = field(default_factory=list)
     moved: set[str] = field(default_factory=set)
     decided: list[str] = field(default_factory=list)
+    failed_gpus: frozenset[str] = frozenset()
 
     def set(self, partition: str, watch: Watch) -> None:
         before = self.watches[partition]
@@ -209,6 +207,7 @@ class _Turn:
                 gone = _health(self.seen, placed) is Health.GONE
                 died[placed.gpu] = [*died.get(placed.gpu, []), watch.partition.id] if gone else []
         lost = frozenset(gpu for gpu, partitions in died.items() if len(partitions) > 1)
+        self.failed_gpus = frozenset(gpu for gpu in lost if len(set(died[gpu])) > 1)
         for gpu in sorted(lost - self.state.lost_gpus):
             reason = f"all {len(died[gpu])} servers died: a fault of the whole {noun_of(gpu)}"
             # The servers of one partition get the same requests.
@@ -237,19 +236,21 @@ class _Turn:
             served = not watch.down and _health(self.seen, watch.active) is not Health.GONE
             launches = self._failed(watch, placed, served=served)
             if health in (Health.GONE, Health.IMPAIRED):
-                watch = self._died(watch, placed)
+                watch = self._died(watch, placed, whole=health is Health.GONE)
             watch = replace(watch, standby=None, launches=launches)
         return watch
 
-    def _died(self, watch: Watch, placed: PlacedServer) -> Watch:
+    def _died(self, watch: Watch, placed: PlacedServer, *, whole: bool) -> Watch:
         """Report two deaths shortly after each other: HAProxy sends a request again after a crash."""
         now, within_s = self.seen.now_s, self.state.limits.settle_s
-        if placed.since_s > now:
-            return watch  # it has served no request
+        if placed.since_s > now or placed.gpu in self.failed_gpus:
+            return watch  # it has served no request, or no request ended it
+        if watch.ending and placed.server == watch.active.server:
+            return watch
         if now - watch.died_s <= within_s and placed.gpu not in self.state.lost_gpus:
             reason = f"two servers died within {within_s:g} s: one of their requests may crash every server"
             self._report(Level.CRITICAL, watch.partition.id, reason)
-        return culprits.died(replace(watch, died_s=now), now, self.state.limits)
+        return culprits.died(replace(watch, died_s=now), now, self.state.limits, whole=whole)
 
     def _accuse(self, watch: Watch) -> Watch:
         """Have requests refused that were open at each of several deaths; then the next start is at once."""
@@ -291,12 +292,13 @@ class _Turn:
                 self._report(Level.CRITICAL, watch.partition.id, f"{watch.active.server}: {reason}")
             book = self._failed(watch, watch.active, served=False)
             if cause is Cause.CRASH:
-                watch = self._died(watch, watch.active)
+                watch = self._died(watch, watch.active, whole=True)
             watch = replace(watch, down=True, launches=book)
         return self._wake(watch)
 
     def _left(self, watch: Watch, cause: Cause, active: ServerSeen) -> Watch:
         """Redirect as soon as another server is ready; until then it may still answer some requests."""
+        watch = replace(watch, ending=cause is Cause.ENDING)
         if self._usable(watch):
             return self._redirect(watch, cause, active)
         watch = self._report_once(
@@ -317,6 +319,8 @@ class _Turn:
             if watch.down:
                 self._report(Level.INFO, watch.partition.id, f"{watch.active.server} answers again")
                 watch = replace(watch, down=False)
+            if watch.ending:
+                watch = replace(watch, ending=False)
             if watch.active.since_s > now:
                 watch = replace(watch, active=replace(watch.active, since_s=now))
             if watch.launches.failures and starts.proven(watch, limits, now):
@@ -428,7 +432,7 @@ class _Turn:
         counts = died and not watch.down  # one that was down was counted then
         launches = self._failed(watch, watch.active, served=True) if counts else watch.launches
         if cause in (Cause.CRASH, Cause.IMPAIRED) and not watch.down:
-            watch = self._died(watch, watch.active)
+            watch = self._died(watch, watch.active, whole=cause is Cause.CRASH)
         moved = replace(
             _forget(watch),
             active=target,
@@ -437,6 +441,7 @@ class _Turn:
             unexplained=1.0,
             standby=watch.active if lent else None,
             down=False,
+            ending=False,
             answered_s=now,
             worked_s=now,
             settled_s=now + self.state.limits.settle_s,

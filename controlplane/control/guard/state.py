@@ -244,6 +244,21 @@ class Offence:
     until_s: float = -math.inf
 
 
+class Death(NamedTuple):
+    """When a server died, or only a process of its models: then it still refused what that had held."""
+
+    at_s: float
+    whole: bool
+
+
+class Held(NamedTuple):
+    """When a request failed that a server had: `lost` without an answer, or by the server's own refusal."""
+
+    at_s: float
+    who: Accused
+    lost: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Watch:
     """One partition as it is now.
@@ -257,7 +272,8 @@ class Watch:
     is the longest time without an answer that one ended, of any server of this partition. `looked_s` is the
     look that this is from: a partition that rests is not looked at in each tick (`attention`). `owned` is the
     partition's share while a shadow that took over from a dead server has another one; else None. `deaths`
-    are the recent ones, `held` the requests that failed in a server, and when (`culprits`).
+    are the recent ones, `held` the requests that failed in a server (`culprits`). `ending`: another program
+    ends the active server.
     """
 
     partition: GuardedPartition
@@ -284,8 +300,9 @@ class Watch:
     generation: int = 0
     reported: Mapping[Topic, float] = field(default_factory=dict)
     looked_s: float = -math.inf
-    deaths: tuple[float, ...] = ()
-    held: tuple[tuple[float, Accused], ...] = ()
+    deaths: tuple[Death, ...] = ()
+    held: tuple[Held, ...] = ()
+    ending: bool = False
     offences: Mapping[Accused, Offence] = field(default_factory=dict)
 
     @property

@@ -30,8 +30,8 @@ def lower_bound(workloads: Sequence[Workload], gpu_types: Mapping[str, GpuType])
     """A cost that no plan for these workloads goes below, if each of them fits some GPU."""
     if not workloads:
         return 0.0
-    kin = families(workloads, next(iter(gpu_types.values())).rule)
-    return attainable(sum(_cost(family, gpu_types) for family in kin), gpu_types)
+    every_family = families(workloads, next(iter(gpu_types.values())).rule)
+    return attainable(sum(_cost(family, gpu_types) for family in every_family), gpu_types)
 
 
 def attainable(cost: float, gpu_types: Mapping[str, GpuType]) -> float:

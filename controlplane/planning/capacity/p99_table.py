@@ -88,7 +88,7 @@ def tolerated_slowdown(
     per_ms = items.rate / 1000.0
     rows = all_pool_sizes()[np.minimum(items.servers, POOL_SIZES[-1]) - 1, batch_index]
     slo_ms = items.queue_slo_ms
-    loads = _largest_loads(slo_ms * per_ms / batch, rows + items.jitter_p99[:, None, None])
+    loads = _max_utilisation_slowed(slo_ms * per_ms / batch, rows + items.jitter_p99[:, None, None])
     # A batch of one has rows for all shapes, and they are equal.
     cell, part = _between(_shape_of(first_ms / full_ms, batch[:, None]))
     item = np.arange(items.rate.size)[:, None]
@@ -101,7 +101,7 @@ def tolerated_slowdown(
     return slowdown
 
 
-def _largest_loads(limit: FloatArray, waits: FloatArray) -> FloatArray:
+def _max_utilisation_slowed(limit: FloatArray, waits: FloatArray) -> FloatArray:
     """The largest u with u Y(u) <= limit: (items, shapes).
 
     `limit` (items,); `waits` (items, shapes, loads) is Y. Below the first entry nothing waits, and u Y is a
@@ -149,7 +149,7 @@ def largest_rate(
         slo = queue_slo[start : start + _SLOS_AT_ONCE, None, None]
         late = (slo < first * wait_factor) | (longest > most_of_slo * slo)
         # (SLOs, pool sizes, batches, shares)
-        load = largest_loads((slo / wait_ms)[:, None], waits)
+        load = max_utilisation((slo / wait_ms)[:, None], waits)
         found.append(np.where(late[:, None], 0.0, most * load).max(axis=2))
     return np.concatenate(found)
 
@@ -176,7 +176,7 @@ def _waits(full: FloatArray, first: FloatArray, batches: IntArray, pool_sizes: S
     return np.asarray(np.minimum.accumulate(waits[..., ::-1], axis=-1)[..., ::-1])
 
 
-def largest_loads(allowed: FloatArray, waits: FloatArray) -> FloatArray:
+def max_utilisation(allowed: FloatArray, waits: FloatArray) -> FloatArray:
     """The largest load at which a row of waits, in full batches' times, is at most `allowed`.
 
     `waits` (..., loads) rise along a row; `allowed` is broadcast against the other axes. Where a row bends

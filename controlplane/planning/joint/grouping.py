@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from controlplane.planning.judge.queues import Queues
 
 MOST_TOGETHER = 16
 """Workloads of a group: limits the impact of a workload that exceeds its rate."""
-_HARDSHIPS = (4.0, 2.0, 1.5)
+_INTERFERENCE_FACTORS = (4.0, 2.0, 1.5)
 """Times that neighbours' effect on a full batch is counted: small batches feel more. A partition of all
 families is tried with each."""
 _MOST_CUTS = 8
@@ -40,8 +41,15 @@ _MOST_CUTS = 8
 _MANY_WORKLOADS = 100
 """From so many on no equal parts are tried where pairs pay: they need no fewer GPUs."""
 
-FixedGpu = tuple[tuple[int, int], ...]
-"""The partitions of a GPU: of each its group's number and the index of its share."""
+
+class FixedPart(NamedTuple):
+    """A partition of which it is settled where it stands: its group's number and the index of its share."""
+
+    group: int
+    share: int
+
+
+FixedGpu = tuple[FixedPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +102,28 @@ def options_of(grouping: Grouping, gpu_types: Mapping[str, GpuType]) -> list[lis
 def groupings(workloads: Sequence[Workload], gpu_types: Mapping[str, GpuType]) -> Iterator[Grouping]:
     """Promising groupings, without repetition; none where no two workloads may share a queue."""
     rule = next(iter(gpu_types.values())).rule
-    kin = families(workloads, rule)
-    if all(len(family) == 1 for family in kin):
+    every_family = families(workloads, rule)
+    if all(len(family) == 1 for family in every_family):
         return
     queues = Queues()
     parts = {name: Parts.of(gpu_type) for name, gpu_type in gpu_types.items()}
     pools: list[list[Pools]] = []
-    for family in kin:
+    for family in every_family:
         slo = np.array([w.slo_ms for w in family])
         types = gpu_types.items() if len(family) > 1 else ()
         pools.append([Pools.of(t, parts[name], family[0].model, slo, queues) for name, t in types])
     seen = set()
-    paired = _with_pairs(kin, pools) if rule is Rule.P99 and len(gpu_types) == 1 else None
+    paired = _with_pairs(every_family, pools) if rule is Rule.P99 and len(gpu_types) == 1 else None
     if paired is not None:
         seen.add(paired)
         yield paired
         if len(workloads) > _MANY_WORKLOADS:
             return
-    for hardship in _HARDSHIPS:
+    for interference in _INTERFERENCE_FACTORS:
         found: list[Pool] = []
-        for n, family in enumerate(kin):
+        for n, family in enumerate(every_family):
             if pools[n]:
-                shared = _shared(family, pools[n], hardship)
+                shared = _shared(family, pools[n], interference)
                 pools[n] = shared.pools
                 found += shared.groups
             else:
@@ -126,27 +134,27 @@ def groupings(workloads: Sequence[Workload], gpu_types: Mapping[str, GpuType]) -
             yield grouping
 
 
-def _with_pairs(kin: Sequence[Group], pools: Sequence[Sequence[Pools]]) -> Grouping | None:
+def _with_pairs(every_family: Sequence[Group], pools: Sequence[Sequence[Pools]]) -> Grouping | None:
     """A grouping for GPUs on which two families stand side by side; None where no pair pays."""
     served = {n: own[0] for n, own in enumerate(pools) if own and own[0].served}
     if not served:
         return None
-    sides, price = pair_sides(next(iter(served.values())).gpu_type, [kin[n] for n in served])
+    sides, price = pair_sides(next(iter(served.values())).gpu_type, [every_family[n] for n in served])
     if not any(sides):
         return None
     sides_of, price_of = dict(zip(served, sides, strict=True)), dict(zip(served, price, strict=True))
     found: list[Pool] = []
-    stand: dict[int, list[list[tuple[int, int]]]] = {}
+    stand: dict[int, list[list[FixedPart]]] = {}
     # The family that gains most from pairs comes first: the others fill what stands beside it.
-    for n in sorted(range(len(kin)), key=lambda n: price_of.get(n, 1.0)):
+    for n in sorted(range(len(every_family)), key=lambda n: price_of.get(n, 1.0)):
         if n not in served:
-            found.append(Pool(kin[n]))
+            found.append(Pool(every_family[n]))
             continue
         left = {pair: len(rows[0]) for pair, rows in stand.items()}
-        shared = _shared(kin[n], [served[n].with_sides(sides_of[n])], _HARDSHIPS[0], left)
+        shared = _shared(every_family[n], [served[n].with_sides(sides_of[n])], _INTERFERENCE_FACTORS[0], left)
         for number, side in enumerate(sides_of[n], 1):
             where = [
-                (len(found) + k, side.column)
+                FixedPart(len(found) + k, side.column)
                 for k, at in enumerate(shared.stand)
                 if at == number
                 for _ in range(shared.groups[k].servers or 0)
@@ -171,16 +179,16 @@ class _Shared:
 
 
 def _shared(
-    family: Group, pools: list[Pools], hardship: float, left: Mapping[int, int] = MappingProxyType({})
+    family: Group, pools: list[Pools], interference: float, left: Mapping[int, int] = MappingProxyType({})
 ) -> _Shared:
-    """The family in groups; `hardship` and `left`: see `offers_for`.
+    """The family in groups; `interference` and `left`: see `offers_for`.
 
     Under P99 the exact queue is asked about all groups whose neighbours are known; what it refuses is
     offered for less, and the family is partitioned again.
     """
     rates, pools = np.array([w.rate_rps for w in family]), list(pools)
     for _ in range(_MOST_CUTS):
-        offers = offers_for(pools, hardship, left)
+        offers = offers_for(pools, interference, left)
         groups = cheapest_partition(rates, offers, MOST_TOGETHER)
         answers = _answers(pools, groups, rates) if pools[0].gpu_type.rule is Rule.P99 else {}
         refused = {n: answer.refused for n, answer in answers.items() if answer.refused is not None}

@@ -73,7 +73,7 @@ class Pools:
     """Pools of one model on one GPU type; `slo_ms` (SLOs,) are those of its workloads, rising.
 
     `trust` (stands, SLOs, servers): what a pool on whole GPUs, and on each of `sides`, carries by the exact
-    queue, over what the table says. `by_table`: rates of `parts` looked up so far, by hardship.
+    queue, over what the table says. `by_table`: rates of `parts` looked up so far, by interference.
     """
 
     gpu_type: GpuType
@@ -142,16 +142,16 @@ class Pools:
         trust[offer.stand, near, sizes] *= 1.0 - _LESS
         return replace(self, trust=trust)
 
-    def on_parts(self, hardship: float) -> FloatArray:
+    def on_parts(self, interference: float) -> FloatArray:
         """What a server on each of `parts` carries by the table: (SLOs, servers, parts)."""
         if not self.served:
             return np.zeros((self.slo_ms.size, MOST_SERVERS, self.parts.count.size))
-        if hardship not in self.by_table:
+        if interference not in self.by_table:
             number = self.gpu_type.number_of(self.model)
-            slowed = _SPARE * (1.0 + (self.parts.slowdown[number] - 1.0) * hardship)
+            slowed = _SPARE * (1.0 + (self.parts.slowdown[number] - 1.0) * interference)
             times = self.gpu_type.alone.of_model(number, self.parts.column).slowed(slowed)
-            self.by_table[hardship] = usual_rate(self.gpu_type, self.model, times, self.slo_ms)
-        return self.by_table[hardship]
+            self.by_table[interference] = usual_rate(self.gpu_type, self.model, times, self.slo_ms)
+        return self.by_table[interference]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +185,13 @@ class Offers:
         return Offer(float(self.cost[number]), servers, stand, source)
 
 
-def offers_for(pools: Sequence[Pools], hardship: float, left: Mapping[int, int]) -> Offers:
+def offers_for(pools: Sequence[Pools], interference: float, left: Mapping[int, int]) -> Offers:
     """All pools on offer, of GPU types with the same SLOs; only one may have sides.
 
-    `hardship`: how many times neighbours' effect on a full batch a part feels. `left`: of pairs by number,
-    how many of the other side stand without this one, if that is known.
+    `interference`: how many times neighbours' effect on a full batch a part feels. `left`: of pairs by
+    number, how many of the other side stand without this one, if that is known.
     """
-    each = [_offers(own, n, hardship, left) for n, own in enumerate(pools)]
+    each = [_offers(own, n, interference, left) for n, own in enumerate(pools)]
     return Offers(
         np.concatenate([o.cost for o in each]),
         np.concatenate([o.rate for o in each], axis=1),
@@ -202,10 +202,10 @@ def offers_for(pools: Sequence[Pools], hardship: float, left: Mapping[int, int])
     )
 
 
-def _offers(pools: Pools, source: int, hardship: float, left: Mapping[int, int]) -> Offers:
+def _offers(pools: Pools, source: int, interference: float, left: Mapping[int, int]) -> Offers:
     """Those of one GPU type, the cheapest first."""
     counts, parts, price = np.arange(1, MOST_SERVERS + 1), pools.parts.count, pools.gpu_type.price
-    on_parts = pools.on_parts(hardship) * counts[:, None] * pools.trust[WHOLE][..., None]
+    on_parts = pools.on_parts(interference) * counts[:, None] * pools.trust[WHOLE][..., None]
     rates = [on_parts.reshape(pools.slo_ms.size, -1)]
     servers = [np.repeat(counts, parts.size)]
     cost = [(price * counts[:, None] / parts).ravel()]

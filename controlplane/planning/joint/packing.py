@@ -77,7 +77,7 @@ class Packing:
 
     def insert(self, item: int) -> bool:
         """Put an item on the GPU that it leaves fullest, or on a new one."""
-        return self.squeeze(item) or self.open([item])
+        return self.best_fit_insert(item) or self.open([item])
 
     def open(self, items: Sequence[int]) -> bool:
         """Put items on a new GPU; False, and no change, where there is none or they do not fit."""
@@ -95,7 +95,7 @@ class Packing:
         """Give a GPU these items; False, and no change, where they do not fit it."""
         return self.apply(self.evaluate([items])[0], gpu)
 
-    def squeeze(self, item: int) -> bool:
+    def best_fit_insert(self, item: int) -> bool:
         """Put an item on a GPU that is in use: the fullest one that holds it."""
         for some in self._hosts(item):
             found = self.evaluate([(*self.gpus[g].items, item) for g in some])
@@ -271,7 +271,7 @@ def _place_all(trial: Packing, queue: list[int], chance: np.random.Generator, st
     while queue:
         queue.sort(key=trial.smallest_percent)
         item = queue.pop()
-        if trial.squeeze(item):
+        if trial.best_fit_insert(item):
             continue
         if swaps <= 0 or stop():
             return False

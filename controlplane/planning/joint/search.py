@@ -221,7 +221,7 @@ class Search:
         left = [list(options[0]) if options and not now else [] for now, options in chosen]
         placed: set[int] = set()
         for gpu in self.fixed:
-            parts = [(left[group].pop(0), share) for group, share in gpu if left[group]]
+            parts = [(left[part.group].pop(0), part.share) for part in gpu if left[part.group]]
             homes = {self.units[i].gpu_type for i, _ in parts}
             if len(homes) == 1 and packings[homes.pop()].open_with(*zip(*parts, strict=True)):
                 placed |= {i for i, _ in parts}
@@ -256,7 +256,7 @@ class Search:
             packing.table = self.tables[name].corrected(scale)
             evicted += _evicted(packing, touched)
         evicted.sort(key=lambda i: -min(p.smallest_percent(i) for p in packings.values()))
-        pending = [i for i in evicted if not any(p.squeeze(i) for p in packings.values())]
+        pending = [i for i in evicted if not any(p.best_fit_insert(i) for p in packings.values())]
         for packing in packings.values():
             pending = packing.fill(pending, ONE_TIGHTNESS)
         for i in pending:

@@ -72,12 +72,12 @@ def combinations(
     `effort`: how many times as much to try.
     """
     effort = min(effort, _MOST_EFFORT)
-    kin = families(workloads, next(iter(gpu_types.values())).rule)
-    if len(kin) > _MOST_FAMILIES:
+    every_family = families(workloads, next(iter(gpu_types.values())).rule)
+    if len(every_family) > _MOST_FAMILIES:
         return []
-    items = [Item(g, n) for family in kin for g in _runs(family) for n in range(1, MOST_SERVERS + 1)]
+    items = [Item(g, n) for family in every_family for g in _runs(family) for n in range(1, MOST_SERVERS + 1)]
     tables = {name: ToleranceTable.of(items, gpu_type) for name, gpu_type in gpu_types.items()}
-    case = _Case(kin, items, tables, effort)
+    case = _Case(every_family, items, tables, effort)
     found = [c for by in (_SLOWDOWNS if effort == 1 else _MORE_SLOWDOWNS) for c in case.at(by)]
     return sorted(found, key=lambda c: (c.cost, c.share))
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.planning.capacity.client_batches import InRequests
 from controlplane.planning.capacity.lower_bound import lower_bound
-from controlplane.planning.joint.bursts import with_bursts
 from controlplane.planning.joint.choice import Choice
 from controlplane.planning.joint.context import Context
 from controlplane.planning.joint.turns import Turns
+from controlplane.planning.judge.evaluate import SLACK, Evaluation, Terms, evaluate
 from controlplane.planning.judge.finalise import Draft, finalise
+from controlplane.planning.judge.queues import JITTER_P99
 from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.replan.reuse import cost_of, reused, with_stable_ids
+
+_ROUNDS = 8
+_FASTEST = 2.0
+"""The Poisson rate grows by at most this factor in a round: a larger server may have another batch."""
+_ROUNDING = 1.0 + 1.0 / 2048.0
+"""The largest rate of a queue is known to a 4096th of its capacity."""
+
+DraftOf = Callable[[PlanRequest], Draft]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,7 @@ class Joint:
         started = request.clock.monotonic()
         in_requests = InRequests.of(request)
         context = Context.of(in_requests.request, started)
-        draft = with_bursts(in_requests.request, lambda asked: self._draft(asked, context))
+        draft = _with_bursts(in_requests.request, lambda asked: self._draft(asked, context))
         draft = in_requests.counted_back(draft)
         turns = Turns.of(context if context.request is request else Context.of(request, started), draft)
         joined = turns.fewer(draft)
@@ -77,3 +87,97 @@ def _bounded(draft: Draft, context: Context) -> Draft:
     # The bound is one of plans without turns, which may cost less.
     bound = min(lower_bound(placed, context.gpu_types), context.cost(draft.gpus))
     return draft.bounded(bound, context.request.devices)
+
+
+# -- bursty workloads ------------------------------------------------------------------------------------
+
+
+def _with_bursts(request: PlanRequest, draft_of: DraftOf) -> Draft:
+    """The draft for a request, whose queues hold the bursts of its workloads.
+
+    `draft_of` plans for Poisson arrivals: the tables of a search know those alone. The exact queue with the
+    real arrivals says which part of its rate the servers of a workload hold; where that is too little, the
+    Poisson rate grows by what is missing. A workload whose bursts no servers hold after some rounds is
+    infeasible.
+    """
+    if request.rule is not Rule.P99 or all(w.dispersion == 1.0 for w in request.workloads):
+        return draft_of(request)
+    refused: list[Infeasible] = []
+    while True:
+        draft, held = _grown(request, draft_of)
+        if not held:
+            return replace(draft, infeasible=(*draft.infeasible, *refused))
+        refused += [_refusal(request, name, part) for name, part in held.items()]
+        request = replace(request, workloads=tuple(w for w in request.workloads if w.name not in held))
+
+
+def _grown(request: PlanRequest, draft_of: DraftOf) -> tuple[Draft, Mapping[str, float]]:
+    """The draft of the last round, and the parts of their rates that too small servers hold."""
+    multiple = dict.fromkeys((w.name for w in request.workloads), 1.0)
+    for _ in range(_ROUNDS):
+        poisson = [
+            replace(w, rate_rps=multiple[w.name] * w.rate_rps, dispersion=1.0) for w in request.workloads
+        ]
+        draft = _counted_back(draft_of(replace(request, workloads=tuple(poisson))), request, multiple)
+        held = _held_parts(request, draft.gpus)
+        if not held:
+            break
+        for name, part in held.items():
+            multiple[name] *= _FASTEST if part * _FASTEST < 1.0 else _ROUNDING / part
+    return draft, held
+
+
+def _counted_back(draft: Draft, request: PlanRequest, multiple: Mapping[str, float]) -> Draft:
+    """A draft for Poisson workloads with the real ones and their rates."""
+    lost = {i.workload for i in draft.infeasible}
+    placed = replace(request, workloads=tuple(w for w in request.workloads if w.name not in lost))
+    gpus = reused(Plan("", request.rule, "", draft.gpus), placed)
+    assert gpus is not None
+    infeasible = tuple(_for_bursts(i, multiple[i.workload]) for i in draft.infeasible)
+    return replace(draft, gpus=gpus, infeasible=infeasible)
+
+
+def _for_bursts(refused: Infeasible, multiple: float) -> Infeasible:
+    """A refusal at a multiple of the real rate; the nearest SLO was for the bare multiple."""
+    if multiple == 1.0:
+        return refused
+    nearest = refused.nearest_rate_rps
+    return Infeasible(
+        refused.workload,
+        f"planned as {multiple:.3g} times its rate, for its bursts: {refused.reason}",
+        nearest_rate_rps=None if nearest is None else nearest / multiple,
+    )
+
+
+def _held_parts(request: PlanRequest, gpus: Sequence[PlannedGpu]) -> dict[str, float]:
+    """By workload, the part of its rate that its servers hold, where bursts break its SLO."""
+    terms = Terms(request.rule, request.deciding_quantile)
+    held: dict[str, float] = {}
+    for found in evaluate(gpus, request.devices, terms).values():
+        layout = found.layout
+        late = (layout.dispersion > 1.0) & (found.p99_ms > layout.slo_ms * (1.0 + SLACK))
+        for at, queue in layout.columns():
+            if late[at]:
+                part = _held_part(found, at)
+                held |= {w.name: min(part, held.get(w.name, part)) for w in queue.workloads}
+    return held
+
+
+def _held_part(found: Evaluation, at: tuple[int, int]) -> float:
+    """The largest rate that the servers of a queue hold, as a part of its rate."""
+    from controlplane.latency import queueing
+
+    layout, pool = found.layout, found.pools[at]
+    outside = layout.frontend_ms[at] + JITTER_P99 * layout.jitter[at] * pool.curve[-1]
+    slo_ms, dispersion = layout.slo_ms[at] - outside, layout.dispersion[at]
+    largest = queueing.largest_rate(slo_ms, pool.curve, pool.curve.size, pool.servers, dispersion)
+    return float(largest[0] * layout.client_batch[at] / (layout.rate[at] * pool.servers))
+
+
+def _refusal(request: PlanRequest, name: str, part: float) -> Infeasible:
+    workload = next(w for w in request.workloads if w.name == name)
+    return Infeasible(
+        name,
+        f"its bursts (dispersion {workload.dispersion:g}) break its SLO on any servers that were tried",
+        nearest_rate_rps=part * workload.rate_rps or None,
+    )

@@ -23,7 +23,7 @@ from controlplane.control.autoscaler.state import (
     followed_workloads,
     resumed,
 )
-from controlplane.domain.errors import EngineError, InputError, TrisectError
+from controlplane.domain.errors import EngineError, InputError, LogOnce, TrisectError
 from controlplane.domain.observation import Answer, RateSeen
 from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles
@@ -76,7 +76,7 @@ class Autoscaler:
         self._save_at_s = now_s + _SAVE_S
         self._recalls = not plan_only
         self._rests_until_s = 0.0
-        self._reported_s: dict[str, float] = {}
+        self._reported = LogOnce(_REPEAT_S)
 
     @property
     def seen(self) -> tuple[LoadState, Forecast] | None:
@@ -165,8 +165,7 @@ class Autoscaler:
         self._drop_search()
         self._state, self._recalls, self._rests_until_s = None, False, now_s + _PAUSE_S
         reason = f"{type(error).__name__}: {error}"
-        if now_s - self._reported_s.get(reason, -_REPEAT_S) >= _REPEAT_S:
-            self._reported_s[reason] = now_s
+        if self._reported.is_new(reason, reason, now_s):
             self._event(
                 "error",
                 "load",

@@ -1,22 +1,19 @@
 """The controller of a fleet. Start reading at `loop`.
 
-serve            the process: its lock, the request log, its metrics endpoint
-loop             look, decide, act
-observer         the guard's observations: ended requests, and the health of every server
-probes           what is asked of a server to know whether it lives, and what is remembered of it
-polled           calls that may block, in threads, and names by the time at which each is due
-engine           the servers that run according to the launcher and the engine
-draining         when a server without a route has drained, or can answer no more
-gateway_watch    the gateway's processes, and its supervisor where nothing else starts it
-adopt            adoption of a running fleet by a new controller
-actor            the port between the loop and what becomes of its decisions
-executor         the actor that carries decisions out
-plan_only        the actor that only announces them
-decision_events  the events of decisions
-workers          slow work beside the loop: starts, loads, drains, stops
-following        load control: what arrives, decisions, and the plans that follow from them
-drift            the repository against what was applied, in a thread
-recorder         the record, minute by minute
-status_file      the file for `ctl status`
-exporter         /healthz and /metrics
+serve          the process: its lock, the request log, its metrics endpoint
+loop           look, decide, act
+observer       the guard's observations: ended requests, and the health of every server
+probes         what is asked of a server to know whether it lives, and what is remembered of it
+polled         calls that may block, in threads, and names by the time at which each is due
+engine         the servers that run according to the launcher and the engine
+gateway_watch  the gateway's processes, and its supervisor where nothing else starts it
+adopt          adoption of a running fleet by a new controller
+actor          what becomes of decisions: announced, ...
+executor       ... or carried out
+workers        slow work beside the loop: starts, loads, drains, stops
+draining       when a server without a route has drained, or can answer no more
+drift          the repository against what was applied, in a thread
+recorder       what other commands read: the record, and the file for `ctl status`
+exporter       /healthz and /metrics
+elected        the controller in a cluster
 """

@@ -21,6 +21,7 @@ from controlplane.control.guard.state import (
     Refuse,
     Report,
 )
+from controlplane.domain.errors import LogOnce
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.runtime.controller.adopt import Adopted
@@ -52,7 +53,7 @@ class Actor:
     def __init__(self, fleet: Fleet, notice: Notice) -> None:
         self._fleet = fleet
         self._notice = notice
-        self._announced_s: dict[tuple[str, str, str], float] = {}
+        self._announced = LogOnce(_REPEAT_S)
 
     def hold_fleet(self) -> contextlib.AbstractContextManager[None]:
         """Keep other commands from the fleet. Raises FleetBusy at once if one works on it."""
@@ -104,9 +105,7 @@ class Actor:
 
     def note(self, event: Event) -> None:
         """Pass an event to the caller, unless it was passed a moment ago."""
-        key = (event.kind, event.subject, event.level)
-        if event.at_s - self._announced_s.get(key, -_REPEAT_S) >= _REPEAT_S:
-            self._announced_s[key] = event.at_s
+        if self._announced.is_new(event.kind, (event.kind, event.subject, event.level), event.at_s):
             self._notice(event)
 
     def close(self, state: GuardState | None, workers: Workers) -> None:
@@ -151,4 +150,6 @@ def _begun_again(state: GuardState) -> GuardState:
     placed: dict[str, tuple[PlacedServer, ...]] = {}
     for name, watch in state.watches.items():
         placed[name] = (watch.active,) if watch.standby is None else (watch.active, watch.standby)
-    return decisions.begin(tuple(w.partition for w in state.watches.values()), placed, state.limits)
+    owned = {name: watch.owned for name, watch in state.watches.items() if watch.owned is not None}
+    partitions = tuple(w.partition for w in state.watches.values())
+    return decisions.begin(partitions, placed, state.limits, owned=owned)

@@ -9,39 +9,19 @@ from controlplane.control.guard.state import DrainAndStop, Ending
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import InFlight, Server
 from controlplane.ports import Gateway, Launcher
-from controlplane.runtime.controller.probes import Reading, read_counters
+from controlplane.runtime.controller.probes import read_counters
 from controlplane.runtime.fleet.execute import backend
 
 LIVE_S = 0.5
 """The longest wait for an answer that needs no model."""
-REFUSING = 2
-"""So many readings with refusals, and no answer since the first, show that a model's process died: a single
-refusal may be its request's own fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """Triton's counters over all models of a server: what it refused, and what it answered."""
-
-    failures: int
-    answers: int
-
-    @staticmethod
-    def of(reading: Reading) -> _Counted | None:
-        """Return those of a reading; None where it has none."""
-        if reading.counted is None:
-            return None
-        models = reading.counted.values()
-        return _Counted(sum(m.failures for m in models), sum(m.successes + m.responses for m in models))
 
 
 @dataclass(slots=True)
 class Drain:
     """A server that ends as the guard decided (`how`), when it last answered and what it owed then.
 
-    `counted` are its counters then, `refusing` the readings since in which it refused requests.
-    `silent_since_s` is when it stopped answering calls, `used_s` the time of a core that it had used when it
-    was last silent. Times are monotonic.
+    `answers` is how many its models had given by then, `silent_since_s` is when it stopped answering calls,
+    `used_s` the time of a core that it had used when it was last silent. Times are monotonic.
     """
 
     server: Server
@@ -50,8 +30,7 @@ class Drain:
     launcher: Launcher
     answered_s: float
     owed: int = 0
-    counted: _Counted | None = None
-    refusing: int = 0
+    answers: int | None = None
     silent_since_s: float | None = None
     used_s: float | None = None
 
@@ -75,24 +54,22 @@ class Drain:
         return now_s - self.answered_s <= self.how.patience_s
 
     def _does_nothing(self, now_s: float, grace_s: float) -> bool:
-        """Return whether the process refuses what it has, or answers no call and uses no time of a core.
+        """Return whether the process answers no call and uses no time of a core.
 
         Counters of answers that move give it its time again: a stream ends late, but answers all the while.
-        Where the process's use of a core is not counted, its silence counts after `grace_s`.
+        Those of failures show nothing, for they may be their requests' own fault. Where the process's use of
+        a core is not counted, its silence counts after `grace_s`.
         """
         reading = read_counters(self.server, self.server.spec.endpoints, LIVE_S)
         if reading.error is not None and isinstance(reading.error.__cause__, TimeoutError | ConnectionError):
             return self._is_idle(now_s, grace_s)
-        counted = _Counted.of(reading)
-        before, self.counted = self.counted, counted
         self.silent_since_s, self.used_s = None, None
-        if before is None or counted is None:
-            return False
-        if counted.answers != before.answers:
-            self.answered_s, self.refusing = now_s, 0
-        elif counted.failures > before.failures:
-            self.refusing += 1
-        return self.refusing >= REFUSING
+        if reading.counted is not None:
+            before = self.answers
+            self.answers = sum(m.successes + m.responses for m in reading.counted.values())
+            if before is not None and self.answers != before:
+                self.answered_s = now_s
+        return False
 
     def _is_idle(self, now_s: float, grace_s: float) -> bool:
         try:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from controlplane.domain.errors import TrisectError
+from controlplane.domain.errors import LogOnce, TrisectError
 from controlplane.files.content import Drift, Seen, drift
 from controlplane.files.pinned import Pin
 from controlplane.runtime.controller.actor import Notice
@@ -28,7 +28,7 @@ class DriftWatch:
         self._fleet = fleet
         self._notice = notice
         self._known: dict[str, Seen] = {}
-        self._told: dict[str, str] = {}
+        self._once = LogOnce()
 
     def start(self, stop: threading.Event) -> None:
         """Look again and again until `stop` is set, in a thread that its program does not wait for."""
@@ -39,8 +39,7 @@ class DriftWatch:
         applied = self._fleet.files.record().applied
         for model, pin in ({} if applied is None else applied.models).items():
             said = self._said(pin)
-            if said != self._told.get(model, ""):
-                self._told[model] = said
+            if self._once.is_new(said, model):
                 level, reason = (
                     ("warning", said) if said else ("info", "the repository is again as it was applied")
                 )

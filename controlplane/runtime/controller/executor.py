@@ -30,8 +30,7 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.runtime.controller.actor import Actor, Decision, Notice, changed_routes, event_of
 from controlplane.runtime.controller.adopt import Adopted
 from controlplane.runtime.controller.observer import Observer
-from controlplane.runtime.controller.recorder import Recorder
-from controlplane.runtime.controller.status_file import StatusFile
+from controlplane.runtime.controller.recorder import Recorder, StatusFile
 from controlplane.runtime.controller.workers import Workers, memory_limit_mb, spec_for
 from controlplane.runtime.fleet.fleet import Fleet, locked
 from controlplane.runtime.fleet.history import Event, EventLog, History

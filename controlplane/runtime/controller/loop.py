@@ -20,7 +20,7 @@ from controlplane.control.guard import attention, decisions
 from controlplane.control.guard.signals import missed_s, suspicion
 from controlplane.control.guard.state import GuardState, guarded_partitions
 from controlplane.control.guard.state import Limits as GuardLimits
-from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, TrisectError
+from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, LogOnce, TrisectError
 from controlplane.domain.fleet import Routes
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
@@ -71,9 +71,9 @@ class Controller:
         self._checked_s = 0.0
         # The gateway's and our routes that were last found to be the same.
         self._alike: tuple[Routes, Mapping[str, NamedRoute]] = ({}, {})
-        self._failures_s: dict[str, float] = {}
+        self._failures = LogOnce(limits.repeat_s)
         self._busy_since_s: float | None = None
-        self._troubles: Mapping[str, str] = {}
+        self._troubles = LogOnce()
         self.ticked_s = time.monotonic()
         self.busy_s = 0.0
 
@@ -177,23 +177,20 @@ class Controller:
 
     def _report_failure(self, error: Exception) -> None:
         """Report why a step failed, the same reason only once in a while. A working command is no problem."""
-        now, repeat_s, reason = time.monotonic(), self._limits.repeat_s, str(error)
+        now, reason = time.monotonic(), str(error)
         if isinstance(error, FleetBusy):
             self._busy_since_s = self._busy_since_s or now
             if now - self._busy_since_s < _BUSY_S:
                 return
-        self._failures_s = {known: at for known, at in self._failures_s.items() if now - at < repeat_s}
-        if reason not in self._failures_s:
-            self._failures_s[reason] = now
+        if self._failures.is_new(reason, reason, now):
             self._actor.event("warning", "controller", self._fleet.name, reason)
 
     def _report_troubles(self, troubles: Mapping[str, str]) -> None:
         """Report once when the engine or the monitor stops answering, and when it answers again."""
         for part, trouble in troubles.items():
-            if bool(trouble) != bool(self._troubles.get(part)):
+            if self._troubles.is_new("met" if trouble else "", part):
                 level, reason = ("warning", trouble) if trouble else ("info", f"the {part} answers again")
                 self._actor.event(level, part, self._fleet.name, reason)
-        self._troubles = troubles
 
     def _standstill(self, seen: FleetSeen) -> str:
         """Return the trouble of a gateway that does not run; empty where it does."""

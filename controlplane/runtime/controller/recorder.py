@@ -1,24 +1,28 @@
-"""The record of each partition's minutes for `ctl validate`, written in a thread.
+"""What other commands read: each partition's minutes, for `ctl validate`, and the guard's state.
 
 Requests and failures are those of all servers of a partition, so a redirect loses none. Executions are the
-active server's, since they are compared with its share. A minute is written every few seconds, so a killed
-controller loses only its last seconds; its executions are added at its end.
+active server's, since they are compared with its share. A minute is written every few seconds, in a thread,
+so a killed controller loses only its last seconds; its executions are added at its end.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.control.guard.state import Watch
+from controlplane.control.guard.state import GuardState, Watch, phase
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import Answer, BatchStatistics, ModelStatistics
+from controlplane.domain.observation import Answer, BatchStatistics, Guarding, ModelStatistics
+from controlplane.files.fleets import write_guarding
 from controlplane.ports import Clock
 from controlplane.runtime.fleet.history import History, Key, Minute
 from controlplane.triton.client import TritonClient
@@ -163,3 +167,65 @@ class Recorder:
 
 def _serving(endpoint: str, watches: Iterable[Watch]) -> str | None:
     return next((watch.partition.id for watch in watches if endpoint in watch.partition.endpoints), None)
+
+
+_SHOW_S = 1.0
+
+
+class StatusFile:
+    """Writes the file. A failing disk does not stop the controller."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._written_s = -math.inf
+        self._written: dict[str, Guarding] = {}
+        self._watches: Mapping[str, Watch] = {}
+
+    def show(self, state: GuardState, *, changed: bool) -> None:
+        """Write a different state at most once a second, or at once if something `changed`.
+
+        A phase keeps its start time.
+        """
+        if state.now_s - self._written_s < _SHOW_S and not changed:
+            return
+        self._written_s = state.now_s
+        wall_s = self._clock.wall()
+        # The guard's clock has another origin: only its differences are meaningful here.
+        ahead_s = wall_s - state.now_s
+        states = {}
+        for name, watch in state.watches.items():
+            before = self._written.get(name)
+            if before is not None and self._watches.get(name) is watch:
+                states[name] = before
+                continue
+            fresh = _guarding(watch, state.now_s, ahead_s)
+            if before is not None and before.phase == fresh.phase:
+                fresh = replace(fresh, since_s=before.since_s)
+            if before is not None and before.retry_at_s is not None and fresh.retry_at_s is not None:
+                same = abs(before.retry_at_s - fresh.retry_at_s) < 1.0
+                fresh = replace(fresh, retry_at_s=before.retry_at_s) if same else fresh
+            states[name] = fresh
+        self._watches = state.watches
+        if states == self._written:
+            return
+        self._written = states
+        with contextlib.suppress(EngineError):
+            write_guarding(self._path, list(states.values()))
+
+
+def _guarding(watch: Watch, now_s: float, ahead_s: float) -> Guarding:
+    starts, standby = watch.launches, watch.standby
+    waits = starts.retry_at_s > now_s
+    return Guarding(
+        partition=watch.partition.id,
+        phase=phase(watch, now_s).value,
+        since_s=round(now_s + ahead_s, 3),
+        standby=standby.server if standby is not None else None,
+        standby_ready=standby is not None and standby.since_s <= now_s,
+        failed_starts=starts.failures,
+        breaker_open=starts.open,
+        retry_at_s=round(starts.retry_at_s + ahead_s, 3) if waits else None,
+        owned_gpu=watch.owned.gpu if watch.owned is not None else None,
+        owned_percent=watch.owned.percent if watch.owned is not None else None,
+    )

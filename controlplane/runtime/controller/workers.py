@@ -14,7 +14,7 @@ from functools import partial
 
 from controlplane.control.converge.desired import descendant
 from controlplane.control.guard.state import DrainAndStop, Ending, Launch, Load
-from controlplane.domain.errors import MissingTool, NotNow, is_own_lack
+from controlplane.domain.errors import LogOnce, MissingTool, NotNow, is_own_lack
 from controlplane.domain.fleet import Role, Server, ServerSpec
 from controlplane.domain.observation import Health
 from controlplane.ports import Gateway, Launcher
@@ -92,7 +92,7 @@ class Workers:
         self._given_up: set[str] = set()
         self._taken_over: Collection[str] | None = None
         self._put_off: list[_PutOff] = []
-        self._said: dict[str, str] = {}
+        self._said = LogOnce()
 
     def adopt(self, server: Server, health: Health = Health.READY) -> None:
         """Add a server that runs already, under its own name."""
@@ -254,10 +254,15 @@ class Workers:
 
         No thread waits for it: a stream may last for hours.
         """
-        now = time.monotonic()
-        if drain.may_answer(now, self._limits.grace_s):
+        now, again = time.monotonic(), partial(self._drain, drain)
+        try:
+            waits = drain.may_answer(now, self._limits.grace_s)
+        except Exception as error:  # any error: a server must not be left behind
+            problem = f"cannot be asked what it owes: {error or repr(error)}"
+            self._later(drain.server.name, problem, self._ends, again)
+            return
+        if waits:
             with self._lock:
-                again = partial(self._drain, drain)
                 self._put_off.append(_PutOff(now + _DRAIN_EVERY_S, self._ends, again, drains=True))
         else:
             self._stop(drain.server, drain.how.ending)
@@ -285,9 +290,8 @@ class Workers:
         """Put off work that the engine or the disk prevents now; report the same problem once."""
         with self._lock:
             self._put_off.append(_PutOff(time.monotonic() + _RETRY_S, pool, again))
-            known = self._said.get(subject) == problem
-            self._said[subject] = problem
-        if not known:
+            new = self._said.is_new(problem, subject)
+        if new:
             self._failed(subject, f"{problem}; tried again every {_RETRY_S:g} s")
 
 

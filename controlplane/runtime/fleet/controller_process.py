@@ -60,7 +60,7 @@ def kept_up(files: FleetFiles) -> Iterator[None]:
     One that ends by itself, as at a signal, stays ended.
     """
     if controller_keeper.KEPT_VARIABLE in os.environ:
-        _keep(files)
+        controller_keeper.keep(files)
     else:
         _keep_no_more(files)
     yield
@@ -106,7 +106,7 @@ def start_detached(files: FleetFiles) -> int:
     running = pid(files)
     if running is not None:
         if _was_detached(running):  # also where the command before wanted none to be kept
-            _keep(files)
+            controller_keeper.keep(files)
         return running
     dead = _forget_dead(files)
     log = files.directory / "controller.log"
@@ -156,11 +156,6 @@ def _was_detached(controller: int) -> bool:
         environment = Path(f"/proc/{controller}/environ").read_bytes().split(b"\0")
         return any(entry.startswith(f"{controller_keeper.KEPT_VARIABLE}=".encode()) for entry in environment)
     return False
-
-
-def _keep(files: FleetFiles) -> None:
-    with contextlib.suppress(OSError):
-        files.controller_kept.touch()
 
 
 def _keep_no_more(files: FleetFiles) -> None:

@@ -64,15 +64,6 @@ def test_every_request_is_seen_with_its_server_and_its_time(fresh: Running, pair
     seen = statistics.median(1000 * (o.ended - o.started) for o in load.outcomes)
     assert window.p50_ms is not None
     assert 10 <= window.p50_ms < 5 * seen, "the model's own time, and milliseconds"
-    by_server = {server: w.requests for (_, server), w in telemetry.servers(KEEP_S).items()}
-    assert by_server == {
-        name: sum(outcome.server == name for outcome in load.outcomes) for name in ("one", "two")
-    }
-    # The second under way is not told yet.
-    rig.until(lambda: sum(s.requests for s in telemetry.seconds(KEEP_S)) >= len(load.outcomes))
-    seconds = telemetry.seconds(KEEP_S)
-    assert sum(second.requests for second in seconds) == len(load.outcomes)
-    assert all(second.p99_ms is not None and second.bytes_out > 0 for second in seconds)
 
 
 def test_a_monitor_that_is_killed_misses_nothing(fresh: Running, pair: Pair, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import queue
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -27,12 +28,16 @@ pytestmark = pytest.mark.e2e
 
 MODELS = Path(__file__).parents[2] / "support" / "busy_models"
 SLO_MS = 400.0
+LONGEST_MS = 4000.0
+"""Of the model with a full queue."""
 
 
 def partition(model: str) -> dict[str, Any]:
     made = rig.partition(model, 20, rate_rps=20.0, slo_ms=SLO_MS)
     made["models"][0].update(model=model, batch=1 if model in ("narrow", "tokens") else 4)
     made["workloads"][0]["model"] = model
+    if model == "narrow":
+        made["workloads"][0]["longest_ms"] = LONGEST_MS
     return made
 
 
@@ -177,3 +182,35 @@ def test_a_gateway_that_stood_still_leaves_no_server(undisturbed: Guarded) -> No
             haproxy.send_signal(signal.SIGCONT)
         load.await_answers(80, since_s=time.time())
     assert load.failed() == []
+
+
+def test_a_model_that_hangs_behind_a_full_queue_is_left(fleet: Guarded) -> None:
+    url = f"http://127.0.0.1:{fleet.http}/v2/models/narrow/infer"
+    began_s, until = time.time(), time.monotonic() + 60.0
+    left = threading.Event()
+
+    def asked(value: float, timeout_s: float) -> int:
+        body = {"inputs": [{"name": "X", "shape": [1, 1], "datatype": "FP32", "data": [value]}]}
+        try:
+            return httpx.post(url, json=body, timeout=timeout_s).status_code
+        except httpx.TransportError:
+            return 0
+
+    def insist() -> Counter[int]:
+        got: Counter[int] = Counter()
+        while not left.is_set() and time.monotonic() < until:
+            got[asked(0.01, 30.0)] += 1
+            time.sleep(0.02)
+        return got
+
+    assert asked(600.0, 1.0) == 0, "its client gives up, and the model goes on"
+    with ThreadPoolExecutor(6) as pool:
+        clients = [pool.submit(insist) for _ in range(6)]
+        try:
+            fleet.await_event("redirect", since_s=began_s, says="no answer but refusals")
+        finally:
+            left.set()
+        told = sum((one.result() for one in clients), Counter[int]())
+    assert told[503] > 50
+    assert asked(0.01, 30.0) == 200
+    fleet.await_guarded(4)

@@ -7,6 +7,7 @@ import io
 import os
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from controlplane.domain.errors import EngineError
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import Restart, append_restart, read_restarts
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.waiting import wait_until
 from controlplane.gateway import controller_keeper, processes, supervise
 from controlplane.gateway.controller_keeper import ControllerKeeper
 from controlplane.gateway.facade import chores
@@ -193,6 +195,24 @@ def test_what_others_run_is_theirs_and_is_told_once(files: FleetFiles, starts: l
     assert "not started again" in str(told[0])
     assert told[1:] == [None] * 9
     assert starts == []
+
+
+def test_a_kept_controller_is_started_where_and_as_it_ran(
+    files: FleetFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRISECT_TRITON_HOME", "triton")
+    controller_keeper.keep(files)
+    monkeypatch.setenv("TRISECT_TRITON_HOME", "the supervisor's")
+    monkeypatch.chdir("/")
+    found = tmp_path / "found"
+    show = (
+        f"import os; open({str(found)!r}, 'w').write(os.getcwd() + ' ' + os.environ['TRISECT_TRITON_HOME'])"
+    )
+    monkeypatch.setattr(controller_keeper, "command", lambda files: [sys.executable, "-c", show])
+    ControllerKeeper(files).look(0.0)
+    assert wait_until(lambda: found.exists() and found.read_text() != "", deadline_s=30.0)
+    assert found.read_text() == f"{tmp_path} triton"
 
 
 def test_a_controller_is_no_process_of_the_gateway_and_finds_the_fleet(

@@ -60,13 +60,30 @@ def test_what_cannot_be_removed_stops_nothing(folder: Path) -> None:
 def test_a_server_sees_a_folder_of_its_own(user: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # The other way, which root can go too: namespaces of a user, without capabilities outside.
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    start = shared_memory.own.__wrapped__()
+    start = shared_memory.own()
     if not start:
         pytest.skip("CAPABILITY MISSING: no namespace can be made here")
     made = f"/dev/shm/trisect-own-{os.getpid()}"
     told = subprocess.run([*start, "sh", "-c", f"echo x > {made}; ls -A /dev/shm"], capture_output=True)
     assert (told.stdout.split(), told.stderr) == ([Path(made).name.encode()], b"")
     assert not Path(made).exists()
+
+
+def test_a_namespace_that_could_not_be_made_once_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    shared_memory._tried.cache_clear()
+    fails = tmp_path / "unshare"
+    fails.write_text("#!/bin/sh\nexit 1\n")
+    fails.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path), prepend=":")
+        assert shared_memory.own() == ()
+    fails.write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert shared_memory.own() != ()
+    shared_memory._tried.cache_clear()
 
 
 def test_nothing_is_removed_while_processes_cannot_be_looked_at(

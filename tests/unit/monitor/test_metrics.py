@@ -6,10 +6,11 @@ from pathlib import Path
 
 import prometheus
 import pytest
+from metrics_reference import reference
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.domain.observation import LatencyWindow
-from controlplane.monitor.metrics import CATALOGUE, DURATION, Kind, Page, reference
+from controlplane.monitor.metrics import CATALOGUE, DURATION, Kind, Page
 from controlplane.monitor.pages import write_own, write_routes
 from controlplane.monitor.records import Losses, Record
 from controlplane.monitor.totals import Promise, Promises, Totals

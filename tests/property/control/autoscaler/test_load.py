@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from load_invariants import validate_state
 
 from controlplane.control.autoscaler.decisions import forecast, tick
 from controlplane.control.autoscaler.state import (
@@ -20,7 +21,6 @@ from controlplane.control.autoscaler.state import (
     Propose,
     begin,
     resumed,
-    validate_state,
 )
 from controlplane.files.load_state import read_load, write_load
 

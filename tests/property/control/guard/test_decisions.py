@@ -431,7 +431,9 @@ def test_only_an_endpoint_open_at_the_last_deaths_is_refused(
                 died_s.append(fleet.now_s)
         lost_s += [fleet.now_s] * poisoned
         held = [poison] * poisoned + [other] * foreign
-        fleet.lost = [Answer(fleet.now_s + 0.1, 9.0, True, endpoint, "", held=True) for endpoint in held]
+        fleet.lost = [
+            Answer(fleet.now_s + 0.1, 9.0, True, endpoint, "", held=True, lost=True) for endpoint in held
+        ]
         for _ in range(ticks):
             before = len(fleet.refused)
             fleet.tick()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from load_invariants import validate_state
 
 from controlplane.control.autoscaler.decisions import forecast, tick
 from controlplane.control.autoscaler.state import (
@@ -21,7 +22,6 @@ from controlplane.control.autoscaler.state import (
     Report,
     Unheld,
     begin,
-    validate_state,
 )
 
 LIMITS = LoadLimits(dwell_s=100.0)

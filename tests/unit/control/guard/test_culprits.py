@@ -30,8 +30,8 @@ LIMITS = Limits()
 class Fleet:
     """One partition of two endpoints; each `kill` ends its active server with these requests open."""
 
-    def __init__(self) -> None:
-        promises = (Promise("near", 1000.0, 20.0), Promise("text", 1000.0, 5.0))
+    def __init__(self, *endpoints: str) -> None:
+        promises = tuple(Promise(one, 1000.0, 10.0) for one in endpoints or ("near", "text"))
         partition = GuardedPartition("W", "g0", 30.0, promises, ShadowPolicy.HOT, "g0", 10.0)
         placed = (PlacedServer("W.a", "g0", 30.0), PlacedServer("W.s", "g0", 40.0))
         self.state: GuardState = decisions.begin((partition,), {"W": placed}, LIMITS)
@@ -55,7 +55,8 @@ class Fleet:
                 self.servers.pop(placed.server, None)
         died_s = self.now_s
         answers = [
-            Answer(died_s + 0.1, 9.0, True, one.endpoint, "", held=True, client=one.client) for one in held
+            Answer(died_s + 0.1, 9.0, True, one.endpoint, "", held=True, client=one.client, lost=True)
+            for one in held
         ]
         self.tick(*(answers if not later_s else ()))
         if later_s:
@@ -94,6 +95,53 @@ def test_deaths_that_share_no_one_endpoint_accuse_none(held: Sequence[tuple[Accu
     fleet = Fleet()
     for one in held:
         fleet.kill(*one)
+        fleet.wait(4.0)
+    assert fleet.refused == []
+
+
+def test_the_only_endpoint_is_refused_only_where_nothing_serves_any_more() -> None:
+    outside = Fleet("text")
+    for _ in range(4):
+        outside.kill(TEXT)
+        outside.wait(4.0)
+    assert outside.refused == [(TEXT, 0.0)]
+    storm = Fleet("text")
+    for _ in range(2):
+        storm.kill(TEXT, also_shadow=True)
+        storm.wait(0.2)
+    assert storm.refused[-1] == (TEXT, LIMITS.refused_s)
+
+
+def test_errors_that_a_server_answered_are_no_evidence_of_its_end() -> None:
+    fleet = Fleet()
+    for _ in range(3):
+        own = Answer(fleet.now_s, 9.0, True, "near", "W.a", held=True)
+        fleet.tick(own, own)
+        fleet.kill(TEXT)
+        fleet.wait(4.0)
+    assert fleet.refused == [(TEXT, LIMITS.refused_s)]
+
+
+def test_what_a_dead_process_of_a_model_held_is_refused_by_its_server_and_evidence() -> None:
+    fleet = Fleet()
+    for _ in range(3):
+        active = fleet.state.watches["W"].active.server
+        fleet.servers[active] = ServerSeen(Health.IMPAIRED, reason="stub died")
+        fleet.tick(Answer(fleet.now_s, 9.0, True, "text", active, held=True))
+        fleet.wait(4.0)
+    assert fleet.refused == [(TEXT, LIMITS.refused_s)]
+
+
+def test_the_end_of_a_server_that_another_program_ends_accuses_none() -> None:
+    fleet = Fleet()
+    for _ in range(3):
+        watch = fleet.state.watches["W"]
+        assert watch.standby is not None
+        fleet.servers[watch.active.server] = ServerSeen(Health.ENDING, reason="SIGTERM")
+        fleet.servers[watch.standby.server] = ServerSeen(Health.STARTING)
+        fleet.tick()
+        fleet.kill(TEXT)
+        fleet.servers[watch.standby.server] = READY
         fleet.wait(4.0)
     assert fleet.refused == []
 

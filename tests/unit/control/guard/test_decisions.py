@@ -27,6 +27,7 @@ from controlplane.control.guard.state import (
     PlacedServer,
     Probe,
     Redirect,
+    Refuse,
     Report,
     guarded_partitions,
     phase,
@@ -676,6 +677,15 @@ def test_a_fault_of_a_gpu_is_one_event() -> None:
     assert [s.subject for s in loud] == ["g0"]
     assert "a fault of the whole GPU" in loud[0].reason
     assert len(of(Report, effects)) == 1
+
+
+def test_a_fault_of_a_gpu_accuses_no_request() -> None:
+    b = bench(partition("W1", 30.0), partition("W2", 30.0))
+    b.servers = {}
+    b.answers = [Answer(b.now_s, 9.0, True, "W1", "", held=True, lost=True)]
+    b.tick(5)
+    assert not of(Refuse, b.effects)
+    assert "may crash" not in said(b.effects, Level.CRITICAL)
 
 
 def test_a_death_while_the_next_shadow_starts_is_no_fault_of_the_gpu() -> None:

@@ -80,7 +80,7 @@ def test_nor_where_times_bend_away_from_a_line() -> None:
 
 def load_within(slo: float, waits: FloatArray) -> float:
     """The load that is borne where the table says these waits, in full batches' times."""
-    return float(p99_table.largest_loads(np.array(slo), waits))
+    return float(p99_table.max_utilisation(np.array(slo), waits))
 
 
 @pytest.mark.parametrize("load", [0.02, 0.3, 0.5, 0.86, 0.958, 0.98])

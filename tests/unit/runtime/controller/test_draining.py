@@ -145,18 +145,10 @@ def test_a_process_that_answers_again_drains(leaving: Leaving) -> None:
         assert all(drain.may_answer(now_s, GRACE_S) for now_s in (1.0, 5.0, 10.0))
 
 
-def test_a_server_that_refuses_what_it_has_may_not_answer(leaving: Leaving) -> None:
+@pytest.mark.parametrize("executions", [0, 10])
+def test_a_server_that_fails_some_requests_may_answer_the_others(leaving: Leaving, executions: int) -> None:
     leaving.gateway.owed = InFlight(requests=9)
-    with asked_triton(executions=0, failures=1) as (port, _):
-        drain = leaving.drain(Ending.HUNG, port)
-        assert drain.may_answer(1.0, GRACE_S)
-        assert drain.may_answer(1.2, GRACE_S), "one failure may be its request's own fault"
-        assert not drain.may_answer(1.4, GRACE_S), "Triton refuses one batch a second of a model that died"
-
-
-def test_a_server_that_fails_some_requests_and_answers_others_may_answer(leaving: Leaving) -> None:
-    leaving.gateway.owed = InFlight(requests=9)
-    with asked_triton(failures=1) as (port, _):
+    with asked_triton(executions=executions, failures=1) as (port, _):
         drain = leaving.drain(Ending.HUNG, port)
         assert all(drain.may_answer(now_s, GRACE_S) for now_s in (1.0, 1.2, 1.4, 1.6))
 

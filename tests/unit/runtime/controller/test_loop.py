@@ -24,7 +24,7 @@ from controlplane.runtime.controller.actor import Actor, Notice
 from controlplane.runtime.controller.adopt import Adopted
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.loop import Controller
-from controlplane.runtime.controller.status_file import StatusFile
+from controlplane.runtime.controller.recorder import StatusFile
 from controlplane.runtime.fleet.fleet import Fleet, locked
 from controlplane.runtime.fleet.history import History
 

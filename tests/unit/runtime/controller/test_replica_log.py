@@ -16,7 +16,7 @@ from monitor_log import accepted, line, listening
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.gateway.replicas.agent import ControlServer, Replica
 from controlplane.monitor.records import Record
-from controlplane.runtime.controller.replica_log import ReplicaLogs
+from controlplane.runtime.controller.elected import ReplicaLogs
 
 pytestmark = pytest.mark.unit
 

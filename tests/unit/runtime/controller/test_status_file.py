@@ -32,7 +32,7 @@ from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
 from controlplane.runtime.controller.executor import found_dead
-from controlplane.runtime.controller.status_file import StatusFile
+from controlplane.runtime.controller.recorder import StatusFile
 from controlplane.runtime.controller.workers import spec_for
 from controlplane.runtime.fleet import history as history_module
 from controlplane.runtime.fleet.history import Event, EventLog, History
@@ -179,6 +179,8 @@ TO_SHADOW = NamedRoute((SHADOW.name,))
         ((ACTIVE,), NamedRoute((ACTIVE.name,)), LENT, 50.0, None),
         # The active one died while nobody looked.
         ((SHADOW,), NamedRoute((ACTIVE.name,), SHADOW.name), GROWN, 50.0, None),
+        # Turned over by hand: it stays so.
+        ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,), ACTIVE.name), GROWN, 60.0, ACTIVE),
     ],
 )
 def test_a_share_that_is_lent_is_still_lent_after_a_restart(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from dataclasses import replace
@@ -124,6 +125,23 @@ def test_a_server_that_drains_holds_no_thread_and_is_stopped_when_it_has_drained
     workers.close(wait=True)
     assert len(engine.stopped) == 2 * _THREADS
     assert not workers.draining
+
+
+def test_a_server_of_which_nobody_can_say_what_it_owes_is_not_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, told = Engine(), list[str]()
+    launcher: Any = engine
+    answering: Any = Gateway()
+    workers = Workers(launcher, answering, lambda subject, reason: told.append(reason), LIMITS)
+    workers.adopt(SERVER)
+    monkeypatch.setattr(answering, "in_flight", lambda backend: json.loads("half of an"))
+    workers.stop(DrainAndStop(SERVER.name, Ending.DRAINED, 60.0))
+    assert wait_until(lambda: told != [], deadline_s=30.0)
+    monkeypatch.undo()
+    workers.retry(math.inf)
+    workers.close(wait=True)
+    assert engine.stopped == [LIMITS.drain_s]
 
 
 def test_after_one_ran_out_of_memory_the_next_server_gets_more_within_bounds() -> None:
