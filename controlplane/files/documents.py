@@ -25,8 +25,8 @@ from controlplane.files.reading import read_bytes
 SCHEMA_VERSION = 1
 _YAML_LIMIT_BYTES = 16 * 2**20
 _JSON_LIMIT_BYTES = 128 * 2**20
-_MOST_DIGITS = 18
-"""Of a whole number in 64 bits."""
+_MOST_DIGITS = 19
+"""Of a whole number in 64 bits, such as a time in nanoseconds."""
 
 Value = TypeVar("Value")
 

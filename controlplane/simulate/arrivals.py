@@ -35,27 +35,27 @@ class Gaps(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Requests at a rate that is constant, or linear between knots.
+    """Requests at a rate that is constant, or changes in steps.
 
     gaps: their distribution; for GAMMA `cv` is the coefficient of variation of a gap (above 1: bursts).
-    rate_rps: the rate, where `knots` is empty.
-    knots: (seconds, rate_rps) in order; two at the same second are a step. The last rate continues.
+    rate_rps: the rate, where `steps` is empty.
+    steps: (second, rate_rps) in order, each until the next; the first rate holds before it, the last one on.
     Raises InputError naming the field.
     """
 
     rate_rps: float = 0.0
     gaps: Gaps = Gaps.POISSON
     cv: float = 1.0
-    knots: tuple[tuple[float, float], ...] = ()
+    steps: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         positive(self.cv, "cv")
         non_negative(self.rate_rps, "rate_rps")
-        for at, rate in self.knots:
-            non_negative(at, "knots")
-            non_negative(rate, "knots")
-        if any(later[0] < earlier[0] for earlier, later in pairwise(self.knots)):
-            raise InputError("must be in the order of their times", field="knots")
+        for at, rate in self.steps:
+            non_negative(at, "steps")
+            non_negative(rate, "steps")
+        if any(later[0] < earlier[0] for earlier, later in pairwise(self.steps)):
+            raise InputError("must be in the order of their times", field="steps")
 
     @staticmethod
     def of(arrivals: Arrivals, rate_rps: float, dispersion: float = 1.0) -> Demand:
@@ -78,16 +78,6 @@ class Trace:
         times = np.asarray(self.times_s)
         if times.size and (not np.all(np.isfinite(times)) or times[0] < 0 or np.any(np.diff(times) < 0)):
             raise InputError("must be finite, ascending and not negative", field="times_s")
-
-
-def steps(*stages: tuple[float, float], gaps: Gaps = Gaps.POISSON) -> Demand:
-    """Return a rate that changes in steps of (second, rate_rps): (0, 100), (30, 300)."""
-    knots: list[tuple[float, float]] = []
-    for at, rate in stages:
-        if knots:
-            knots.append((at, knots[-1][1]))
-        knots.append((at, rate))
-    return Demand(gaps=gaps, knots=tuple(knots))
 
 
 def read_trace(text: str, file: str | None = None) -> Trace | Demand:
@@ -117,7 +107,7 @@ def read_trace(text: str, file: str | None = None) -> Trace | Demand:
         raise InputError("must be 0: the last line ends the trace", file=file, line=len(rows) + 1)
     widths = np.diff(starts)
     rates = [count / width for count, width in zip(counts, widths.tolist(), strict=False)]
-    return steps(*zip(starts, [*rates, 0.0], strict=True))
+    return Demand(steps=tuple(zip(starts, [*rates, 0.0], strict=True)))
 
 
 def _number(text: str | None, field: str, line: int, file: str | None) -> float:
@@ -138,7 +128,8 @@ class ArrivalStream:
     rng: np.random.Generator
     _units: float = 0.0
     _ready: FloatArray = field(default_factory=lambda: np.empty(0))
-    _knots_ms: FloatArray = field(default_factory=lambda: np.empty(0))
+    _begin_ms: FloatArray = field(default_factory=lambda: np.empty(0))
+    _rate: FloatArray = field(default_factory=lambda: np.empty(0))
     _cumulative: FloatArray = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
@@ -148,11 +139,10 @@ class ArrivalStream:
         if self.demand.gaps is Gaps.CONSTANT:
             # A random phase: streams of equal rate would otherwise run in lockstep.
             self._units = float(self.rng.random()) - 1.0
-        knots = self.demand.knots or ((0.0, self.demand.rate_rps),)
-        at = np.array([0.0, *(MILLIS_PER_SECOND * k[0] for k in knots)])
-        rate = np.array([knots[0][1], *(k[1] for k in knots)]) / MILLIS_PER_SECOND
-        self._knots_ms = at
-        self._cumulative = np.concatenate(([0.0], np.cumsum(np.diff(at) * (rate[1:] + rate[:-1]) / 2)))
+        steps = self.demand.steps or ((0.0, self.demand.rate_rps),)
+        self._begin_ms = MILLIS_PER_SECOND * np.array([0.0, *(begin for begin, _ in steps)])
+        self._rate = np.array([steps[0][1], *(rate for _, rate in steps)]) / MILLIS_PER_SECOND
+        self._cumulative = np.append(0.0, np.cumsum(np.diff(self._begin_ms) * self._rate[:-1]))
 
     def until(self, end_ms: float) -> FloatArray:
         """Return all arrivals before `end_ms` that were not returned yet, ascending."""
@@ -183,32 +173,13 @@ class ArrivalStream:
         return self._at(units)
 
     def _at(self, units: FloatArray) -> FloatArray:
-        """Λ^-1: the time at which this many arrivals are expected; the last knot's rate continues."""
-        assert isinstance(self.demand, Demand)
-        if not self.demand.knots:
-            rate = self.demand.rate_rps / MILLIS_PER_SECOND
-            return np.divide(units, rate, out=units) if rate > 0 else np.empty(0)
-        last = self.demand.knots[-1][1] / MILLIS_PER_SECOND
-        inside = units[units < self._cumulative[-1]]
-        times = self._within(inside)
-        if last <= 0 or inside.size == units.size:
-            return times
-        beyond = self._knots_ms[-1] + (units[inside.size :] - self._cumulative[-1]) / last
-        return np.concatenate((times, beyond))
-
-    def _within(self, units: FloatArray) -> FloatArray:
-        """Λ^-1 between knots, where the rate is linear and its integral a parabola."""
-        assert isinstance(self.demand, Demand)
-        knots = self.demand.knots
-        rate = np.array([knots[0][1], *(k[1] for k in knots)]) / MILLIS_PER_SECOND
-        piece = np.searchsorted(self._cumulative, units, side="right") - 1
-        piece = np.clip(piece, 0, len(rate) - 2)
-        width = self._knots_ms[piece + 1] - self._knots_ms[piece]
-        slope = (rate[piece + 1] - rate[piece]) / np.where(width > 0, width, 1.0)
-        into = units - self._cumulative[piece]
-        # The stable root of slope/2 x^2 + rate x = into.
-        root = np.sqrt(np.maximum(rate[piece] ** 2 + 2.0 * slope * into, 0.0))
-        times = self._knots_ms[piece] + 2.0 * into / np.maximum(rate[piece] + root, 1e-300)
+        """Λ^-1: the time at which this many arrivals are expected; the last step's rate continues."""
+        if self._rate[-1] <= 0:
+            units = units[units < self._cumulative[-1]]
+        elif self._begin_ms[-1] == 0.0:  # one rate from the beginning on
+            return np.divide(units, self._rate[-1], out=units)
+        step = np.searchsorted(self._cumulative, units, side="right") - 1
+        times = self._begin_ms[step] + (units - self._cumulative[step]) / self._rate[step]
         return np.asarray(np.maximum.accumulate(times))
 
 

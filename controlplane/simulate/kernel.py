@@ -3,7 +3,7 @@
 Times are in ms. A server is one model in one partition: a queue, and an executor for each of its instances.
 Events are batch ends, arrivals that find an executor idle, wake-ups of a batcher with a delay, and arrivals
 at a pool, which are bound to a server at once. Other arrivals are admitted, in order, at the next event of
-their queue, so limits and timeouts act on them as if each had been an event.
+their queue, so limits act on them as if each had been an event.
 
 Coupling: a running batch has `remaining` ms of work as if alone and `pace` ms of time for each of them. When
 the set of busy servers on its GPU changes, its work is brought up to date and its end moved.
@@ -60,39 +60,11 @@ def _leave(tallies: Records, in_flight: Records, w: int, s: int, now: float) -> 
 
 
 @kernel
-def _expire(
-    queues: Records,
-    q: int,
-    ring: FloatArray,
-    ring_owner: IntArray,
-    in_flight: Records,
-    tallies: Records,
-    now: float,
-) -> None:
-    """Drop the requests that have waited for the timeout; those in payloads stay, as in Triton."""
-    wrap = ring.shape[1] - 1
-    while queues[q].waiting > queues[q].bound:
-        place = (queues[q].head + queues[q].bound) & wrap
-        due = ring[q, place] + queues[q].timeout
-        if due > now:
-            break
-        tallies[ring_owner[q, place]].drops += 1
-        _leave(tallies, in_flight, ring_owner[q, place], q, due)
-        for i in range(queues[q].bound - 1, -1, -1):
-            to, source = (queues[q].head + i + 1) & wrap, (queues[q].head + i) & wrap
-            ring[q, to] = ring[q, source]
-            ring_owner[q, to] = ring_owner[q, source]
-        queues[q].head += 1
-        queues[q].waiting -= 1
-
-
-@kernel
 def _admit(
     queues: Records,
     q: int,
     ring: FloatArray,
     ring_owner: IntArray,
-    in_flight: Records,
     tallies: Records,
     now: float,
     times: FloatArray,
@@ -107,10 +79,6 @@ def _admit(
         owner = owners[i]
         tallies[owner].requests += 1
         if waiting >= room:
-            queues[q].waiting = waiting
-            _expire(queues, q, ring, ring_owner, in_flight, tallies, times[i])
-            waiting, head = queues[q].waiting, queues[q].head
-        if waiting >= room:
             tallies[owner].drops += 1
         else:
             ring[q, (head + waiting) & wrap] = times[i]
@@ -119,8 +87,6 @@ def _admit(
         i += 1
     queues[q].next = i
     queues[q].waiting = waiting
-    if queues[q].timeout < math.inf:
-        _expire(queues, q, ring, ring_owner, in_flight, tallies, now)
 
 
 @kernel
@@ -406,13 +372,9 @@ def advance(
             if servers[q].running == 0:
                 gpus[servers[q].gpu].wanted &= ~servers[q].bit
         if pool >= 0:
-            for i in range(pools[pool].members):
-                s = pool_member[pool, i]
-                if queues[s].timeout < math.inf:
-                    _admit(queues, s, ring, ring_owner, in_flight, tallies, now, times, owners)
             q = _fewest(pools, pool, pool_member, in_flight)
         for s in range(servers[q].turn_first, servers[q].turn_last):
-            _admit(queues, s, ring, ring_owner, in_flight, tallies, now, times, owners)
+            _admit(queues, s, ring, ring_owner, tallies, now, times, owners)
         if pool >= 0:
             w = owners[pools[pool].next]
             pools[pool].next += 1
@@ -467,7 +429,7 @@ def advance(
         _retime(executors, gpus, g, pace, mask_time, now)
         _look_ahead(gpus, g, executors, queues)
     for q in range(queues.size):
-        _admit(queues, q, ring, ring_owner, in_flight, tallies, until, times, owners)
+        _admit(queues, q, ring, ring_owner, tallies, until, times, owners)
     return logged
 
 
@@ -485,7 +447,7 @@ def advance_alone(
     handed_in: int,
     until: float,
 ) -> tuple[float, int]:
-    """`advance` for one greedy server alone on its GPU, one workload and no timeout: ends are known at once.
+    """`advance` for one greedy server alone on its GPU and one workload: ends are known at once.
 
     end: when the server is free. times: arrivals before `until`, the first `handed_in` of them admitted
     earlier; changed where the limit drops some. Returns when the server is free, and the index in `times` of

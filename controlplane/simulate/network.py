@@ -6,7 +6,6 @@ is simulated by itself, so memory follows the largest one.
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -55,7 +54,6 @@ class Conditions:
 
     noise: by (device type, model); absent: none.
     waiting: the longest queue of a server; further requests are dropped.
-    timeout_ms: the longest wait before a request is dropped.
     max_batch: a model's max_batch_size: the largest batch of a batcher whose delay is exceeded, or whose
         batch is no multiple of the client batch. By default the planned batch.
     order: the endpoints that wait at the gateway; the models of the others take turns as in Triton.
@@ -63,15 +61,12 @@ class Conditions:
 
     noise: Mapping[tuple[str, str], Noise] = field(default_factory=dict)
     waiting: int = 65536
-    timeout_ms: float = math.inf
     max_batch: Mapping[str, int] = field(default_factory=dict)
     order: Order = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.waiting < 1:
             raise InputError(f"must be at least 1, not {self.waiting}", field="waiting")
-        if not self.timeout_ms > 0:
-            raise InputError(f"must be greater than 0, not {self.timeout_ms:g}", field="timeout_ms")
 
 
 def noise_of(profiles: Mapping[str, Mapping[str, Profile]]) -> dict[tuple[str, str], Noise]:

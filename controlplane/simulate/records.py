@@ -48,7 +48,6 @@ QUEUE = np.dtype(
         ("largest", np.int64),  # its largest batch
         ("ahead", np.int64),  # payloads formed ahead: two an instance
         ("limit", np.int64),  # the longest queue
-        ("timeout", np.float64),  # the longest wait in ms
         ("wake", np.float64),  # the queue's next event
         ("head", np.int64),  # of its ring
         ("waiting", np.int64),

@@ -52,7 +52,6 @@ class Loop:
         self._alone = (
             len(part.gpus) == len(servers) == self._executors.size == len(streams) == 1
             and answers == 0
-            and conditions.timeout_ms == math.inf
             and servers[0].greedy
         )
         self._free = 0.0
@@ -183,7 +182,6 @@ def _queues(part: Component, conditions: Conditions) -> records.Records:
         largest=[s.largest for s in servers],
         ahead=[2 * s.instances for s in servers],
         limit=conditions.waiting,
-        timeout=conditions.timeout_ms,
         wake=math.inf,
         timer=math.inf,
     )

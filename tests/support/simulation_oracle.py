@@ -1,6 +1,6 @@
 """The same simulation in plain Python, written for reading: what the compiled loop is held against.
 
-Every arrival, batch end, batcher deadline and timeout is an event of its own; after each, every GPU's running
+Every arrival, batch end and batcher deadline is an event of its own; after each, every GPU's running
 batches are brought up to date. It shares no code with `kernel`, only the component it runs.
 """
 
@@ -121,7 +121,7 @@ class Oracle:
         now = 0.0
         while True:
             ends = [self._end(now, e) for e in self._executors]
-            wakes = [self._wake(line) for line in self._lines]
+            wakes = [line.timer for line in self._lines]
             nearest = min([*ends, *wakes, coming[0][0] if coming else math.inf])
             if nearest == math.inf:
                 return self._seen
@@ -136,8 +136,6 @@ class Oracle:
                 line = self._arrive(*coming.popleft())
                 room = len(line.payloads) < self._ahead(line)
                 woken |= {id(line)} if room and len(line.pending) >= line.enough else set()
-            for line in self._lines:
-                self._expire(line, now)
             for line in sorted(self._lines, key=self._due):
                 self._dispatch(line, now, notified=id(line) in woken)
 
@@ -180,8 +178,6 @@ class Oracle:
 
     def _arrive(self, at: float, stream: int) -> _Line:
         entry = self._entry[stream]
-        for server in entry.route.servers:
-            self._expire(self._lines[server], at)
         chosen = min(entry.route.servers, key=lambda s: (entry.flying[s], entry.since[s]))
         line = self._lines[chosen]
         if len(line.pending) >= self._conditions.waiting:
@@ -192,19 +188,8 @@ class Oracle:
             entry.since[chosen] = at
         return line
 
-    def _expire(self, line: _Line, now: float) -> None:
-        while line.pending and line.pending[0].arrival + self._conditions.timeout_ms <= now:
-            gone = line.pending.popleft()
-            self._seen.append(Seen(gone.stream, gone.arrival, None))
-            self._entry[gone.stream].left(line.server, now)
-
     def _delay(self, line: _Line) -> float:
         return self._part.servers[line.server].delay_ms
-
-    def _wake(self, line: _Line) -> float:
-        """When something happens to what waits though nobody arrives and no batch ends."""
-        expiry = line.pending[0].arrival + self._conditions.timeout_ms if line.pending else math.inf
-        return min(expiry, line.timer)
 
     def _ahead(self, line: _Line) -> int:
         return 2 * self._part.servers[line.server].instances

@@ -219,7 +219,7 @@ def poisson_point(rate: float, service: FloatArray) -> Point:
     batches = (full.size + widest) // b + 1
     table = np.zeros((batches * cells + math.ceil(longest_ms / cell) + 1, b))
     ahead = np.zeros((2, batches * b))
-    kernels.places(rate, service, b, cells, small, full, np.empty(widest), ahead, table)
+    kernels.arrival_states(rate, service, b, cells, small, full, np.empty(widest), ahead, table)
 
     slope = np.zeros(kernels.FINE * (len(table) + math.ceil(longest_ms / cell) + 2))
     scratch = np.empty((2, b + 1))
@@ -245,7 +245,7 @@ def solve_chain(mean: FloatArray) -> tuple[FloatArray, FloatArray, float]:
     widest = float(mean.max())
     length = max(2 * b, int(widest + 8.0 * math.sqrt(widest) + 20.0)) + 1
     down = np.zeros(b + 1)
-    kernels.falls(float(mean[b]) / b, b, np.zeros(b + 2), down)
+    kernels.descending_ladder(float(mean[b]) / b, b, np.zeros(b + 2), down)
     small, full = np.zeros(b), np.empty(LONGEST)
     risen, matrix = np.zeros((b + 3, length)), np.empty((b, b))
     kept, idle = kernels.chain(mean, b, down, np.empty(length), risen, matrix, small, full)

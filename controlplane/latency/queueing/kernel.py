@@ -77,7 +77,7 @@ def poisson_into(mean: float, out: FloatArray, length: int) -> None:
 
 
 @kernel
-def falls(load: float, b: int, product: FloatArray, down: FloatArray) -> None:
+def descending_ladder(load: float, b: int, product: FloatArray, down: FloatArray) -> None:
     """`down[i]`, i = 1..b: the distribution of the walk's first fall; Π (1 - root/z) expanded.
 
     A root solves z = turn * exp(load * (z - 1)) in the unit disc, with `turn` a b-th root of unity. `product`
@@ -136,9 +136,9 @@ def chain(
     """Stationary probabilities of the number waiting at a batch start.
 
     `mean[k]` = λ t(k), the arrivals expected during a batch of k, for k = 1..b; mean[b] < b. `down` is from
-    `falls`. Scratch, L above what a batch may add: `pmf` (L,), `risen` (b + 3, L), 0 before, `matrix` (b, b).
-    Fills `small[1..b-1]` with p(1..b-1) and `full[m]` with p(b+m); returns how many of `full` were kept
-    and the probability that a batch leaves no request behind and the server idles.
+    `descending_ladder`. Scratch, L above what a batch may add: `pmf` (L,), `risen` (b + 3, L), 0 before,
+    `matrix` (b, b). Fills `small[1..b-1]` with p(1..b-1) and `full[m]` with p(b+m); returns how many of
+    `full` were kept and the probability that a batch leaves no request behind and the server idles.
     """
     length = pmf.size
     for k in range(b, 0, -1):  # row k: started by a batch of k, then every record low above b
@@ -152,8 +152,8 @@ def chain(
         for n in range(b):
             matrix[k - 1, n] = risen[k, n + 1]
         matrix[k - 1, 0] += risen[k, 0]
-    law, up, started = risen[0], risen[b + 1], risen[b + 2]
-    stationary(matrix, b, law)
+    probability, up, started = risen[0], risen[b + 1], risen[b + 2]
+    stationary(matrix, b, probability)
 
     # The loop above ended with k = 1; the walk's own law is needed for `up`.
     poisson_into(mean[b], pmf, length)
@@ -174,17 +174,17 @@ def chain(
     idle = 0.0
     norm = 0.0
     for k in range(1, b + 1):
-        norm += law[k - 1]
-        idle += law[k - 1] * math.exp(-mean[k])
+        norm += probability[k - 1]
+        idle += probability[k - 1] * math.exp(-mean[k])
         for m in range(1, reach):
-            started[m] += law[k - 1] * risen[k, b + m]
+            started[m] += probability[k - 1] * risen[k, b + m]
     for m in range(1, reach):
         above += started[m]
     above /= never
     norm += above
     for k in range(1, b):
-        small[k] = law[k - 1] / norm
-    full[0] = law[b - 1] / norm
+        small[k] = probability[k - 1] / norm
+    full[0] = probability[b - 1] / norm
     left = above / norm
     kept = 1
     while kept < full.size and left > TAIL:
@@ -202,10 +202,10 @@ def chain(
 
 
 @kernel
-def stationary(matrix: FloatArray, n: int, law: FloatArray) -> None:
-    """The stationary law, up to a factor, of a stochastic matrix, by GTH elimination; spoils the matrix.
+def stationary(matrix: FloatArray, n: int, probability: FloatArray) -> None:
+    """Stationary probabilities, up to a factor, of a stochastic matrix (GTH elimination); spoils the matrix.
 
-    `law` is 0 before.
+    `probability` is 0 before.
     """
     for last in range(n - 1, 0, -1):
         leave = 0.0
@@ -217,14 +217,14 @@ def stationary(matrix: FloatArray, n: int, law: FloatArray) -> None:
             if share > 0.0:
                 for j in range(last):
                     matrix[i, j] += share * matrix[last, j]
-    law[0] = 1.0
+    probability[0] = 1.0
     for state in range(1, n):
         for i in range(state):
-            law[state] += law[i] * matrix[i, state]
+            probability[state] += probability[i] * matrix[i, state]
 
 
 @kernel
-def places(
+def arrival_states(
     rate: float,
     service: FloatArray,
     b: int,

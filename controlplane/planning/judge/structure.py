@@ -31,7 +31,7 @@ EXTRA_PERCENT = 10.0
 _NOT_FINITE = "is no finite number"
 
 
-def stands_by(shadow: Shadow | None) -> TypeGuard[Shadow]:
+def has_standby(shadow: Shadow | None) -> TypeGuard[Shadow]:
     """Whether there is a shadow that could be made active."""
     return shadow is not None and shadow.policy is not ShadowPolicy.NONE
 
@@ -244,7 +244,7 @@ def specified(plan: Plan, workloads: Sequence[Workload]) -> Iterator[Violation]:
 
 def _shadow(gpu: PlannedGpu, partition: Partition, by_id: Mapping[str, PlannedGpu]) -> Iterator[Violation]:
     shadow = partition.shadow
-    if not stands_by(shadow):
+    if not has_standby(shadow):
         return
     host = by_id.get(shadow.gpu)
     if host is None:
@@ -264,7 +264,7 @@ def _shadow(gpu: PlannedGpu, partition: Partition, by_id: Mapping[str, PlannedGp
 
 def _servers(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
     running = Counter(gpu.id for gpu, _ in plan.partitions())
-    running.update(p.shadow.gpu for _, p in plan.partitions() if stands_by(p.shadow))
+    running.update(p.shadow.gpu for _, p in plan.partitions() if has_standby(p.shadow))
     for gpu in plan.gpus:
         most = devices[gpu.type].pool.device.most_servers if gpu.type in devices else None
         if most is not None and running[gpu.id] > most:

@@ -27,7 +27,7 @@ from controlplane.planning.judge.evaluate import (
 )
 from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.queues import Queues
-from controlplane.planning.judge.structure import evaluable, specified, stands_by, structure
+from controlplane.planning.judge.structure import evaluable, has_standby, specified, structure
 from controlplane.planning.protocol import Device
 
 
@@ -89,7 +89,7 @@ def _shadows_here(base: Evaluation, device: Device, terms: Terms) -> Iterator[Vi
         (i, j, p.shadow.percent)
         for i, gpu in enumerate(layout.gpus)
         for j, p in enumerate(gpu.partitions)
-        if stands_by(p.shadow) and p.shadow.gpu == gpu.id and p.shadow.percent > p.percent
+        if has_standby(p.shadow) and p.shadow.gpu == gpu.id and p.shadow.percent > p.percent
     ]
     if not active:
         return
@@ -129,7 +129,7 @@ def _shadows_elsewhere(
     place = {g.id: (name, i) for name, own in found.items() for i, g in enumerate(own.layout.gpus)}
     for gpu, partition in plan.partitions():
         shadow = partition.shadow
-        if not stands_by(shadow) or shadow.gpu == gpu.id or shadow.gpu not in place:
+        if not has_standby(shadow) or shadow.gpu == gpu.id or shadow.gpu not in place:
             continue
         kind, row = place[shadow.gpu]
         base, device = found[kind], devices[kind]

@@ -146,6 +146,10 @@ def test_json_names_duplicates_and_lines(tmp_path: Path) -> None:
     assert "is empty" in str(refused(spec(tmp_path, "", "spec.json")))
 
 
+def test_a_time_in_nanoseconds_is_exact() -> None:
+    assert documents.parse_json("[1795665933201290123]", "f") == [1795665933201290123]
+
+
 def test_a_plan_is_no_spec(tmp_path: Path) -> None:
     plan = spec(tmp_path, '{"schema_version": 1, "strategy": "joint", "gpus": []}', "plan.json")
     assert "is a plan, not a spec" in str(refused(plan))

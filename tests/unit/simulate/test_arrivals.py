@@ -5,7 +5,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.workload import Arrivals
-from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace, read_trace, steps
+from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace, read_trace
 
 pytestmark = pytest.mark.unit
 
@@ -32,25 +32,16 @@ def test_rate_and_burstiness_are_what_was_asked_for(demand, cv):
     assert times[-1] < 200_000
 
 
-@pytest.mark.parametrize(
-    "demand", [Demand(300.0), steps((0, 100), (3, 400)), Demand(knots=((0, 100), (5, 500), (10, 50)))]
-)
+@pytest.mark.parametrize("demand", [Demand(300.0), Demand(steps=((0, 100), (3, 400)))])
 def test_windows_do_not_change_what_arrives(demand):
     assert np.array_equal(arrivals(demand, 10), arrivals(demand, 10, windows=37))
 
 
 def test_steps_hold_until_the_next():
-    times = arrivals(steps((0, 100), (50, 400), (80, 0)), 100) / 1000
+    times = arrivals(Demand(steps=((0, 100), (50, 400), (80, 0))), 100) / 1000
     assert np.sum(times < 50) == pytest.approx(5000, rel=0.05)
     assert np.sum((times >= 50) & (times < 80)) == pytest.approx(12_000, rel=0.05)
     assert np.sum(times >= 80) == 0
-
-
-def test_a_rate_between_knots_is_linear():
-    times = arrivals(Demand(gaps=Gaps.CONSTANT, knots=((0, 0), (100, 200))), 100) / 1000
-    assert times.size == pytest.approx(10_000, abs=1)
-    # The cumulative rate is t^2, so half of it has arrived at 100/sqrt(2).
-    assert np.median(times) == pytest.approx(100 / np.sqrt(2), rel=1e-3)
 
 
 def test_a_plans_arrivals_have_their_demand():
@@ -102,7 +93,7 @@ def test_a_wrong_trace_is_named(text, words):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"rate_rps": -1.0}, {"cv": 0.0}, {"knots": ((5, 1), (2, 1))}, {"rate_rps": float("nan")}],
+    [{"rate_rps": -1.0}, {"cv": 0.0}, {"steps": ((5, 1), (2, 1))}, {"rate_rps": float("nan")}],
 )
 def test_a_wrong_demand_is_named(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):

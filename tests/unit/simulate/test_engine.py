@@ -15,7 +15,7 @@ from controlplane.domain.order import LONGEST_MS, Precedence
 from controlplane.domain.plan import ServedModel
 from controlplane.domain.workload import Arrivals
 from controlplane.latency.queueing import solve
-from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace, steps
+from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace
 from controlplane.simulate.engine import Scaled, Settings, simulate
 from controlplane.simulate.network import Conditions, Noise, components, seed_of
 
@@ -41,7 +41,7 @@ def with_client_batches(plan, size):
 
 
 def random_fleet(rng, plan_of):
-    """Up to three GPUs, pools, shared queues, instances, delays, limits, timeouts, jitter, client batches."""
+    """Up to three GPUs, pools, shared queues, instances, delays, limits, jitter, client batches."""
     rows = []
     workloads = 0
     for gpu in range(rng.integers(1, 4)):
@@ -64,7 +64,6 @@ def random_fleet(rng, plan_of):
     conditions = Conditions(
         noise={("t4", "a"): Noise(float(rng.choice([0.0, 0.3])), 0.5)},
         waiting=int(rng.choice([4, 1000])),
-        timeout_ms=float(rng.choice([15.0, math.inf])),
         max_batch={"a": int(rng.choice([1, 12]))},
     )
     size = {"a": int(rng.choice([1, 1, 2, 3])), "c": int(rng.choice([1, 2]))}
@@ -299,13 +298,6 @@ def test_drops_break_the_slo(plan_of):
     assert seen.throughput_rps == pytest.approx(200, rel=0.02)
 
 
-def test_a_timeout_bounds_the_wait(plan_of):
-    plan = plan_of(("g", "p", ServedModel("b", 1), [("w", 400.0)]))
-    seen = only(simulate(plan, TRUTH, Settings(20.0), Conditions(timeout_ms=12.0)))
-    assert seen.max_ms <= 17.0
-    assert seen.drops_percent == pytest.approx(50, abs=4)
-
-
 def test_a_delay_costs_latency_under_load(plan_of):
     rate = 0.6 * 1000 * 8 / AFFINE[7]
     greedy, delayed = (
@@ -319,7 +311,7 @@ def test_a_delay_costs_latency_under_load(plan_of):
 
 def test_a_trace_and_a_step_take_the_place_of_the_plans_rate(plan_of):
     plan = plan_of(("g", "p", ONE, [("w", 10.0), ("v", 10.0)]))
-    demands = {"w": Trace((0.1, 0.2)), "v": steps((0, 0), (10, 500), gaps=Gaps.CONSTANT)}
+    demands = {"w": Trace((0.1, 0.2)), "v": Demand(gaps=Gaps.CONSTANT, steps=((0, 0), (10, 500)))}
     result = simulate(plan, TRUTH, Settings(20.0, demands=demands, timeline_points=4))
     by_name = {w.name: w for w in result.workloads}
     assert by_name["w"].requests == 2
