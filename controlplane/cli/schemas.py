@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from controlplane.domain.observation import RateSeen
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
-from controlplane.domain.tensors import Readiness
+from controlplane.domain.tensors import Finding
 from controlplane.files.documents import SCHEMA_VERSION, adapter
 from controlplane.files.limits import Limit
 from controlplane.planning.replan.differences import TermChange
@@ -52,26 +52,10 @@ class _Demo(_Versioned):
     no_repair: str | None
 
 
-class _Input(TypedDict):
-    name: str
-    datatype: str
-    dims: list[int]
-    optional: bool
-
-
-class _Surveyed(TypedDict):
-    model: str
-    state: Readiness
-    note: str | None
-    max_batch: int | None
-    completed: bool
-    inputs: list[_Input]
-
-
 class _Init(_Versioned):
     repository: str
     spec: str
-    models: list[_Surveyed]
+    models: list[Finding]
 
 
 class _ProfileWritten(TypedDict):

@@ -81,8 +81,8 @@ class Finding:
     """
 
     model: str
-    readiness: Readiness
-    note: str = ""
+    state: Readiness
+    note: str | None = None
     max_batch: int | None = None
-    inputs: tuple[TensorSpec, ...] = ()
     completed: bool = False
+    inputs: tuple[TensorSpec, ...] = ()

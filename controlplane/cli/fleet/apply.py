@@ -12,7 +12,7 @@ import typer
 from controlplane.cli import cluster, options, wiring
 from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.fleet import committed
-from controlplane.cli.fleet.committed import converged, terms
+from controlplane.cli.fleet.committed import converged
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import say
 from controlplane.domain.fleet import Cluster
@@ -185,9 +185,7 @@ def apply(
         if dry_run:
             shown = tuple(commands(actions, built.launcher))
             if json:
-                print_json(
-                    {"fleet": fleet, "steps": list(steps), "terms": terms(changed), "commands": list(shown)}
-                )
+                print_json({"fleet": fleet, "steps": list(steps), "terms": changed, "commands": list(shown)})
             else:
                 print("\n\n".join(("\n".join(steps) or terms_line(changed), *shown)))
             if exit_code and (steps or changed):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.wanted import FleetReport
 from controlplane.files.fleets import FleetSettings
 from controlplane.files.plans import fleet_manifest
-from controlplane.planning.replan.differences import TermChange
 from controlplane.runtime.fleet.execute import describe
 from controlplane.runtime.fleet.fleet import Outcome
 from controlplane.runtime.fleet.in_cluster import FleetInCluster
@@ -64,11 +61,6 @@ def converged(fleet: str, outcome: Outcome) -> dict[str, Any]:
     return {
         "fleet": fleet,
         "steps": list(describe(outcome.actions)),
-        "terms": terms(outcome.terms),
+        "terms": outcome.terms,
         "servers": [server.name for server in outcome.servers],
     }
-
-
-def terms(changed: Sequence[TermChange]) -> list[dict[str, Any]]:
-    """Return changes of SLOs and rates, which need no step."""
-    return [asdict(one) for one in changed]

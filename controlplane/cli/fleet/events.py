@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
@@ -27,7 +26,7 @@ def events(
     cluster.by_leader(wiring.fleet_files(fleet), "events", *wanted)
     found = wiring.recent_events(fleet, since_s=since, limit=limit)
     if json:
-        print_json({"fleet": fleet, "events": [asdict(event) for event in found]})
+        print_json({"fleet": fleet, "events": found})
         return
     for event in found:
         at = datetime.fromtimestamp(event.at_s).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -47,7 +46,7 @@ def set_(
     given = Limit(max_rate, max_requests, max_body)
     wiring.limits(fleet).set(endpoint, given)
     if json:
-        print_json({"fleet": fleet, "endpoint": endpoint, "limit": asdict(given)})
+        print_json({"fleet": fleet, "endpoint": endpoint, "limit": given})
 
 
 @limit.command("list", epilog="Example: ctl limit list --fleet shop")
@@ -63,8 +62,7 @@ def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = Fal
         if until_s > now_s
     ]
     if json:
-        named = {name: asdict(limit) for name, limit in limits.items()}
-        print_json({"fleet": fleet, "limits": named, "refused": refused})
+        print_json({"fleet": fleet, "limits": limits, "refused": refused})
         return
     for endpoint, present in limits.items():
         print(f"{endpoint}: {present.described()}")

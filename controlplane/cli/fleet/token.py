@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -93,7 +92,7 @@ def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = Fal
 def _document(client: Client) -> dict[str, Any]:
     """Return a client as JSON, without what protects it: its token's hash and the names of its regions."""
     shown = ("name", "endpoints", "certificate", "operator")
-    return {**{field: getattr(client, field) for field in shown}, "limit": asdict(client.limit)}
+    return {**{field: getattr(client, field) for field in shown}, "limit": client.limit}
 
 
 @token.command("revoke", short_help="Remove a client.", epilog="Example: ctl token revoke shop")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -73,8 +72,8 @@ def demo(
     if json:
         print_json(
             {
-                "workloads": [asdict(row) for row in outcome.rows],
-                "repair": None if repair is None else asdict(repair),
+                "workloads": outcome.rows,
+                "repair": repair,
                 "no_repair": outcome.no_repair or None,
             }
         )

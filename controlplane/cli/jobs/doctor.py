@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -34,7 +33,7 @@ def doctor(
         checked = (wiring.launcher(launcher, Cluster(context, namespace)),)
     found = examine(checked, fleets(state_root()))
     if json:
-        print_json({"capabilities": [asdict(c) for c in found]})
+        print_json({"capabilities": found})
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     for capability in found:

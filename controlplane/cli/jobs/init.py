@@ -17,7 +17,7 @@ from controlplane.domain.tensors import Readiness
 from controlplane.files.writing import write_text
 from controlplane.render.source import no_models
 from controlplane.report.tables.plan_table import counted, show
-from controlplane.report.tables.survey_table import survey_document, survey_table
+from controlplane.report.tables.survey_table import survey_table
 from controlplane.runtime.jobs.survey import skeleton, survey
 
 
@@ -67,11 +67,11 @@ def init(
             "folder named 1 with the model's files)"
         )
     findings = survey(repository, wiring.completer(wiring.launcher(launcher), own))
-    planned = [one for one in findings if one.readiness is not Readiness.UNSUPPORTED]
+    planned = [one for one in findings if one.state is not Readiness.UNSUPPORTED]
     if planned and not kept:
         write_text(output, skeleton(findings, str(repository), wiring.main_device()))
     if json and planned:
-        print_json({"repository": str(repository), "spec": str(output), "models": survey_document(findings)})
+        print_json({"repository": str(repository), "spec": str(output), "models": findings})
     elif not json:
         show(survey_table(findings))
     if not planned:
@@ -81,5 +81,5 @@ def init(
         say(f"{output}: exists already and stays as it is; --force replaces it")
     else:
         say(f"{output}: {counted(len(planned), 'workload')}; write the SLOs and rates, then `ctl profile`")
-    if check and any(one.readiness is not Readiness.READY for one in findings):
+    if check and any(one.state is not Readiness.READY for one in findings):
         raise typer.Exit(EXIT_NO)

@@ -10,12 +10,13 @@ import math
 from dataclasses import replace
 
 from controlplane.domain.plan import Plan
-from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.protocol import PlanRequest, Strategy
 from controlplane.planning.replan.reuse import cost_of, reused
 from controlplane.planning.replan.smallest_change import (
     Changed,
     Extent,
+    holds,
+    judged,
     moved_cost,
     smallest_change,
 )
@@ -46,8 +47,7 @@ def with_headroom(
         for multiple in _MULTIPLES:
             scaled = _scaled(request, multiple)
             more = smallest_change(strategy, scaled, cheaper=cheaper, move_price=move_price)
-            holds = more.plan.verified and not more.plan.infeasible
-            if holds and cost_of(more.plan.gpus) <= cost_of(changed.plan.gpus):
+            if holds(more.plan) and cost_of(more.plan.gpus) <= cost_of(changed.plan.gpus):
                 options.append((more, multiple))
     found = []
     for option, multiple in options:
@@ -68,15 +68,12 @@ def _stretched(strategy: Strategy, request: PlanRequest, plan: Plan) -> tuple[Pl
     step = _LARGEST - low
     for _ in range(_HALVINGS):
         step /= 2.0
-        tried = _same_servers(strategy, _scaled(request, low + step), plan)
+        scaled = _scaled(request, low + step)
+        gpus = reused(plan, scaled)
+        tried = None if gpus is None else judged(strategy, scaled, gpus)
         if tried is not None and tried.verified:
             low, best = low + step, tried
     return best, low
-
-
-def _same_servers(strategy: Strategy, request: PlanRequest, plan: Plan) -> Plan | None:
-    gpus = reused(plan, request)
-    return None if gpus is None else finalise(strategy.name, request, Draft(gpus), request.clock.monotonic())
 
 
 def _scaled(request: PlanRequest, multiple: float) -> PlanRequest:

@@ -51,24 +51,24 @@ def smallest_change(
     previous = request.previous
     assert previous is not None
     gpus = reused(previous, request)
-    judged = None if gpus is None else _judged(strategy, request, gpus)
-    same = judged if judged is not None and judged.verified else None
+    plan = None if gpus is None else judged(strategy, request, gpus)
+    same = plan if plan is not None and plan.verified else None
     if same is not None and not cheaper:
         return Changed(Extent.NOTHING, same)
     if gpus is not None and not cheaper:
         other = _with_batches(gpus, request)
-        judged = None if other is None else _judged(strategy, request, other)
-        if judged is not None and judged.verified:
-            return Changed(Extent.BATCHES, judged)
+        plan = None if other is None else judged(strategy, request, other)
+        if plan is not None and plan.verified:
+            return Changed(Extent.BATCHES, plan)
     fresh = strategy.plan(request)
     if same is not None:
         others = [_without_spare_gpus(strategy, request)]
     elif gpus is not None:
-        most = burden(previous, fresh, move_price) if _holds(fresh) else math.inf
+        most = burden(previous, fresh, move_price) if holds(fresh) else math.inf
         others = [_enlarged(strategy, request, gpus, most), _repaired(strategy, request, gpus)]
     else:
         others = []
-    held = [plan for plan in (*others, fresh) if plan is not None and _holds(plan)]
+    held = [plan for plan in (*others, fresh) if plan is not None and holds(plan)]
     best = min(held, key=lambda plan: burden(previous, plan, move_price), default=fresh)
     if same is not None and (not held or burden(previous, best, move_price) >= cost_of(same.gpus)):
         return Changed(Extent.NOTHING, same)
@@ -93,11 +93,13 @@ def moved_cost(before: Plan, after: Plan) -> float:
     )
 
 
-def _holds(plan: Plan) -> bool:
+def holds(plan: Plan) -> bool:
+    """Whether every workload is served within its SLO."""
     return plan.verified and not plan.infeasible
 
 
-def _judged(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGpu]) -> Plan:
+def judged(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGpu]) -> Plan:
+    """A plan of these GPUs for a request, which may have violations."""
     return finalise(strategy.name, request, Draft(tuple(gpus)), request.clock.monotonic())
 
 
@@ -112,7 +114,7 @@ def _without_spare_gpus(strategy: Strategy, request: PlanRequest) -> Plan | None
     for gpu in sorted(left.gpus, key=lambda g: sum(r / total[n] for n, r in _rates((g,)).items())):
         fewer = replace(left, gpus=tuple(g for g in left.gpus if g.id != gpu.id))
         gpus = reused(fewer, request)
-        plan = None if gpus is None else _judged(strategy, request, gpus)
+        plan = None if gpus is None else judged(strategy, request, gpus)
         if plan is not None and plan.verified:
             left, spared = fewer, plan
     return spared
@@ -167,7 +169,7 @@ def _enlarged(strategy: Strategy, request: PlanRequest, gpus: _Gpus, most_cost: 
     previous = request.previous
     assert previous is not None
     more = with_more_servers(gpus, request, most_cost)
-    return None if more is None else _judged(strategy, request, with_stable_ids(more, previous))
+    return None if more is None else judged(strategy, request, with_stable_ids(more, previous))
 
 
 def with_more_servers(gpus: _Gpus, request: PlanRequest, most_cost: float) -> _Gpus | None:
@@ -237,13 +239,13 @@ def _repaired(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGp
             previous=None,
         )
     )
-    if not _holds(anew):
+    if not holds(anew):
         return None
     bare = (replace(g, partitions=tuple(replace(p, shadow=None) for p in g.partitions)) for g in anew.gpus)
     renamed = [replace(g, id=f"anew-{g.id}") for g in bare]
     merged = with_stable_ids((*left, *renamed), previous)
-    plan = _judged(strategy, request, merged)
-    return plan if _holds(plan) else None
+    plan = judged(strategy, request, merged)
+    return plan if holds(plan) else None
 
 
 def _touched(gpus: Sequence[PlannedGpu], late: set[str]) -> set[str]:

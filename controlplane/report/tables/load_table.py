@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
@@ -35,4 +35,4 @@ def load_table(view: LoadView) -> Table:
 
 def load_document(view: LoadView) -> Mapping[str, Any]:
     """Return the same as JSON."""
-    return {"following": view.following, "workloads": [asdict(rate) for rate in view.rates]}
+    return {"following": view.following, "workloads": view.rates}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
@@ -105,7 +105,7 @@ def kept_table(kept: Sequence[Kept]) -> Table:
 def observed_document(seen: Sequence[Seen], unseen: Sequence[Unseen], kept: Sequence[Kept]) -> dict[str, Any]:
     """Return both tables as JSON."""
     return {
-        "promises": [asdict(row) for row in kept],
+        "promises": kept,
         "observed": [
             {
                 "partition": row.partition,
@@ -121,5 +121,5 @@ def observed_document(seen: Sequence[Seen], unseen: Sequence[Unseen], kept: Sequ
             }
             for row in seen
         ],
-        "unseen": [asdict(row) for row in unseen],
+        "unseen": unseen,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -249,8 +249,8 @@ def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
         "history_trouble": status.history_trouble,
         "gateway_missing": list(status.gateway_missing),
         "restarts": [{"seconds_ago": ago_s, "reason": reason} for ago_s, reason in status.restarts],
-        "servers": [asdict(row) for row in status.servers],
-        "workloads": [asdict(row) for row in status.workloads],
-        "guard": [asdict(row) for row in status.guard],
+        "servers": status.servers,
+        "workloads": status.workloads,
+        "guard": status.guard,
         "load": None if status.load is None else load_document(status.load),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -18,31 +17,13 @@ def survey_table(findings: Sequence[Finding]) -> RenderableType:
     for one in findings:
         table.add_row(
             one.model,
-            one.readiness,
+            one.state,
             "–" if one.max_batch is None else str(one.max_batch),
             "–" if one.max_batch is None else "completed" if one.completed else "written",
             " ".join(map(_input, one.inputs)) or "–",
         )
     notes = [f"{one.model}: {one.note}" for one in findings if one.note]
     return Group(table, *([Text()] if notes else []), *map(Text, notes))
-
-
-def survey_document(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Return the models of `ctl init --json`."""
-    return [
-        {
-            "model": one.model,
-            "state": one.readiness.value,
-            "note": one.note or None,
-            "max_batch": one.max_batch,
-            "completed": one.completed,
-            "inputs": [
-                {"name": i.name, "datatype": i.datatype, "dims": list(i.dims), "optional": i.optional}
-                for i in one.inputs
-            ],
-        }
-        for one in findings
-    ]
 
 
 def _input(spec: TensorSpec) -> str:

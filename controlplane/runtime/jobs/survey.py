@@ -59,7 +59,7 @@ def finding(repository: Path, model: str, backends: frozenset[str] | None = None
         note = _words(error)
     written = read_written(Path(source.directory))
     completed = written is None or not is_complete(written)
-    return Finding(model, readiness, note, batch_limit(source.config), inputs, completed)
+    return Finding(model, readiness, note or None, batch_limit(source.config), completed, inputs)
 
 
 def _missing_backend(source: SourceModel, backends: frozenset[str]) -> str | None:
@@ -127,8 +127,8 @@ def skeleton(findings: Sequence[Finding], repository: str, device: str) -> str:
         "workloads:",
     ]
     for one in findings:
-        lines += [f"  # {one.model}: {one.readiness}: {line}" for line in one.note.splitlines()[:1]]
-        if one.readiness is not Readiness.UNSUPPORTED:
+        lines += [f"  # {one.model}: {one.state}: {line}" for line in (one.note or "").splitlines()[:1]]
+        if one.state is not Readiness.UNSUPPORTED:
             lines.append(
                 f"  - {{name: {_quoted(one.model)}, model: {_quoted(one.model)}, "
                 f"slo_ms: {_SLO_MS}, rate_rps: {_RATE_RPS}}}"

@@ -35,4 +35,4 @@ def test_planned_seen_and_forecast_rates_stand_side_by_side() -> None:
 def test_the_json_has_the_same_figures() -> None:
     document = load_document(VIEW)
     assert document["following"] == "yes"
-    assert [w["upper_rps"] for w in document["workloads"]] == [98.5, 35.0, None]
+    assert [w.upper_rps for w in document["workloads"]] == [98.5, 35.0, None]

@@ -75,7 +75,7 @@ def test_each_model_is_judged_by_its_completed_configuration(repository: Path) -
 
     assert {"typo", "two words"}.isdisjoint(completer.wanted)
     assert found["two words"].note.endswith("; rename its folder")
-    assert {model: one.readiness.value for model, one in found.items()} == {
+    assert {model: one.state.value for model, one in found.items()} == {
         "bare": "ready",
         "broken": "not supported",
         "llm": "not supported",
@@ -108,7 +108,7 @@ def test_a_model_whose_backend_is_not_installed_is_not_ready(repository: Path) -
     chain = steps + 'key: "Y" value: "Y" } } ] }'
     write(repository, "chain", WHOLE.replace('backend: "b"', 'platform: "ensemble"') + chain)
     here = survey(repository, Completes(backends=frozenset({"python"})))
-    states = {model: one.readiness.value for model, one in here.items()}
+    states = {model: one.state.value for model, one in here.items()}
     assert states == {
         "brings": "ready",
         "chain": "not supported",
@@ -118,7 +118,7 @@ def test_a_model_whose_backend_is_not_installed_is_not_ready(repository: Path) -
     }
     assert all("no backend onnxruntime (it has: python)" in here[m].note for m in ("named", "older", "chain"))
     unknown = survey(repository, Completes())
-    assert {one.readiness.value for one in unknown.values()} == {"ready"}
+    assert {one.state.value for one in unknown.values()} == {"ready"}
 
 
 def test_a_repository_without_models_is_refused(repository: Path) -> None:
