@@ -54,15 +54,15 @@ class IntegerProgram:
             np.array([float(n) for n in limited.values()]),
         )
 
-    def relaxed(self, needed: BoolArray) -> tuple[float, IntArray | None]:
+    def relaxed(self, allowed: BoolArray) -> tuple[float, IntArray | None]:
         """What no solution goes below, and the patterns that nearly pay for themselves there.
 
-        `needed` (patterns,) are those that may be used. Infinite and None where there is no solution.
+        `allowed` (patterns,) are those that may be used. Infinite and None where there is no solution.
         """
         from scipy.optimize import linprog
         from scipy.sparse import vstack
 
-        bounds = self._bounds(needed)
+        bounds = self._bounds(allowed)
         found = linprog(
             self.cost,
             A_ub=vstack([-self.stands, self.limits]),
@@ -73,12 +73,12 @@ class IntegerProgram:
         )
         if found.status != 0:
             return (math.inf if found.status == 2 else 0.0), None
-        over = np.where(needed, found.lower.marginals[: needed.size], np.inf)
+        over = np.where(allowed, found.lower.marginals[: allowed.size], np.inf)
         # Those in use before others that are worth as much.
-        order = np.lexsort((-found.x[: needed.size], over))[:_AT_ONCE]
+        order = np.lexsort((-found.x[: allowed.size], over))[:_AT_ONCE]
         return float(found.fun), order[over[order] <= _NEAR * self.cost[order]]
 
-    def solved(self, needed: BoolArray) -> tuple[float, FloatArray | None]:
+    def solved(self, allowed: BoolArray) -> tuple[float, FloatArray | None]:
         """The same of whole GPUs, and the best: GPUs that hold each pattern, then whether a service is used.
 
         Infinite and None where there is none, None too where the tree grew too large.
@@ -88,7 +88,7 @@ class IntegerProgram:
         found = milp(
             self.cost,
             integrality=np.ones(self.cost.size),
-            bounds=Bounds(0.0, self._bounds(needed)),
+            bounds=Bounds(0.0, self._bounds(allowed)),
             constraints=[
                 LinearConstraint(self.stands, 0.0, np.inf),
                 LinearConstraint(self.serves, 1.0, 1.0),
@@ -101,7 +101,7 @@ class IntegerProgram:
         below = math.inf if found.status == 2 else found.mip_dual_bound
         return (0.0 if below is None else float(below)), None
 
-    def _bounds(self, needed: BoolArray) -> FloatArray:
-        """The most of each variable: nothing of patterns that are not needed."""
-        services = np.full(self.cost.size - needed.size, np.inf)
-        return np.concatenate([np.where(needed, np.inf, 0.0), services])
+    def _bounds(self, allowed: BoolArray) -> FloatArray:
+        """The most of each variable: nothing of patterns that are not allowed."""
+        services = np.full(self.cost.size - allowed.size, np.inf)
+        return np.concatenate([np.where(allowed, np.inf, 0.0), services])

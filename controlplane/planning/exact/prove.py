@@ -6,9 +6,8 @@
           sum_p y_p <= count          over the patterns of one GPU type
 
 Patterns are enumerated by tables whose error is taken in their favour; the exact queue is asked about those
-that a solution uses, and what it refuses is removed, until a solution stands. A pattern that fits with one
-partition more is not needed: a solution may leave partitions out. The relaxation comes first: where it costs
-as much as the plan to beat, that plan is proven best and no integer program is solved.
+that a solution uses, and what it refuses is removed, until a solution stands. The relaxation comes first:
+where it costs as much as the plan to beat, that plan is proven best and no integer program is solved.
 """
 
 from __future__ import annotations
@@ -139,10 +138,10 @@ def solve(
         if stop():
             break
         if whole:
-            cost, use = program.solved(candidates.needed)
+            cost, use = program.solved(~candidates.gone)
             used = None if use is None else np.flatnonzero(use[: candidates.gone.size] > _USED)
         else:
-            cost, used = program.relaxed(candidates.needed)
+            cost, used = program.relaxed(~candidates.gone)
         bound = max(bound, attainable(cost, gpu_types) if math.isfinite(cost) else cost)
         if bound >= to_beat - _SAME_COST:
             return Answer(None, to_beat, True)
@@ -160,8 +159,7 @@ def solve(
 class _Candidates:
     """All patterns of all GPU types, numbered `type_`: (patterns,).
 
-    `stands`: the shares are known to hold; `gone`: none do. `parts` (pairs, 2): the first of each is the
-    second without one of its partitions.
+    `stands`: the shares are known to hold; `gone`: none do.
     """
 
     services: Services
@@ -169,7 +167,6 @@ class _Candidates:
     type_: IntArray
     stands: BoolArray
     gone: BoolArray
-    parts: IntArray
     queues: Queues = field(default_factory=Queues)
 
     @staticmethod
@@ -186,44 +183,19 @@ class _Candidates:
         # Under half-SLO the tables are exact.
         exact = all(table.gpu_type.quantile is None for table in services.tables.values())
         stands, gone = np.full(type_.size, exact), np.zeros(type_.size, dtype=np.bool_)
-        return _Candidates(services, patterns, type_, stands, gone, _parts(type_, patterns.service))
-
-    @property
-    def needed(self) -> BoolArray:
-        """Those that a solution may use: there, and with no larger one there: (patterns,)."""
-        needed = ~self.gone
-        needed[self.parts[~self.gone[self.parts[:, 1]], 0]] = False
-        return needed
+        return _Candidates(services, patterns, type_, stands, gone)
 
     def refuse(self, used: IntArray) -> bool:
-        """Ask the exact queue about these patterns; whether one of them does not hold.
-
-        What refuses one often refuses parts of it, and with a part everything is removed that holds it:
-        without that, solutions that differ in trifles are refused one by one.
-        """
-        refused = self._ask(used)
-        found = bool(refused.size)
-        while refused.size:
-            refused = self._ask(np.unique(self.parts[np.isin(self.parts[:, 1], refused), 0]))
-        while found:
-            held = np.unique(self.parts[self.gone[self.parts[:, 0]], 1])
-            if self.gone[held].all():
-                break
-            self.gone[held] = True
-        return found
-
-    def _ask(self, patterns: IntArray) -> IntArray:
-        """Those of these that do not hold, of those not asked about before."""
+        """Ask the exact queue about these patterns, each once; whether one of them does not hold."""
         own = self.patterns
         for t, table in enumerate(self.services.tables.values()):
-            asked = patterns[(self.type_[patterns] == t) & ~self.stands[patterns] & ~self.gone[patterns]]
+            asked = used[(self.type_[used] == t) & ~self.stands[used] & ~self.gone[used]]
             if asked.size:
                 fits, own.share[asked] = settle(
                     table, self.queues, Patterns(own.service[asked], own.share[asked])
                 )
                 self.stands[asked], self.gone[asked] = fits, ~fits
-        refused: IntArray = patterns[self.gone[patterns]]
-        return refused
+        return bool(self.gone[used].any())
 
     def planned(self, use: FloatArray) -> tuple[PlannedGpu, ...]:
         """A solution as GPUs, fullest first."""
@@ -248,17 +220,3 @@ class _Candidates:
                     gpus[name].append(SizedGpu(items, shares, total))
             gpus[name].sort(key=lambda gpu: (-gpu.total, gpu.items))
         return planned_gpus(gpus, [service.item for service in services], self.services.tables)
-
-
-def _parts(type_: IntArray, service: IntArray) -> IntArray:
-    """Each pattern with those that lack one of its partitions, see `_Candidates.parts`."""
-    keys = [(t, *(s for s in row if s >= 0)) for t, row in zip(type_.tolist(), service.tolist(), strict=True)]
-    number = {key: p for p, key in enumerate(keys)}
-    found = [
-        (number[fewer], p)
-        for p, key in enumerate(keys)
-        for fewer in {key[:i] + key[i + 1 :] for i in range(1, len(key))}
-        if fewer in number
-    ]
-    parts: IntArray = np.array(found, dtype=np.int64).reshape(-1, 2)
-    return parts
