@@ -26,13 +26,12 @@ import turing
 
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Arrivals, Workload
-from controlplane.latency.models.gpulet import Gpulet as GpuletModel
-from controlplane.papers.gpulet import elastic, scheme
-from controlplane.papers.gpulet.gpulets import Cluster, Demand, Gpu
-from controlplane.papers.gpulet.scheme import CODE, Scheme
-from controlplane.papers.gpulet.sizing import Sizing
+from controlplane.papers.gpulet import elastic
+from controlplane.papers.gpulet import sizing as schemes
+from controlplane.papers.gpulet.gpulets import Cluster, Gpu
+from controlplane.papers.gpulet.latency import Gpulet as GpuletModel
+from controlplane.papers.gpulet.sizing import CODE, IDEAL, Demand, Scheme, Sizing, Times
 from controlplane.papers.gpulet.strategy import demands_of
-from controlplane.papers.gpulet.times import Times
 from controlplane.planning import registry
 from controlplane.planning.protocol import PlanRequest
 from controlplane.simulate.arrivals import Demand as Arriving
@@ -44,13 +43,12 @@ IDS = {m: i for i, m in enumerate(("lenet1", "lenet2", "lenet3", "lenet4", "lene
 IDS |= {m: i for i, m in enumerate(("resnet50", "ssd-mobilenetv1", "vgg16", "mnasnet1_0", "mobilenet_v2"), 7)}
 IDS |= {"densenet161": 12, "bert": 13}
 """The authors' numbers: they decide between models of equal rate x SLO."""
-IDEAL = replace(scheme.GPULET_INT, name="gpulet-ideal", cuts=False)
 SCHEDULABLE = (
-    (scheme.SBP, 5772, 3194),
-    (scheme.HALVES, 19682, 18658),
-    (scheme.GREEDY, None, 19170),
-    (scheme.GPULET, None, 19170),
-    (scheme.GPULET_INT, None, 19028),
+    (schemes.SBP, 5772, 3194),
+    (schemes.HALVES, 19682, 18658),
+    (schemes.GREEDY, None, 19170),
+    (schemes.GPULET, None, 19170),
+    (schemes.GPULET_INT, None, 19028),
     (IDEAL, None, 19170),
 )
 """Scheme, scenarios in the paper (Fig 5), and by the authors' code on the surrogate."""
@@ -110,7 +108,7 @@ def scenarios(bench: Bench, every: int) -> bool:
         each_ms = (time.process_time() - before) * 1000.0 / len(listed)
         ratio = count * every / code
         print(f"{plan.name:<18}{count:>8}{code:>8}{ratio:>8.3f}{paper or '–':>8}{each_ms:>9.2f}", flush=True)
-        good &= every > 1 or plan is scheme.HALVES or abs(ratio - 1.0) <= TOLERANCE
+        good &= every > 1 or plan is schemes.HALVES or abs(ratio - 1.0) <= TOLERANCE
     return good
 
 
@@ -118,7 +116,7 @@ def rates(bench: Bench) -> bool:
     """Raise the rate of all models of a scene until a scheduler refuses it."""
     print("highest rate a model that is accepted, in steps of 10/s: ours / authors' code")
     print(f"{'scheduler':<18}" + "".join(f"{name:>13}" for name in turing.SCENES) + f"{'mean ratio':>12}")
-    for plan in (scheme.SBP, scheme.GREEDY, scheme.GPULET_INT, IDEAL):
+    for plan in (schemes.SBP, schemes.GREEDY, schemes.GPULET_INT, IDEAL):
         ours = [_highest(bench, plan, slo_ms) for slo_ms in turing.SCENES.values()]
         known = HIGHEST[plan.name]
         ratio = sum(a / b for a, b in zip(ours, known, strict=True)) / len(ours)

@@ -26,11 +26,9 @@ from planning import RealClock
 
 from benchmarks.harness import Figures
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
-from controlplane.files.policies import built_in_policy
-from controlplane.papers.inss.bda import Bda
 from controlplane.papers.inss.place import moved, place, running
-from controlplane.papers.inss.policy import Weights
-from controlplane.papers.inss.problem import Problem, Surfaces, goodput, value
+from controlplane.papers.inss.policy import Weights, built_in
+from controlplane.papers.inss.problem import Bda, Problem, Surfaces, goodput, value
 from controlplane.papers.inss.search import search
 from controlplane.planning.judge.estimates import times
 from controlplane.planning.judge.layout import Layout
@@ -207,7 +205,7 @@ def planned(rates: Mapping[str, float], name: str, latency: str, rule: Rule) -> 
 Method = Callable[[Mapping[str, float]], Decided]
 Methods = Mapping[str, Method]
 METHODS: Methods = {
-    "inss": lambda rates: inss(rates, surfaces(), built_in_policy()),
+    "inss": lambda rates: inss(rates, surfaces(), built_in()),
     "inss, search alone": lambda rates: inss(rates, surfaces()),
     "inss w/o interference": lambda rates: inss(rates, surfaces().without_interference()),
     "bda-gpulet": lambda rates: baseline(rates, inss_baselines.gpulet, bda=True),
@@ -217,8 +215,8 @@ METHODS: Methods = {
     "joint": lambda rates: planned(rates, "joint", "ours", Rule.P99),
 }
 HEAVY_METHODS: Methods = {
-    "inss, 4 GPUs": lambda rates: inss(rates, surfaces(), built_in_policy()),
-    "inss, 5 GPUs": lambda rates: inss(rates, surfaces(), built_in_policy(), FIVE_GPUS),
+    "inss, 4 GPUs": lambda rates: inss(rates, surfaces(), built_in()),
+    "inss, 5 GPUs": lambda rates: inss(rates, surfaces(), built_in(), FIVE_GPUS),
     "gpulet-like": lambda rates: baseline(rates, inss_baselines.gpulet, there=SIX_GPUS),
     "gslice-like": lambda rates: baseline(rates, inss_baselines.gslice, there=SIX_GPUS),
     "igniter": METHODS["igniter"],
@@ -494,7 +492,7 @@ def online(seeds: int) -> None:
                 problem = problem_of(counted, surfaces())
                 before = None if last is None or anew else running(last.gpu, last.units)
                 began = time.process_time()
-                now = place(problem, CLOCK, seed=second, before=before, policy=built_in_policy())
+                now = place(problem, CLOCK, seed=second, before=before, policy=built_in())
                 spent.append(1000.0 * (time.process_time() - began))
                 if last is not None:
                     moves = int(moved(running(last.gpu, last.units), now.gpu, now.units).sum())

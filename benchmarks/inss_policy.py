@@ -26,12 +26,11 @@ import numpy as np
 from inss_setup import surfaces
 
 from benchmarks.harness import Figures
-from controlplane.files import catalogue
-from controlplane.files.policies import built_in_policy, read_policy
-from controlplane.papers.inss.policy import Weights, decide, worth
+from controlplane.papers import inss
+from controlplane.papers.inss.policy import Weights, built_in, decide, read, worth
 from controlplane.papers.inss.problem import REJECTED, Problem, fits, goodput
 from controlplane.papers.inss.search import WARM, search
-from controlplane.papers.inss.training.distribution import greedy
+from controlplane.papers.inss.training.episodes import greedy
 
 SIZES = ((6, 4), (8, 5), (12, 4))
 """Models, GPUs: one trained on, one with a GPU more than ever seen, one where not all fit."""
@@ -121,7 +120,7 @@ def values(problems: list[Problem], answer: Answer) -> np.ndarray:
 
 def trained(seeds: int, directory: Path) -> dict[str, Weights]:
     """Train with `ctl train` as the built-in policy was; one seed after the other."""
-    spec = Path(catalogue.__file__).parent / "inss_policy.yaml"
+    spec = Path(inss.__file__).parent / "policy.yaml"
     policies = {}
     for seed in range(1, seeds + 1):
         path = directory / f"{seed}.npz"
@@ -147,7 +146,7 @@ def trained(seeds: int, directory: Path) -> dict[str, Weights]:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         print(f"seed {seed}: trained in {time.monotonic() - began:.0f} s, {cpu:.0f} s of CPU", flush=True)
-        policies[f"seed {seed}"] = read_policy(path)[0]
+        policies[f"seed {seed}"] = read(path.read_bytes(), str(path))[0]
     return policies
 
 
@@ -220,9 +219,9 @@ def main() -> int:
         if chosen.train:
             policies = trained(chosen.train, Path(directory))
         elif chosen.policy:
-            policies = {path.stem: read_policy(path)[0] for path in chosen.policy}
+            policies = {path.stem: read(path.read_bytes(), str(path))[0] for path in chosen.policy}
         else:
-            policies = {"built in": built_in_policy()}
+            policies = {"built in": built_in()}
     search(drawn(6, 4, 1)[0], CLOCK, rounds=1)  # compiled before anything is timed
     quality(figures, policies, count, search_s)
     equal_time(figures, policies, count)

@@ -17,11 +17,11 @@ from rich.table import Table
 
 from benchmarks.harness import Figures, show, table
 from controlplane.files import catalogue
+from controlplane.latency import default as ours
 from controlplane.latency import evaluate
 from controlplane.latency.fitting.published import execution_points
 from controlplane.latency.fitting.surface import Points, Surface
-from controlplane.latency.models import ours
-from controlplane.latency.models.crossval import TRENDS, choose_trend
+from controlplane.latency.fitting.trends import TRENDS, choose_trend
 from controlplane.latency.protocol import Slots
 
 SHARES = (20.0, 40.0, 50.0, 60.0, 80.0)

@@ -19,8 +19,8 @@ import numpy as np
 import planning
 
 from controlplane.latency.fitting.published import Published
-from controlplane.latency.models.latency_aware import filling_ms
 from controlplane.latency.protocol import Slots
+from controlplane.papers.latency_aware.latency import filling_ms
 from controlplane.papers.latency_aware.responses import LARGEST_LOAD, Tables, Task, demand, settle
 from controlplane.papers.latency_aware.strategy import Search
 

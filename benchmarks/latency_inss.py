@@ -21,8 +21,9 @@ from benchmarks.harness import Figures, show, table
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Measurement, Profile
 from controlplane.files import catalogue
-from controlplane.latency.models import inss, ours
+from controlplane.latency import default as ours
 from controlplane.latency.protocol import LatencyModel, Slots
+from controlplane.papers.inss import latency as inss
 
 DEVICE = "rtx2060s"
 AIM_PERCENT = 10.0

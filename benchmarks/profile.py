@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks.harness import Figures, show, table
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.profile import Profile
-from controlplane.latency.models import igniter
 from controlplane.latency.protocol import Slots
+from controlplane.papers.igniter import latency as igniter
 from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.subject import Wishes, read_subject
 from controlplane.runtime.clock import SystemClock

@@ -29,7 +29,7 @@ from controlplane.domain.plan import Rule
 from controlplane.domain.profile import ColocationPoint, Neighbour, Profile
 from controlplane.files import catalogue
 from controlplane.files.measurements.profiles import read_profiles
-from controlplane.latency.models import ours
+from controlplane.latency import default as ours
 from controlplane.latency.protocol import LatencyModel, Slots
 from controlplane.profiler.repeats import with_repeats
 from controlplane.runtime.devices import known_device

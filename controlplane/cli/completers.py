@@ -57,14 +57,14 @@ def strategies(incomplete: str) -> list[str]:
     """Return the planning algorithms."""
     from controlplane.planning.registry import STRATEGIES
 
-    return _matching(incomplete, lambda: STRATEGIES)
+    return _matching(incomplete, STRATEGIES.names)
 
 
 def latency_models(incomplete: str) -> list[str]:
     """Return the latency models."""
     from controlplane.latency.registry import FITS
 
-    return _matching(incomplete, lambda: FITS)
+    return _matching(incomplete, FITS.names)
 
 
 def built_in_devices(incomplete: str) -> list[str]:

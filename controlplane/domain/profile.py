@@ -118,6 +118,14 @@ class KernelTrace:
 
 
 @dataclass(frozen=True, slots=True)
+class Counters:
+    """Measurements by NVIDIA's profilers: a model's kernels, and its use of the L2 cache (%) by batch."""
+
+    trace: KernelTrace | None = None
+    cache_percent: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Profile(Checked):
     """Everything a latency model may be fitted on for one model on one device.
 

@@ -75,7 +75,7 @@ class ServerOptions:
     """
 
     triton_args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for i, argument in enumerate(self.triton_args):

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.domain.profile import Factor
-from controlplane.latency.protocol import Estimate, FloatArray, LatencyModel, Slots
+from controlplane.latency.adjusted import Adjusted, Change
+from controlplane.latency.protocol import FloatArray, LatencyModel, Slots
 
 FEWEST_BATCHES = 30
 PRIOR = 100
@@ -126,10 +127,9 @@ def update(factors: Iterable[Factor], observations: Iterable[Observation]) -> tu
 
 
 @dataclass(frozen=True, slots=True)
-class Calibrated:
+class Calibrated(Adjusted):
     """A latency model with factors: those for a slot's neighbours, else for the most similar neighbours."""
 
-    model: LatencyModel
     factors: tuple[Factor, ...]
 
     @staticmethod
@@ -141,21 +141,10 @@ class Calibrated:
         )
         return Calibrated(model, own) if own else model
 
-    @property
-    def name(self) -> str:
-        """The name of the latency model, which calibration does not change."""
-        return self.model.name
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """See `LatencyModel.models`."""
-        return self.model.models
-
-    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
-        """See `LatencyModel.estimate`."""
-        raw = self.model.estimate(slots, quantile)
+    def change(self, slots: Slots) -> Change:
+        """Return the multiplication of every time by the factor of its slot."""
         factor = self._at(slots)
-        return raw.with_times(lambda time_ms: time_ms * factor)
+        return lambda time_ms: time_ms * factor
 
     def factor(self, model: str, neighbours: Iterable[str]) -> Factor | None:
         """Return the factor that corrects a model beside these neighbours; None where there is none."""

@@ -17,9 +17,11 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Measurement, Profile
 from controlplane.domain.units import Checked, Count, Percent, Positive
 from controlplane.latency.fitting.kinds import Kind, Known
-from controlplane.latency.fitting.surface import left_out
+from controlplane.latency.fitting.published import execution_points
+from controlplane.latency.fitting.surface import left_out, left_out_error
+from controlplane.latency.fitting.trends import choose_trend, coefficients_of
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
-from controlplane.latency.registry import FITS, Fit
+from controlplane.latency.registry import DEFAULT, FITS, Fit, solo_forms
 
 QUANTILE = 0.95
 
@@ -148,13 +150,30 @@ def leave_points_out(device: Device, profile: Profile, names: Iterable[str] = FI
     return _document(names, lambda fit: _points_left_out(fit, device, profile))
 
 
+def assessed(profile: Profile) -> Profile:
+    """Return the profile with the default model's trend and the errors of all forms on points left out.
+
+    A profile of fewer than four points is unchanged: none can be left out.
+    """
+    points = execution_points(profile)
+    if points.time_ms.size < 4:
+        return profile
+    trend, error = choose_trend(points)
+    errors = {name: left_out_error(form, points) for name, form in solo_forms().items()}
+    return replace(
+        profile,
+        fits={**profile.fits, DEFAULT: coefficients_of(trend, points)},
+        holdout_error={**profile.holdout_error, DEFAULT: error, **errors},
+    )
+
+
 def _document(names: Iterable[str], predict: Callable[[Fit], Predictions]) -> dict[str, object]:
     """Return a report of each latency model that can be fitted. Raises InputError if none can."""
     reports: dict[str, object] = {}
     refused: InputError | None = None
     for name in names:
         try:
-            reports[name] = predict(FITS[name]).report()
+            reports[name] = predict(FITS[name].load()).report()
         except InputError as error:
             refused = error
     if not reports and refused is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +48,14 @@ class PlanRequest:
     def deciding_quantile(self) -> float | None:
         """The quantile of execution times that counts; None under half-SLO, where means count."""
         return self.quantile if self.rule is Rule.P99 else None
+
+
+@dataclass(frozen=True, slots=True)
+class OptionFile:
+    """A file that a strategy's option names; `read` is called by the strategy alone."""
+
+    name: str
+    read: Callable[[], bytes]
 
 
 class Strategy(Protocol):

@@ -1,45 +1,35 @@
-"""Strategies by the names that `--strategy` calls them."""
+"""Strategies by the names that `--strategy` calls them.
+
+Strategies of other distributions are entry points of the group `trisect.strategies`: each a function that
+makes a `Strategy`, whose parameters are its options.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
-from importlib import import_module
-
 from controlplane.domain.errors import InputError
+from controlplane.extensions import Named, Registry
 from controlplane.planning.protocol import Strategy
 
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """The function that makes a strategy, and the names of its options.
-
-    Its module is imported when the strategy is asked for: a plan pays for the one that it uses.
-    """
-
-    module: str
-    function: str = "strategy"
-    options: tuple[str, ...] = ()
-
-
-STRATEGIES: Mapping[str, _Entry] = {
-    "joint": _Entry("controlplane.planning.joint.strategy", "Joint", ("iterations", "late_binding")),
-    "igniter": _Entry("controlplane.papers.igniter.igniter"),
-    "inss": _Entry("controlplane.papers.inss.strategy", options=("iterations", "bda", "policy")),
-    "ffd+": _Entry("controlplane.papers.igniter.first_fit", "plain"),
-    "ffd++": _Entry("controlplane.papers.igniter.first_fit", "validated"),
-    "gslice+": _Entry("controlplane.papers.igniter.gslice"),
-    "sbp": _Entry("controlplane.papers.gpulet.strategy", "sbp", ("as_coded",)),
-    "greedy-best-fit": _Entry("controlplane.papers.gpulet.strategy", "greedy_best_fit", ("as_coded",)),
-    "gpulet": _Entry("controlplane.papers.gpulet.strategy", "gpulet", ("as_coded",)),
-    "gpulet+int": _Entry("controlplane.papers.gpulet.strategy", "gpulet_int", ("as_coded",)),
-    "gpulet-ideal": _Entry("controlplane.papers.gpulet.strategy", "gpulet_ideal", ("as_coded",)),
-    "gpu-lets+": _Entry("controlplane.papers.gpulet.plus"),
-    "latency-aware": _Entry("controlplane.papers.latency_aware.strategy"),
-}
-
+_GPULET = "controlplane.papers.gpulet.strategy"
 DEFAULT = "joint"
+STRATEGIES = Registry(
+    "trisect.strategies",
+    {
+        DEFAULT: Named("controlplane.planning.joint.strategy", "Joint", ("iterations", "late_binding")),
+        "igniter": Named("controlplane.papers.igniter.strategy", "igniter"),
+        "inss": Named("controlplane.papers.inss.strategy", "strategy", ("iterations", "bda", "policy")),
+        "ffd+": Named("controlplane.papers.igniter.strategy", "ffd_plus"),
+        "ffd++": Named("controlplane.papers.igniter.strategy", "ffd_plus_plus"),
+        "gslice+": Named("controlplane.papers.igniter.gslice", "strategy"),
+        "sbp": Named(_GPULET, "sbp", ("as_coded",)),
+        "greedy-best-fit": Named(_GPULET, "greedy_best_fit", ("as_coded",)),
+        "gpulet": Named(_GPULET, "gpulet", ("as_coded",)),
+        "gpulet+int": Named(_GPULET, "gpulet_int", ("as_coded",)),
+        "gpulet-ideal": Named(_GPULET, "gpulet_ideal", ("as_coded",)),
+        "gpu-lets+": Named("controlplane.papers.gpulet.plus", "strategy"),
+        "latency-aware": Named("controlplane.papers.latency_aware.strategy", "strategy"),
+    },
+)
 
 
 def strategy(name: str, **options: object) -> Strategy:
@@ -47,18 +37,15 @@ def strategy(name: str, **options: object) -> Strategy:
 
     Raises InputError, with the nearest name, where there is none, and for another strategy's option.
     """
-    entry = STRATEGIES.get(name)
-    if entry is None:
-        near = get_close_matches(name, STRATEGIES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(STRATEGIES)}"
-        raise InputError(f"no strategy is called {name}; {hint}", field="strategy")
+    if name not in STRATEGIES:
+        raise InputError(f"no strategy is called {name}; {STRATEGIES.hint(name)}", field="strategy")
+    chosen = STRATEGIES[name]
     given = {option: value for option, value in options.items() if value is not None}
     for option in given:
-        if option not in entry.options:
-            others = " or ".join(n for n, other in STRATEGIES.items() if option in other.options)
+        if not chosen.takes(option):
+            others = " or ".join(other for other in STRATEGIES if STRATEGIES[other].takes(option))
             raise InputError(
                 f"is for --strategy {others} alone, not for {name}", field=f"--{option.replace('_', '-')}"
             )
-    module = import_module(entry.module)
-    made: Strategy = getattr(module, entry.function)(**given)
+    made: Strategy = chosen.load()(**given)
     return made

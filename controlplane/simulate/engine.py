@@ -10,7 +10,8 @@ import numpy as np
 
 from controlplane.domain.plan import Plan
 from controlplane.domain.units import MILLIS_PER_SECOND, non_negative, positive
-from controlplane.latency.protocol import Estimate, FloatArray, LatencyModel, Slots
+from controlplane.latency.adjusted import Adjusted, Change
+from controlplane.latency.protocol import FloatArray, LatencyModel, Slots
 from controlplane.simulate import quantiles
 from controlplane.simulate.arrivals import Arriving, Demand, Trace
 from controlplane.simulate.network import Component, Conditions, components
@@ -51,10 +52,9 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class Scaled(Adjusted):
     """A truth: another model with times multiplied by `factor`, 1.1 for a GPU 10 % slower than planned."""
 
-    base: LatencyModel
     factor: float
 
     def __post_init__(self) -> None:
@@ -65,14 +65,9 @@ class Scaled:
         """The base's name and the factor."""
         return f"{self.base.name} x {self.factor:g}"
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The base's."""
-        return self.base.models
-
-    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
-        """Return the base's estimate with its times scaled; the power as it was."""
-        return self.base.estimate(slots, quantile).with_times(lambda time_ms: time_ms * self.factor)
+    def change(self, slots: Slots) -> Change:
+        """Return the multiplication by the factor."""
+        return lambda time_ms: time_ms * self.factor
 
 
 def simulate(

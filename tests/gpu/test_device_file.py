@@ -15,8 +15,8 @@ from gpu_servers import STAGES, Rig
 from controlplane.domain.profile import Profile
 from controlplane.files.measurements.profiles import read_device
 from controlplane.latency import registry
-from controlplane.latency.models import igniter
 from controlplane.latency.protocol import LatencyModel, Slots
+from controlplane.papers.igniter import latency as igniter
 from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.subject import Wishes
 from controlplane.runtime.clock import SystemClock

@@ -22,7 +22,7 @@ from gpu_servers import Rig
 from numpy.typing import NDArray
 
 from controlplane.domain.profile import Measurement
-from controlplane.latency.models import igniter
+from controlplane.papers.igniter import latency as igniter
 from launchers.gpu import mps
 from launchers.host import process_table
 

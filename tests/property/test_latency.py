@@ -14,7 +14,7 @@ from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files import catalogue
-from controlplane.latency.models import ours
+from controlplane.latency import default as ours
 from controlplane.latency.protocol import Estimate, Slots
 
 pytestmark = pytest.mark.unit

@@ -28,7 +28,7 @@ def main() -> None:
     kernels.FREE_S = kernels.COMPILE_S = 0.0
     workloads = [planning.workload(f"w{i}", model, 60.0, 50.0) for i, model in enumerate(planning.MODELS)]
     counted = replace(planning.request(workloads), devices={"v100": planning.v100(count=2)})
-    registry.strategy("inss").plan(counted)
+    registry.strategy("inss", policy="none").plan(counted)
     plan = planning.planned("joint", workloads, latency="ours", rule=Rule.P99)
     simulate(plan, {"v100": planning.v100("ours").latency}, Settings(seconds=1.0))
     problem = inss_instances.sample(np.random.default_rng(1), surfaces(), 4, 2)

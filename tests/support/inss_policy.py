@@ -10,9 +10,8 @@ from inss_setup import surfaces
 from controlplane.papers.inss.features import Episodes, Observation
 from controlplane.papers.inss.policy import Weights
 from controlplane.papers.inss.problem import Problem
-from controlplane.papers.inss.training.distribution import Around
-from controlplane.papers.inss.training.export import exported
-from controlplane.papers.inss.training.networks import ScoreNetwork
+from controlplane.papers.inss.training.agent import ScoreNetwork, exported
+from controlplane.papers.inss.training.episodes import Around
 
 
 def base() -> Problem:

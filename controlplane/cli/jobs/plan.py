@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import RenderableType
@@ -19,7 +19,6 @@ from controlplane.domain.plan import Rule
 from controlplane.files.specs import read_spec
 from controlplane.files.writing import write_text
 from controlplane.latency.registry import FITS
-from controlplane.papers.inss.bda import Bda
 from controlplane.planning.registry import DEFAULT, STRATEGIES
 from controlplane.report.tables.plan_table import plan_table, show
 from controlplane.report.tables.terminal import plain
@@ -122,7 +121,7 @@ def plan(
     ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same plan.", min=0)] = 1,
     bda: Annotated[
-        Bda | None,
+        Literal["exact", "paper"] | None,
         typer.Option(
             help="For inss, the search for batches: `exact` tries each, `paper` follows the paper. [exact]"
         ),

@@ -15,6 +15,7 @@ from controlplane.cli.model_inputs import model_inputs
 from controlplane.cli.output import print_json
 from controlplane.cli.stderr import progress_bar, say, warn
 from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.profile import Counters
 from controlplane.files.fleets import state_root
 from controlplane.files.measurements import nsight
 from controlplane.profiler.session import Profiler
@@ -25,7 +26,6 @@ from controlplane.report.tables.plan_table import counted
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.jobs.completing import complete_or_refuse
 from controlplane.runtime.jobs.profile import (
-    Counters,
     Failed,
     Written,
     describe_device,

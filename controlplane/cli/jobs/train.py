@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -65,5 +64,4 @@ def train(
 
         plot_learning(learnt.curve, plot)
     if json:  # last: what fails before prints an error in its place
-        curve = [asdict(check) for check in learnt.curve]
-        print_json({"policy": str(output), "summary": learnt.summary, "curve": curve})
+        print_json({"policy": str(output), "summary": learnt.summary, "curve": learnt.curve})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -102,14 +102,18 @@ class Colocated:
         return float(np.mean(np.abs(predicted / self.measured_ms - 1.0)))
 
 
+P = TypeVar("P", bound=Published)
+
+
 def assemble(
+    kind: type[P],
     name: str,
     profiles: Mapping[str, Profile],
     device: Device,
     forms: Sequence[FitCurve],
     contention: Callable[[Tables, Sequence[Surface], Colocated], Contention],
-) -> Published:
-    """Fit `forms`, one for each model, on solo times, then the contention on the co-location points."""
+) -> P:
+    """Fit a `kind`: `forms`, one for each model, on solo times, the contention on the co-location points."""
     listed = list(profiles.values())
     points = [execution_points(p) for p in listed]
     surfaces = [_tabulated(f, q, p) for f, q, p in zip(forms, points, listed, strict=True)]
@@ -120,7 +124,7 @@ def assemble(
     tables = Tables.of(surfaces, cycles)
     colocated = Colocated.of(profiles)
     fitted = contention(tables, surfaces, colocated)
-    return Published(
+    return kind(
         name=name,
         models=tuple(profiles),
         tables=tables,
@@ -137,12 +141,13 @@ def assemble(
 
 
 def fit_by_pressure(
+    kind: type[P],
     name: str,
     profiles: Mapping[str, Profile],
     device: Device,
     form: FitCurve,
     contention: Callable[[Pressure, Tables, Colocated], Contention],
-) -> Published:
+) -> P:
     """Fit one form for all models, and a contention by their pressure on cache and memory.
 
     Raises InputError (see `check_profiles`).
@@ -153,7 +158,7 @@ def fit_by_pressure(
     def fitted(tables: Tables, surfaces: Sequence[Surface], colocated: Colocated) -> Contention:
         return contention(Pressure.of(listed, surfaces), tables, colocated)
 
-    return assemble(name, profiles, device, [form] * len(listed), fitted)
+    return assemble(kind, name, profiles, device, [form] * len(listed), fitted)
 
 
 def execution_points(profile: Profile) -> Points:

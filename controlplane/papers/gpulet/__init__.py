@@ -1,13 +1,10 @@
 """gpulet's schedulers (ATC 2022): squishy bin packing, greedy best-fit, elastic partitioning and its ideal.
 
-strategy    the entry: one scheduler as a strategy, with Alg 2 around it
-plus        gpu-lets+, as iGniter compares with it
-elastic     Alg 1 for all demands, and on fixed partitionings
-best_fit    FINDBESTFIT: all gpulets that a model wants
-rest        what is left of a rate: empty gpulets, residues joined, turns in a gpulet
-neighbours  batches fitted to what runs beside them
-sizing      p_eff, p_req and batches of a single model
-gpulets     GPUs, gpulets and their residents
-scheme      what the schedulers differ in; the paper's text against the authors' code
-times       the times that they plan with
+latency   the measured table L(b, p), and the linear interference factor (`LinearFactor`) strategy  the entry:
+one scheduler as a strategy, with Alg 2 around it (`_scaled`) plus      gpu-lets+, as iGniter compares with it
+elastic   Alg 1 (`partition`) with FINDBESTFIT (`_all_fit`, `_allocate`), and on fixed partitionings rest
+what is left of a rate: empty gpulets, residues joined, turns in a gpulet gpulets   GPUs, gpulets and their
+residents, and batches fitted to neighbours sizing    times with a margin; p_eff (`efficient`), p_req
+(`wanted`) and batches of a single model; the paper's
+          text against the authors' code (`Reading`)
 """

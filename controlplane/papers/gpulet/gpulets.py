@@ -1,25 +1,12 @@
-"""Gpulets: the pieces into which GPUs are cut, and the models that take turns in each."""
+"""Gpulets: the pieces into which GPUs are cut, the models that take turns in each, and neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from controlplane.papers.gpulet.times import Runs, Times
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What is asked of one model: `rate` in inferences per second with the reserve, `slo_ms` of a request.
-
-    `model` indexes the tables; `key` is its place among the workloads.
-    """
-
-    key: int
-    model: int
-    rate: int
-    slo_ms: float
-    memory_mb: float = 0.0
+from controlplane.domain.units import MILLIS_PER_SECOND
+from controlplane.papers.gpulet.sizing import Demand, Reading, Runs, TimeOf, Times, Wanted
 
 
 @dataclass(slots=True)
@@ -121,6 +108,91 @@ class Cluster:
         own = demand.model, piece.percent, batch
         return self.times.beside(own, self.gpu_of(piece).others(piece))
 
+    def time_of(self, demand: Demand, piece: Gpulet) -> TimeOf:
+        """The same of any batch."""
+        return lambda batch: self.time_ms(demand, piece, batch)
+
     def served(self, demand: Demand) -> float:
         """The rate that all gpulets of a demand serve."""
         return sum(r.throughput for _, piece in self.pieces() if (r := piece.takes(demand)))
+
+
+@dataclass(slots=True)
+class Task:
+    """A demand while it is being placed: its rate that is left, and what neighbours took of it as `extra`."""
+
+    demand: Demand
+    rate: int
+    extra: int = 0
+
+    @property
+    def left(self) -> int:
+        """The rate without a place."""
+        return self.rate + self.extra
+
+
+def refit_saturated(piece: Gpulet, cluster: Cluster) -> int | None:
+    """Reduce the batch until two in a row keep the SLO; return the throughput lost, None where none does."""
+    (resident,) = piece.residents
+    before, batch = resident.throughput, resident.batch
+    taken = cluster.time_ms(resident.demand, piece, batch)
+    while 2.0 * taken > resident.demand.slo_ms:
+        batch -= 1
+        if batch == 0:
+            return None
+        taken = cluster.time_ms(resident.demand, piece, batch)
+    resident.batch, piece.duty_ms = batch, taken
+    resident.throughput = MILLIS_PER_SECOND * batch / taken
+    return max(int(before - resident.throughput), 0)
+
+
+def refit_residue(piece: Gpulet, cluster: Cluster, reading: Reading) -> bool:
+    """Reduce batches and the duty cycle until every resident keeps its SLO; False where none do."""
+    times = [cluster.time_ms(r.demand, piece, r.batch) for r in piece.residents]
+    whole = sum(times)
+    if all(whole + piece.duty_ms <= r.demand.slo_ms * reading.slack for r in piece.residents):
+        return True
+    shortest, batches = piece.duty_ms, []
+    for resident, own in zip(piece.residents, times, strict=True):
+        batch, duty, taken = resident.batch, piece.duty_ms, own
+        while resident.demand.slo_ms < whole - own + taken + duty:
+            batch -= 1
+            if batch == 0:
+                return False
+            taken = cluster.time_ms(resident.demand, piece, batch)
+            duty *= batch / resident.batch
+        shortest = min(shortest, duty)
+        batches.append(batch)
+    for resident, batch in zip(piece.residents, batches, strict=True):
+        resident.batch = batch
+        resident.throughput = MILLIS_PER_SECOND * batch / shortest
+    busy = sum(cluster.time_ms(r.demand, piece, r.batch) for r in piece.residents)
+    piece.duty_ms, piece.occupancy = shortest, busy / shortest
+    return True
+
+
+def suffers(demand: Demand, want: Wanted, piece: Gpulet, cluster: Cluster, reading: Reading) -> bool:
+    """Whether a neighbour of `piece` would miss its SLO with this newcomer beside it.
+
+    The authors' code asks for the neighbour's time on a GPU without the newcomer, so what it holds against
+    the SLO is two duty cycles and the time to assemble a batch.
+    """
+    if piece.percent == 100:
+        return False
+    gpu = cluster.gpu_of(piece)
+    newcomer = demand.model, piece.percent, want.batch
+    for other in gpu.pieces:
+        if other is piece:
+            continue
+        for r in other.residents:
+            if reading.neighbour_cycles:
+                host = cluster.times.host[r.demand.model][r.batch - 1]
+                if host + 2.0 * other.duty_ms > r.demand.slo_ms:
+                    return True
+            elif cluster.interference:
+                own = r.demand.model, other.percent, r.batch
+                taken = cluster.times.beside(own, [newcomer])
+                cycle = taken if other.saturated else other.duty_ms
+                if taken + cycle > r.demand.slo_ms:
+                    return True
+    return False

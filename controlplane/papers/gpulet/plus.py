@@ -11,21 +11,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
+from controlplane.domain.plan import Infeasible, PlannedGpu
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import Workload
-from controlplane.latency.models import gpulet as model
-from controlplane.latency.models import igniter
-from controlplane.latency.models.gpulet import Gpulet as GpuletModel
-from controlplane.papers.gpulet.gpulets import Demand
-from controlplane.papers.gpulet.scheme import CODE, GPULET
-from controlplane.papers.gpulet.sizing import Sizing
-from controlplane.papers.gpulet.times import Runs, Times
+from controlplane.papers.gpulet import latency as model
+from controlplane.papers.gpulet.sizing import CODE, GPULET, Demand, Runs, Sizing, Times
+from controlplane.papers.per_type import PerGpuType, own_model
 from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.judge.estimates import LARGEST_BATCH
-from controlplane.planning.judge.finalise import Draft, finalise_cheapest
+from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import gpu_of, memory_of, memory_with_shadow, partition_of
-from controlplane.planning.protocol import Device, PlanRequest
+from controlplane.planning.protocol import Device
 
 MOST_ON_A_GPU = 2
 
@@ -39,28 +35,13 @@ class Placed:
     memory_mb: float
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLetsPlus:
-    """The strategy, judged like iGniter's own: half-SLO by iGniter's model."""
-
-    name: str = "gpu-lets+"
-    rule: Rule = Rule.HALF_SLO
-    latency_model: str = igniter.NAME
-
-    def plan(self, request: PlanRequest) -> Plan:
-        """The cheapest of the plans on one GPU type each."""
-        return finalise_cheapest(self.name, request, _on)
+def strategy() -> PerGpuType:
+    """gpu-lets+, judged like iGniter's own: half-SLO by iGniter's model."""
+    return PerGpuType("gpu-lets+", "igniter", _draft_on)
 
 
-def strategy() -> GpuLetsPlus:
-    """gpu-lets+."""
-    return GpuLetsPlus()
-
-
-def _on(device: Device, workloads: Sequence[Workload]) -> Draft:
-    own = device.latency
-    if not isinstance(own, GpuletModel):
-        own = model.fit(device.profiles, device.pool.device)
+def _draft_on(device: Device, workloads: Sequence[Workload]) -> Draft:
+    own = own_model(device, model.Gpulet, model.fit)
     largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
     times = Times.of(own, largest, margin=1.0)
     sizing = Sizing(times, GPULET, CODE)

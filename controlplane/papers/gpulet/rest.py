@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from controlplane.domain.units import MILLIS_PER_SECOND
-from controlplane.papers.gpulet import neighbours
-from controlplane.papers.gpulet.gpulets import Cluster, Gpulet, Resident
+from controlplane.papers.gpulet.gpulets import (
+    Cluster,
+    Gpulet,
+    Resident,
+    Task,
+    refit_residue,
+    refit_saturated,
+)
 from controlplane.papers.gpulet.sizing import Sizing
-from controlplane.papers.gpulet.task import Task
 
 
 def fill(task: Task, empty: list[Gpulet], cluster: Cluster, sizing: Sizing) -> None:
@@ -19,10 +24,7 @@ def fill(task: Task, empty: list[Gpulet], cluster: Cluster, sizing: Sizing) -> N
         batch = _cut(task, piece, given, cluster, sizing)
         if saturating:
             if batch is None:
-
-                def time_of(size: int, piece: Gpulet = piece) -> float:
-                    return cluster.time_ms(task.demand, piece, size)
-
+                time_of = cluster.time_of(task.demand, piece)
                 batch = max(sizing.saturated_batch(task.demand, time_of), 1)
             throughput = MILLIS_PER_SECOND * batch / cluster.time_ms(task.demand, piece, batch)
             if throughput > task.rate:
@@ -30,11 +32,8 @@ def fill(task: Task, empty: list[Gpulet], cluster: Cluster, sizing: Sizing) -> N
                 continue
             _place(task, piece, batch, None, cluster, sizing)
         else:
-
-            def time_in(size: int, piece: Gpulet = piece) -> float:
-                return cluster.time_ms(task.demand, piece, size)
-
-            batch, rate = sizing.residue_batch(task.demand, task.rate, time_in)
+            time_of = cluster.time_of(task.demand, piece)
+            batch, rate = sizing.residue_batch(task.demand, task.rate, time_of)
             if not batch:
                 return
             task.rate = rate
@@ -76,9 +75,9 @@ def _neighbours_keep_up(piece: Gpulet, cluster: Cluster, sizing: Sizing) -> bool
         if other is piece or not other.residents:
             continue
         if other.occupancy >= 1.0 and len(other.residents) == 1:
-            if neighbours.refit_saturated(other, cluster) is None:
+            if refit_saturated(other, cluster) is None:
                 return False
-        elif not neighbours.refit_residue(other, cluster, sizing.reading):
+        elif not refit_residue(other, cluster, sizing.reading):
             return False
     return True
 
@@ -103,10 +102,7 @@ def join_residues(task: Task, cluster: Cluster, sizing: Sizing) -> bool:
     for gpu, piece in cluster.pieces():
         if piece.residents or piece.percent != percent or not gpu.fits(piece, task.demand):
             continue
-
-        def time_of(size: int, piece: Gpulet = piece) -> float:
-            return cluster.time_ms(task.demand, piece, size)
-
+        time_of = cluster.time_of(task.demand, piece)
         batch, rate = sizing.residue_batch(task.demand, rate, time_of)
         if not batch:
             continue

@@ -1,19 +1,157 @@
-"""Batches and shares of a single model: largest batch, p_eff, p_req, and the gpulets that a rate wants."""
+"""What a single model takes: times as the scheduler asks for them, batches, p_eff, p_req, and gpulets wanted.
+
+`Reading` and `Scheme` say what the schedulers of the family differ in, and where the authors' code differs
+from their text. Times are plain lists: the scheduler asks for single numbers, some thousand of them for a
+plan.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from controlplane.domain.units import MILLIS_PER_SECOND
-from controlplane.papers.gpulet.gpulets import Demand
-from controlplane.papers.gpulet.scheme import Reading, Scheme
-from controlplane.papers.gpulet.times import Times
+import numpy as np
 
+from controlplane.domain.units import MILLIS_PER_SECOND
+from controlplane.latency.protocol import Slots
+from controlplane.papers.gpulet.latency import Gpulet
+
+SIZES = (20, 40, 50, 60, 80, 100)
+"""The shares in percent that a gpulet may have; with each its complement."""
+MARGIN = 1.1
+"""The authors' latency ratio: every time counts as a tenth longer."""
+
+Runs = tuple[int, int, int]
+"""A model, its share in percent and its batch."""
 TimeOf = Callable[[int], float]
 """The time of a batch of this size."""
 LEAST_GAIN = 1.05
 """A step to a larger size counts from this throughput ratio on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is asked of one model: `rate` in inferences per second with the reserve, `slo_ms` of a request.
+
+    `model` indexes the tables; `key` is its place among the workloads.
+    """
+
+    key: int
+    model: int
+    rate: int
+    slo_ms: float
+    memory_mb: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """`solo`, `own` and `theirs` by model, size and batch - 1, `host` by model and batch - 1; times in ms.
+
+    `own` is what a model's (L2, DRAM) add to its interference factor, `theirs` to a neighbour's
+    (`LinearFactor.parts`), `constant` is the rest of it, c5.
+    """
+
+    solo: list[list[list[float]]]
+    host: list[list[float]]
+    own: list[list[list[list[float]]]]
+    theirs: list[list[list[list[float]]]]
+    constant: float
+    sizes: tuple[int, ...] = SIZES
+    margin: float = MARGIN
+
+    @staticmethod
+    def of(model: Gpulet, largest_batch: int, margin: float = MARGIN) -> Times:
+        """Tabulate what the model says, for batches of 1 to `largest_batch`."""
+        models = np.arange(len(model.models))[:, None, None]
+        percent = np.array(SIZES, dtype=np.float64)[None, :, None]
+        batch = np.arange(1.0, largest_batch + 1)[None, None, :]
+        shape = np.broadcast_shapes(models.shape, percent.shape, batch.shape)
+        flat = [np.broadcast_to(a, shape).reshape(-1, 1) for a in (models, batch, percent)]
+        slots = Slots.of(*flat)
+        solo, _, _ = model.base.tables.look_up(slots.model, slots.batch, slots.percent)
+        factor = model.base.contention
+        own, theirs = (a.reshape(*shape, 2).tolist() for a in factor.parts(slots, solo))
+        host = model.host_ms[:, :largest_batch].tolist()
+        constant = float(factor.constants[4])
+        return Times(solo.reshape(shape).tolist(), host, own, theirs, constant, margin=margin)
+
+    def alone(self, model: int, percent: int, batch: int) -> float:
+        """Time of a batch without neighbours, with the margin."""
+        solo = self.solo[model][self.sizes.index(percent)][batch - 1]
+        return self.margin * (solo + self.host[model][batch - 1])
+
+    def beside(self, own: Runs, others: Iterable[Runs]) -> float:
+        """Time of a batch beside the neighbour that slows it most, with the margin."""
+        model, percent, batch = own
+        at = self.sizes.index(percent)
+        solo = self.solo[model][at][batch - 1]
+        slowest = max((self._factor(own, other) for other in others), default=1.0)
+        return self.margin * (solo * slowest + self.host[model][batch - 1])
+
+    def _factor(self, own: Runs, other: Runs) -> float:
+        """Interference of one neighbour, at least 1."""
+        (m1, p1, b1), (m2, p2, b2) = own, other
+        i, j = self.sizes.index(p1), self.sizes.index(p2)
+        l2_dram, theirs = self.own[m1][i][b1 - 1], self.theirs[m2][j][b2 - 1]
+        return max((l2_dram[0] + theirs[0]) + (l2_dram[1] + theirs[1]) + self.constant, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The text of the paper, or the authors' code where that does something else.
+
+    steepest_step: p_eff is the upper end of the steepest step of the throughput between 20 and 80 %, not the
+    size with the highest throughput per percent. unserved_rps: a rest of this rate is dropped. accepted: the
+    part of a rate that is enough once neighbours count. largest_tried: batches above are never tried.
+    neighbour_cycles: instead of a neighbour's times beside the newcomer, two of its duty cycles and what its
+    host takes are held against its SLO. slack: a residue may exceed its SLO by this factor. first_cycle_only:
+    of the cycles for a round of several models only the longest that suits the newcomer is tried.
+    """
+
+    steepest_step: bool
+    unserved_rps: int
+    accepted: float
+    largest_tried: int
+    neighbour_cycles: bool
+    slack: float
+    first_cycle_only: bool
+
+
+PAPER = Reading(False, 0, 1.0, 32, False, 1.0, False)
+CODE = Reading(True, 15, 0.85, 31, True, 1.05, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """One scheduler of the family.
+
+    sizes: the shares that a gpulet may have. interference: neighbours slow a model. turns: models may take
+    turns in a gpulet, at most `residents` of them. greedy: each model gets the smallest share whose saturated
+    throughput carries its rate (greedy best-fit). cuts: whole GPUs are cut in two.
+    """
+
+    name: str
+    sizes: tuple[int, ...] = SIZES
+    interference: bool = False
+    turns: bool = True
+    greedy: bool = False
+    cuts: bool = True
+    residents: int = 3
+
+    @property
+    def partitions(self) -> bool:
+        """Whether GPUs are partitioned at all."""
+        return self.sizes != (100,)
+
+
+SBP = Scheme("sbp", sizes=(100,))
+HALVES = Scheme("sbp 1:1", sizes=(50,))
+"""SBP on GPUs cut in halves (Fig 5); no strategy of its own."""
+GREEDY = Scheme("greedy-best-fit", turns=False, greedy=True)
+GPULET = Scheme("gpulet")
+GPULET_INT = Scheme("gpulet+int", interference=True)
+IDEAL = Scheme("gpulet-ideal", interference=True, cuts=False)
+"""The same on every fixed partitioning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,38 @@
 """The family's strategies: from a question to a draft that the judge sees like any other.
 
 Each plans with its own times (measured tables, gpulet's linear factor, a margin of a tenth) and its own rule:
-a batch is collected and executed within the SLO. The plan is judged by the latency model and rule of the
-request, by default the same model and half-SLO, which is what the rule comes to.
+a batch is collected and executed within the SLO. By default the plan is judged by the same model and
+half-SLO, which is what the rule comes to.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from functools import partial
 
-from controlplane.domain.plan import Infeasible, Partition, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.plan import Infeasible, Partition, PlannedGpu, ServedModel
 from controlplane.domain.workload import Workload
-from controlplane.latency.models import gpulet as model
-from controlplane.latency.models.gpulet import Gpulet as GpuletModel
-from controlplane.papers.gpulet import elastic, scheme
-from controlplane.papers.gpulet.gpulets import Cluster, Demand, Gpu, Gpulet
-from controlplane.papers.gpulet.scheme import CODE, PAPER, Reading, Scheme
-from controlplane.papers.gpulet.sizing import Sizing
-from controlplane.papers.gpulet.times import Times
-from controlplane.planning.capacity.client_batches import refusal
+from controlplane.papers.gpulet import elastic
+from controlplane.papers.gpulet import latency as model
+from controlplane.papers.gpulet.gpulets import Cluster, Gpu, Gpulet
+from controlplane.papers.gpulet.sizing import (
+    CODE,
+    GPULET,
+    GPULET_INT,
+    GREEDY,
+    IDEAL,
+    PAPER,
+    SBP,
+    Demand,
+    Reading,
+    Scheme,
+    Sizing,
+    Times,
+)
+from controlplane.papers.per_type import PerGpuType, own_model, split
 from controlplane.planning.judge.estimates import LARGEST_BATCH
-from controlplane.planning.judge.finalise import Draft, finalise_cheapest
+from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import (
     PROCESS,
     gpu_of,
@@ -30,96 +40,77 @@ from controlplane.planning.judge.placements import (
     memory_together,
     placement_of,
 )
-from controlplane.planning.protocol import Device, PlanRequest
+from controlplane.planning.protocol import Device
 
 NORMAL_FROM_RPS = 550
 """Above this rate the authors take a tenth more in place of the 99th percentile."""
 
-Place = Callable[[Sequence[Demand], Cluster, Sizing], Cluster | None]
-"""Places demands; None where one has no place."""
 
-
-@dataclass(frozen=True, slots=True)
-class Elastic:
-    """One scheduler of gpulet's paper, with Alg 2 around it: one GPU more until the demands have a place."""
-
-    name: str
-    scheme: Scheme
-    reading: Reading = PAPER
-    ideal: bool = False
-    rule: Rule = Rule.HALF_SLO
-    latency_model: str = model.NAME
-
-    def plan(self, request: PlanRequest) -> Plan:
-        """The cheapest of the plans on one GPU type each."""
-        return finalise_cheapest(self.name, request, self._on)
-
-    def _on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
-        refused = [Infeasible(w.name, why) for w in workloads if (why := refusal(w, device)) is not None]
-        left = [w for w in workloads if w.name not in {i.workload for i in refused}]
-        own = device.latency
-        if not isinstance(own, GpuletModel):
-            own = model.fit(device.profiles, device.pool.device)
-        largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
-        sizing = Sizing(Times.of(own, largest), self.scheme, self.reading)
-        while left:
-            demands = demands_of(left, device, own.models)
-            found = self._scaled(demands, device, sizing)
-            if found is not None:
-                return Draft(_planned(found, left, device), tuple(refused))
-            # The model that takes most is left out, until the others have a place.
-            largest_one = max(demands, key=lambda d: (d.rate * d.slo_ms, d.key))
-            gone = left.pop(largest_one.key)
-            count = device.pool.count or len(workloads)
-            refused.append(Infeasible(gone.name, f"{self.name} finds no gpulet for it on {count} GPUs"))
-        return Draft((), tuple(refused))
-
-    def _scaled(self, demands: Sequence[Demand], device: Device, sizing: Sizing) -> Cluster | None:
-        """Alg 2: the fewest GPUs on which the demands have a place."""
-        most = device.pool.count or _enough(demands, sizing)
-        memory_mb = device.pool.device.memory_mb or math.inf
-        process_mb = device.pool.device.hardware.get(PROCESS, 0.0)
-        for count in range(1, most + 1):
-            gpus = [Gpu(memory_mb, process_mb) for _ in range(count)]
-            if self.ideal:
-                fixed = elastic.on_fixed(demands, gpus, sizing, self.scheme.interference)
-                if fixed is not None:
-                    return fixed
-            else:
-                cluster = Cluster(gpus, sizing.times, self.scheme.interference)
-                if elastic.partition(demands, cluster, sizing) is None:
-                    return cluster
-        return None
-
-
-def sbp(as_coded: bool = False) -> Elastic:
+def sbp(as_coded: bool = False) -> PerGpuType:
     """Squishy bin packing: whole GPUs in turns."""
-    return Elastic("sbp", scheme.SBP, _reading(as_coded))
+    return _family(SBP, as_coded)
 
 
-def greedy_best_fit(as_coded: bool = False) -> Elastic:
+def greedy_best_fit(as_coded: bool = False) -> PerGpuType:
     """The smallest share that carries the rate, without turns."""
-    return Elastic("greedy-best-fit", scheme.GREEDY, _reading(as_coded))
+    return _family(GREEDY, as_coded)
 
 
-def gpulet(as_coded: bool = False) -> Elastic:
+def gpulet(as_coded: bool = False) -> PerGpuType:
     """Elastic partitioning that knows no interference."""
-    return Elastic("gpulet", scheme.GPULET, _reading(as_coded))
+    return _family(GPULET, as_coded)
 
 
-def gpulet_int(as_coded: bool = False) -> Elastic:
+def gpulet_int(as_coded: bool = False) -> PerGpuType:
     """Elastic partitioning that knows interference."""
-    return Elastic("gpulet+int", scheme.GPULET_INT, _reading(as_coded))
+    return _family(GPULET_INT, as_coded)
 
 
-def gpulet_ideal(as_coded: bool = False) -> Elastic:
+def gpulet_ideal(as_coded: bool = False) -> PerGpuType:
     """The same on every fixed partitioning in turn. No upper bound: each is filled greedily."""
-    fixed = replace(scheme.GPULET_INT, name="gpulet-ideal", cuts=False)
-    return Elastic("gpulet-ideal", fixed, _reading(as_coded), ideal=True)
+    return _family(IDEAL, as_coded)
 
 
-def _reading(as_coded: bool) -> Reading:
-    return CODE if as_coded else PAPER
+def _family(scheme: Scheme, as_coded: bool) -> PerGpuType:
+    reading = CODE if as_coded else PAPER
+    return PerGpuType(scheme.name, model.NAME, partial(_draft_on, scheme=scheme, reading=reading))
+
+
+def _draft_on(device: Device, workloads: Sequence[Workload], scheme: Scheme, reading: Reading) -> Draft:
+    left, refused = split(workloads, device)
+    own = own_model(device, model.Gpulet, model.fit)
+    largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
+    sizing = Sizing(Times.of(own, largest), scheme, reading)
+    while left:
+        demands = demands_of(left, device, own.models)
+        found = _scaled(demands, device, sizing)
+        if found is not None:
+            return Draft(_planned(found, left, device), tuple(refused))
+        # The model that takes most is left out, until the others have a place.
+        largest_one = max(demands, key=lambda d: (d.rate * d.slo_ms, d.key))
+        gone = left.pop(largest_one.key)
+        count = device.pool.count or len(workloads)
+        refused.append(Infeasible(gone.name, f"{scheme.name} finds no gpulet for it on {count} GPUs"))
+    return Draft((), tuple(refused))
+
+
+def _scaled(demands: Sequence[Demand], device: Device, sizing: Sizing) -> Cluster | None:
+    """Alg 2: the fewest GPUs on which the demands have a place."""
+    most = device.pool.count or _enough(demands, sizing)
+    memory_mb = device.pool.device.memory_mb or math.inf
+    process_mb = device.pool.device.hardware.get(PROCESS, 0.0)
+    scheme = sizing.scheme
+    for count in range(1, most + 1):
+        gpus = [Gpu(memory_mb, process_mb) for _ in range(count)]
+        if scheme is IDEAL:
+            fixed = elastic.on_fixed(demands, gpus, sizing, scheme.interference)
+            if fixed is not None:
+                return fixed
+        else:
+            cluster = Cluster(gpus, sizing.times, scheme.interference)
+            if elastic.partition(demands, cluster, sizing) is None:
+                return cluster
+    return None
 
 
 def demands_of(workloads: Sequence[Workload], device: Device, models: Sequence[str]) -> list[Demand]:

@@ -1,7 +1,8 @@
-"""iGniter's greedy placement and the baselines that share it, as published.
+"""iGniter (TPDS 34(3)): analytical model and greedy placement, and the baselines that share it, as published.
 
-igniter    the entry: batches, lower bounds of shares, one plan per GPU type
-placement  Alg 1 and 2 and the baselines as one loop over arrays
-first_fit  FFD+ and FFD++
-gslice     GSLICE+
+latency    Eq 1-11 (`Igniter.times`, Eq 11: `active_ms`), the fit of Eq 11 and the refit of the interference
+profiling  the coefficients of Table 2 from a GPU's counters and from models beside each other
+strategy   the entry: Eq 13, 14, 17 and 18 (`needs_of`); iGniter, FFD+ and FFD++
+placement  Alg 1 (`place`) and Alg 2 (`_grown`)
+gslice     GSLICE+ (Sec. 5.1)
 """

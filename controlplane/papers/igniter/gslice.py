@@ -14,17 +14,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.plan import Partition, PlannedGpu, ServedModel
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import Workload
-from controlplane.latency.models import igniter as model
-from controlplane.latency.models.igniter import Igniter
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
-from controlplane.papers.igniter import igniter
+from controlplane.papers.igniter import latency as model
+from controlplane.papers.igniter.latency import Igniter
+from controlplane.papers.igniter.strategy import draft_on
+from controlplane.papers.per_type import PerGpuType, own_model
 from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.judge.estimates import ask
-from controlplane.planning.judge.finalise import Draft, finalise_cheapest
-from controlplane.planning.protocol import Device, PlanRequest
+from controlplane.planning.judge.finalise import Draft
+from controlplane.planning.protocol import Device
 
 FIRST_PERCENT = 30.0
 ROUNDS = 5
@@ -32,29 +33,14 @@ ROUNDS = 5
 THRESHOLD = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class GslicePlus:
-    """The strategy, judged like iGniter's own."""
-
-    name: str = "gslice+"
-    rule: Rule = Rule.HALF_SLO
-    latency_model: str = model.NAME
-
-    def plan(self, request: PlanRequest) -> Plan:
-        """The cheapest of the plans on one GPU type each."""
-        return finalise_cheapest(self.name, request, _on)
+def strategy() -> PerGpuType:
+    """GSLICE+, judged like iGniter's own."""
+    return PerGpuType("gslice+", model.NAME, _draft_on)
 
 
-def strategy() -> GslicePlus:
-    """GSLICE+."""
-    return GslicePlus()
-
-
-def _on(device: Device, workloads: Sequence[Workload]) -> Draft:
-    placed = igniter.strategy().draft_on(device, workloads)
-    eq = device.latency
-    if not isinstance(eq, Igniter):
-        eq = model.fit(device.profiles, device.pool.device)
+def _draft_on(device: Device, workloads: Sequence[Workload]) -> Draft:
+    placed = draft_on(device, workloads)
+    eq = own_model(device, Igniter, model.fit)
     return replace(placed, gpus=tuple(_tuned(gpu, eq, device) for gpu in placed.gpus))
 
 

@@ -33,8 +33,6 @@ MODEL_FEATURES = 16
 GPU_FEATURES = 11
 ACTION_FEATURES = 12
 FloatArray32 = NDArray[np.float32]
-Asked = tuple[IntArray, FloatArray, FloatArray, FloatArray, IntArray]
-"""A stacked problem's model, rate, SLO and backlog (E, n), and the type of its GPUs (E, K)."""
 
 
 class Observation(NamedTuple):
@@ -61,7 +59,6 @@ class Episodes:
         count, n = problem.model.shape
         gpus = problem.type_of.shape[1]
         self._problem = problem
-        self._asked, self._told = _as_kernel(problem)
         self._need = _needs(problem)
         least = np.take_along_axis(self._need, problem.type_of[:, None, :], axis=2).min(axis=2)
         self._order = np.argsort(-least, axis=1, kind="stable")
@@ -114,11 +111,11 @@ class Episodes:
         features_kernel.observe.compiled(
             self.at,
             self._left[:, self._step],
-            self._asked,
+            problem.asked,
             problem.memory_mb,
             problem.model_memory_mb,
             surfaces.percent,
-            self._told,
+            problem.surfaces.tables,
             surfaces.peak_rps,
             self._need,
             self._before,
@@ -136,31 +133,22 @@ class Episodes:
         features_kernel.place.compiled(
             self.at,
             action,
-            self._asked,
+            problem.asked,
             problem.model_memory_mb,
             problem.surfaces.percent,
-            self._told,
+            problem.surfaces.tables,
             self._board,
             self._plan,
         )
         self._step += 1
 
 
-def _as_kernel(problem: Problem) -> tuple[Asked, tuple[FloatArray, ...]]:
-    s = problem.surfaces
-    return (
-        (problem.model, problem.rates_rps, problem.slos_ms, problem.backlog, problem.type_of),
-        (s.alone_ms, s.cycle_ms, s.running_ms, s.l2_percent, s.cache, s.kernels, s.schedule),
-    )
-
-
 def _needs(problem: Problem) -> FloatArray:
     from controlplane.papers.inss import features_kernel
 
-    asked, told = _as_kernel(problem)
-    percent = problem.surfaces.percent
-    need = np.empty((*problem.model.shape, len(percent)))
-    features_kernel.needs.compiled(asked, percent, told, need)
+    surfaces = problem.surfaces
+    need = np.empty((*problem.model.shape, len(surfaces.percent)))
+    features_kernel.needs.compiled(problem.asked, surfaces.percent, surfaces.tables, need)
     return need
 
 

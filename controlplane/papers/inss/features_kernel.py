@@ -9,11 +9,9 @@ import math
 
 from controlplane.kernels import kernel
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
-from controlplane.papers.inss.features import Asked, FloatArray32
-from controlplane.papers.inss.kernel import best_batch, task_latency_ms
+from controlplane.papers.inss.features import FloatArray32
+from controlplane.papers.inss.kernel import Asked, Tables, holds, settled
 
-Told = tuple[FloatArray, ...]
-"""`problem.Surfaces`: times alone, of the cycle and running, L2, cache, kernels and schedule."""
 Board = tuple[FloatArray, FloatArray, FloatArray, IntArray, IntArray]
 """Of each GPU: percent, MB and L2 pressure taken, models there (E, K), and which (E, K, most)."""
 Plan = tuple[IntArray, IntArray, IntArray, BoolArray]
@@ -22,11 +20,6 @@ CLIP = 4.0
 SLACK = 1e-9
 LATER_L2_PERCENT = 25.0
 """Assumed L2 utilisation of later neighbours, for the feature that includes one more."""
-
-
-@kernel
-def _scheduling_ms(alpha: float, beta: float, kernels: float, busy: int) -> float:
-    return max(alpha * busy + beta, 0.0) * kernels if busy > 1 else 0.0
 
 
 @kernel
@@ -39,10 +32,9 @@ def _middle(percent: FloatArray) -> int:
 
 
 @kernel
-def needs(problem: Asked, percent: FloatArray, surfaces: Told, need: FloatArray) -> None:
+def needs(problem: Asked, percent: FloatArray, surfaces: Tables, need: FloatArray) -> None:
     """Fill `need` (E, n, T): the least share, of 1, at which a model alone holds; 1.5 where none does."""
     model, rate_rps, slo_ms, backlog, _ = problem
-    alone_ms, cycle_ms, running_ms = surfaces[:3]
     for e in range(model.shape[0]):
         for i in range(model.shape[1]):
             m = model[e, i]
@@ -54,42 +46,14 @@ def needs(problem: Asked, percent: FloatArray, surfaces: Told, need: FloatArray)
                 # More units hardly ever hurt a model alone, so bisection is right: 5 evaluations, not 17.
                 while low <= high:
                     u = (low + high) // 2
-                    _, latency, _ = best_batch(
-                        alone_ms[m, t, u],
-                        cycle_ms[m, t, u],
-                        running_ms[m, t, u],
-                        0.0,
-                        0.0,
-                        rate_rps[e, i],
-                        slo_ms[e, i],
-                        backlog[e, i],
+                    _, latency, _ = settled(
+                        surfaces, m, t, u, 0.0, 1.0, rate_rps[e, i], slo_ms[e, i], backlog[e, i]
                     )
                     if latency <= slo_ms[e, i]:
                         need[e, i, t] = percent[t, u] / 100.0
                         high = u - 1
                     else:
                         low = u + 1
-
-
-@kernel
-def _holds(
-    alone_ms: FloatArray,
-    cycle_ms: FloatArray,
-    running_ms: FloatArray,
-    slowed: float,
-    scheduling: float,
-    rate_rps: float,
-    slo_ms: float,
-    backlog: float,
-    batch: int,
-) -> bool:
-    """Return whether some batch holds; the batch that held last is tried first."""
-    t = alone_ms[batch - 1] + running_ms[batch - 1] * slowed + scheduling
-    capacity = 1000.0 * batch * alone_ms[batch - 1] / (cycle_ms[batch - 1] * t)
-    if capacity >= rate_rps and task_latency_ms(t, batch, rate_rps, backlog) <= slo_ms:
-        return True
-    _, latency, _ = best_batch(alone_ms, cycle_ms, running_ms, slowed, scheduling, rate_rps, slo_ms, backlog)
-    return latency <= slo_ms
 
 
 @kernel
@@ -100,7 +64,7 @@ def observe(
     capacity_mib: FloatArray,
     memory_mb: FloatArray,
     percent: FloatArray,
-    surfaces: Told,
+    surfaces: Tables,
     peak_rps: FloatArray,
     need: FloatArray,
     before: tuple[IntArray, IntArray],
@@ -113,7 +77,7 @@ def observe(
     `remaining` (E, 5): models, need, largest need, rate and MB of what comes after. Else see `Episodes`.
     """
     model, rate_rps, slo_ms, backlog, type_of = problem
-    alone_ms, cycle_ms, running_ms, l2_percent, cache, kernels, schedule = surfaces
+    alone_ms, running_ms, l2_percent, cache = surfaces[0], surfaces[2], surfaces[3], surfaces[4]
     before_gpu, before_units = before
     share, memory, pressed, count, members = board
     _, unit, batch, held = plan
@@ -149,9 +113,7 @@ def observe(
                 of_action[e, k] = of_action[e, same]
                 valid[e, k * width : (k + 1) * width] = valid[e, same * width : (same + 1) * width]
                 continue
-            busy = count[e, k] + 1
-            scheduling = _scheduling_ms(schedule[t, 0], schedule[t, 1], kernels[m, t], busy)
-            later = _scheduling_ms(schedule[t, 0], schedule[t, 1], kernels[m, t], busy + 1)
+            busy = count[e, k] + 1.0
             held_rate, present_rate = 0.0, 0.0
             for c in range(count[e, k]):
                 j = members[e, k, c]
@@ -165,16 +127,7 @@ def observe(
                 valid[e, k * width + u] = False
                 if not fits or share[e, k] + percent[t, u] > 100.0 + SLACK:
                     continue
-                _, latency, capacity = best_batch(
-                    alone_ms[m, t, u],
-                    cycle_ms[m, t, u],
-                    running_ms[m, t, u],
-                    cache[m, t] * pressed[e, k],
-                    scheduling,
-                    rate,
-                    slo,
-                    queued,
-                )
+                _, latency, capacity = settled(surfaces, m, t, u, pressed[e, k], busy, rate, slo, queued)
                 # Later neighbours only slow it: where it does not hold now, rejecting it is as good.
                 if latency > slo:
                     continue
@@ -187,12 +140,13 @@ def observe(
                         continue
                     w, v = model[e, j], unit[e, j] - 1
                     others = max(pressed[e, k] - l2_percent[w, t, v], 0.0) + added
-                    if not _holds(
-                        alone_ms[w, t, v],
-                        cycle_ms[w, t, v],
-                        running_ms[w, t, v],
-                        cache[w, t] * others,
-                        _scheduling_ms(schedule[t, 0], schedule[t, 1], kernels[w, t], busy),
+                    if not holds(
+                        surfaces,
+                        w,
+                        t,
+                        v,
+                        others,
+                        busy,
                         rate_rps[e, j],
                         slo_ms[e, j],
                         backlog[e, j],
@@ -205,17 +159,8 @@ def observe(
                 if first > 1.0:
                     first = part
                 best = max(best, net)
-                cautious = _holds(
-                    alone_ms[m, t, u],
-                    cycle_ms[m, t, u],
-                    running_ms[m, t, u],
-                    cache[m, t] * (pressed[e, k] + LATER_L2_PERCENT),
-                    later,
-                    rate,
-                    slo,
-                    queued,
-                    1,
-                )
+                beside = pressed[e, k] + LATER_L2_PERCENT
+                cautious = holds(surfaces, m, t, u, beside, busy + 1.0, rate, slo, queued, 1)
                 look[0] = max(min(net, CLIP), -CLIP)
                 look[1] = min(lost, CLIP)
                 look[2] = part
@@ -277,13 +222,13 @@ def place(
     problem: Asked,
     memory_mb: FloatArray,
     percent: FloatArray,
-    surfaces: Told,
+    surfaces: Tables,
     board: Board,
     plan: Plan,
 ) -> None:
     """Put model at[e] on the GPU and units of action[e], or reject it; batches of all there follow."""
     model, rate_rps, slo_ms, backlog, type_of = problem
-    alone_ms, cycle_ms, running_ms, l2_percent, cache, kernels, schedule = surfaces
+    l2_percent = surfaces[3]
     share, memory, pressed, count, members = board
     gpu, unit, batch, held = plan
     gpus, width = type_of.shape[1], percent.shape[1]
@@ -301,13 +246,14 @@ def place(
         for c in range(count[e, k]):
             j = members[e, k, c]
             w, v = model[e, j], unit[e, j] - 1
-            others = max(pressed[e, k] - l2_percent[w, t, v], 0.0)
-            batch[e, j], latency, _ = best_batch(
-                alone_ms[w, t, v],
-                cycle_ms[w, t, v],
-                running_ms[w, t, v],
-                cache[w, t] * others,
-                _scheduling_ms(schedule[t, 0], schedule[t, 1], kernels[w, t], count[e, k]),
+            others = pressed[e, k] - l2_percent[w, t, v]
+            batch[e, j], latency, _ = settled(
+                surfaces,
+                w,
+                t,
+                v,
+                others,
+                float(count[e, k]),
                 rate_rps[e, j],
                 slo_ms[e, j],
                 backlog[e, j],

@@ -12,11 +12,17 @@ its rate never settles: T is infinite.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from controlplane.kernels import kernel
 from controlplane.latency.protocol import FloatArray, IntArray
+
+Asked = tuple[Any, ...]
+"""`Problem.asked`: model, rate, SLO and backlog (n,) or (E, n), and the type of its GPUs (K,) or (E, K)."""
+Tables = tuple[FloatArray, ...]
+"""`Surfaces.tables`: times alone, of the cycle and running; L2, cache, kernels, schedule (Sec. 4.1)."""
 
 
 @kernel
@@ -102,21 +108,73 @@ def paper_batch(
 
 
 @kernel
+def scheduling_ms(tables: Tables, m: int, t: int, busy: float) -> float:
+    """Return int n_k of a model on a GPU of type t with so many busy models: 0 for one alone."""
+    kernels, schedule = tables[5], tables[6]
+    if busy < 2:
+        return 0.0
+    delay: float = max(schedule[t, 0] * busy + schedule[t, 1], 0.0) * kernels[m, t]
+    return delay
+
+
+@kernel
+def settled(
+    tables: Tables,
+    m: int,
+    t: int,
+    u: int,
+    others: float,
+    busy: float,
+    rate_rps: float,
+    slo_ms: float,
+    backlog: float,
+) -> tuple[int, float, float]:
+    """Return `best_batch` of model m with u + 1 units of a GPU of type t.
+
+    `others` is the neighbours' L2 utilisation in percent, `busy` the number of models there with this one.
+    """
+    return best_batch(
+        tables[0][m, t, u],
+        tables[1][m, t, u],
+        tables[2][m, t, u],
+        tables[4][m, t] * max(others, 0.0),
+        scheduling_ms(tables, m, t, busy),
+        rate_rps,
+        slo_ms,
+        backlog,
+    )
+
+
+@kernel
+def holds(
+    tables: Tables,
+    m: int,
+    t: int,
+    u: int,
+    others: float,
+    busy: float,
+    rate_rps: float,
+    slo_ms: float,
+    backlog: float,
+    batch: int,
+) -> bool:
+    """Return whether some batch holds; `batch`, the one that held last, is tried first."""
+    alone = tables[0][m, t, u, batch - 1]
+    delay = scheduling_ms(tables, m, t, busy)
+    taken = alone + tables[2][m, t, u, batch - 1] * (tables[4][m, t] * max(others, 0.0)) + delay
+    capacity = 1000.0 * batch * alone / (tables[1][m, t, u, batch - 1] * taken)
+    if capacity >= rate_rps and task_latency_ms(taken, batch, rate_rps, backlog) <= slo_ms:
+        return True
+    _, latency, _ = settled(tables, m, t, u, others, busy, rate_rps, slo_ms, backlog)
+    return latency <= slo_ms
+
+
+@kernel
 def outcomes(
     gpu: IntArray,
     unit: IntArray,
-    model: IntArray,
-    rate_rps: FloatArray,
-    slo_ms: FloatArray,
-    backlog: FloatArray,
-    type_of: IntArray,
-    alone_ms: FloatArray,
-    cycle_ms: FloatArray,
-    running_ms: FloatArray,
-    l2_percent: FloatArray,
-    cache: FloatArray,
-    kernels: FloatArray,
-    schedule: FloatArray,
+    asked: Asked,
+    tables: Tables,
     by_paper: bool,
     batch: IntArray,
     latency_ms: FloatArray,
@@ -124,11 +182,11 @@ def outcomes(
 ) -> None:
     """Fill the last three (M, n) for assignments `gpu`, `unit` (M, n), unit - 1 being an index into the grid.
 
-    `model` to `type_of` have one row for all assignments or one each; the rest is `problem.Surfaces`'.
+    `asked` has one row for all assignments or one each.
     """
+    model, rate_rps, slo_ms, backlog, type_of = asked
     count, width = gpu.shape
-    gpus = type_of.shape[1]
-    pressed, busy = np.empty(gpus), np.empty(gpus)
+    pressed, busy = np.empty(type_of.shape[1]), np.empty(type_of.shape[1])
     for a in range(count):
         p = a if model.shape[0] > 1 else 0
         pressed[:] = 0.0
@@ -136,41 +194,28 @@ def outcomes(
         for i in range(width):
             k = gpu[a, i]
             if k >= 0:
-                pressed[k] += l2_percent[model[p, i], type_of[p, k], unit[a, i] - 1]
+                pressed[k] += tables[3][model[p, i], type_of[p, k], unit[a, i] - 1]
                 busy[k] += 1.0
         for i in range(width):
             k = gpu[a, i]
             if k < 0:
                 batch[a, i], latency_ms[a, i], capacity_rps[a, i] = 0, math.inf, 0.0
                 continue
-            m, kind, u = model[p, i], type_of[p, k], unit[a, i] - 1
-            scheduling = 0.0
-            if busy[k] > 1:
-                each = max(schedule[kind, 0] * busy[k] + schedule[kind, 1], 0.0)
-                scheduling = each * kernels[m, kind]
-            slowed = cache[m, kind] * max(pressed[k] - l2_percent[m, kind, u], 0.0)
+            m, t, u = model[p, i], type_of[p, k], unit[a, i] - 1
+            others = max(pressed[k] - tables[3][m, t, u], 0.0)
             if by_paper:
                 found = paper_batch(
-                    alone_ms[m, kind, u],
-                    cycle_ms[m, kind, u],
-                    running_ms[m, kind, u],
-                    slowed,
-                    scheduling,
+                    tables[0][m, t, u],
+                    tables[1][m, t, u],
+                    tables[2][m, t, u],
+                    tables[4][m, t] * others,
+                    scheduling_ms(tables, m, t, busy[k]),
                     rate_rps[p, i],
                     slo_ms[p, i],
                     backlog[p, i],
                 )
             else:
-                found = best_batch(
-                    alone_ms[m, kind, u],
-                    cycle_ms[m, kind, u],
-                    running_ms[m, kind, u],
-                    slowed,
-                    scheduling,
-                    rate_rps[p, i],
-                    slo_ms[p, i],
-                    backlog[p, i],
-                )
+                found = settled(tables, m, t, u, others, busy[k], rate_rps[p, i], slo_ms[p, i], backlog[p, i])
             batch[a, i], latency_ms[a, i], capacity_rps[a, i] = found
 
 

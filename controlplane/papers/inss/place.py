@@ -14,8 +14,7 @@ import numpy as np
 
 from controlplane.latency.protocol import BoolArray, IntArray
 from controlplane.papers.inss import search
-from controlplane.papers.inss.bda import Bda
-from controlplane.papers.inss.problem import REJECTED, Problem, fits, goodput
+from controlplane.papers.inss.problem import REJECTED, Bda, Problem, fits, goodput
 from controlplane.papers.inss.search import Previous
 from controlplane.ports import Clock
 

@@ -1,4 +1,4 @@
-"""The trained policy in plain numpy: the networks of `learning.networks` with their weights as a value.
+"""The trained policy in plain numpy: the network of `training.agent` by its weights, and its file.
 
 One plan takes the likeliest actions and a few are drawn. All run in lockstep, which costs little, and the one
 with the best exact value is taken.
@@ -6,8 +6,13 @@ with the best exact value is taken.
 
 from __future__ import annotations
 
+import functools
+import io
+import json
+import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from importlib import resources
 
 import numpy as np
 
@@ -24,6 +29,8 @@ from controlplane.papers.inss.features import (
 from controlplane.papers.inss.problem import REJECTED, Problem, goodput, value
 from controlplane.papers.inss.search import Previous
 
+FORMAT = 1
+"""The `schema_version` of a policy's file."""
 DRAWN = 7
 """Drawn plans beside the greedy one."""
 FEW = 1000
@@ -76,6 +83,36 @@ class Weights:
             if not np.isfinite(arrays[name]).all():
                 raise InputError("must be finite", field=name)
         return Weights(**{name: np.ascontiguousarray(arrays[name], dtype=np.float32) for name in names})
+
+
+@functools.cache
+def built_in() -> Weights:
+    """Return the policy of the package; its file says how it was trained."""
+    file = resources.files(__package__ or "").joinpath("policy.npz")
+    return read(file.read_bytes(), file.name)[0]
+
+
+def read(raw: bytes, file: str) -> tuple[Weights, Mapping[str, object]]:
+    """Return the weights and the `about` of a policy's file. Raises InputError naming the file."""
+    try:
+        with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
+            kept = {name: arrays[name] for name in arrays.files}
+        about = json.loads(kept.pop("about").tobytes())
+        if about.get("schema_version") != FORMAT:
+            raise InputError(f"this version reads schema_version: {FORMAT}", file=file)
+        return Weights.of(kept), about
+    except InputError as error:
+        raise InputError(error.problem, file=file, field=error.field) from None
+    except (OSError, EOFError, ValueError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+        raise InputError("is not a policy of `ctl train`", file=file) from error
+
+
+def written(weights: Weights, about: Mapping[str, object]) -> bytes:
+    """Return a policy's file: the weights as arrays, and their origin."""
+    text = json.dumps({"schema_version": FORMAT, **about}, allow_nan=False)
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **asdict(weights), about=np.frombuffer(text.encode(), dtype=np.uint8))
+    return stream.getvalue()
 
 
 def scores(weights: Weights, seen: Observation) -> FloatArray32:

@@ -10,15 +10,16 @@ Shares are units of the GPU's grid (17 of 2 SMs on an RTX 2060 Super): unit u is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from controlplane.latency.fitting.published import Published
-from controlplane.latency.models import inss as model_of_latency
-from controlplane.latency.models.inss import SharedCache
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
-from controlplane.papers.inss.bda import Bda
+from controlplane.papers.inss import latency
+from controlplane.papers.per_type import own_model
 from controlplane.planning.protocol import Device
 
 LARGEST_BATCH = 32
@@ -29,6 +30,15 @@ CAPACITY_WEIGHT = 0.01
 
 SLACK = 1e-9
 """Percent: shares are sums of a decimal grid."""
+
+
+class Bda(StrEnum):
+    """How batches are decided once models are placed (problem (4))."""
+
+    EXACT = "exact"
+    """Try every batch, since Eq 2 rises and falls with the batch."""
+    PAPER = "paper"
+    """The binary search of Alg 1, as its text describes it, for comparison."""
 
 
 def requests_of(model: str, client_batch: int) -> str:
@@ -74,10 +84,7 @@ class Surfaces:
         schedule = np.zeros((shape[1], 2))
         for t, (device, grid) in enumerate(zip(devices.values(), grids, strict=True)):
             percent[t, : len(grid)] = grid
-            fitted = device.latency
-            if not (isinstance(fitted, Published) and isinstance(fitted.contention, SharedCache)):
-                fitted = model_of_latency.fit(device.profiles, device.pool.device)
-            assert isinstance(fitted.contention, SharedCache)
+            fitted = own_model(device, latency.Inss, latency.fit)
             told = fitted.contention.coefficients
             schedule[t] = told.schedule
             for own, name in enumerate(fitted.models):
@@ -128,6 +135,19 @@ class Surfaces:
             peak_rps=1000.0 / alone[:, np.arange(shape[1]), whole, 0].min(axis=1),
         )
 
+    @property
+    def tables(self) -> tuple[FloatArray, ...]:
+        """What the kernels read of the model."""
+        return (
+            self.alone_ms,
+            self.cycle_ms,
+            self.running_ms,
+            self.l2_percent,
+            self.cache,
+            self.kernels,
+            self.schedule,
+        )
+
     def without_interference(self) -> Surfaces:
         """Return the tables without interference (the paper's InSS-ni)."""
         return replace(self, cache=np.zeros_like(self.cache), schedule=np.zeros_like(self.schedule))
@@ -153,17 +173,14 @@ class Problem:
     @staticmethod
     def stack(problems: Sequence[Problem]) -> Problem:
         """Stack problems of one shape with the same surfaces, for assignments (E, n)."""
-        first = problems[0]
-        return Problem(
-            first.surfaces,
-            np.stack([p.model for p in problems]),
-            np.stack([p.rates_rps for p in problems]),
-            np.stack([p.slos_ms for p in problems]),
-            np.stack([p.backlog for p in problems]),
-            np.stack([p.type_of for p in problems]),
-            np.stack([p.memory_mb for p in problems]),
-            np.stack([p.model_memory_mb for p in problems]),
-        )
+        names = [f.name for f in fields(Problem) if f.name != "surfaces"]
+        stacked = {name: np.stack([getattr(p, name) for p in problems]) for name in names}
+        return replace(problems[0], **stacked)
+
+    @property
+    def asked(self) -> tuple[NDArray[Any], ...]:
+        """What the kernels read of the problem."""
+        return self.model, self.rates_rps, self.slos_ms, self.backlog, self.type_of
 
     @property
     def units(self) -> IntArray:
@@ -208,30 +225,13 @@ def goodput(problem: Problem, gpu: IntArray, share_units: IntArray, bda: Bda = B
     from controlplane.papers.inss import kernel
 
     rows, units = np.atleast_2d(gpu), np.atleast_2d(share_units)
-    rates, slos = np.atleast_2d(problem.rates_rps), np.atleast_2d(problem.slos_ms)
+    asked = tuple(np.atleast_2d(a) for a in problem.asked)
     batch = np.empty(rows.shape, dtype=np.int64)
     latency, capacity = np.empty(rows.shape), np.empty(rows.shape)
-    s = problem.surfaces
     kernel.outcomes.compiled(
-        rows,
-        units,
-        np.atleast_2d(problem.model),
-        rates,
-        slos,
-        np.atleast_2d(problem.backlog),
-        np.atleast_2d(problem.type_of),
-        s.alone_ms,
-        s.cycle_ms,
-        s.running_ms,
-        s.l2_percent,
-        s.cache,
-        s.kernels,
-        s.schedule,
-        bda is Bda.PAPER,
-        batch,
-        latency,
-        capacity,
+        rows, units, asked, problem.surfaces.tables, bda is Bda.PAPER, batch, latency, capacity
     )
+    _, rates, slos, _, _ = asked
     violated = ~(latency <= slos)
     good = np.where(violated, 0.0, rates)
     shape = gpu.shape

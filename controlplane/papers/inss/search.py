@@ -6,12 +6,16 @@ Rounds of annealing, each from the best so far. Rounds are short, so that a time
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.papers.inss.problem import CAPACITY_WEIGHT, REJECTED, Problem
 from controlplane.ports import Clock
+
+if TYPE_CHECKING:
+    from controlplane.papers.inss import kernel
 
 STEPS_A_MODEL, MOST_STEPS = 1000, 200_000
 """Length of a round, for each model and in total."""
@@ -47,12 +51,12 @@ class Found:
 
 def construct(problem: Problem) -> tuple[IntArray, IntArray]:
     """Place models by demand, largest first, each with the least share that holds."""
-    from controlplane.papers.inss import search_kernel as kernel
+    from controlplane.papers.inss import search_kernel
 
     n = problem.model.size
     gpu, units = np.full(n, REJECTED, dtype=np.int64), np.ones(n, dtype=np.int64)
     order = np.argsort(-problem.rates_rps / problem.peak_rps, kind="stable")
-    kernel.construct.compiled(order, *_told(problem), gpu, units)
+    search_kernel.construct.compiled(order, *_told(problem), gpu, units)
     return gpu, units
 
 
@@ -71,7 +75,7 @@ def search(
     Without both there are `DEFAULT_ROUNDS`. The first begins at the temperature `first`, the others at HOT.
     The same seed and rounds give the same answer. `start` must hold (1a) and (1b).
     """
-    from controlplane.papers.inss import search_kernel as kernel
+    from controlplane.papers.inss import search_kernel
 
     began = clock.monotonic()
     gpu, units = construct(problem) if start is None else (start[0].copy(), start[1].copy())
@@ -84,7 +88,7 @@ def search(
     worth = _worth(problem)
     told = _told(problem)
     heat = np.array([first, COLD]) / n
-    found = kernel.improve.compiled(seed, 0, heat, gpu, units, *told, worth, before)
+    found = search_kernel.improve.compiled(seed, 0, heat, gpu, units, *told, worth, before)
     stopped_by, done = "converged", 0
     most = rounds if rounds is not None or budget_s is not None else DEFAULT_ROUNDS
     while most is None or done < most:
@@ -92,7 +96,9 @@ def search(
             stopped_by = "budget"
             break
         steps = min(STEPS_A_MODEL * n, MOST_STEPS)
-        found = kernel.improve.compiled(seed * 7919 + done, steps, heat, gpu, units, *told, worth, before)
+        found = search_kernel.improve.compiled(
+            seed * 7919 + done, steps, heat, gpu, units, *told, worth, before
+        )
         heat = np.array([HOT, COLD]) / n
         done += 1
     return Found(gpu, units, float(found), stopped_by)
@@ -100,22 +106,10 @@ def search(
 
 def _told(
     problem: Problem,
-) -> tuple[
-    tuple[IntArray, FloatArray, FloatArray, FloatArray, IntArray],
-    FloatArray,
-    FloatArray,
-    FloatArray,
-    tuple[FloatArray, ...],
-]:
-    """Return a problem as the kernels' arguments: problem, memory, needs, percent, surfaces."""
+) -> tuple[kernel.Asked, FloatArray, FloatArray, FloatArray, kernel.Tables]:
+    """Return a problem as the kernels' arguments: problem, memory, needs, percent, tables."""
     s = problem.surfaces
-    return (
-        (problem.model, problem.rates_rps, problem.slos_ms, problem.backlog, problem.type_of),
-        problem.memory_mb,
-        problem.model_memory_mb,
-        s.percent,
-        (s.alone_ms, s.cycle_ms, s.running_ms, s.l2_percent, s.cache, s.kernels, s.schedule),
-    )
+    return problem.asked, problem.memory_mb, problem.model_memory_mb, s.percent, s.tables
 
 
 def _worth(problem: Problem) -> FloatArray:

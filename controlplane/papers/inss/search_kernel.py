@@ -8,7 +8,7 @@ import numpy as np
 
 from controlplane.kernels import kernel
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.papers.inss.kernel import best_batch
+from controlplane.papers.inss.kernel import Asked, Tables, settled
 from controlplane.papers.inss.problem import SLACK
 
 FIRST, LAST = 0, 1
@@ -20,8 +20,8 @@ def _ask(
     gpus: IntArray,
     gpu: IntArray,
     unit: IntArray,
-    problem: tuple[IntArray, FloatArray, FloatArray, FloatArray, IntArray],
-    surfaces: tuple[FloatArray, ...],
+    problem: Asked,
+    surfaces: Tables,
     worth: FloatArray,
     before: tuple[IntArray, IntArray, FloatArray],
     told: FloatArray,
@@ -31,7 +31,7 @@ def _ask(
     `worth` (2, n): of its goodput, and of each request per second of capacity; `before`: see `improve`.
     """
     model, rate, slo, backlog, type_of = problem
-    alone, cycle, running, l2, cache, kernels, schedule = surfaces
+    l2 = surfaces[3]
     gpu_before, unit_before, cost = before
     for k in gpus:
         if k < 0:
@@ -41,22 +41,12 @@ def _ask(
             if gpu[i] == k:
                 pressed += l2[model[i], kind, unit[i] - 1]
                 busy += 1.0
-        each = max(schedule[kind, 0] * busy + schedule[kind, 1], 0.0) if busy > 1 else 0.0
         for i in range(gpu.size):
             if gpu[i] != k:
                 continue
             m, u = model[i], unit[i] - 1
-            others = max(pressed - l2[m, kind, u], 0.0)
-            _, latency, capacity = best_batch(
-                alone[m, kind, u],
-                cycle[m, kind, u],
-                running[m, kind, u],
-                cache[m, kind] * others,
-                each * kernels[m, kind],
-                rate[i],
-                slo[i],
-                backlog[i],
-            )
+            others = pressed - l2[m, kind, u]
+            _, latency, capacity = settled(surfaces, m, kind, u, others, busy, rate[i], slo[i], backlog[i])
             told[i] = worth[0, i] + worth[1, i] * capacity if latency <= slo[i] else 0.0
             if gpu_before[i] >= 0 and (gpu_before[i] != k or unit_before[i] != unit[i]):
                 told[i] -= cost[i]
@@ -222,11 +212,11 @@ def improve(
     temperature: FloatArray,
     gpu: IntArray,
     unit: IntArray,
-    problem: tuple[IntArray, FloatArray, FloatArray, FloatArray, IntArray],
+    problem: Asked,
     memory: FloatArray,
     needs: FloatArray,
     percent: FloatArray,
-    surfaces: tuple[FloatArray, ...],
+    surfaces: Tables,
     worth: FloatArray,
     before: tuple[IntArray, IntArray, FloatArray],
 ) -> float:
@@ -278,11 +268,11 @@ def improve(
 @kernel
 def construct(
     order: IntArray,
-    problem: tuple[IntArray, FloatArray, FloatArray, FloatArray, IntArray],
+    problem: Asked,
     memory: FloatArray,
     needs: FloatArray,
     percent: FloatArray,
-    surfaces: tuple[FloatArray, ...],
+    surfaces: Tables,
     gpu: IntArray,
     unit: IntArray,
 ) -> None:

@@ -17,18 +17,19 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
 from controlplane.latency.protocol import FloatArray
-from controlplane.papers.inss.bda import Bda
+from controlplane.papers.inss import policy as policies
 from controlplane.papers.inss.place import Placed, place, running
 from controlplane.papers.inss.policy import Weights
-from controlplane.papers.inss.problem import REJECTED, Problem, Surfaces, fits, goodput, requests_of
+from controlplane.papers.inss.problem import REJECTED, Bda, Problem, Surfaces, fits, goodput, requests_of
 from controlplane.papers.inss.search import Previous
 from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.explain.refusals import nearest_rate, nearest_slo
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of, memory_of, partition_of, too_large
-from controlplane.planning.protocol import Device, PlanRequest
+from controlplane.planning.protocol import Device, OptionFile, PlanRequest
 
 NAME = "inss"
+NO_POLICY = "none"
 TIGHTER = 0.9
 """A refused workload is planned again with this part of its SLO and of its GPU's speed."""
 MOST_TRIES = 8
@@ -89,9 +90,16 @@ class Inss:
         return plan
 
 
-def strategy(iterations: int | None = None, bda: Bda = Bda.EXACT, policy: Weights | None = None) -> Inss:
-    """InSS; see `InssOptions`."""
-    return Inss(InssOptions(iterations, bda, policy))
+def strategy(
+    iterations: int | None = None,
+    bda: str = Bda.EXACT,
+    policy: Weights | OptionFile | str | None = None,
+) -> Inss:
+    """InSS; see `InssOptions`. `policy`: None is the built-in one, NO_POLICY the search alone."""
+    weights = None if isinstance(policy, OptionFile | str) else policy or policies.built_in()
+    if isinstance(policy, OptionFile):
+        weights = policies.read(policy.read(), policy.name)[0]
+    return Inss(InssOptions(iterations, Bda(bda), weights))
 
 
 def known_of(request: PlanRequest) -> list[Workload]:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.latency.fitting.published import Published
-from controlplane.latency.models.latency_aware import SharedMemory, filling_ms
 from controlplane.latency.protocol import BoolArray, FloatArray, Slots
+from controlplane.papers.latency_aware.latency import LatencyAware, filling_ms
 
 LARGEST_LOAD = 0.85
 SWEEPS = 6
@@ -43,10 +42,8 @@ class Tables:
     pressure: FloatArray
 
     @staticmethod
-    def of(model: Published, percents: Sequence[float], largest_batch: int) -> Tables:
+    def of(model: LatencyAware, percents: Sequence[float], largest_batch: int) -> Tables:
         """Tabulate a fitted latency-aware model."""
-        contention = model.contention
-        assert isinstance(contention, SharedMemory)
         names = np.arange(len(model.models))[:, None, None]
         batch = np.arange(1.0, largest_batch + 1)[None, :, None]
         percent = np.array(percents)[None, None, :]
@@ -54,8 +51,7 @@ class Tables:
         flat = [np.broadcast_to(a, shape).reshape(-1, 1) for a in (names, batch, percent)]
         slots = Slots.of(*flat)
         solo, _, _ = model.tables.look_up(slots.model, slots.batch, slots.percent)
-        l2, dram = contention.pressure.at(slots.model, slots.batch, solo)
-        weight = contention.weights[0] * l2 + contention.weights[1] * dram
+        weight = model.contention.weight(slots, solo)
         return Tables(batch[0], percent[0], solo.reshape(shape), weight.reshape(shape))
 
 

@@ -10,14 +10,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
+from controlplane.domain.plan import Infeasible, PlannedGpu
 from controlplane.domain.workload import Workload
-from controlplane.latency.fitting.published import Published
-from controlplane.latency.models import latency_aware as model
+from controlplane.papers.latency_aware import latency as model
 from controlplane.papers.latency_aware.responses import Settled, Tables, Task, demand, settle
+from controlplane.papers.per_type import PerGpuType, own_model, split
 from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.judge.estimates import LARGEST_BATCH
-from controlplane.planning.judge.finalise import Draft, finalise_cheapest
+from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import (
     gpu_of,
     memory_of,
@@ -25,7 +25,7 @@ from controlplane.planning.judge.placements import (
     partition_of,
     too_large,
 )
-from controlplane.planning.protocol import Device, PlanRequest
+from controlplane.planning.protocol import Device
 
 Placing = tuple[int, ...]
 """The GPU of each task."""
@@ -103,48 +103,29 @@ class Search:
         return max(used) <= self.memory_mb
 
 
-@dataclass(frozen=True, slots=True)
-class LatencyAware:
-    """The scheduler; on uncounted GPUs the fewest on which all tasks keep their SLO."""
-
-    name: str = "latency-aware"
-    rule: Rule = Rule.HALF_SLO
-    latency_model: str = model.NAME
-
-    def plan(self, request: PlanRequest) -> Plan:
-        """The plan with the fewest refused workloads, then the cheapest, on one GPU type each."""
-        return finalise_cheapest(self.name, request, self._on)
-
-    def _on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
-        refused = {w.name: why for w in workloads if (why := _refusal(w, device)) is not None}
-        left = [w for w in workloads if w.name not in refused]
-        own = device.latency
-        if not (isinstance(own, Published) and own.name == model.NAME):
-            own = model.fit(device.profiles, device.pool.device)
-        largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
-        tables = Tables.of(own, device.pool.device.grid.percents(), largest)
-        while left:
-            tasks = [
-                Task(own.models.index(w.model), w.rate_rps, w.slo_ms, memory_with_shadow(w, device))
-                for w in left
-            ]
-            search, placing = _placed(tasks, tables, device)
-            missing = _missing(search, placing)
-            if not missing:
-                assert placing is not None
-                return _draft(search, placing, left, device, refused)
-            name = left.pop(max(missing, key=lambda i: demand(tasks[i], tables))).name
-            refused[name] = f"no batch and share of {device.pool.device.name} keep its SLO and its load here"
-        return Draft((), tuple(Infeasible(name, why) for name, why in refused.items()))
+def strategy() -> PerGpuType:
+    """The latency-aware scheduler; on uncounted GPUs the fewest on which all tasks keep their SLO."""
+    return PerGpuType("latency-aware", model.NAME, _draft_on)
 
 
-def strategy() -> LatencyAware:
-    """The latency-aware scheduler."""
-    return LatencyAware()
-
-
-def _refusal(workload: Workload, device: Device) -> str | None:
-    return refusal(workload, device) or too_large(workload, device)
+def _draft_on(device: Device, workloads: Sequence[Workload]) -> Draft:
+    left, refused = split(workloads, device, lambda w, d: refusal(w, d) or too_large(w, d))
+    own = own_model(device, model.LatencyAware, model.fit)
+    largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
+    tables = Tables.of(own, device.pool.device.grid.percents(), largest)
+    while left:
+        tasks = [
+            Task(own.models.index(w.model), w.rate_rps, w.slo_ms, memory_with_shadow(w, device)) for w in left
+        ]
+        search, placing = _placed(tasks, tables, device)
+        missing = _missing(search, placing)
+        if not missing:
+            assert placing is not None
+            return Draft(_gpus(search, placing, left, device), tuple(refused))
+        name = left.pop(max(missing, key=lambda i: demand(tasks[i], tables))).name
+        reason = f"no batch and share of {device.pool.device.name} keep its SLO and its load here"
+        refused.append(Infeasible(name, reason))
+    return Draft((), tuple(refused))
 
 
 def _placed(tasks: Sequence[Task], tables: Tables, device: Device) -> tuple[Search, Placing | None]:
@@ -172,9 +153,9 @@ def _missing(search: Search, placing: Placing | None) -> list[int]:
     ]
 
 
-def _draft(
-    search: Search, placing: Placing, workloads: Sequence[Workload], device: Device, refused: dict[str, str]
-) -> Draft:
+def _gpus(
+    search: Search, placing: Placing, workloads: Sequence[Workload], device: Device
+) -> tuple[PlannedGpu, ...]:
     percents = search.tables.percent[0]
     gpus: list[PlannedGpu] = []
     for gpu in range(search.gpus):
@@ -186,4 +167,4 @@ def _draft(
         ]
         if partitions:
             gpus.append(gpu_of(len(gpus), device, partitions))
-    return Draft(tuple(gpus), tuple(Infeasible(name, why) for name, why in refused.items()))
+    return tuple(gpus)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controlplane.domain.plan import (
@@ -53,16 +53,6 @@ class Draft:
         (price,) = prices if len(devices) == 1 else (0.0,)
         gpus = round(cost / (price or 1.0)) if len(devices) == 1 else None
         return replace(self, bound_cost_per_hour=cost if any(prices) else 0.0, bound_gpus=gpus)
-
-
-def finalise_cheapest(
-    strategy: str, request: PlanRequest, draft_on: Callable[[Device, Sequence[Workload]], Draft]
-) -> Plan:
-    """Draft a plan on each GPU type alone and finalise the one that refuses fewest, then costs least."""
-    started_s = request.clock.monotonic()
-    drafts = [draft_on(device, request.workloads) for device in request.devices.values()]
-    best = min(drafts, key=lambda d: (len(d.infeasible), sum(g.price_per_hour for g in d.gpus)))
-    return finalise(strategy, request, best, started_s)
 
 
 def finalise(strategy: str, request: PlanRequest, draft: Draft, started_s: float) -> Plan:

@@ -18,22 +18,20 @@ from controlplane.files import catalogue
 from controlplane.files.documents import Document
 from controlplane.files.measurements.profiles import profile_document, read_calibration
 from controlplane.files.mistakes import nearest
+from controlplane.files.reading import read_bytes
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated
-from controlplane.papers.inss.bda import Bda
 from controlplane.planning import registry
 from controlplane.planning.judge import verify
 from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.protocol import Device as PlanningDevice
-from controlplane.planning.protocol import PlanRequest, Strategy
+from controlplane.planning.protocol import OptionFile, PlanRequest, Strategy
 from controlplane.ports import Clock
 from controlplane.runtime.devices import known_device, known_profiles
 
 if TYPE_CHECKING:
-    from controlplane.papers.inss.policy import Weights
     from controlplane.planning.explain.explain import Explanation
 
-_INSS = "inss"
 NO_POLICY = Path("none")
 Improve = Callable[[Plan, PlanRequest], Plan]
 """What is done with a strategy's plan for a request before it is handed out."""
@@ -54,7 +52,7 @@ class Choices:
     seed: int = 1
     iterations: int | None = None
     budget_s: float | None = None
-    bda: Bda | None = None
+    bda: str | None = None
     policy: Path | None = None
     as_coded: bool = False
     late_binding: bool = False
@@ -85,7 +83,7 @@ def make_plan(
         choices.strategy,
         iterations=choices.iterations,
         bda=choices.bda,
-        policy=_policy(choices),
+        policy=_policy(choices.policy),
         as_coded=choices.as_coded or None,
         late_binding=choices.late_binding or None,
     )
@@ -195,15 +193,17 @@ def mean_execution_ms(plan: Plan, profiles: Path) -> dict[tuple[str, str], float
     }
 
 
-def _policy(choices: Choices) -> Weights | Path | None:
-    """The policy that inss begins with; of another strategy what was chosen, which the registry refuses."""
-    if choices.strategy != _INSS:
-        return choices.policy
-    if choices.policy == NO_POLICY:
-        return None
-    from controlplane.files.policies import built_in_policy, read_policy
+def _policy(path: Path | None) -> OptionFile | str | None:
+    """The policy that a strategy begins with: a file, none, or the strategy's own."""
+    if path is None or path == NO_POLICY:
+        return None if path is None else str(NO_POLICY)
 
-    return built_in_policy() if choices.policy is None else read_policy(choices.policy)[0]
+    def read() -> bytes:
+        if not path.exists():
+            raise InputError("no such file; `ctl train` makes one", file=str(path))
+        return read_bytes(path)
+
+    return OptionFile(str(path), read)
 
 
 def devices_of(plan: Plan, profiles: Path) -> dict[str, PlanningDevice]:

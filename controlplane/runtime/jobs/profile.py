@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controlplane.domain.device import Device, DeviceLimits, ShareKind
@@ -15,7 +15,7 @@ from controlplane.domain.errors import (
     NotNow,
     RequestRefused,
 )
-from controlplane.domain.profile import KernelTrace, Profile, RequestSet
+from controlplane.domain.profile import Counters, Profile, RequestSet
 from controlplane.files import catalogue
 from controlplane.files.measurements.profiles import (
     profile_path,
@@ -26,9 +26,8 @@ from controlplane.files.measurements.profiles import (
 )
 from controlplane.files.mistakes import nearest
 from controlplane.files.models import read_sample_shapes, write_sample_shapes
-from controlplane.latency.models import counters as coefficients
-from controlplane.latency.models import crossval, igniter, igniter_refit
-from controlplane.latency.models.measured_device import described, with_interference, without_counters
+from controlplane.latency.evaluate import assessed
+from controlplane.latency.registry import recorder
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.neighbours import merged
 from controlplane.profiler.repeats import with_repeats
@@ -38,15 +37,6 @@ from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.render import source
 from controlplane.render.config import input_specs
 from controlplane.runtime.devices import known_device
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Measurements by NVIDIA's profilers: a model's kernels, and its use of the L2 cache (%) by batch."""
-
-    trace: KernelTrace | None = None
-    cache_percent: Mapping[int, float] = field(default_factory=dict)
-
 
 NO_COUNTERS = Counters()
 
@@ -173,7 +163,7 @@ def profile_neighbours(
         joined = replace(known[model], colocation=merged(known[model].colocation, points))
         known[model] = with_fits(joined, device=device)
     if catalogue.device(device.name) is None and device.share_kind is ShareKind.MPS_PERCENT:
-        device, known = with_interference(device, known)
+        device, known = recorder().with_interference(device, known)
         write_device(profiler.profiles, device)
     return {write_profile(profiler.profiles, known[model]): len(points) for model, points in found.items()}
 
@@ -185,31 +175,14 @@ def describe_device(profiles: Path, name: str, limits: DeviceLimits | None) -> P
     """
     if limits is None or catalogue.device(name) is not None:
         return None
-    return write_device(profiles, described(known_device(name, profiles), limits))
+    return write_device(profiles, recorder().described(known_device(name, profiles), limits))
 
 
 def with_fits(profile: Profile, counters: Counters = NO_COUNTERS, device: Device | None = None) -> Profile:
     """Return the profile with the fits of iGniter's and the default model, and their holdout errors.
 
-    iGniter's fit holds Eq 11 and the figures of the GPU's counters, earlier ones included. Points at one
-    share, or too few of them, give no Eq 11. `device` is the profile's, by default as the catalogue knows it.
+    `device` is the profile's, by default as the catalogue knows it.
     """
     device = device or known_device(profile.device)
-    assessed = crossval.assess(profile)
-    if len(profile.points) < igniter.FEWEST_POINTS or profile.only_percent is not None:
-        return assessed
-    known = dict(profile.fits.get(igniter.NAME, {}))
-    if counters.trace is not None:
-        known |= coefficients.of_trace(counters.trace)
-    counted = replace(profile, fits={**profile.fits, igniter.NAME: known})
-    curve = igniter_refit.active_curve(counted, igniter.Hardware.of(device))
-    known |= curve.coefficients
-    known |= coefficients.of_power(profile, curve.coefficients)
-    known |= coefficients.of_cache(counters.cache_percent, curve.coefficients)
-    if device.share_kind is ShareKind.MPS_PERCENT and catalogue.device(device.name) is None:
-        known |= without_counters(replace(counted, fits={igniter.NAME: known}), curve.coefficients)
-    return replace(
-        assessed,
-        fits={**assessed.fits, igniter.NAME: known},
-        holdout_error={**assessed.holdout_error, igniter.NAME: curve.holdout_error},
-    )
+    counted = catalogue.device(device.name) is not None
+    return recorder().with_fits(assessed(profile), counters, device, counted=counted)

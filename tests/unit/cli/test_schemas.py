@@ -26,7 +26,7 @@ from controlplane.files import catalogue
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.yaml_text import parse
-from controlplane.papers.inss.training.curve import Check
+from controlplane.papers.inss.training.training import Check
 from controlplane.planning.replan.differences import TermChange
 from controlplane.report.tables.demo_table import DemoRow
 from controlplane.report.tables.load_table import LoadView

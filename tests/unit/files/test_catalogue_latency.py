@@ -7,9 +7,9 @@ import pytest
 
 from controlplane.domain.device import ShareKind
 from controlplane.files import catalogue
+from controlplane.latency import default as ours
 from controlplane.latency import registry
-from controlplane.latency.models import ours
-from controlplane.latency.models.crossval import TRENDS
+from controlplane.latency.fitting.trends import TRENDS
 from controlplane.latency.protocol import Slots
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]

@@ -7,6 +7,7 @@ import pytest
 
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import Environment, Factor, Measurement, Profile
+from controlplane.latency import default as ours
 from controlplane.latency.calibration import (
     FEWEST_BATCHES,
     Calibrated,
@@ -15,7 +16,6 @@ from controlplane.latency.calibration import (
     too_few,
     update,
 )
-from controlplane.latency.models import ours
 from controlplane.latency.protocol import Slots
 
 pytestmark = pytest.mark.unit

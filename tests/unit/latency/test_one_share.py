@@ -13,7 +13,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.latency import registry as latency_registry
-from controlplane.latency.one_share import UNKNOWN_MS
+from controlplane.latency.adjusted import UNKNOWN_MS
 from controlplane.latency.protocol import Slots
 from controlplane.planning import registry
 from controlplane.planning.judge.verify import verify

@@ -11,8 +11,8 @@ from controlplane.domain.device import Device, GpuPool, ShareGrid, ShareKind
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.latency import registry
+from controlplane.latency.adjusted import RequestTimes
 from controlplane.latency.protocol import Slots
-from controlplane.latency.request_times import RequestTimes
 from controlplane.planning.judge.evaluate import Terms, evaluate
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.simulate.engine import Settings, simulate

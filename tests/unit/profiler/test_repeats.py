@@ -36,7 +36,7 @@ def test_points_of_both_sessions_become_repeats() -> None:
 def test_earlier_repeats_are_kept_up_to_a_number() -> None:
     profile = FIRST
     for session in range(MOST_REPEATS):
-        again = tuple(replace(p, n=session) for p in FIRST.points)
+        again = tuple(replace(p, n=1 + session) for p in FIRST.points)
         profile = with_repeats(replace(FIRST, points=again), profile)
     assert len(profile.repeats) == MOST_REPEATS
 

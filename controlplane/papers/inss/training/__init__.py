@@ -1,5 +1,7 @@
-"""Training of the InSS strategy's policy: the only package that imports torch and gymnasium (extra `rl`).
+"""Training of the InSS strategy's policy: the only package that imports torch (extra `rl`).
 
-Start with `training.train`. `environment` makes episodes of the problems that `distribution` draws, `sac` is
-the agent, `replay` its memory, `teacher` its first examples; `export` turns its networks into plain arrays.
+training  the entry: the loop, its checkpoint and the learning curve
+episodes  problems around a spec, rewards (Eq 3), and the local search's demonstrations
+agent     discrete SAC and its networks
+replay    the replay buffer
 """

@@ -15,7 +15,7 @@ from controlplane.papers.inss.features import (
     MODEL_FEATURES,
     Observation,
 )
-from controlplane.papers.inss.training.batch import TensorObservation, Transitions
+from controlplane.papers.inss.training.agent import TensorObservation, Transitions
 
 
 class Replay:

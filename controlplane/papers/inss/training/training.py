@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,45 @@ import numpy as np
 import torch
 
 from controlplane.domain.errors import InputError
-from controlplane.papers.inss.policy import Weights, rollout
+from controlplane.papers.inss.policy import Weights, rollout, written
 from controlplane.papers.inss.problem import REJECTED, Problem, goodput, value
 from controlplane.papers.inss.search import Previous
-from controlplane.papers.inss.training.batch import TensorObservation
-from controlplane.papers.inss.training.curve import Check
-from controlplane.papers.inss.training.distribution import Around
-from controlplane.papers.inss.training.environment import PlacementVectorEnv, Reward
-from controlplane.papers.inss.training.export import exported
+from controlplane.papers.inss.strategy import problem_of
+from controlplane.papers.inss.training.agent import (
+    Agent,
+    Losses,
+    SacSettings,
+    TensorObservation,
+    exported,
+)
+from controlplane.papers.inss.training.episodes import Around, Plays, Reward, Teacher
 from controlplane.papers.inss.training.replay import Replay
-from controlplane.papers.inss.training.sac import Agent, Losses, SacSettings
-from controlplane.papers.inss.training.teacher import Teacher
+from controlplane.planning.protocol import PlanRequest
 from controlplane.ports import Clock, Progress
+
+REWARDS: Mapping[str, Reward] = {kind.value: kind for kind in Reward}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A point of the learning curve: the likeliest plans on held-out problems.
+
+    reward: of the last round's episodes, with drawn actions or the search's. goodput_percent of the offered
+    requests; violations_percent: the part of them for models that were placed and break their SLO; value as
+    `problem.value`. Of the last round's updates: the critics' and the actor's loss, the temperature, and the
+    policy's entropy in nats.
+    """
+
+    round: int
+    episodes: int
+    reward: float
+    goodput_percent: float
+    violations_percent: float
+    value: float
+    critic_loss: float
+    actor_loss: float
+    temperature: float
+    entropy: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +100,25 @@ class Trained:
     weights: Weights
     curve: tuple[Check, ...]
     stopped_by: str
+
+    def file(self, about: Mapping[str, object]) -> bytes:
+        """Return the policy's file; `about` says how it was trained."""
+        return written(self.weights, about)
+
+
+def train_on(
+    request: PlanRequest,
+    settings: TrainSettings,
+    most_models: int | None,
+    *,
+    checkpoint: Path,
+    progress: Progress,
+    clock: Clock,
+) -> tuple[Trained, list[tuple[int, int]]]:
+    """Train on problems like a request's, of at most so many models; return the sizes too."""
+    base = problem_of(request)
+    sizes = sizes_up_to(min(most_models or len(base.model), len(base.model)), len(base.type_of))
+    return train(base, sizes, settings, checkpoint=checkpoint, progress=progress, clock=clock), sizes
 
 
 def train(
@@ -119,9 +165,7 @@ class _Run:
         torch.manual_seed(settings.seed)
         self._rng = np.random.default_rng(settings.seed)
         held_out = np.random.default_rng([settings.seed, 1])
-        self._envs = [
-            PlacementVectorEnv(Around(base, n, k, settings.lanes), settings.reward) for n, k in sizes
-        ]
+        self._plays = [Plays(Around(base, n, k, settings.lanes), settings.reward) for n, k in sizes]
         each = -(-settings.check_problems // len(sizes))
         self._held_out = [Around(base, n, k, each)(held_out) for n, k in sizes]
         units = base.surfaces.percent.shape[1]
@@ -151,25 +195,20 @@ class _Run:
     def play(self) -> None:
         """Run one round: episodes, then updates."""
         settings = self._settings
-        env = self._envs[int(self._rng.integers(len(self._envs)))]
-        env.reset(seed=int(self._rng.integers(2**31)))
+        plays = self._plays[int(self._rng.integers(len(self._plays)))]
+        plays.reset(np.random.default_rng(int(self._rng.integers(2**31))))
         teacher = None
         if self.round < settings.shown:
             seed = int(self._rng.integers(2**31))
-            teacher = Teacher.of(env.problem, env.before, settings.shown_search, seed, self._clock)
+            teacher = Teacher.of(plays.problem, plays.before, settings.shown_search, seed, self._clock)
         seen, actions, rewards = [], [], []
-        ended = False
-        while not ended:
-            state = env.seen
+        while not plays.episodes.done:
+            seen.append(plays.seen)
             if teacher is not None:
-                action = teacher.action(env.episodes)
+                actions.append(teacher.action(plays.episodes))
             else:
-                action = self._agent.act(TensorObservation.of(state), self._torch).numpy()
-            _, won, last, _, _ = env.step(action)
-            seen.append(state)
-            actions.append(action)
-            rewards.append(won)
-            ended = bool(last.all())
+                actions.append(self._agent.act(TensorObservation.of(plays.seen), self._torch).numpy())
+            rewards.append(plays.step(actions[-1]))
         self._replay.push(seen, actions, rewards)
         self._reward = float(np.sum(rewards, axis=0).mean())
         losses = [

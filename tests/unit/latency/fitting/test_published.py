@@ -7,9 +7,12 @@ from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
 from controlplane.latency.fitting.surface import Points
 from controlplane.latency.fitting.tables import Pressure
-from controlplane.latency.models import gpulet, inss, latency_aware
-from controlplane.latency.models.latency_aware import Eq5, filling_ms
+from controlplane.latency.fitting.trends import Exponential
 from controlplane.latency.protocol import FloatArray, Slots
+from controlplane.papers.gpulet import latency as gpulet
+from controlplane.papers.inss import latency as inss
+from controlplane.papers.latency_aware import latency as latency_aware
+from controlplane.papers.latency_aware.latency import filling_ms
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +41,7 @@ def test_eq_5_is_recovered_from_its_own_points() -> None:
         whole = (0.4 * batch + 0.1) * np.exp(-0.05 * batch) + 0.2 * batch + 0.5
         return np.asarray(whole * np.exp(3.0 * (1.0 - percent / 100.0) ** 2.0))
 
-    curve = Eq5.fit(Points(PERCENT, BATCH, law(PERCENT, BATCH)))
+    curve = Exponential.fit(Points(PERCENT, BATCH, law(PERCENT, BATCH)))
     assert curve.xi == pytest.approx(3.0, rel=0.02)
     assert curve.kappa == pytest.approx(2.0, rel=0.02)
     percent, batch = np.array([30.0, 60.0, 90.0]), np.array([3.0, 12.0, 24.0])
@@ -49,7 +52,7 @@ def test_eq_5_takes_profiles_that_cannot_tell_its_terms_apart() -> None:
     one_share = Points(np.full(3, 50.0), np.array([1.0, 4.0, 8.0]), np.array([1.0, 3.0, 6.0]))
     one_batch = Points(np.array([20.0, 50.0, 100.0]), np.ones(3), np.array([5.0, 2.0, 1.0]))
     for points in (one_share, one_batch):
-        fitted = Eq5.fit(points).at(points.percent, points.batch)
+        fitted = Exponential.fit(points).at(points.percent, points.batch)
         assert fitted == pytest.approx(points.time_ms, rel=0.15)
 
 

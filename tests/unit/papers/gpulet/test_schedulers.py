@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 from turing import SLO_MS, asked, device, planned, question
 
-from controlplane.latency.models.gpulet import Gpulet
-from controlplane.papers.gpulet import scheme
-from controlplane.papers.gpulet.gpulets import Demand
-from controlplane.papers.gpulet.sizing import Sizing
+from controlplane.papers.gpulet.latency import Gpulet
+from controlplane.papers.gpulet.sizing import CODE, GPULET, Demand, Sizing, Times
 from controlplane.papers.gpulet.strategy import reserved
-from controlplane.papers.gpulet.times import Times
 from controlplane.planning import registry
 from controlplane.planning.judge.verify import verify
 
@@ -104,7 +101,7 @@ def test_what_finds_no_gpulet_is_infeasible() -> None:
 
 
 def test_the_efficient_size_of_the_code_is_never_20_or_100() -> None:
-    sizing = Sizing(times(), scheme.GPULET, scheme.CODE)
+    sizing = Sizing(times(), GPULET, CODE)
     for model, slo in SLO_MS.items():
         assert sizing.efficient(Demand(0, index(model), 125, slo)) in (40, 50, 60, 80)
 

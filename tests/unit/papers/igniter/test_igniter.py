@@ -7,10 +7,9 @@ import pytest
 from planning import planned, published, workload
 
 from controlplane.domain.device import CPU_GRID, Device, GpuPool, ShareKind
-from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
 from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.latency.models import igniter as model
+from controlplane.papers.igniter import latency as model
 from controlplane.planning import protocol, registry
 
 pytestmark = pytest.mark.unit
@@ -88,8 +87,3 @@ def test_a_cpu_core_is_a_device_like_any_other() -> None:
     for _, partition in plan.partitions():
         assert partition.percent >= 20.0
         assert partition.percent % 5.0 == 0.0
-
-
-def test_a_wrong_strategy_gets_the_nearest() -> None:
-    with pytest.raises(InputError, match="did you mean igniter"):
-        registry.strategy("ignitr")

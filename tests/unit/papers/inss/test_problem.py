@@ -9,8 +9,7 @@ from inss_brute_force import capacities
 from inss_setup import devices, surfaces
 
 from controlplane.latency.protocol import FloatArray, Slots
-from controlplane.papers.inss.bda import Bda
-from controlplane.papers.inss.problem import REJECTED, Problem, fits, goodput, taken, value
+from controlplane.papers.inss.problem import REJECTED, Bda, Problem, fits, goodput, taken, value
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ from planning import RealClock, StoppedClock
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
-from controlplane.papers.inss.bda import Bda
+from controlplane.papers.inss.problem import Bda
 from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.registry import strategy
 from controlplane.planning.replan.differences import changes
@@ -35,7 +35,7 @@ def planned(
     **more: object,
 ) -> Plan:
     request = PlanRequest(workloads(rates), devices(latency), rule, **{"clock": StoppedClock(), **more})  # type: ignore[arg-type]
-    return strategy("inss", bda=bda).plan(request)
+    return strategy("inss", bda=bda, policy="none").plan(request)
 
 
 def test_the_papers_cluster_serves_its_six_models() -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.files.policies import read_policy
 from controlplane.files.specs import read_spec
-from controlplane.papers.inss.bda import Bda
+from controlplane.papers.inss.policy import read
 from controlplane.report.plots.learning_plot import plot_learning
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.jobs.plan import Choices, make_plan
@@ -45,8 +44,8 @@ def test_a_trained_policy_plans(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.csv", "p.npz", "spec.yaml"]
     with (tmp_path / "p.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [int(row["round"]) for row in rows] == [c.round for c in learnt.curve] == [2]
-    about = read_policy(tmp_path / "p.npz")[1]
+    assert [int(row["round"]) for row in rows] == [c["round"] for c in learnt.curve] == [2]
+    about = read((tmp_path / "p.npz").read_bytes(), "p.npz")[1]
     spec, document = read_spec(tmp_path / "spec.yaml")
     assert about["spec_sha256"] == document.sha256
     choices = Choices("inss", iterations=1, policy=tmp_path / "p.npz")
@@ -56,6 +55,9 @@ def test_a_trained_policy_plans(tmp_path: Path) -> None:
     alone = Choices("inss", iterations=1, policy=Path("none"))
     plan = make_plan(spec, document, alone, profiles=tmp_path, cores=1, clock=SystemClock()).plan
     assert "policy" not in dict(plan.totals.phases_ms)
+    missing = Choices("inss", policy=tmp_path / "none.npz")
+    with pytest.raises(InputError, match="ctl train"):
+        make_plan(spec, document, missing, profiles=tmp_path, cores=1, clock=SystemClock())
     plot_learning(learnt.curve, tmp_path / "curve.svg")
     assert (tmp_path / "curve.svg").read_text().count("<svg") == 1
 
@@ -75,7 +77,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         learn(tmp_path, spec=open_ended)
 
 
-@pytest.mark.parametrize("choice", [{"policy": Path("none")}, {"bda": Bda.PAPER}])
+@pytest.mark.parametrize("choice", [{"policy": Path("none")}, {"bda": "paper"}])
 def test_a_policy_and_bda_are_for_inss_alone(tmp_path: Path, choice: dict[str, Any]) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC)

@@ -6,7 +6,7 @@ import torch
 from inss_policy import around
 
 from controlplane.papers.inss.features import Episodes, Observation
-from controlplane.papers.inss.training.batch import TensorObservation
+from controlplane.papers.inss.training.agent import TensorObservation
 from controlplane.papers.inss.training.replay import Replay, pad_action, pad_valid
 
 pytestmark = pytest.mark.unit

@@ -12,10 +12,14 @@ from inss_policy import around, base, untrained
 from controlplane.domain.errors import InputError
 from controlplane.papers.inss.features import Episodes
 from controlplane.papers.inss.policy import scores
-from controlplane.papers.inss.training.batch import TensorObservation, Transitions
-from controlplane.papers.inss.training.export import exported
-from controlplane.papers.inss.training.networks import log_policy
-from controlplane.papers.inss.training.sac import Agent, SacSettings
+from controlplane.papers.inss.training.agent import (
+    Agent,
+    SacSettings,
+    TensorObservation,
+    Transitions,
+    exported,
+    log_policy,
+)
 from controlplane.papers.inss.training.training import Trained, TrainSettings, sizes_up_to, train
 from controlplane.runtime.clock import SystemClock
 

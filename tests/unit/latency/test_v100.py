@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from controlplane.files import catalogue
+from controlplane.latency import default as ours
 from controlplane.latency import evaluate
 from controlplane.latency.fitting.published import execution_points
 from controlplane.latency.fitting.surface import Surface
-from controlplane.latency.models import ours
-from controlplane.latency.models.crossval import TRENDS, choose_trend
+from controlplane.latency.fitting.trends import TRENDS, choose_trend
 from controlplane.latency.protocol import Slots
 
 pytestmark = pytest.mark.unit

@@ -9,8 +9,9 @@ import pytest
 
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import Environment, KernelTrace, Measurement, Profile
-from controlplane.latency.models import counters, igniter
 from controlplane.latency.protocol import Slots
+from controlplane.papers.igniter import latency as igniter
+from controlplane.papers.igniter import profiling
 from controlplane.runtime.jobs.profile import Counters, with_fits
 
 pytestmark = pytest.mark.unit
@@ -35,29 +36,29 @@ PROFILE = Profile("m", "gpu", ShareKind.MPS_PERCENT, Environment(idle_w=55.0), P
 
 
 def test_power_above_idle_is_a_line_in_the_processing_ability() -> None:
-    assert counters.of_power(PROFILE, CURVE) == pytest.approx({"alpha_power": 0.1, "beta_power": 30.0})
+    assert profiling.of_power(PROFILE, CURVE) == pytest.approx({"alpha_power": 0.1, "beta_power": 30.0})
 
 
 def test_points_below_full_clock_say_nothing_of_power() -> None:
     capped = replace(POINTS[-1], power_w=200.0, clock_mhz=1200.0)
-    told = counters.of_power(replace(PROFILE, points=(*POINTS[:-1], capped)), CURVE)
+    told = profiling.of_power(replace(PROFILE, points=(*POINTS[:-1], capped)), CURVE)
     assert told == pytest.approx({"alpha_power": 0.1, "beta_power": 30.0})
 
 
 def test_a_device_that_tells_no_power() -> None:
-    assert counters.of_power(replace(PROFILE, environment=Environment()), CURVE) == {}
+    assert profiling.of_power(replace(PROFILE, environment=Environment()), CURVE) == {}
     silent = tuple(replace(p, power_w=None, clock_mhz=None) for p in POINTS)
-    assert counters.of_power(replace(PROFILE, points=silent), CURVE) == {}
+    assert profiling.of_power(replace(PROFILE, points=silent), CURVE) == {}
 
 
 def test_cache_use_at_one_batch_is_proportional_at_several_a_line() -> None:
     ability = {b: 1000.0 * b / active_ms(100.0, b) for b in (1, 8, 32)}
-    assert counters.of_cache({8: 0.02 * ability[8]}, CURVE) == pytest.approx(
+    assert profiling.of_cache({8: 0.02 * ability[8]}, CURVE) == pytest.approx(
         {"alpha_cacheutil": 0.02, "beta_cacheutil": 0.0}
     )
-    line = counters.of_cache({b: 3.0 + 0.02 * a for b, a in ability.items()}, CURVE)
+    line = profiling.of_cache({b: 3.0 + 0.02 * a for b, a in ability.items()}, CURVE)
     assert line == pytest.approx({"alpha_cacheutil": 0.02, "beta_cacheutil": 3.0})
-    assert counters.of_cache({}, CURVE) == {}
+    assert profiling.of_cache({}, CURVE) == {}
 
 
 def test_a_profile_with_counters_predicts_what_was_measured_scheduling_once() -> None:

@@ -129,7 +129,14 @@ class SharedCache:
         return np.where(count > 1, delay, 0.0)
 
 
-def fit(profiles: Mapping[str, Profile], device: Device) -> Published:
+@dataclass(frozen=True, slots=True)
+class Inss(Published):
+    """Tables of LWR, transfers and scheduling alone, slowed by `SharedCache`."""
+
+    contention: SharedCache
+
+
+def fit(profiles: Mapping[str, Profile], device: Device) -> Inss:
     """Fit all models of one device. Raises InputError (see `check_profiles`)."""
     check_profiles(profiles, device)
     listed = list(profiles.values())
@@ -145,7 +152,7 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Published:
         return SharedCache(_with_cache(given, tables, colocated))
 
     forms = [partial(Running.fit, model=m, coefficients=given) for m in range(len(listed))]
-    return assemble(NAME, profiles, device, forms, contention)
+    return assemble(Inss, NAME, profiles, device, forms, contention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +209,6 @@ def _with_cache(given: Coefficients, tables: Tables, colocated: Colocated) -> Co
     return Coefficients(
         given.transfer_ms, given.kernels, given.alone_schedule_ms, cache, given.utilisation, given.schedule
     )
+
+
+SOLO_FORM = LocalRegression

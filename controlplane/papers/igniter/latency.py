@@ -1,4 +1,4 @@
-"""iGniter's analytical model, Eq 1-11, on the coefficients of the paper or on a refit of Eq 11.
+"""iGniter's analytical model, Eq 1-11, on published coefficients (`fit`) or on the device's points (`refit`).
 
     t_inf  = t_load + t_gpu + t_feedback                                             (1)
     t_gpu  = (t_sch + t_act) F / f                                                   (4)
@@ -9,12 +9,19 @@
 
 p and c are lines in a model's processing ability 1000 b / k_act (inferences/s); r is in percent. A
 coefficient that was not measured (a CPU has no board power to share) counts as no effect.
+
+`refit` takes k1..k5 from the solo points, by relative residuals: the paper's absolute residuals leave errors
+of 3-12 % at small batches, which plans use. alpha_cache of each model and Delta_sch (Eq 6, one for the
+device) come from the co-location points; both are linear in Eq 1, so one non-negative least squares finds
+them. Transfers, power and clocks keep the published coefficients, and so do alpha_cache and Delta_sch without
+co-location points.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -28,15 +35,41 @@ from controlplane.latency.fitting.answers import (
     dress,
     normal_margin,
 )
+from controlplane.latency.fitting.nonnegative import non_negative_fit
 from controlplane.latency.fitting.published import Colocated, execution_points
 from controlplane.latency.fitting.surface import Points
-from controlplane.latency.protocol import Estimate, FloatArray, Slots
+from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 
 NAME = "igniter"
+REFIT = "igniter-refit"
 FEWEST_POINTS = 6
 """Eq 11 has five coefficients; with one point more the fit can have an error."""
 SLOWEST_CLOCK = 0.1
 """The clock stays above this part of F: Eq 9 was measured down to 0.94."""
+LEAST_PART = 0.1
+"""The least part of a measured time that transfers and scheduling leave; else they are of another device."""
+
+
+Curve5 = Sequence[Any]
+"""k1..k5: numbers, or arrays of one shape."""
+
+
+def work(k: Curve5, batch: FloatArray) -> FloatArray:
+    """Return the numerator of Eq 11, in percent * ms."""
+    value: FloatArray = k[0] * batch * batch + k[1] * batch + k[2]
+    return value
+
+
+def active_ms(k: Curve5, percent: FloatArray, batch: FloatArray) -> FloatArray:
+    """Return k_act by Eq 11."""
+    value: FloatArray = work(k, batch) / (percent + k[3]) + k[4]
+    return value
+
+
+def percent_for(k: Curve5, active: FloatArray, batch: FloatArray) -> FloatArray:
+    """Return the share in percent at which k_act is this: Eq 11 the other way round."""
+    value: FloatArray = work(k, batch) / (active - k[4]) - k[3]
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +96,10 @@ class Coefficients:
         """Take the coefficients of each model by name; absent ones are 0."""
         names = (f.name for f in fields(Coefficients))
         return Coefficients(*(np.array([fit.get(n, 0.0) for fit in fits], dtype=np.float64) for n in names))
+
+    def curve(self, model: IntArray) -> tuple[FloatArray, ...]:
+        """Return k1..k5 of each of these models."""
+        return self.k1[model], self.k2[model], self.k3[model], self.k4[model], self.k5[model]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +152,7 @@ class Igniter:
     def times(self, slots: Slots) -> tuple[FloatArray, FloatArray]:
         """t_inf, and t_gpu + t_feedback whose inverse is the throughput (Eq 2); shapes (GPUs, slots)."""
         c, hw, m, b = self.coefficients, self.hardware, slots.model, slots.batch
-        active = (c.k1[m] * b * b + c.k2[m] * b + c.k3[m]) / (slots.percent + c.k4[m]) + c.k5[m]
+        active = active_ms(c.curve(m), slots.percent, b)
         ability = np.where(slots.mask, 1000.0 * b / active, 0.0)
         cache = np.where(slots.mask, c.alpha_cacheutil[m] * ability + c.beta_cacheutil[m], 0.0)
         power = np.where(slots.mask, c.alpha_power[m] * ability + c.beta_power[m], 0.0)
@@ -220,16 +257,19 @@ def fit_curve(points: Sequence[Measurement], model: str = "the model") -> Curve:
     for fold in range(5):
         left_in = known.take(np.flatnonzero(folds != fold))
         left_out = known.take(np.flatnonzero(folds == fold))
-        predicted = _eq_11(_solve(left_in), left_out.percent, left_out.batch)
+        predicted = _regressed(_solve(left_in), left_out)
         errors.append(np.abs(predicted / left_out.time_ms - 1.0))
     names = ("k1", "k2", "k3", "k4", "k5")
     coefficients = dict(zip(names, _solve(known).tolist(), strict=True))
     return Curve(coefficients, float(np.mean(np.concatenate(errors))))
 
 
-def _eq_11(k: FloatArray, percent: FloatArray, batch: FloatArray) -> FloatArray:
-    value: FloatArray = (k[0] * batch**2 + k[1] * batch + k[2]) / (percent + k[3]) + k[4]
-    return value
+def _regressed(k: FloatArray, points: Points) -> FloatArray:
+    """Return Eq 11 at the points, b^2 first: another order of rounding finds other coefficients."""
+    active: FloatArray = (k[0] * points.batch**2 + k[1] * points.batch + k[2]) / (points.percent + k[3]) + k[
+        4
+    ]
+    return active
 
 
 def _solve(points: Points) -> FloatArray:
@@ -241,7 +281,7 @@ def _solve(points: Points) -> FloatArray:
     lowest = float(points.percent.min())
     scale = np.array([work / 32.0, work, work, 1.0, float(points.time_ms.min())])
     found = least_squares(
-        lambda x: _eq_11(x * scale, points.percent, points.batch) / points.time_ms - 1.0,
+        lambda x: _regressed(x * scale, points) / points.time_ms - 1.0,
         x0=np.array([0.0, 0.8, 0.1, 0.1, 0.2]),
         # The sum in the fraction stays positive on measured shares; k1 and k3 may be slightly negative. Below
         # a CPU quota's share a part goes into its period's edges, which k4 takes out.
@@ -255,3 +295,81 @@ def _solve(points: Points) -> FloatArray:
     )
     solution: FloatArray = found.x * scale
     return solution
+
+
+def refit(profiles: Mapping[str, Profile], device: Device) -> Igniter:
+    """Fit all models of one device. Raises InputError as `check_profiles` and `fit_curve` do."""
+    check_profiles(profiles, device)
+    listed = list(profiles.values())
+    hardware = Hardware.of(device)
+    curves = [active_curve(p, hardware) for p in listed]
+    coefficients = Coefficients.of(
+        [{**p.fits.get(NAME, {}), **c.coefficients} for p, c in zip(listed, curves, strict=True)]
+    )
+    model = Igniter(
+        models=tuple(profiles),
+        coefficients=coefficients,
+        hardware=hardware,
+        alone_error=np.array([c.holdout_error for c in curves]),
+        shared_error=0.0,
+        power=PowerModel.of(listed, device),
+        name=REFIT,
+    )
+    colocated = Colocated.of(profiles)
+    if not colocated.measured_ms.size:
+        return model
+    model = _with_interference(model, colocated)
+    error = float(np.mean(np.abs(_times(model, colocated) / colocated.measured_ms - 1.0)))
+    return replace(model, shared_error=error)
+
+
+def active_curve(profile: Profile, hardware: Hardware) -> Curve:
+    """Fit Eq 11 on the measured times without the transfers and scheduling that the profile has.
+
+    Raises InputError as `fit_curve` does.
+    """
+    known = profile.fits.get(NAME, {})
+    item_ms = (known.get("d_load", 0.0) + known.get("d_feedback", 0.0)) / hardware.pcie_bytes_per_ms
+    fixed_ms = known.get("k_sch", 0.0) * known.get("n_k", 0.0)
+
+    def active(point: Measurement) -> Measurement:
+        left = point.execution_ms - item_ms * point.batch - fixed_ms
+        return replace(point, execution_ms=max(left, LEAST_PART * point.execution_ms))
+
+    return fit_curve([active(p) for p in profile.points], profile.model)
+
+
+def _with_interference(model: Igniter, colocated: Colocated) -> Igniter:
+    """Fit alpha_cache (models,) and Delta_sch for two workloads; the growth with more is `_changed`'s."""
+    count = len(model.models)
+    quiet = _changed(model, np.zeros(count), 0.0)
+    base = _times(quiet, colocated)
+    per_cache = _times(_changed(model, np.ones(count), 0.0), colocated) - base
+    per_delay = _times(_changed(model, np.zeros(count), 1.0), colocated) - base
+    own = colocated.slots.model[:, 0]
+    columns = np.column_stack([np.where(own == m, per_cache, 0.0) for m in range(count)] + [per_delay])
+    measured = colocated.measured_ms
+    scale = np.maximum(np.linalg.norm(columns / measured[:, None], axis=0), 1e-12)
+    solution = non_negative_fit(columns / measured[:, None] / scale, 1.0 - base / measured)
+    found = solution / scale
+    seen = np.isin(np.arange(count), own)
+    return _changed(model, np.where(seen, found[:-1], model.coefficients.alpha_cache), float(found[-1]))
+
+
+def _changed(model: Igniter, alpha_cache: FloatArray, delay: float) -> Igniter:
+    """Return the model with this alpha_cache and Delta_sch(2) = `delay`.
+
+    Delta_sch grows with further workloads as the device's alpha_sch says, else as with the second one.
+    """
+    hardware = model.hardware
+    growth = hardware.alpha_sch or delay
+    return replace(
+        model,
+        coefficients=replace(model.coefficients, alpha_cache=alpha_cache),
+        hardware=replace(hardware, alpha_sch=growth, beta_sch=delay - 2.0 * growth),
+    )
+
+
+def _times(model: Igniter, colocated: Colocated) -> FloatArray:
+    time: FloatArray = model.times(colocated.slots)[0][:, 0]
+    return time

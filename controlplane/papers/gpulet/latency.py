@@ -13,12 +13,13 @@ neighbour slows it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
+from controlplane.latency.adjusted import Adjusted, Change
 from controlplane.latency.fitting.published import (
     Colocated,
     Published,
@@ -28,7 +29,7 @@ from controlplane.latency.fitting.published import (
 )
 from controlplane.latency.fitting.surface import Points
 from controlplane.latency.fitting.tables import Pressure, Tables
-from controlplane.latency.protocol import BoolArray, Estimate, FloatArray, Slots
+from controlplane.latency.protocol import BoolArray, FloatArray, Slots
 
 NAME = "gpulet"
 AUTHORS_CONSTANTS = np.array([0.112908, 0.715960, 0.354866, 0.088204, 0.895369])
@@ -142,6 +143,11 @@ class LinearFactor:
         moved, *_ = np.linalg.lstsq(system, np.concatenate([target, np.zeros(5)]), rcond=None)
         return LinearFactor(utilisation, AUTHORS_CONSTANTS + moved)
 
+    def parts(self, slots: Slots, alone_ms: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what the (L2, DRAM) of each slot add to its own factor, and to a neighbour's; (..., 2)."""
+        used = np.stack(self.utilisation.at(slots, alone_ms), axis=-1)
+        return used * self.constants[[0, 2]], used * self.constants[[1, 3]]
+
     def slowdown(self, slots: Slots, alone_ms: FloatArray) -> FloatArray:
         """See `Contention.slowdown`; a factor below 1 counts as 1."""
         factor = _factor_columns(self.utilisation, slots, alone_ms) @ self.constants
@@ -149,40 +155,24 @@ class LinearFactor:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpulet:
-    """Measured tables and the linear factor; `host_ms` (models, batches) is added to each time."""
+class Measured(Published):
+    """Measured tables and the linear factor."""
 
-    solo: Published
+    contention: LinearFactor
+
+
+@dataclass(frozen=True, slots=True)
+class Gpulet(Adjusted):
+    """The whole model: `host_ms` (models, batches) is added to each time."""
+
+    base: Measured
     host_ms: FloatArray
 
-    @property
-    def factor(self) -> LinearFactor:
-        """The interference between partitions."""
-        assert isinstance(self.solo.contention, LinearFactor)
-        return self.solo.contention
-
-    @property
-    def name(self) -> str:
-        """See `LatencyModel.name`."""
-        return self.solo.name
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """See `LatencyModel.models`."""
-        return self.solo.models
-
-    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
-        """See `LatencyModel.estimate`."""
-        answer = self.solo.estimate(slots, quantile)
+    def change(self, slots: Slots) -> Change:
+        """Return the addition of what a host takes to assemble a batch."""
         batch = np.clip(slots.batch.astype(np.int64), 1, self.host_ms.shape[1]) - 1
         host = np.where(slots.mask, self.host_ms[slots.model, batch], 0.0)
-        return replace(
-            answer,
-            execution_ms=answer.execution_ms + host,
-            execution_upper_ms=answer.execution_upper_ms + host,
-            cycle_ms=answer.cycle_ms + host,
-            cycle_upper_ms=answer.cycle_upper_ms + host,
-        )
+        return lambda time_ms: time_ms + host
 
 
 def fit(profiles: Mapping[str, Profile], device: Device) -> Gpulet:
@@ -192,7 +182,7 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Gpulet:
     def contention(pressure: Pressure, tables: Tables, colocated: Colocated) -> LinearFactor:
         return LinearFactor.fit(Utilisation.of(listed, pressure), tables, colocated)
 
-    solo = fit_by_pressure(NAME, profiles, device, MeasuredTable.fit, contention)
+    solo = fit_by_pressure(Measured, NAME, profiles, device, MeasuredTable.fit, contention)
     return Gpulet(solo, _per_batch(listed, "host_ms"))
 
 
@@ -220,3 +210,6 @@ def _factor_columns(utilisation: Utilisation, slots: Slots, alone_ms: FloatArray
     l2, dram = utilisation.at(slots, alone_ms)
     others = sum_of_others(slots, l2), sum_of_others(slots, dram)
     return np.stack([l2, others[0], dram, others[1], np.ones_like(l2)], axis=-1)
+
+
+SOLO_FORM = MeasuredTable.fit

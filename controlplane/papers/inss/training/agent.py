@@ -1,9 +1,18 @@
-"""Discrete soft actor-critic (Christodoulou 2019), with masked actions.
+"""Discrete soft actor-critic (Christodoulou 2019) with masked actions, and its networks.
 
-V(s') = sum_a pi(a|s') [min_j Q'_j(s', a) - alpha ln pi(a|s')]
-y     = r + gamma (1 - last) V(s'),  J_Qj = 1/2 (Q_j(s, a) - y)^2
-J_pi  = sum_a pi(a|s) [alpha ln pi(a|s) - min_j Q_j(s, a)]
-J_al  = alpha sum_a pi(a|s) [-ln pi(a|s) - H(s)],  H(s) = ratio ln |valid actions of s|
+One encoder shared by all GPUs, mean-pooled, so order and number of GPUs are free:
+
+    h_k = relu(W1 [model, gpu_k])                    encoded GPU
+    c_k = relu(W2 [h_k, mean_k h_k])                 the same in the context of all GPUs
+    score(k, u) = v . relu(W3 action_ku + W4 c_k)    one number an action
+    score(reject) = w . relu(W5 mean_k c_k)
+
+The actor reads the scores as logits, a critic as Q values. `inss.policy` computes the same in numpy.
+
+    V(s') = sum_a pi(a|s') [min_j Q'_j(s', a) - alpha ln pi(a|s')]
+    y     = r + gamma (1 - last) V(s'),  J_Qj = 1/2 (Q_j(s, a) - y)^2
+    J_pi  = sum_a pi(a|s) [alpha ln pi(a|s) - min_j Q_j(s, a)]
+    J_al  = alpha sum_a pi(a|s) [-ln pi(a|s) - H(s)],  H(s) = ratio ln |valid actions of s|
 """
 
 from __future__ import annotations
@@ -12,12 +21,83 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from controlplane.papers.inss.training.batch import TensorObservation, Transitions
-from controlplane.papers.inss.training.networks import ScoreNetwork, log_policy
+from controlplane.papers.inss.features import ACTION_FEATURES, GPU_FEATURES, MODEL_FEATURES, Observation
+from controlplane.papers.inss.policy import Weights
+
+IMPOSSIBLE = -1e9
+"""The logit of a masked action: its probability is exactly 0 in single precision."""
+
+
+class TensorObservation(NamedTuple):
+    """`inss.features.Observation` as tensors, the same fields and shapes."""
+
+    model: Tensor
+    gpus: Tensor
+    actions: Tensor
+    valid: Tensor
+    present: Tensor
+
+    @staticmethod
+    def of(seen: Observation) -> TensorObservation:
+        """Copy an observation into tensors that torch aligns: BLAS adds up in an order that depends on it."""
+        return TensorObservation(*(torch.from_numpy(np.ascontiguousarray(a)).clone() for a in seen))
+
+
+class Transitions(NamedTuple):
+    """Steps (s, a, r, s', last); all with the same leading dimension."""
+
+    state: TensorObservation
+    action: Tensor
+    reward: Tensor
+    next_state: TensorObservation
+    last: Tensor
+
+
+class ScoreNetwork(nn.Module):
+    """Scores of all actions, shape (batch, GPUs x units + 1); the last is `reject`."""
+
+    def __init__(self, width: int, action_width: int) -> None:
+        super().__init__()
+        self.encode = nn.Linear(MODEL_FEATURES + GPU_FEATURES, width)
+        self.relate = nn.Linear(2 * width, width)
+        self.action = nn.Linear(ACTION_FEATURES, action_width)
+        self.context = nn.Linear(width, action_width, bias=False)
+        self.score = nn.Linear(action_width, 1)
+        self.pool = nn.Linear(width, action_width)
+        self.reject = nn.Linear(action_width, 1)
+
+    def forward(self, seen: TensorObservation) -> Tensor:
+        """Return the scores before masking."""
+        present = seen.present.unsqueeze(-1)
+        count = present.sum(dim=1).clamp(min=1.0)
+        model = seen.model.unsqueeze(1).expand(-1, seen.gpus.shape[1], -1)
+        encoded = torch.relu(self.encode(torch.cat([model, seen.gpus], dim=-1))) * present
+        mean = (encoded.sum(dim=1) / count).unsqueeze(1).expand_as(encoded)
+        related = torch.relu(self.relate(torch.cat([encoded, mean], dim=-1))) * present
+        hidden = torch.relu(self.action(seen.actions) + self.context(related).unsqueeze(2))
+        placed = self.score(hidden).flatten(1)
+        pooled = related.sum(dim=1) / count
+        rejected = self.reject(torch.relu(self.pool(pooled)))
+        return torch.cat([placed, rejected], dim=-1)
+
+
+def log_policy(scores: Tensor, valid: Tensor) -> Tensor:
+    """Return the logarithms of the probabilities; a masked action's probability is 0."""
+    return torch.log_softmax(scores.masked_fill(~valid, IMPOSSIBLE), dim=-1)
+
+
+def exported(actor: ScoreNetwork) -> Weights:
+    """Return a copy of the weights, matrices as (inputs, outputs)."""
+    arrays = {
+        name.replace(".weight", "").replace(".bias", "_bias"): tensor.detach().numpy().T.copy()
+        for name, tensor in actor.state_dict().items()
+    }
+    return Weights.of(arrays)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files import catalogue
-from controlplane.latency.models import igniter
 from controlplane.latency.protocol import Slots
+from controlplane.papers.igniter import latency as igniter
 
 pytestmark = pytest.mark.unit
 
@@ -74,7 +74,7 @@ def test_eleven_points_find_the_curve_they_came_from() -> None:
     ]
     curve = igniter.fit_curve(points)
     assert curve.holdout_error < 0.02
-    got = igniter._eq_11(
+    got = igniter.active_ms(
         np.array([curve.coefficients[f"k{i}"] for i in range(1, 6)]), np.array([20.0]), np.array([8.0])
     )
     assert got[0] == pytest.approx((0.01 * 64 + 480 + 20) / 21 + 2.0, rel=0.02)

@@ -16,8 +16,8 @@ from controlplane.domain.device import MPS_GRID, Device, DeviceLimits, ShareKind
 from controlplane.domain.profile import ColocationPoint, Measurement, Profile
 from controlplane.files import catalogue
 from controlplane.latency.fitting.published import Colocated
-from controlplane.latency.models import igniter
-from controlplane.latency.models.measured_device import clock_slope, described, with_interference
+from controlplane.papers.igniter import latency as igniter
+from controlplane.papers.igniter.profiling import clock_slope, described, with_interference
 from controlplane.runtime.jobs.profile import with_fits
 
 pytestmark = pytest.mark.unit

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
+from controlplane.domain.plan import Infeasible, PlannedGpu
 from controlplane.domain.units import spoken
 from controlplane.domain.workload import Workload
-from controlplane.latency.models import igniter as model
-from controlplane.latency.models.igniter import Igniter
 from controlplane.latency.protocol import IntArray
-from controlplane.papers.igniter.placement import NONE_LEFT, Need, Needs, Pick, Placed, place
-from controlplane.planning.capacity.client_batches import largest_batch, refusal
+from controlplane.papers.igniter import latency as model
+from controlplane.papers.igniter.latency import Igniter, percent_for
+from controlplane.papers.igniter.placement import NONE_LEFT, Needs, Pick, Placed, place
+from controlplane.papers.per_type import PerGpuType, own_model, split
+from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.explain.refusals import (
     fragmented,
     free_percents,
@@ -30,7 +31,7 @@ from controlplane.planning.explain.refusals import (
     nearest_rate,
     nearest_slo,
 )
-from controlplane.planning.judge.finalise import Draft, finalise_cheapest
+from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import (
     gpu_of,
     memory_of,
@@ -38,57 +39,53 @@ from controlplane.planning.judge.placements import (
     partition_of,
     too_large,
 )
-from controlplane.planning.protocol import Device, PlanRequest
+from controlplane.planning.protocol import Device
 
 UNREACHABLE = 1e9
 """The lower bound of a workload that no share can hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Greedy:
-    """One of the paper's placement strategies: iGniter and its first-fit baselines."""
-
-    name: str
-    pick: Pick
-    rule: Rule = Rule.HALF_SLO
-    latency_model: str = model.NAME
-
-    def plan(self, request: PlanRequest) -> Plan:
-        """The cheapest of the plans on one GPU type each, as the paper extends it to several types."""
-        return finalise_cheapest(self.name, request, self.draft_on)
-
-    def draft_on(self, device: Device, workloads: Sequence[Workload]) -> Draft:
-        """The placement on one GPU type."""
-        unserved = {w.name: why for w in workloads if (why := refusal(w, device)) is not None}
-        known = [w for w in workloads if w.name not in unserved]
-        eq = device.latency
-        if not isinstance(eq, Igniter):
-            eq = model.fit(device.profiles, device.pool.device)
-        needs = needs_of(eq, device, known)
-        possible = np.flatnonzero(needs.floor <= 100.0)
-        order = possible[np.argsort(-needs.floor[possible], kind="stable")]
-        placed = place(needs, order, eq.hardware, self.pick)
-        gpus = _gpus(device, known, needs, placed, order)
-        infeasible = [Infeasible(name, why) for name, why in unserved.items()]
-        infeasible.extend(
-            _no_room(device, known[i], gpus, float(needs.floor[i]))
-            if placed.gpu[i] == NONE_LEFT
-            else _explain(eq, device, known[i], float(needs.floor[i]), self.pick)
-            for i in np.flatnonzero(placed.gpu < 0).tolist()
-        )
-        return Draft(gpus, tuple(infeasible))
-
-
-def strategy() -> Greedy:
+def igniter() -> PerGpuType:
     """IGniter, with each workload on the GPU whose shares grow least."""
-    return Greedy("igniter", Pick.LEAST_INCREASE)
+    return _greedy("igniter", Pick.LEAST_INCREASE)
+
+
+def ffd_plus() -> PerGpuType:
+    """FFD+: the lower bound of each share and no further look. Its plans break promises by design."""
+    return _greedy("ffd+", Pick.FIRST_FLOOR)
+
+
+def ffd_plus_plus() -> PerGpuType:
+    """FFD++: the first GPU where Alg 2 finds room."""
+    return _greedy("ffd++", Pick.FIRST_FIT)
+
+
+def _greedy(name: str, pick: Pick) -> PerGpuType:
+    return PerGpuType(name, model.NAME, partial(draft_on, pick=pick))
+
+
+def draft_on(device: Device, workloads: Sequence[Workload], pick: Pick = Pick.LEAST_INCREASE) -> Draft:
+    """The placement on one GPU type."""
+    known, refused = split(workloads, device)
+    eq = own_model(device, Igniter, model.fit)
+    needs = needs_of(eq, device, known)
+    possible = np.flatnonzero(needs.floor <= 100.0)
+    order = possible[np.argsort(-needs.floor[possible], kind="stable")]
+    placed = place(needs, order, eq, pick)
+    gpus = _gpus(device, known, needs, placed, order)
+    refused.extend(
+        _no_room(device, known[i], gpus, float(needs.floor[i]))
+        if placed.gpu[i] == NONE_LEFT
+        else _explain(eq, device, known[i], float(needs.floor[i]), pick)
+        for i in np.flatnonzero(placed.gpu < 0).tolist()
+    )
+    return Draft(gpus, tuple(refused))
 
 
 def needs_of(eq: Igniter, device: Device, workloads: Sequence[Workload]) -> Needs:
     """Eq 17 and 18 for all workloads."""
     c, hw, grid = eq.coefficients, eq.hardware, device.pool.device.grid
-    index = {name: i for i, name in enumerate(eq.models)}
-    m = np.array([index[w.model] for w in workloads], dtype=np.int64)
+    m = np.array([eq.models.index(w.model) for w in workloads], dtype=np.int64)
     slo = np.array([w.slo_ms for w in workloads], dtype=np.float64)
     rate = np.array([w.rate_rps for w in workloads], dtype=np.float64) / 1000.0
     client_batch = np.array([w.client_batch for w in workloads], dtype=np.int64)
@@ -99,24 +96,20 @@ def needs_of(eq: Igniter, device: Device, workloads: Sequence[Workload]) -> Need
     batch = np.clip(np.ceil(batch / client_batch) * client_batch, client_batch, largest)
     # Eq 14, and Eq 13 as a time: b / R >= t_gpu + t_feedback. The latter binds only where b was capped.
     allowed = np.minimum(slo / 2.0, batch / rate + load * batch) * (1.0 + 1e-9)
-    gamma = c.k1[m] * batch**2 + c.k2[m] * batch + c.k3[m]
-    delta = allowed - (load + feedback) * batch - c.k5[m] - c.k_sch[m] * c.n_k[m]
-    safe = np.where(delta > 0, delta, 1.0)
+    active = allowed - (load + feedback) * batch - c.k_sch[m] * c.n_k[m]
+    reachable = active > c.k5[m]
+    wanted = percent_for(c.curve(m), np.where(reachable, active, c.k5[m] + 1.0), batch)
     least, step = grid.minimum_percent, grid.step_percent
-    steps = np.maximum(np.ceil((gamma / safe - c.k4[m] - least) / step - 1e-9), 0.0)
-    floor = np.where((delta > 0) & (least + steps * step <= 100.0 + 1e-9), least + steps * step, UNREACHABLE)
-    memory = np.array([memory_with_shadow(w, device) for w in workloads], dtype=np.float64)
-    transfers = (load + feedback) * batch
-    times = allowed, batch, gamma, c.k4[m], c.k5[m], c.k_sch[m] * c.n_k[m], c.n_k[m]
-    cache = c.alpha_cache[m], c.alpha_cacheutil[m], c.beta_cacheutil[m]
-    power = c.alpha_power[m], c.beta_power[m]
-    table = np.column_stack([*times, *cache, *power, transfers, floor, memory])
-    total = device.pool.device.memory_mb
-    count = device.pool.count
+    floor = least + np.maximum(np.ceil((wanted - least) / step - 1e-9), 0.0) * step
+    total, count = device.pool.device.memory_mb, device.pool.count
     return Needs(
-        rows=tuple(map(Need._make, table.tolist())),
+        model=m,
+        batch=batch,
+        allowed_ms=allowed,
+        floor=np.where(reachable & (floor <= 100.0 + 1e-9), floor, UNREACHABLE),
+        memory_mb=np.array([memory_with_shadow(w, device) for w in workloads], dtype=np.float64),
         step_percent=step,
-        memory_mb=math.inf if total is None else total,
+        gpu_memory_mb=math.inf if total is None else total,
         most_gpus=len(workloads) if count is None else count,
     )
 
@@ -128,7 +121,7 @@ def _gpus(
     for w in order.tolist():
         if placed.gpu[w] >= 0:
             rows.setdefault(int(placed.gpu[w]), []).append(w)
-    percent, batch = placed.percent.tolist(), [int(need.batch) for need in needs.rows]
+    percent, batch = placed.percent.tolist(), needs.batch.astype(int).tolist()
     return tuple(
         gpu_of(
             g,
@@ -163,7 +156,7 @@ def _explain(eq: Igniter, device: Device, workload: Workload, floor: float, pick
         needs = needs_of(eq, device, [w])
         if needs.floor[0] > 100.0:
             return False
-        return bool(place(needs, np.array([0]), eq.hardware, pick).gpu[0] >= 0)
+        return bool(place(needs, np.array([0]), eq, pick).gpu[0] >= 0)
 
     slo = nearest_slo(fits, workload)
     rate = nearest_rate(fits, workload)

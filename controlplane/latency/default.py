@@ -29,10 +29,10 @@ from controlplane.latency.fitting.kinds import Known
 from controlplane.latency.fitting.published import cycle_points, execution_points
 from controlplane.latency.fitting.surface import Surface
 from controlplane.latency.fitting.tables import Tables
-from controlplane.latency.models.crossval import TRENDS, trend_of
+from controlplane.latency.fitting.trends import DEFAULT_MODEL as NAME
+from controlplane.latency.fitting.trends import TRENDS, trend_of
 from controlplane.latency.protocol import Estimate, FloatArray, Slots
 
-NAME = "ours"
 ONE_SIGMA = 0.8413
 
 

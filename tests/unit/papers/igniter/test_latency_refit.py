@@ -7,8 +7,8 @@ from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
 from controlplane.files import catalogue
 from controlplane.latency import evaluate
-from controlplane.latency.models import igniter, igniter_refit
 from controlplane.latency.protocol import Slots
+from controlplane.papers.igniter import latency as igniter
 
 pytestmark = pytest.mark.unit
 
@@ -69,7 +69,7 @@ def made_by_igniter(fits: dict[str, float]) -> dict[str, Profile]:
 
 def test_the_coefficients_that_made_the_points_are_found() -> None:
     told = {**LINES, "n_k": TRUE["n_k"], "alpha_cache": 0.5}
-    model = igniter_refit.fit(made_by_igniter(told), GPU)
+    model = igniter.refit(made_by_igniter(told), GPU)
     assert model.coefficients.k2 == pytest.approx([TRUE["k2"]] * 2, rel=0.02)
     assert model.coefficients.alpha_cache == pytest.approx([TRUE["alpha_cache"]] * 2, rel=0.05)
     assert 2 * model.hardware.alpha_sch + model.hardware.beta_sch == pytest.approx(0.005, rel=0.05)

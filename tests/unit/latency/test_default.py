@@ -6,7 +6,7 @@ import pytest
 from controlplane.domain.device import CPU_GRID, MPS_GRID, Device, ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
-from controlplane.latency.models import ours
+from controlplane.latency import default as ours
 from controlplane.latency.protocol import Slots
 
 pytestmark = pytest.mark.unit

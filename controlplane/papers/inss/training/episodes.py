@@ -1,0 +1,180 @@
+"""Episodes to learn from: random variations of a spec's problem, their rewards, and demonstrations.
+
+One plan is an episode, E plans of one shape in lockstep. `Reward.GOODPUT` sums up to the plan's value minus
+the cost of moves, in units of an average model's requests; each placement earns the value that it adds.
+`Reward.TERMINAL` pays the same sum with the last placement. `Reward.PAPER` is Eq 3, paid at the end: sum_i
+b/(t H_i) - omega v_i, where v_i is 1 for a model whose requests miss their SLO and for one that is not
+placed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+
+import numpy as np
+
+from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.papers.inss.features import Episodes
+from controlplane.papers.inss.place import running
+from controlplane.papers.inss.policy import worth
+from controlplane.papers.inss.problem import REJECTED, Problem, goodput
+from controlplane.papers.inss.search import Previous, search
+from controlplane.ports import Clock
+
+RATE_SPREAD = (1 / 3, 5 / 3)
+"""One model's rate over the spec's, about the range of the rates in the authors' code."""
+LOAD_SPREAD = (0.7, 1.7)
+SLO_SPREAD = (0.75, 1.5)
+MOST_BACKLOG_S = 0.02
+KNOWN_BEFORE = 0.5
+"""The part of the problems with a running assignment."""
+PENALTY = 100.0
+"""Omega of Eq 3 (Sec. 6.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Problems of `n` models on `gpus` GPUs, drawn from those of `base`, `lanes` at a time.
+
+    Rates are the base's, each scaled independently and all by one load, which grows with the GPUs per model;
+    SLOs are scaled independently. Half of the problems have a running assignment: the greedy one for other
+    rates.
+    """
+
+    base: Problem
+    n: int
+    gpus: int
+    lanes: int
+
+    def __call__(self, rng: np.random.Generator) -> tuple[Problem, Previous]:
+        """Draw stacked problems, and the running assignment of each."""
+        base, shape = self.base, (self.lanes, self.n)
+        models, kinds = len(base.model), len(base.type_of)
+        pick = _without_repeats(rng, models, shape)
+        gpus = rng.integers(kinds, size=(self.lanes, self.gpus))
+        fair = (self.gpus / self.n) / (kinds / models)
+        load = fair * rng.uniform(*LOAD_SPREAD, size=(self.lanes, 1))
+        usual = base.rates_rps[pick] * load
+        rates = usual * rng.uniform(*RATE_SPREAD, size=shape)
+        seconds = rng.uniform(0.0, MOST_BACKLOG_S, size=shape) * (rng.random((self.lanes, 1)) < 0.5)
+        problem = Problem(
+            base.surfaces,
+            base.model[pick],
+            rates,
+            base.slos_ms[pick] * rng.uniform(*SLO_SPREAD, size=shape),
+            np.floor(rates * seconds),
+            base.type_of[gpus],
+            base.memory_mb[gpus],
+            base.model_memory_mb[pick],
+        )
+        earlier = replace(problem, rates_rps=usual * rng.uniform(*RATE_SPREAD, size=shape))
+        gpu, units = greedy(earlier)
+        new = rng.random((self.lanes, 1)) >= KNOWN_BEFORE
+        return problem, running(np.where(new, REJECTED, gpu), np.where(new, 0, units))
+
+
+def greedy(problem: Problem) -> tuple[IntArray, IntArray]:
+    """Place each model in turn where it gains most for the least additional share; shapes (E, n)."""
+    episodes = Episodes(problem)
+    gpus, units = episodes.shape
+    while not episodes.done:
+        seen = episodes.observe()
+        gain, share = seen.actions[..., 0], seen.actions[..., 2]
+        score = np.where(seen.valid[:, :-1].reshape(share.shape), gain - 0.3 * share, -np.inf)
+        score = score.reshape(len(score), -1)
+        best = score.argmax(axis=1)
+        reject = np.take_along_axis(score, best[:, None], axis=1)[:, 0] < -0.3
+        episodes.place(np.where(reject, gpus * units, best))
+    return episodes.gpu, episodes.units
+
+
+def _without_repeats(rng: np.random.Generator, models: int, shape: tuple[int, int]) -> IntArray:
+    """Draw indices below `models`, (lanes, n): each model once before any twice."""
+    lanes, n = shape
+    rounds = [rng.random((lanes, models)).argsort(axis=1) for _ in range(-(-n // models))]
+    picked: IntArray = np.concatenate(rounds, axis=1)[:, :n]
+    return picked
+
+
+class Reward(StrEnum):
+    """The reward of a plan; see the module."""
+
+    GOODPUT = "goodput"
+    TERMINAL = "terminal"
+    PAPER = "paper"
+
+
+class Plays:
+    """Plans in lockstep, all of which end at the same step; `reset` draws the next ones."""
+
+    def __init__(self, draw: Around, reward: Reward = Reward.GOODPUT) -> None:
+        self._draw = draw
+        self._reward = reward
+
+    def reset(self, rng: np.random.Generator) -> None:
+        """Draw new problems, and the running assignment of each."""
+        self.problem, self.before = self._draw(rng)
+        self.episodes = Episodes(self.problem, self.before)
+        self.seen = self.episodes.observe()
+        self._total: FloatArray = np.zeros(len(self.problem.model))
+
+    def step(self, actions: IntArray) -> FloatArray:
+        """Place one model in each plan; return what that earns. Raises ValueError for a masked action."""
+        if not self.seen.valid[np.arange(len(actions)), actions].all():
+            raise ValueError("a masked action was chosen")
+        self.episodes.place(actions)
+        won: FloatArray = np.zeros(len(actions))
+        if self.episodes.done or self._reward is Reward.GOODPUT:
+            total = self._earned()
+            won, self._total = total - self._total, total
+        if not self.episodes.done:
+            self.seen = self.episodes.observe()
+        return won
+
+    def _earned(self) -> FloatArray:
+        problem, gpu, units = self.problem, self.episodes.gpu, self.episodes.units
+        if self._reward is Reward.PAPER:
+            outcome = goodput(problem, gpu, units)
+            normalised = outcome.capacity_rps / problem.peak_rps - PENALTY * outcome.violated
+            total: FloatArray = normalised.sum(axis=1)
+            return total
+        return gpu.shape[1] * worth(problem, gpu, units, self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """The local search's assignments of stacked problems, (E, n); REJECTED where an SLO would not hold."""
+
+    gpu: IntArray
+    units: IntArray
+
+    @staticmethod
+    def of(problem: Problem, before: Previous, rounds: int, seed: int, clock: Clock) -> Teacher:
+        """Search each problem with so many rounds of annealing."""
+        found = [
+            search(
+                _one(problem, e),
+                clock,
+                seed=seed + e,
+                rounds=rounds,
+                previous=replace(before, gpu=before.gpu[e], units=np.maximum(before.units[e], 1)),
+            )
+            for e in range(len(problem.model))
+        ]
+        gpu, units = np.stack([f.gpu for f in found]), np.stack([f.units for f in found])
+        return Teacher(np.where(goodput(problem, gpu, units).violated, REJECTED, gpu), units)
+
+    def action(self, episodes: Episodes) -> IntArray:
+        """Return the teacher's actions for the next model of each episode, (E,)."""
+        rows = np.arange(len(self.gpu))
+        gpu, units = self.gpu[rows, episodes.at], self.units[rows, episodes.at]
+        gpus, width = episodes.shape
+        chosen: IntArray = np.where(gpu == REJECTED, gpus * width, gpu * width + units - 1)
+        return chosen
+
+
+def _one(problem: Problem, row: int) -> Problem:
+    """Return one of stacked problems."""
+    own = {f.name: getattr(problem, f.name) for f in fields(Problem)}
+    return Problem(**{n: a[row] if isinstance(a, np.ndarray) else a for n, a in own.items()})
