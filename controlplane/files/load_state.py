@@ -39,14 +39,17 @@ class _Days:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """The content: the fields of `LoadState` but what is under way; rates as rows of their own length."""
+    """The content: the fields of `LoadState` but what is under way; rates as rows of their own length.
+
+    `asked_rps` are the state's `unheld_rps`.
+    """
 
     workloads: tuple[FollowedWorkload, ...]
     seconds: _Rates
     minutes: _Rates
     minute: tuple[_Numbers, ...]
     days: _Days
-    unheld_rps: tuple[float, ...]
+    asked_rps: tuple[float, ...]
     peaks_rps: tuple[_Numbers, ...]
     part_s: float
     changed_s: float
@@ -63,6 +66,7 @@ def write_load(path: Path, state: LoadState) -> None:
     content = {name: value for name, value in fields_of(state).items() if name in _File.__slots__}
     content |= {
         "schema_version": _VERSION,
+        "asked_rps": state.unheld_rps,
         "seconds": _rates(state.seconds),
         "minutes": _rates(state.minutes),
         "minute": [_row(second) for second in state.minute],
@@ -77,14 +81,16 @@ def read_load(path: Path) -> LoadState | None:
     if not path.exists():
         return None
     parsed = read(path).parse(_File, newer=True)
-    arrays = {
+    known = fields_of(parsed)
+    known |= {
+        "unheld_rps": known.pop("asked_rps"),
         "seconds": _from_rates(parsed.seconds, 1.0),
         "minutes": _from_rates(parsed.minutes, 60.0),
         "minute": tuple(_from_row(second, math.nan) for second in parsed.minute),
         "days": _from_days(parsed.days, parsed.limits.day_s),
         "peaks_rps": tuple(_from_row(part, math.inf) for part in parsed.peaks_rps),
     }
-    return LoadState(**{**fields_of(parsed), **arrays})
+    return LoadState(**known)
 
 
 def _rates(rates: Rates) -> _Rates:
