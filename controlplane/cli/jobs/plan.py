@@ -222,7 +222,7 @@ def plan(
             refuse_violations(made, document)
         say(f"{output}: written")
     if plot is not None:
-        from controlplane.report.plots.plan_plot import plot_plan
+        from controlplane.report.plots.figures import plot_plan
 
         plot_plan(made, plot)
         say(f"{plot}: written")

@@ -90,7 +90,7 @@ def simulate(
         return
     result = run(simulated, asked)
     if plot is not None:
-        from controlplane.report.plots.simulation_plot import plot_simulation
+        from controlplane.report.plots.figures import plot_simulation
 
         plot_simulation(result, plot)
         say(f"{plot}: written")

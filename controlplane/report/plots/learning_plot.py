@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from controlplane.domain.errors import MissingTool
-from controlplane.report.plots.figure import save
+from controlplane.report.plots.figures import save
 
 
 def plot_learning(curve: Sequence[Mapping[str, float]], path: Path) -> None:

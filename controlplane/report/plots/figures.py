@@ -1,18 +1,24 @@
-"""The plot of a plan: GPUs as bars, partitions as segments."""
+"""Plots of plans and simulations: GPUs as bars, partitions as segments; latencies as distributions."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from controlplane.domain.device import noun
-from controlplane.domain.errors import MissingTool
+from controlplane.domain.errors import EngineError, MissingTool
 from controlplane.domain.plan import Partition, Plan, Prediction, Rule
-from controlplane.report.plots.figure import save
+from controlplane.latency.protocol import FloatArray
 from controlplane.report.tables.plan_table import counted, names
+from controlplane.simulate import quantiles
+from controlplane.simulate.result import SimulationResult, WorkloadOutcome
 
 _BAR_INCHES = 0.42
 _NARROW_PERCENT = 14.0
+POINTS = 100
+"""The number of points over time."""
 
 
 def plot_plan(plan: Plan, path: Path) -> None:
@@ -74,3 +80,54 @@ def _of_slo(predicted: Prediction, slo_ms: float, rule: Rule) -> float | None:
     if rule is Rule.HALF_SLO:
         return None if predicted.execution_ms is None else predicted.execution_ms / (slo_ms / 2)
     return None if predicted.p99_ms is None else predicted.p99_ms / slo_ms
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a matplotlib figure in the format of the path's suffix. Raises EngineError if that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+    except OSError as error:
+        raise EngineError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def plot_simulation(result: SimulationResult, path: Path) -> None:
+    """Write the figure to `path`; its suffix (.svg, .png, .pdf) names the format.
+
+    Latencies are divided by the workload's SLO, so that all share one scale. Raises MissingTool where
+    matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingTool("plots need matplotlib: pip install 'trisect[plot]'") from None
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    over_time, distribution = figure.subplots(1, 2)
+    for workload in result.workloads:
+        style = "-" if workload.holds else "--"
+        line = workload.timeline
+        over_time.plot(line.time_s, line.p99_ms / workload.slo_ms, style, lw=1, label=workload.name)
+        late, share = _exceeded(workload)
+        distribution.plot(late / workload.slo_ms, share, style, lw=1, label=workload.name)
+    over_time.axhline(1.0, color="black", lw=0.8)
+    over_time.set(xlabel="time, s", ylabel="P99 / SLO", yscale="log")
+    distribution.axvline(1.0, color="black", lw=0.8)
+    distribution.axhline(0.01, color="black", lw=0.8, ls=":")
+    distribution.set(
+        xlabel="latency / SLO", ylabel="share of answers later than that", xscale="log", yscale="log"
+    )
+    distribution.set_ylim(1e-4, 1.0)
+    if len(result.workloads) <= 20:
+        distribution.legend(fontsize="small", ncols=2)
+    broken = f"{result.breaks} of {len(result.workloads)} break their SLO (dashed)"
+    figure.suptitle(f"{broken}; {result.seconds:g} s simulated, seed {result.seed}")
+    save(figure, path)
+
+
+def _exceeded(workload: WorkloadOutcome) -> tuple[FloatArray, FloatArray]:
+    """Return the observed latencies, and for each the part of the answers that took longer."""
+    edges = quantiles.edges_ms()[1:]
+    total = max(int(workload.counts.sum()), 1)
+    later = 1.0 - np.cumsum(workload.counts) / total
+    seen = np.flatnonzero(workload.counts)
+    return edges[seen], later[seen]
