@@ -25,6 +25,7 @@ _PRUNE_EVERY = 256
 _PATIENCE_S = 5.0
 """The longest wait for another writer; each writes for milliseconds."""
 _RETRY_S = 0.01
+_AGAIN_S = 1.0
 _SELECT = "SELECT at_s, level, kind, subject, reason FROM events"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
@@ -87,13 +88,14 @@ class Minute:
 class EventLog:
     """A history's events, written by a separate thread, so that a slow disk does not delay the caller.
 
-    Events that cannot be written, as without a free descriptor, are written with a later one.
+    Events that cannot be written, as without a free descriptor, are written with a later one or after a while.
     """
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._lock = threading.Lock()
         self._waiting: list[Event] = []
+        self._closing = threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="history")
 
     def write(self, event: Event) -> None:
@@ -103,21 +105,29 @@ class EventLog:
         try:
             self._pool.submit(self._flush)
         except RuntimeError:  # closed: the caller is ending too, and may wait
-            self._flush()
+            self._try()
 
     def close(self) -> None:
         """Write the queued events, which another writer may delay, and end the thread."""
+        self._closing.set()
         self._pool.shutdown()
-        self._flush()
+        self._try()
 
     def _flush(self) -> None:
+        while not self._try() and not self._closing.wait(_AGAIN_S):
+            pass
+
+    def _try(self) -> bool:
+        """Write what waits; return whether nothing waits any more."""
         with self._lock:
             events, self._waiting = self._waiting, []
-        if events and not self._history.try_write(*events):
-            with self._lock:
-                waiting = [*events, *self._waiting]
-                self._waiting = waiting[-_MOST_WAITING:]
-                self._history.lost += len(waiting) - len(self._waiting)
+        if not events or self._history.try_write(*events):
+            return True
+        with self._lock:
+            waiting = [*events, *self._waiting]
+            self._waiting = waiting[-_MOST_WAITING:]
+            self._history.lost += len(waiting) - len(self._waiting)
+        return False
 
 
 class History:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from controlplane.domain.fleet import Routes, Server
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets
 from controlplane.files.gateway import Restart, append_restart
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.waiting import wait_until
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet import events
 from controlplane.runtime.fleet.fleet import Fleet
@@ -101,14 +103,26 @@ def test_a_redirect_by_hand_is_told_a_partition() -> None:
     assert moves(before, before, ["w"], partitions) == []
 
 
-def test_an_event_that_cannot_be_written_now_is_written_with_the_next(tmp_path: Path) -> None:
-    history = History(tmp_path / "history.db")
+def test_an_event_that_cannot_be_written_now_is_written_soon(tmp_path: Path) -> None:
+    refused = threading.Event()
+
+    class Watched(History):
+        def try_write(self, *events: Event) -> bool:
+            done = super().try_write(*events)
+            if not done:
+                refused.set()
+            return done
+
+    history = Watched(tmp_path / "history.db")
+    history.write(Event(1.0, "info", "k", "s", "first"))
     log = EventLog(history)
-    log.write(Event(1.0, "info", "k", "s", "first"))
-    log._pool.submit(int).result(30)
     with without_descriptors():
         log.write(Event(2.0, "info", "k", "s", "second"))
-        log._pool.submit(int).result(30)
-    log.write(Event(3.0, "info", "k", "s", "third"))
+        assert refused.wait(30)
+    assert wait_until(lambda: len(history.events()) == 2, deadline_s=30), "without a further event"
+    with without_descriptors():
+        refused.clear()
+        log.write(Event(3.0, "info", "k", "s", "third"))
+        assert refused.wait(30)
     log.close()
     assert [event.reason for event in history.events()] == ["first", "second", "third"]
