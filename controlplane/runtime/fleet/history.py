@@ -88,7 +88,7 @@ class Minute:
 class EventLog:
     """A history's events, written by a separate thread, so that a slow disk does not delay the caller.
 
-    Events that cannot be written, as without a free descriptor, are written with a later one or after a while.
+    Those that cannot be written, as without a free descriptor, are written later.
     """
 
     def __init__(self, history: History) -> None:
