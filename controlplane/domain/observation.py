@@ -93,7 +93,8 @@ class ServerSeen:
     """One server at one time: its health and its requests in flight.
 
     `in_flight` are requests that wait for one answer each, `streaming` those on decoupled models and in
-    sequences, where a pause shows nothing. `progressed`: it was seen to work since the look before.
+    sequences, where a pause shows nothing. `sequences` live between two requests. `progressed`: it was seen
+    to work since the look before.
     `queue_ms` and `compute_ms` are Triton's recent means, None where they were not read or nothing ran.
     `inferences` is the mean number in one request by the model's endpoint, without those not read. `delays`
     are the recent ones of its busiest thread, None where it has no quota or they are unknown.
@@ -107,6 +108,7 @@ class ServerSeen:
     inferences: Mapping[str, float] = field(default_factory=dict)
     delays: Delays | None = None
     streaming: int = 0
+    sequences: int = 0
     progressed: bool = False
 
 

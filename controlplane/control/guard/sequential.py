@@ -59,7 +59,8 @@ class Promise:
     `execution_ms` is the predicted time of a full batch and `utilisation` the predicted load, None without a
     prediction. `batch` is the largest batch in requests, `inferences` the planned mean of a request: the
     batch that clients send. The request log shows the time of a batch where the model has one instance.
-    `longest_ms` is how long a rare request may take; None where the spec does not say.
+    `longest_ms` is how long a rare request may take; None where the spec does not say. `widest_slo_ms` is the
+    largest SLO of the queue's workloads, whose requests may be waited for; None: `slo_ms`, the strictest one.
     """
 
     endpoint: str
@@ -72,6 +73,7 @@ class Promise:
     batch: int = 1
     utilisation: float | None = None
     longest_ms: float | None = None
+    widest_slo_ms: float | None = None
 
     @property
     def endpoints(self) -> tuple[str, ...]:

@@ -200,7 +200,9 @@ def death(
     if seen.in_flight >= limits.due and silent_s > settling * patience_s(watch, limits):
         return Cause.HANG
     # A model that hangs goes on refusing what its full queue does not take.
-    if (seen.in_flight or seen.streaming) and now_s - watch.worked_s > overdue_s(watch, limits):
+    if (seen.in_flight or seen.streaming) and now_s - watch.worked_s > overdue_s(
+        watch, limits, seen.sequences
+    ):
         return Cause.HANG
     return None
 
@@ -211,16 +213,20 @@ def patience_s(watch: Watch, limits: Limits) -> float:
     What took longer than a single request may take was a stream, a slow client or a pause.
     """
     promises = watch.partition.promises
-    slo_s = max(p.slo_ms for p in promises) / 1000.0
+    slo_s = max(p.widest_slo_ms or p.slo_ms for p in promises) / 1000.0
     given_s = max((p.longest_ms for p in promises if p.longest_ms is not None), default=0.0) / 1000.0
     known_s = min(watch.longest_s, max(limits.overdue_s, given_s))
     return max(limits.hang_s, HANG_SLOS * slo_s, LONGER * known_s, given_s)
 
 
-def overdue_s(watch: Watch, limits: Limits) -> float:
-    """Return the time without an answer after which even a single open request will have none."""
+def overdue_s(watch: Watch, limits: Limits, sequences: int = 0) -> float:
+    """Return the time without an answer after which even a single open request will have none.
+
+    While `sequences` live, a request may wait for the place of one that pauses, as long as a drain would.
+    """
     given = all(p.longest_ms is not None for p in watch.partition.promises)
-    return max(0.0 if given else limits.overdue_s, patience_s(watch, limits))
+    least_s = limits.drain_s if sequences else 0.0 if given else limits.overdue_s
+    return max(least_s, patience_s(watch, limits))
 
 
 def drain_s(watch: Watch, limits: Limits) -> float:
@@ -233,7 +239,7 @@ def silence(watch: Watch, seen: ServerSeen, now_s: float) -> str:
     count = seen.in_flight + seen.streaming
     no = "no answer" if watch.answered_s <= watch.worked_s else "no answer but refusals"
     return (
-        f"{no} for {now_s - watch.worked_s:.1f} s with {count} requests open, which are waited for; "
+        f"{no} for {now_s - watch.worked_s:.1f} s with {count} requests open; "
         "if requests may take so long, say so by longest_ms in the spec"
     )
 

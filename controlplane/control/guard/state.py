@@ -421,7 +421,7 @@ def _promise(queue: Sequence[Placement], served: ServedModel) -> Promise:
     """Return the promise of the workloads that share a queue.
 
     They wait in one queue and run in the same batches, so all their requests are evidence for the strictest
-    SLO.
+    SLO. A hang is judged by the widest one: a request within its SLO shows nothing.
     """
     first, *others = queue
     times_ms = [p.predicted.execution_ms for p in queue if p.predicted.execution_ms is not None]
@@ -438,6 +438,7 @@ def _promise(queue: Sequence[Placement], served: ServedModel) -> Promise:
         batch=max(1, served.batch // first.client_batch),
         utilisation=max(loads, default=None),
         longest_ms=max((p.longest_ms for p in queue if p.longest_ms is not None), default=None),
+        widest_slo_ms=max(p.slo_ms for p in queue) if others else None,
     )
 
 

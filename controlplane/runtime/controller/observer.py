@@ -280,6 +280,7 @@ class Observer:
             times.inferences,
             record.quota.delays(now),
             in_flight.streaming,
+            in_flight.sequences,
             progressed=signs.are_recent(now) and signs.moved_since(self._looked_s),
         )
         return _READY if seen == _READY else seen
@@ -340,7 +341,8 @@ class Observer:
             record.owed = verdict.endpoint, verdict.sent_s
             return False
         watch, limits = self._state.watches.get(server.spec.labels.partition), self._state.limits
-        allowed_s = limits.overdue_s if watch is None else overdue_s(watch, limits)
+        sequences = record.in_flight.sequences
+        allowed_s = limits.overdue_s if watch is None else overdue_s(watch, limits, sequences)
         return now - since_s > allowed_s and record.signs.compared_s > since_s
 
     def _read_counters(self, name: str, server: Server, now: float) -> None:

@@ -424,6 +424,24 @@ def test_a_long_request_that_the_spec_names_is_no_hang() -> None:
     assert of(Redirect, b.tick(round(1.0 / TICK_S), rate=0.0))[0].cause is Cause.HANG
 
 
+def test_a_request_within_the_widest_slo_of_its_queue_is_no_hang() -> None:
+    planned = partition(rate=5.0)
+    b = bench(replace(planned, promises=(replace(planned.promises[0], widest_slo_ms=100_000.0),)))
+    b.tick(3, rate=5.0)
+    for open_requests in (1, 9):
+        b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=open_requests)
+        assert not of(Redirect, b.tick(round(95.0 / TICK_S), rate=0.0))
+    assert of(Redirect, b.tick(round(15.0 / TICK_S), rate=0.0))[0].cause is Cause.HANG
+
+
+def test_a_request_may_wait_for_the_place_of_a_sequence_that_lives() -> None:
+    b = bench(partition(rate=5.0))
+    b.tick(3, rate=5.0)
+    b.servers["W1.a"] = ServerSeen(Health.READY, streaming=1, sequences=1)
+    assert not of(Redirect, b.tick(round(590.0 / TICK_S), rate=0.0))
+    assert of(Redirect, b.tick(round(15.0 / TICK_S), rate=0.0))[0].cause is Cause.HANG
+
+
 def test_requests_refused_by_policy_are_overload_and_no_fault() -> None:
     b = bench(partition())
     for _ in range(20):
@@ -795,7 +813,7 @@ def test_a_warm_shadow_is_loaded_to_take_a_lent_share_back() -> None:
     assert b.state.watches["W1"].active.percent == 40.0
 
 
-def test_wards_of_a_plan_count_requests_not_inferences() -> None:
+def test_promises_of_a_plan_count_requests_not_inferences() -> None:
     placement = Placement(
         "W1", "w1", "m", 80.0, 50.0, predicted=Prediction(execution_ms=12.0), client_batch=4
     )
@@ -822,7 +840,8 @@ def shared_queue() -> GuardedPartition:
 
 
 def test_workloads_of_one_queue_are_promised_the_strictest_slo_at_their_whole_rate() -> None:
-    assert shared_queue().promises == (Promise("loose", 50.0, 100.0, 13.0, ("strict",), inferences=1.4),)
+    planned = Promise("loose", 50.0, 100.0, 13.0, ("strict",), inferences=1.4, widest_slo_ms=200.0)
+    assert shared_queue().promises == (planned,)
     assert shared_queue().endpoints == ("loose", "strict")
 
 
