@@ -27,10 +27,8 @@ def test_a_fleet_of_the_version_before_is_upgraded_without_a_lost_request(tmp_pa
         pytest.skip(former_version.NOT_RUN)
     with ended(Host(tmp_path, f"upgrade{os.getpid()}x{time.monotonic_ns() % 10**6}")) as host:
         host.environment["PYTHONPATH"] = str(installed.path)
-        known, host.shared = host.shared, []
         applied = host.apply(PLAN)
         assert applied.returncode == 0, applied.stderr
-        host.shared = known
         places = GatewayPaths.of(host.files / "gateway")
         with Traffic(host) as traffic:
             traffic.await_more(20)
