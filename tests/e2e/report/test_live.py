@@ -118,7 +118,6 @@ def test_the_report_has_the_record_and_the_events(fleet: Guarded, chromium: Brow
 
 
 def test_top_shows_the_fleet_and_redirects_by_key(fleet: Guarded) -> None:
-    fleet.await_guarded()
     began_s = time.time()
     with on_terminal([CTL, "top", "--fleet", fleet.fleet], fleet.environment) as terminal:
         terminal.await_text("1 workload, controller runs")
