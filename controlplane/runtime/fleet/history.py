@@ -95,6 +95,7 @@ class EventLog:
         self._history = history
         self._lock = threading.Lock()
         self._waiting: list[Event] = []
+        self._flushing = False
         self._closing = threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="history")
 
@@ -102,6 +103,9 @@ class EventLog:
         """Queue an event; it is written soon, with the others that wait."""
         with self._lock:
             self._waiting.append(event)
+            taken, self._flushing = self._flushing, True
+        if taken and not self._closing.is_set():
+            return  # one flush is under way, however long the disk refuses
         try:
             self._pool.submit(self._flush)
         except RuntimeError:  # closed: the caller is ending too, and may wait
@@ -114,11 +118,17 @@ class EventLog:
         self._try()
 
     def _flush(self) -> None:
-        while not self._try() and not self._closing.wait(_AGAIN_S):
-            pass
+        while self._some_wait():
+            if not self._try() and self._closing.wait(_AGAIN_S):
+                return
+
+    def _some_wait(self) -> bool:
+        with self._lock:
+            self._flushing = bool(self._waiting)
+            return self._flushing
 
     def _try(self) -> bool:
-        """Write what waits; return whether nothing waits any more."""
+        """Write what waits; return whether that was possible."""
         with self._lock:
             events, self._waiting = self._waiting, []
         if not events or self._history.try_write(*events):
