@@ -165,8 +165,3 @@ def _indented(value: object, newline: str) -> str:
 def _key(key: object) -> str:
     text = _PLAIN.encode(key)
     return text if isinstance(key, str) else f'"{text}"'
-
-
-def finite_or_none(value: float | None) -> float | None:
-    """Return None for infinity and NaN, which JSON does not have."""
-    return value if value is not None and math.isfinite(value) else None

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -29,7 +30,7 @@ Change = Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True, slots=True)
-class Adjusted:
+class Adjusted(ABC):
     """The latency model `base`, with all its times changed by `change`."""
 
     base: LatencyModel
@@ -52,9 +53,9 @@ class Adjusted:
         """Return what the base is asked for."""
         return slots
 
+    @abstractmethod
     def change(self, slots: Slots) -> Change:
         """Return what becomes of each time at these slots."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,6 @@ SHARE_SCALE = 0.3
 One setting for all models, chosen on V100 by leaving one model out; errors move by less than 0.2 points when
 each is halved or doubled.
 """
-MEASURED_SD = 0.004
-"""Repeatability of a measured mean: two runs of the same point on a V100 differ by 0.4 %."""
 LOWEST_PERCENT = 1.0
 FASTEST_MS = 1e-3
 GRID_STEP_PERCENT = 2.5
