@@ -59,18 +59,16 @@ def desired_fleet(
     members: dict[str, list[str]] = {}
     backups: dict[str, str] = {}
     warm: set[str] = set()
+    shared = _Shared(fleet, plan_hash, plan.options, fleet_wide_calls)
     for gpu, partition in plan.partitions():
         active = _spec(
             partition,
-            fleet,
-            plan_hash,
             Role.ACTIVE,
             rendered[partition.id],
+            shared,
             device=devices[gpu.id],
             percent=partition.percent,
             memory_mb=partition.memory_mb,
-            fleet_wide_calls=fleet_wide_calls,
-            options=plan.options,
         )
         servers[active.name] = active
         for placement in partition.workloads:
@@ -80,16 +78,13 @@ def desired_fleet(
             continue
         standby = _spec(
             partition,
-            fleet,
-            plan_hash,
             Role.SHADOW,
             rendered[partition.id],
+            shared,
             device=devices[shadow.gpu],
             percent=shadow.percent,
             memory_mb=shadow.memory_mb,
             reloads=shadow.policy is ShadowPolicy.WARM,
-            fleet_wide_calls=fleet_wide_calls,
-            options=plan.options,
         )
         servers[standby.name] = standby
         if shadow.policy is ShadowPolicy.WARM:
@@ -168,29 +163,36 @@ def stands_for(present: ServerSpec, planned: ServerSpec, desired: Desired) -> bo
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all servers of a plan have in common."""
+
+    fleet: str
+    plan_hash: str
+    options: ServerOptions
+    fleet_wide_calls: bool
+
+
 def _spec(
     partition: Partition,
-    fleet: str,
-    plan_hash: str,
     role: Role,
     rendered: Rendered,
+    shared: _Shared,
     *,
     device: str,
     percent: float,
     memory_mb: float | None,
     reloads: bool = False,
-    fleet_wide_calls: bool = False,
-    options: ServerOptions,
 ) -> ServerSpec:
     # All that is fixed once the server runs: a server with the same revision needs no touching. Whether its
     # models take turns follows from what was rendered.
-    limit_mb = partition.memory_limit_mb
-    fixed = f"{device}|{percent:g}|{limit_mb}|{rendered.content_hash}|{reloads}|{fleet_wide_calls}"
+    limit_mb, options = partition.memory_limit_mb, shared.options
+    fixed = f"{device}|{percent:g}|{limit_mb}|{rendered.content_hash}|{reloads}|{shared.fleet_wide_calls}"
     if options:
         fixed += f"|{options.triton_args}|{tuple(options.env.items())}"
     revision = hashlib.sha256(fixed.encode()).hexdigest()[:10]
     return ServerSpec(
-        labels=Labels(fleet, plan_hash, partition.id, role, revision),
+        labels=Labels(shared.fleet, shared.plan_hash, partition.id, role, revision),
         repository=rendered.path,
         endpoints=tuple(p.endpoint for p in partition.workloads),
         device=device,
@@ -198,7 +200,7 @@ def _spec(
         memory_mb=memory_mb,
         memory_limit_mb=limit_mb,
         reloads=reloads,
-        fleet_wide_calls=fleet_wide_calls,
+        fleet_wide_calls=shared.fleet_wide_calls,
         turns=rendered.turns,
         options=options,
     )

@@ -200,9 +200,8 @@ def death(
     if seen.in_flight >= limits.due and silent_s > settling * patience_s(watch, limits):
         return Cause.HANG
     # A model that hangs goes on refusing what its full queue does not take.
-    if (seen.in_flight or seen.streaming) and now_s - watch.worked_s > overdue_s(
-        watch, limits, seen.sequences
-    ):
+    allowed_s = overdue_s(watch, limits, seen.sequences)
+    if (seen.in_flight or seen.streaming) and now_s - watch.worked_s > allowed_s:
         return Cause.HANG
     return None
 

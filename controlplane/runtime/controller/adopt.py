@@ -81,11 +81,7 @@ def adoption(
     The others are surplus, left by an interrupted redirect or launch. `guarding` is what the controller
     before wrote of shares that shadows lend.
     """
-    shares = {
-        one.partition: Share(one.owned_gpu, one.owned_percent)
-        for one in guarding
-        if one.owned_gpu is not None and one.owned_percent is not None
-    }
+    shares = _lent(guarding)
     owned: dict[str, Share] = {}
     planned = {
         spec.labels.partition: spec for spec in desired.servers.values() if spec.labels.role is Role.ACTIVE
@@ -112,15 +108,7 @@ def adoption(
         ]
         # Routed first, then as planned, then the others.
         candidates.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))
-        # A warm shadow has no models loaded: it serves only after the guard had them loaded.
-        ready = [
-            s
-            for s in candidates
-            if partition.policy is not ShadowPolicy.WARM
-            or s.name in routed
-            or s.spec.labels.role is Role.ACTIVE
-        ]
-        chosen = ready[:1]
+        chosen = [s for s in candidates if s.name in routed or _can_serve(s, partition)][:1]
         # A routed one was ready before: this controller did not start it, and its end is no failed start.
         placed = [
             PlacedServer(
@@ -148,6 +136,20 @@ def adoption(
     surplus = tuple(server for server in running if server.name not in names)
     state = decisions.begin(guarded, placed_servers, limits, generation, owned)
     return Adoption(state, planned, tuple(kept), surplus)
+
+
+def _lent(guarding: Iterable[Guarding]) -> dict[str, Share]:
+    """Return the partitions' own shares where the controller before wrote that a shadow lends it more."""
+    return {
+        one.partition: Share(one.owned_gpu, one.owned_percent)
+        for one in guarding
+        if one.owned_gpu is not None and one.owned_percent is not None
+    }
+
+
+def _can_serve(server: Server, partition: GuardedPartition) -> bool:
+    """Return whether a server has its models loaded: a warm shadow has them only after the guard's order."""
+    return partition.policy is not ShadowPolicy.WARM or server.spec.labels.role is Role.ACTIVE
 
 
 def _lends(server: Server, active: PlacedServer, partition: GuardedPartition, share: Share) -> bool:
