@@ -258,7 +258,7 @@ class Workers:
         try:
             waits = drain.may_answer(now, self._limits.grace_s)
         except Exception as error:  # any error: a server must not be left behind
-            problem = f"cannot be asked what it owes: {error or repr(error)}"
+            problem = f"its open requests cannot be read: {error or repr(error)}"
             self._later(drain.server.name, problem, self._ends, again)
             return
         if waits:

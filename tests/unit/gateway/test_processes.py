@@ -81,7 +81,7 @@ def test_what_does_not_listen_is_missing_and_what_was_never_started_is_not(tmp_p
             one.bind(str(path))
             one.listen(0)
         fcntl.flock(running.enter_context(places.supervisor_lock.open()), fcntl.LOCK_EX)
-        for _ in range(3):  # also one that accepts nobody
+        for _ in range(3):  # also one that accepts no connection
             assert gateway.missing() == ()
 
 

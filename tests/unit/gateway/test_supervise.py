@@ -276,7 +276,7 @@ def test_one_that_dies_soon_after_its_start_is_replaced_too(
                 with places.supervisor_lock.open() as held:
                     fcntl.flock(held, fcntl.LOCK_EX)
                     await asyncio.sleep(0.1)
-                    assert starts.empty(), "nobody else is started while it lives, or has not begun to"
+                    assert starts.empty(), "no other one is started while it lives, or has not begun to"
         finally:
             keeping.cancel()
 

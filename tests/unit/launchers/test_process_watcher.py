@@ -39,7 +39,7 @@ for _ in sys.stdin:
     print("waited", flush=True)
 time.sleep(60)
 """
-"""Waits for no model's process, but for the first one once it is told to; the third ends well by itself."""
+"""Reaps no child but the first, once a line comes; the third ends well by itself."""
 
 
 @dataclass

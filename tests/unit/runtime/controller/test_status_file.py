@@ -131,7 +131,7 @@ GUARDED = GuardedPartition(
         ((ACTIVE, OTHER), NamedRoute((ACTIVE.name,)), ACTIVE, None, (OTHER,)),
         # Turned over by hand: the planned server is the way back.
         ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,), ACTIVE.name), SHADOW, ACTIVE, ()),
-        # The active one died while nobody looked.
+        # The active one died while no controller ran.
         ((SHADOW,), NamedRoute((ACTIVE.name,), SHADOW.name), SHADOW, None, ()),
         ((OTHER,), NamedRoute((ACTIVE.name,)), ACTIVE, None, (OTHER,)),
         # Nothing lives: the planned server's placed is kept for its successor.
@@ -177,7 +177,7 @@ TO_SHADOW = NamedRoute((SHADOW.name,))
         ((SHADOW,), TO_SHADOW, replace(LENT, owned_percent=40.0), 60.0, None),  # of another plan
         ((LARGER,), NamedRoute((LARGER.name,)), replace(LENT, owned_percent=60.0), 60.0, None),
         ((ACTIVE,), NamedRoute((ACTIVE.name,)), LENT, 50.0, None),
-        # The active one died while nobody looked.
+        # The active one died while no controller ran.
         ((SHADOW,), NamedRoute((ACTIVE.name,), SHADOW.name), GROWN, 50.0, None),
         # Turned over by hand: it stays so.
         ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,), ACTIVE.name), GROWN, 60.0, ACTIVE),
