@@ -30,9 +30,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from planning import StoppedClock, v100, workload
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import show, table
 from controlplane.control.autoscaler.decisions import tick
 from controlplane.control.autoscaler.state import (
     Apply,
@@ -400,20 +399,19 @@ def main() -> int:
             found[name] = policy(case, arrived).since(case.uncounted_s)
             measure(counts, found[name])
             print(f"{name}: done", file=sys.stderr, flush=True)
-    table = Table(title=f"{case.name}; oracle {sum(ideal) / 3600:.2f} GPU hours")
-    for heading in (
+    made = table(
+        f"{case.name}; oracle {sum(ideal) / 3600:.2f} GPU hours",
         "policy",
-        "late %",
-        "windows above 1 %",
-        "worst window %",
-        "GPU hours",
-        "of oracle",
-        "moves/workload",
-    ):
-        table.add_column(heading, justify="left" if heading == "policy" else "right")
+        ">late %",
+        ">windows above 1 %",
+        ">worst window %",
+        ">GPU hours",
+        ">of oracle",
+        ">moves/workload",
+    )
     for name, served in found.items():
         above = sum(share > LATE_PERCENT for share in served.windows)
-        table.add_row(
+        made.add_row(
             name,
             f"{100.0 * served.late / served.requests:.3f}",
             f"{above} of {len(served.windows)}",
@@ -422,7 +420,7 @@ def main() -> int:
             f"{sum(served.gpus) / sum(ideal):.2f}",
             f"{np.mean(list(served.moves.values())):.1f} (at most {max(served.moves.values())})",
         )
-    Console(width=140).print(table)
+    show(made, width=140)
     if given.plot is not None:
         plot(case, counts, found, ideal, given.plot)
     return 0 if "ours" not in found or held(case, found["ours"], ideal) else 1

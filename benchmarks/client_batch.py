@@ -26,11 +26,10 @@ from pathlib import Path
 
 import numpy as np
 from planning import RealClock, published, v100, workload
-from rich.console import Console
-from rich.table import Table
 from sleeping_triton import EACH_MS, FIXED_MS, Served, overhead, request, sleeping
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
+from benchmarks.harness import show, table
 from controlplane.domain.device import Device, GpuPool, ShareGrid, ShareKind
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Environment, Measurement, Profile
@@ -204,27 +203,23 @@ def share(options: argparse.Namespace, profiler: Profiler, place: Place) -> bool
 
 def shown(model: str, options: argparse.Namespace, rows: Sequence[Row]) -> bool:
     """Print the table; whether every aim is met."""
-    table = Table(
-        title=f"{model}, {options.rate:g} inferences/s within {options.slo:g} ms, "
+    made = table(
+        f"{model}, {options.rate:g} inferences/s within {options.slo:g} ms, "
         f"{RUNS} runs of {options.requests} requests and {SHORTEST_S:g} s at least; P99 in ms",
-        title_justify="left",
+        ">client batch",
+        ">share %",
+        ">batch",
+        ">by",
+        ">ours",
+        ">reference",
+        ">ratio",
+        ">seen in each run",
+        ">",
     )
-    for name in (
-        "client batch",
-        "share %",
-        "batch",
-        "by",
-        "ours",
-        "reference",
-        "ratio",
-        "seen in each run",
-        "",
-    ):
-        table.add_column(name, justify="right")
     for row in rows:
         seen = " ".join(f"{p99:.1f}" for p99 in row.observed)
         for means, ms, ratio in row.figures():
-            table.add_row(
+            made.add_row(
                 str(row.client_batch),
                 f"{row.percent:g}",
                 str(row.batch),
@@ -235,7 +230,7 @@ def shown(model: str, options: argparse.Namespace, rows: Sequence[Row]) -> bool:
                 seen,
                 "" if held(ratio) else "MISSED",
             )
-    Console(width=140).print(table)
+    show(made, width=140)
     for row in rows:
         each = " ".join(f"{p99:.1f}" for p99 in row.simulated)
         print(f"client batch {row.client_batch}, simulated on the arrivals of each run: {each}")
@@ -250,9 +245,8 @@ def asked_for(model: str, options: argparse.Namespace, client_batch: int) -> Wor
 
 def catalogue() -> bool:
     """The tables of the V100 catalogue."""
-    one = Table(title="resnet50 at 400/s within 40 ms on V100s", title_justify="left")
-    for name in ("client batch", "partitions", "percent", "batch", "P99 ms"):
-        one.add_column(name, justify="right")
+    columns = (">client batch", ">partitions", ">percent", ">batch", ">P99 ms")
+    one = table("resnet50 at 400/s within 40 ms on V100s", *columns)
     good = True
     for k in (1, 2, 4, 8, 16, 32):
         plan = _on_v100((replace(workload("r", "resnet50", 40.0, 400.0), client_batch=k),), Rule.P99)
@@ -266,10 +260,9 @@ def catalogue() -> bool:
             f"{p99:.1f}",
         )
         good &= plan.verified
-    Console(width=140).print(one)
-    lists = Table(title="GPUs of the published lists", title_justify="left")
-    for name in ("list, rule", "reference", "1: ours", "ratio", "4", "8", "refused at 4, 8", ""):
-        lists.add_column(name, justify="left" if name == "list, rule" else "right")
+    show(one, width=140)
+    columns = ("list, rule", ">reference", ">1: ours", ">ratio", ">4", ">8", ">refused at 4, 8", ">")
+    lists = table("GPUs of the published lists", *columns)
     for rule, reference in ((Rule.P99, P99_GPUS), (Rule.HALF_SLO, HALF_SLO_GPUS)):
         for count, gpus in reference.items():
             plans = [
@@ -288,7 +281,7 @@ def catalogue() -> bool:
                 "" if kept else "MISSED",
             )
             good &= kept
-    Console(width=140).print(lists)
+    show(lists, width=140)
     return good
 
 

@@ -23,9 +23,8 @@ from pathlib import Path
 import numpy as np
 from composed_models import write_models
 from ctl_host import Host, ended
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import show, table
 from controlplane.profiler.load import off_core, poisson_times
 from controlplane.runtime.demo import clients
 
@@ -123,11 +122,11 @@ def main() -> int:
             beside = {n: f.result() for n, f in moving.items()}
         whole = simulated(host, every, asked.rounds * each_s)
         by_round = [simulated(host, one, each_s) for one in rounds]
-    table = Table(title="P99 of models that execute others, ms", title_justify="left")
-    for column in ("workload", "share %", "batch", "rate/s", "answered", "SLO", "predicted", "simulated"):
-        table.add_column(column, justify="right")
-    for column in ("measured", "sim/meas", "by round", "lost", "lost while moved"):
-        table.add_column(column, justify="right")
+    made = table(
+        "P99 of models that execute others, ms",
+        *(">workload", ">share %", ">batch", ">rate/s", ">answered", ">SLO", ">predicted", ">simulated"),
+        *(">measured", ">sim/meas", ">by round", ">lost", ">lost while moved"),
+    )
     good = not any(moved)
     for name, one in found.items():
         own = [of_round[name] for of_round in seen]
@@ -136,7 +135,7 @@ def main() -> int:
         ratio = whole[name] / measured
         ratios = [sim[name] / p99([of]) for sim, of in zip(by_round, own, strict=True)]
         good &= abs(ratio - 1.0) <= AIM and measured <= SLO_MS and not any(lost)
-        table.add_row(
+        made.add_row(
             name,
             f"{one['percent']:g}",
             f"{one['batch']:g}",
@@ -151,7 +150,7 @@ def main() -> int:
             str(lost[0]),
             f"{lost[1]} of {lost[1] + beside[name].latency_ms.size}",
         )
-    Console(width=170).print(table)
+    show(made, width=170)
     return 0 if good else 1
 
 

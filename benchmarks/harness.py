@@ -88,9 +88,9 @@ def table(title: str, *columns: str) -> Table:
     return made
 
 
-def show(*parts: Table | str) -> None:
-    """Print tables and lines."""
-    console = Console(width=WIDTH, highlight=False)
+def show(*parts: Table | str, width: int = WIDTH) -> None:
+    """Print tables and lines on so many columns."""
+    console = Console(width=width, highlight=False)
     for part in parts:
         console.print(part)
 

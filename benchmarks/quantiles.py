@@ -22,9 +22,9 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import planning
-from rich.console import Console
 from rich.table import Table
 
+from benchmarks.harness import show, table
 from controlplane.domain.plan import Rule
 from controlplane.domain.profile import ColocationPoint, Neighbour, Profile
 from controlplane.files import catalogue
@@ -135,9 +135,8 @@ def in_sessions(directories: list[Path]) -> Errors:
 
 
 def gpus() -> Table:
-    made = Table(title="GPUs under P99, 95 % quantile", title_justify="left")
-    for column in ("workloads", "GPUs", "quantile of one session", "ratio"):
-        made.add_column(column, justify="right")
+    columns = (">workloads", ">GPUs", ">quantile of one session", ">ratio")
+    made = table("GPUs under P99, 95 % quantile", *columns)
     for count, before in GPUS_BEFORE.items():
         plan = planning.planned("joint", planning.published(count), rule=Rule.P99, latency="ours")
         made.add_row(f"{count}", f"{len(plan.gpus)}", f"{before}", f"{len(plan.gpus) / before:.3f}")
@@ -160,19 +159,14 @@ def main() -> None:
     }
     if len(asked.sessions) > 1:
         cases[f"cpu, session {len(asked.sessions)}"] = lambda: in_sessions(asked.sessions)
-    made = Table(title="The upper 95 % quantile on what the fit has not seen", title_justify="left")
-    columns = ("left out", "n", "mean error %", "bias %", "margin %", "covered %", "ratio to 95")
-    for column in columns:
-        made.add_column(column, justify="left" if column == columns[0] else "right")
+    columns = ("left out", ">n", ">mean error %", ">bias %", ">margin %", ">covered %", ">ratio to 95")
+    made = table("The upper 95 % quantile on what the fit has not seen", *columns)
     missed = []
     for name, case in cases.items():
         cells, covered = case().row()
         made.add_row(name, *cells)
         missed += [name] if covered < LOWEST_AIM else []
-    console = Console(width=120)
-    console.print(made)
-    if asked.gpus:
-        console.print(gpus())
+    show(made, *([gpus()] if asked.gpus else []))
     if missed:
         sys.exit(f"below {LOWEST_AIM:g} %: {', '.join(missed)}")
 

@@ -30,9 +30,9 @@ import real_repository
 import tritonclient.http as triton_http
 from host_ports import free_ports
 from real_repository import ROOT
-from rich.console import Console
 from rich.table import Table
 
+from benchmarks.harness import show, table
 from controlplane.profiler.load import off_core, poisson_times
 from controlplane.profiler.requests import Inputs, requests_for
 from controlplane.render.source import read_source
@@ -190,25 +190,12 @@ def rows(
     ]
 
 
-def table(found: list[Row]) -> Table:
-    made = Table(title="P99 of real models at their planned rates", title_justify="left")
-    for column in (
-        "workload",
-        "package",
-        "client",
-        "share %",
-        "batch",
-        "rate/s",
-        "answered",
-        "failed",
-        "SLO ms",
-        "predicted",
-        "simulated",
-        "observed",
-        "pred/obs",
-        "holds",
-    ):
-        made.add_column(column, justify="left" if column in {"workload", "package", "client"} else "right")
+def table_of(found: list[Row]) -> Table:
+    made = table(
+        "P99 of real models at their planned rates",
+        *("workload", "package", "client", ">share %", ">batch", ">rate/s", ">answered", ">failed"),
+        *(">SLO ms", ">predicted", ">simulated", ">observed", ">pred/obs", ">holds"),
+    )
     for row in found:
         made.add_row(
             row.workload,
@@ -246,7 +233,7 @@ def main() -> int:
             bench.check_labels()
             seen = bench.load(asked.seconds)
     found = rows(plan, simulated_ms, seen)
-    Console(width=170).print(table(found))
+    show(table_of(found), width=170)
     print(f"{time.monotonic() - began_s:.0f} s in all, {asked.seconds:g} s of load")
     return 0 if len(found) == len(WORKLOADS) and all(row.holds for row in found) else 1
 

@@ -23,9 +23,9 @@ from pathlib import Path
 import corpus
 import numpy as np
 from ctl_host import ROOT, Host, ended
-from rich.console import Console
 from rich.table import Table
 
+from benchmarks.harness import show, table
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import TrisectError
 from controlplane.files.measurements.profiles import read_profile
@@ -180,12 +180,12 @@ class Bench:
         return read_subject(self.host.directory / "models", model, known_device(CPU_DEVICE), wishes)
 
 
-def table(rows: list[Row]) -> Table:
-    made = Table(title="A user's repository, step by step (seconds)", title_justify="left")
-    for column in ("model", "package", "input", "init"):
-        made.add_column(column)
-    for column in ("profile", "plan", "apply", "load", "answered", "P99 ms", "worked"):
-        made.add_column(column, justify="right")
+def table_of(rows: list[Row]) -> Table:
+    made = table(
+        "A user's repository, step by step (seconds)",
+        *("model", "package", "input", "init"),
+        *(">profile", ">plan", ">apply", ">load", ">answered", ">P99 ms", ">worked"),
+    )
     for row in rows:
         entry = corpus.ENTRIES[row.model]
         times = [f"{row.seconds[v]:.0f}" if v in row.seconds else "" for v in _TIMED]
@@ -215,7 +215,7 @@ def main() -> int:
             for row in some:
                 print(f"{row.model}: {row.problem or 'worked'}", flush=True)
             host.ctl("destroy", "--yes")
-    Console(width=170).print(table(rows))
+    show(table_of(rows), width=170)
     worked = [row for row in rows if not row.problem]
     real = sum(corpus.ENTRIES[row.model].real for row in worked)
     print(f"{len(worked)} of {len(rows)} worked, {real} of them real; {len(bench.tracebacks)} tracebacks")
