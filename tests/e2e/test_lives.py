@@ -163,7 +163,8 @@ def test_a_clock_that_is_set_costs_no_request_and_hides_no_death(tmp_path: Path)
 
 def test_a_controller_without_descriptors_ends_no_server(tmp_path: Path) -> None:
     with ended(Host(tmp_path, f"full{os.getpid()}x{time.monotonic_ns() % 10**6}")) as host:
-        assert host.apply(plan(partition("a", 30), partition("b", 30))).returncode == 0
+        # Few servers: the kernel polls no more processes than the limit, and refuses otherwise.
+        assert host.apply(plan(partition("a", 30))).returncode == 0
         rig.until(lambda: all(one["shadow_ready"] for one in status(host)["guard"]))
         before, controller = ports(host), status(host)["controller"]
         with Traffic(host) as traffic:
