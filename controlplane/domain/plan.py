@@ -49,7 +49,8 @@ class Prediction:
     """The predictions for a workload in its partition; None is unchecked.
 
     `execution_ms`: a full batch with all neighbours busy. `utilisation`: rate over capacity. `source`: of
-    the execution time, on which the others rest.
+    the execution time, on which the others rest. `batch_ms`: batches of 1, 2, ... requests, at the plan's
+    quantile; of a pool, at its slowest server. Empty where models take turns and under half-SLO.
     """
 
     execution_ms: float | None = None
@@ -58,6 +59,7 @@ class Prediction:
     capacity_rps: float | None = None
     utilisation: float | None = None
     source: Source | None = field(default=None, metadata=SPARSE)
+    batch_ms: tuple[Positive, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

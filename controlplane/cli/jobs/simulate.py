@@ -58,8 +58,8 @@ def simulate(
     fault: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --guard: slow:PARTITION*FACTOR@SECOND, crash:PARTITION@SECOND or lost:GPU@SECOND; "
-            "may be repeated."
+            help="With --guard: slow:PARTITION*FACTOR@SECOND, slower:MODEL*FACTOR@SECOND, "
+            "crash:PARTITION@SECOND or lost:GPU@SECOND; may be repeated."
         ),
     ] = None,
     overtake_ms: Annotated[

@@ -25,7 +25,7 @@ _P99 = 0.99
 
 @functools.lru_cache(4096)
 def p99_in_steps_s(
-    rate_steps: int, slower_steps: int, usual_s: tuple[float, ...], spread: tuple[float, float]
+    rate_steps: int, slower_steps: int, usual_s: tuple[float, ...], spread: tuple[float, ...]
 ) -> float:
     """Return `p99_s` at a rate of STEP^`rate_steps` requests/s, usual times times STEP^`slower_steps`.
 
@@ -40,7 +40,12 @@ def steps(value: float) -> int:
     return round(math.log(value) / math.log(STEP))
 
 
-def p99_s(rate_rps: float, times_s: Sequence[float], spread: tuple[float, float] = (1.0, 1.0)) -> float:
+def rounded(values: Sequence[float]) -> tuple[float, ...]:
+    """Return positive values as the nearest powers of STEP, so that those told apart no better are equal."""
+    return tuple(STEP ** steps(value) for value in values)
+
+
+def p99_s(rate_rps: float, times_s: Sequence[float], spread: Sequence[float] = (1.0, 1.0)) -> float:
     """Return the P99 of a request, infinite under overload.
 
     A batch of k takes `times_s[k - 1]` in the mean; 9 % take `spread[0]` times that, 1 % `spread[1]` times.

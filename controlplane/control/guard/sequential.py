@@ -61,6 +61,8 @@ class Promise:
     batch that clients send. The request log shows the time of a batch where the model has one instance.
     `longest_ms` is how long a rare request may take; None where the spec does not say. `widest_slo_ms` is the
     largest SLO of the queue's workloads, whose requests may be waited for; None: `slo_ms`, the strictest one.
+    `p99_ms` is the predicted one and `batch_ms` the predicted times of batches of 1, 2, ... requests; None
+    and empty without a prediction.
     """
 
     endpoint: str
@@ -74,6 +76,8 @@ class Promise:
     utilisation: float | None = None
     longest_ms: float | None = None
     widest_slo_ms: float | None = None
+    p99_ms: float | None = None
+    batch_ms: tuple[float, ...] = ()
 
     @property
     def endpoints(self) -> tuple[str, ...]:

@@ -91,7 +91,13 @@ TAIL = math.log(10.0) / math.log(5.0)
 """A Pareto tail through the median and the ratio that 10 % exceed goes on by their quotient to this power."""
 
 RECENT_BLOCKS = 6
-"""The blocks over which the slowdown is averaged."""
+"""The blocks over which the slowdown is averaged, ..."""
+
+LASTING_BLOCKS = 60.0
+"""... and those over which a lasting one is."""
+
+LEAST_LASTING = 20.0
+"""Fewer blocks show no lasting slowdown."""
 
 MEMORY_BATCHES = 500.0
 STEP = 0.01
@@ -115,6 +121,7 @@ OUTLIER = 8.0
 _SCORE, _FREE, _SINCE, _STALLED, _STALLS = range(5)
 _SLOW_TOOK, _SLOW_USUAL, _TOOK, _USUAL, _REQUESTS, _ESTIMATED, _BLOCKS, _ABOVE = range(5, 13)
 _LONGEST, _SECOND, _OPEN, _OVER, _FAR_OVER = range(13, 18)
+_LASTING, _LASTING_SUM, _LASTING_SQUARES = range(18, 21)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +138,7 @@ class Service:
     then the largest of those after them. `open` are the answers of a batch that may not be complete.
     """
 
-    chart: tuple[float, ...] = (0.0, -math.inf, math.inf, 0.0, -math.inf, *(0.0,) * 13)
+    chart: tuple[float, ...] = (0.0, -math.inf, math.inf, 0.0, -math.inf, *(0.0,) * 16)
     counts: tuple[float, ...] = (0.0,) * (2 * SIZES)
     means: tuple[float, ...] = (0.0,) * (2 * SIZES)
     thresholds: tuple[float, ...] = (0.0,) * len(SHARES)
@@ -161,6 +168,29 @@ def slowdown(service: Service) -> float:
     return service.chart[_SLOW_TOOK] / usual_s if usual_s > 0.0 else 1.0
 
 
+def lasting(service: Service) -> tuple[float, float]:
+    """Return how many times their usual time the blocks of some seconds took, and its standard error.
+
+    Infinite errors stand for too few blocks.
+    """
+    number = service.chart[_LASTING]
+    if number < LEAST_LASTING:
+        return 1.0, math.inf
+    mean = service.chart[_LASTING_SUM] / number
+    variance = max(0.0, service.chart[_LASTING_SQUARES] / number - mean * mean)
+    return mean, math.sqrt(variance / number)
+
+
+def measured_s(service: Service, limit: int) -> tuple[float, ...]:
+    """Return the usual times of batches of 1 to `limit`, 0 for sizes of which too few were seen."""
+    times = []
+    for size in range(1, limit + 1):
+        place = min(size, SIZES - 1)
+        known = next((k for k in (place, place + SIZES) if service.counts[k] >= LEARN_BATCHES), None)
+        times.append(0.0 if known is None else service.means[known])
+    return tuple(times)
+
+
 def spread(service: Service) -> tuple[float, float]:
     """Return the ratios to the usual time that 10 % and 1 % of the blocks exceed; 1 where none is known."""
     tenth, hundredth = (max(1.0, threshold) for threshold in service.thresholds)
@@ -187,7 +217,7 @@ def usual_s(service: Service, limit: int) -> tuple[float, ...]:
 def restart(service: Service) -> Service:
     """Return the baseline with a score of zero."""
     chart = list(service.chart)
-    for place in (_SCORE, _OPEN, _OVER, _FAR_OVER):
+    for place in (_SCORE, _OPEN, _OVER, _FAR_OVER, _LASTING, _LASTING_SUM, _LASTING_SQUARES):
         chart[place] = 0.0
     return replace(service, chart=tuple(chart))
 
@@ -311,6 +341,12 @@ def _weigh_block(
         chart[_SCORE] = min(alarm, max(0.0, chart[_SCORE] + SCORES[exceeded]))
     for place, time_s in ((_SLOW_TOOK, min(ratio, OUTLIER) * chart[_USUAL]), (_SLOW_USUAL, chart[_USUAL])):
         chart[place] += time_s - chart[place] / RECENT_BLOCKS
+    if chart[_BLOCKS] >= LEARN_BLOCKS:
+        counted = min(ratio, OUTLIER)
+        kept = 1.0 - 1.0 / LASTING_BLOCKS
+        chart[_LASTING] = kept * chart[_LASTING] + 1.0
+        chart[_LASTING_SUM] = kept * chart[_LASTING_SUM] + counted
+        chart[_LASTING_SQUARES] = kept * chart[_LASTING_SQUARES] + counted * counted
     if chart[_SCORE] < HOLD * alarm:
         chart[_SINCE] = math.inf
         if learns:

@@ -32,6 +32,12 @@ answers are enough then, at 100 req/s and an SLO of 50 ms. Slower batches alone 
 
 LATE = 1.0 - SHARED
 
+SURE = 3.0
+"""The standard errors by which batches must take longer than would break the P99."""
+
+MODEL_ERROR = 1.03
+"""The queue model's P99 is off by as much."""
+
 RECENT = 15.0
 """The number of late answers over which the host's part in them is averaged: single readings are noisy."""
 
@@ -96,6 +102,7 @@ def update(
             # Clusters behind a slow server are larger than natural ones.
             weighed = replace(weighed, size=old.size, size_squared=old.size_squared, clusters=old.clusters)
         broken = broken or alarm or slow(baseline, weighed, promise, rate[-1], counted_part)
+        broken = broken or breaks_as_measured(baseline, weighed, promise, rate[-1])
         services.append(baseline)
         evidence.append(weighed)
         # Requests that wait have arrived too; their endpoints are not known, so they count like the answers.
@@ -145,9 +152,13 @@ def enough(late: float, slower: float) -> bool:
 
 
 def certainly_slower(watch: Watch) -> bool:
-    """Return whether the batches of one of its queues certainly take longer than before."""
-    known = zip(watch.services, watch.partition.promises, strict=True)
-    return any(service.strength(baseline, promise.rate_rps) >= 1.0 for baseline, promise in known)
+    """Return whether the batches of one of its queues certainly take longer, than before or than planned."""
+    known = zip(watch.services, watch.evidence, watch.rates_rps, watch.partition.promises, strict=True)
+    return any(
+        service.strength(baseline, promise.rate_rps) >= 1.0
+        or breaks_as_measured(baseline, evidence, promise, rate[-1])
+        for baseline, evidence, rate, promise in known
+    )
 
 
 def will_break(baseline: Service, promise: Promise, rate_rps: float, unexplained: float = 1.0) -> bool:
@@ -163,6 +174,35 @@ def will_break(baseline: Service, promise: Promise, rate_rps: float, unexplained
     slower = ahead.steps(service.slowdown(baseline) / unexplained)
     p99_s = ahead.p99_in_steps_s(ahead.steps(rate_rps), slower, usual_s, service.spread(baseline))
     return 1000.0 * p99_s > promise.slo_ms
+
+
+def breaks_as_measured(baseline: Service, evidence: Evidence, promise: Promise, rate_rps: float) -> bool:
+    """Return whether the P99 is above the SLO at the times that batches have taken lately.
+
+    It does so whatever was usual: a server that was slow from its first batch on has no faster baseline. The
+    planned P99 counts, in proportion to the queue model's at the measured and at the planned times: it knows
+    of pools and dispersion. The host's part is left out. Where nothing is late, no P99 is broken.
+    """
+    ratio, error = service.lasting(baseline)
+    ratio -= SURE * error
+    if not promise.batch_ms or promise.p99_ms is None or not any(evidence.scores) or ratio <= 0.0:
+        return False
+    measured_s = service.measured_s(baseline, len(promise.batch_ms))
+    planned_s = [time_ms / 1000.0 for time_ms in promise.batch_ms]
+    factor = ratio * slower_than_planned(baseline, promise)
+    times_s = [ratio * m if m else factor * p for m, p in zip(measured_s, planned_s, strict=True)]
+    spread, planned = ahead.rounded(service.spread(baseline)), ahead.steps(promise.rate_rps)
+    at_most = min(planned, ahead.steps(max(rate_rps, 1e-9)))
+    now_s = ahead.p99_in_steps_s(at_most, 0, ahead.rounded(times_s), spread)
+    then_s = ahead.p99_in_steps_s(planned, 0, ahead.rounded(planned_s), spread)
+    return now_s * promise.p99_ms > MODEL_ERROR * promise.slo_ms * then_s
+
+
+def slower_than_planned(baseline: Service, promise: Promise) -> float:
+    """Return how many times their planned time batches usually take; 1 where that is not known."""
+    measured_s = service.measured_s(baseline, len(promise.batch_ms))
+    both = [(m, p / 1000.0) for m, p in zip(measured_s, promise.batch_ms, strict=True) if m]
+    return sum(m for m, _ in both) / sum(p for _, p in both) if both else 1.0
 
 
 def sizes_unknown(watch: Watch, seen: ServerSeen) -> bool:
@@ -292,6 +332,11 @@ def slowness(watch: Watch, seen: ServerSeen) -> str:
     for baseline, promise in zip(watch.services, watch.partition.promises, strict=True):
         if service.strength(baseline, promise.rate_rps) >= 1.0:
             parts.append(f"{_subject(promise)}: batches take longer than they did")
+            continue
+        ratio, error = service.lasting(baseline)
+        factor = ratio * slower_than_planned(baseline, promise)
+        if math.isfinite(error) and factor > 1.0 + SURE * error:
+            parts.append(f"{_subject(promise)}: batches take {factor:.2f} times as long as planned")
     for evidence, rate, promise in zip(
         watch.evidence, watch.rates_rps, watch.partition.promises, strict=True
     ):

@@ -439,6 +439,8 @@ def _promise(queue: Sequence[Placement], served: ServedModel) -> Promise:
         utilisation=max(loads, default=None),
         longest_ms=max((p.longest_ms for p in queue if p.longest_ms is not None), default=None),
         widest_slo_ms=max(p.slo_ms for p in queue) if others else None,
+        p99_ms=first.predicted.p99_ms,
+        batch_ms=first.predicted.batch_ms,
     )
 
 

@@ -41,11 +41,20 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool: how many servers, and the slowest times of 1, 2, ... requests among them."""
+
+    servers: int
+    curve: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class QueueVerdict:
     """What is expected of one queue at one server, and whether all its workloads' SLOs are met.
 
     `slo_ms` is the strictest. `round_ms`: a full batch of each model of the partition. `mean_ms` and `p99_ms`
-    are NaN under half-SLO and infinite where the queue does not settle.
+    are NaN under half-SLO and infinite where the queue does not settle. `pool` is the queue's, None under
+    half-SLO and where models take turns.
     """
 
     gpu: PlannedGpu
@@ -60,19 +69,12 @@ class QueueVerdict:
     mean_ms: float
     p99_ms: float
     meets_slo: bool
+    pool: Pool | None
 
     @property
     def utilisation(self) -> float:
         """The rate over the capacity."""
         return self.rate_rps / self.capacity_rps
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """A pool: how many servers, and the slowest times of 1, 2, ... requests among them."""
-
-    servers: int
-    curve: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class Evaluation:
                 mean_ms=float(self.mean_ms[at]),
                 p99_ms=float(self.p99_ms[at]),
                 meets_slo=bool(met[at]),
+                pool=self.pools.get(at),
             )
 
     def pools_of(self, row: int, partition: Partition) -> list[Pool | None]:

@@ -128,6 +128,7 @@ def _predicted(found: Evaluation, device: Device) -> list[PlannedGpu]:
             capacity_rps=one.capacity_rps,
             utilisation=one.utilisation,
             source=source_of(one.gpu, one.partition, one.served, device),
+            batch_ms=() if one.pool is None else tuple(one.pool.curve.tolist()),
         )
         for one in found.verdicts()
     }

@@ -28,15 +28,22 @@ class Kind(StrEnum):
 
     SLOW = "slow"
     """The present server of a partition takes `factor` times as long from now on, as with a smaller share."""
+    SLOWER = "slower"
+    """Every server of a model, the later ones too, takes `factor` times as long: its profile was wrong."""
     CRASH = "crash"
     """The present server of a partition dies."""
     LOST = "lost"
     """Every server of a GPU dies, and none starts there any more."""
 
 
+_WITH_FACTOR = (Kind.SLOW, Kind.SLOWER)
+_SUBJECT = {Kind.LOST: "GPU", Kind.SLOWER: "model"}
+"""The others are faults of a partition."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: `subject` is a partition, or the GPU that is lost."""
+    """One fault: `subject` is a partition, the model that is slower, or the GPU that is lost."""
 
     kind: Kind
     subject: str
@@ -44,30 +51,34 @@ class Fault:
     factor: float = 1.0
 
     def __str__(self) -> str:
-        factor = f"*{self.factor:g}" if self.kind is Kind.SLOW else ""
+        factor = f"*{self.factor:g}" if self.kind in _WITH_FACTOR else ""
         return f"{self.kind}:{self.subject}{factor}@{self.at_s:g}"
 
 
 def parse(text: str, plan: Plan) -> Fault:
-    """Return the fault that a text like `slow:w-1*1.5@600`, `crash:w-1@600` or `lost:v100-0@600` names.
+    """Return the fault that a text like `slow:w-1*1.5@600` or `crash:w-1@600` names.
 
-    Raises InputError for another form, and for a partition or GPU that the plan does not have.
+    Raises InputError for another form, and for a partition, model or GPU that the plan does not have.
     """
     found = _FORM.fullmatch(text)
     kinds = {kind.value for kind in Kind}
     if (
         found is None
         or found["kind"] not in kinds
-        or (found["factor"] is None) == (found["kind"] == Kind.SLOW)
+        or (found["factor"] is None) == (found["kind"] in _WITH_FACTOR)
     ):
         raise InputError(
-            f"{text!r} is not slow:PARTITION*FACTOR@SECOND, crash:PARTITION@SECOND or lost:GPU@SECOND",
+            f"{text!r} is not slow:PARTITION*FACTOR@SECOND, slower:MODEL*FACTOR@SECOND, "
+            "crash:PARTITION@SECOND or lost:GPU@SECOND",
             field="--fault",
         )
     kind = Kind(found["kind"])
-    known = [gpu.id for gpu in plan.gpus] if kind is Kind.LOST else [p.id for _, p in plan.partitions()]
+    known = {
+        Kind.LOST: [gpu.id for gpu in plan.gpus],
+        Kind.SLOWER: sorted({served.model for _, p in plan.partitions() for served in p.models}),
+    }.get(kind, [p.id for _, p in plan.partitions()])
     if found["subject"] not in known:
-        what = "GPU" if kind is Kind.LOST else "partition"
+        what = _SUBJECT.get(kind, "partition")
         raise InputError(
             f"the plan has no {what} {found['subject']!r}; it has {', '.join(known)}", field="--fault"
         )

@@ -69,6 +69,7 @@ class SimulatedFleet:
         self._waiting: list[_Start] = []
         self._routes: Mapping[str, NamedRoute] = {}
         self._lost: set[str] = set()
+        self._slower: dict[str, float] = {}
         self.now_s = 0.0
         seconds = math.ceil(settings.seconds)
         self.sent = np.zeros((len(self.part.streams), seconds))
@@ -109,6 +110,12 @@ class SimulatedFleet:
         for place in self._answering(partition):
             place.slowdown = factor
             self._retime(place.gpu)
+
+    def slow_model(self, model: str, factor: float) -> None:
+        """Make every server of a model take `factor` times as long, later ones too."""
+        self._slower[model] = factor
+        for gpu in range(len(self._gpus)):
+            self._retime(gpu)
 
     def crash(self, partition: str) -> None:
         """Kill the server that answers for a partition."""
@@ -237,7 +244,11 @@ class SimulatedFleet:
         """Compute a GPU's times anew from the shares that its servers have now."""
         own = [place for place in self._places if place.gpu == gpu]
         percent = {q: place.percent for place in own for q in place.queues.values()}
-        slowdown = {q: place.slowdown for place in own for q in place.queues.values()}
+        slowdown = {
+            q: place.slowdown * self._slower.get(model, 1.0)
+            for place in own
+            for model, q in place.queues.items()
+        }
         queue, partitions = int(self._first[gpu]), []
         for partition in self._gpus[gpu].partitions:
             partitions.append(replace(partition, percent=percent[queue]))

@@ -115,6 +115,8 @@ def _hit(fleet: SimulatedFleet, fault: Fault) -> None:
     match fault.kind:
         case Kind.SLOW:
             fleet.slow(fault.subject, fault.factor)
+        case Kind.SLOWER:
+            fleet.slow_model(fault.subject, fault.factor)
         case Kind.CRASH:
             fleet.crash(fault.subject)
         case Kind.LOST:
@@ -122,9 +124,12 @@ def _hit(fleet: SimulatedFleet, fault: Fault) -> None:
 
 
 def _partitions(plan: Plan, fault: Fault) -> frozenset[str]:
-    if fault.kind is not Kind.LOST:
-        return frozenset((fault.subject,))
-    return frozenset(partition.id for gpu, partition in plan.partitions() if gpu.id == fault.subject)
+    """Return the partitions that a fault hits."""
+    hit = {
+        Kind.LOST: lambda gpu, _: gpu.id == fault.subject,
+        Kind.SLOWER: lambda _, partition: any(m.model == fault.subject for m in partition.models),
+    }.get(fault.kind, lambda _, partition: partition.id == fault.subject)
+    return frozenset(partition.id for gpu, partition in plan.partitions() if hit(gpu, partition))
 
 
 def _carry_out(effect: Effect, fleet: SimulatedFleet) -> None:
