@@ -17,7 +17,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.ports import Gateway
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import Plan

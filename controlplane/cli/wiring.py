@@ -20,7 +20,7 @@ from controlplane.domain.errors import InputError, MissingTool
 from controlplane.domain.fleet import Cluster, GatewayConfig, Server
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets, state_root
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 
 if TYPE_CHECKING:
     from controlplane.domain.device import DeviceLimits

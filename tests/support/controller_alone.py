@@ -27,7 +27,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_of
 from controlplane.monitor.records import Record
 from controlplane.ports import Launcher
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import serve
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.fleet import Fleet

@@ -15,6 +15,7 @@ from unittest import mock
 
 from fake_host import Engine, FakeGateway, Host, InlinePool, Pool, Program
 
+from controlplane import runtime
 from controlplane.control.guard.state import Limits
 from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.domain.fleet import Server
@@ -24,7 +25,6 @@ from controlplane.files import pinned as pinned_files
 from controlplane.files import plans as plan_files
 from controlplane.files import rendered as rendered_files
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.runtime import clock
 from controlplane.runtime.controller import executor, loop, observer, polled, probes, workers
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.loop import Controller
@@ -161,7 +161,7 @@ def world() -> Iterator[World]:
         made = World(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, prefix="trisect-test"))))
         host = made.host
         pool = partial(Pool, host)
-        for module in (clock, loop, executor, workers, execute, observer, probes):
+        for module in (runtime, loop, executor, workers, execute, observer, probes):
             stack.enter_context(mock.patch.object(module, "time", host.clock))
         stack.enter_context(mock.patch.object(workers, "ThreadPoolExecutor", pool))
         for module in (execute, polled):

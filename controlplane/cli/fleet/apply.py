@@ -14,14 +14,13 @@ from controlplane.cli.exits import EXIT_NO
 from controlplane.cli.fleet import committed
 from controlplane.cli.fleet.committed import converged
 from controlplane.cli.output import print_json
-from controlplane.cli.stderr import say
+from controlplane.cli.stderr import say, say_when_compiling
 from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
 from controlplane.report.tables.change_table import terms_line
 from controlplane.runtime.fleet import controller_process, following, preflight, spare_core
 from controlplane.runtime.fleet.execute import commands, describe
-from controlplane.runtime.jobs.compiling import say_when_compiling
 from controlplane.runtime.jobs.completing import complete_or_refuse
 
 
@@ -105,7 +104,7 @@ def apply(
     """
     options.refuse("is for --dry-run", {} if dry_run else {"--exit-code": exit_code or None})
     if not allow_violations:
-        say_when_compiling(say)  # only verify compiles
+        say_when_compiling()  # only verify compiles
     gateway = {
         "--host": host or None,
         "--http-port": http_port,

@@ -33,7 +33,7 @@ from controlplane.profiler.temporary import to_its_end
 from controlplane.render.source import read_source
 from controlplane.report.tables.demo_table import DemoRow
 from controlplane.report.tables.repair_table import Repair
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.demo import clients, violation
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet import controller_process

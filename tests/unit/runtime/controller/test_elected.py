@@ -14,7 +14,7 @@ from controlplane.domain.wanted import FleetReport, WantedFleet
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_document, plan_hash, plan_of
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import elected
 from controlplane.runtime.controller.elected import Installation, Keeper
 from controlplane.runtime.fleet.fleet import Fleet, Outcome
