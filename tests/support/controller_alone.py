@@ -31,6 +31,7 @@ from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import serve
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.preflight import ApplyRequest
 from launchers.kubernetes.api import ClusterPlace
 from launchers.kubernetes.launcher import KubernetesLauncher
 from launchers.kubernetes.options import ModelVolume, PodOptions
@@ -127,7 +128,7 @@ def main(state: Path, claimed: int | None, rate_rps: float) -> None:
         devices = devices_for(launcher, wanted)
         settings = FleetSettings(launcher.name, str(state / "models"), str(state / "rendered"), devices)
         began = time.monotonic()
-        fleet.apply(wanted, settings)
+        fleet.apply(ApplyRequest(wanted, settings))
         print(json.dumps({"apply_s": time.monotonic() - began}), flush=True)
         if guarding is None:
             guarding = threading.Thread(target=serve.guard, args=(fleet, note, requests, stop))

@@ -31,6 +31,7 @@ from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet import execute
 from controlplane.runtime.fleet import fleet as fleet_module
 from controlplane.runtime.fleet.fleet import Fleet, Outcome
+from controlplane.runtime.fleet.preflight import ApplyRequest
 from controlplane.triton import client as triton
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
@@ -113,10 +114,10 @@ class World:
             self.serve()
 
     def apply(self, plan: Plan, *, rename: bool = True) -> None:
-        self.fleet.apply(plan, self.settings, rename_endpoints=rename)
+        self.fleet.apply(ApplyRequest(plan, self.settings, rename_endpoints=rename))
 
     def apply_last(self, plan: Plan) -> Outcome:
-        return self.fleet.apply(plan, self.settings, rename_endpoints=True)
+        return self.fleet.apply(ApplyRequest(plan, self.settings, rename_endpoints=True))
 
     def settings_kept(self) -> FleetSettings:
         """A redirect goes by the settings of the last apply."""

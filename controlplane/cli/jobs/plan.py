@@ -23,7 +23,7 @@ from controlplane.planning.registry import DEFAULT, STRATEGIES
 from controlplane.report.tables.plan_table import plan_table, show
 from controlplane.report.tables.terminal import plain
 from controlplane.runtime import SystemClock
-from controlplane.runtime.fleet.spare_core import check_spare_core_of_spec
+from controlplane.runtime.fleet.preflight import check_spare_core_of_spec
 from controlplane.runtime.jobs.plan import (
     Choices,
     Improve,

@@ -3,8 +3,7 @@
 fleet               apply, rollback, redirect, destroy
 execute             runs converge's actions, with a journal
 preflight           all refusals before a plan changes anything
-spare_core          the core that a plan for this host must leave free
-rendering           a plan's model repositories on disk, from pinned models
+rendering           a plan's model repositories on disk, from pinned models, and which are needed
 controller_process  start, find and stop the fleet's controller
 status, events      the present state, and the history
 history             events and record on disk
