@@ -19,7 +19,7 @@ from pathlib import Path
 from claimed_servers import ClaimingLauncher
 
 from controlplane.control.converge.devices import map_devices
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Cluster, GatewayConfig, InFlight, Routes
 from controlplane.domain.order import Order
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import Document
@@ -32,7 +32,6 @@ from controlplane.runtime.controller import serve
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.preflight import ApplyRequest
-from launchers.kubernetes.api import ClusterPlace
 from launchers.kubernetes.launcher import KubernetesLauncher
 from launchers.kubernetes.options import ModelVolume, PodOptions
 
@@ -108,7 +107,7 @@ def launcher_of(state: Path, claimed: int | None) -> Launcher:
     if claimed is not None:
         return ClaimingLauncher(claimed)
     options = PodOptions("claimed", "Never", ModelVolume.parse("host:/models"))
-    return KubernetesLauncher(state, ClusterPlace(namespace=NAMESPACE), options)
+    return KubernetesLauncher(state, Cluster(namespace=NAMESPACE), options)
 
 
 def devices_for(launcher: Launcher, wanted: Plan) -> dict[str, str]:

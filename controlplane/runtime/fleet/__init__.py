@@ -1,6 +1,6 @@
 """The user's commands on a fleet. Start reading at `fleet`: from a plan to running servers.
 
-fleet               apply, rollback, redirect, destroy
+fleet               apply, rollback, destroy; `redirect` by hand
 execute             runs converge's actions, with a journal
 preflight           all refusals before a plan changes anything
 rendering           a plan's model repositories on disk, from pinned models, and which are needed

@@ -93,7 +93,6 @@ class Executor:
 
     launcher: Launcher
     gateway: Gateway
-    fleet: str
     journal: Callable[..., None]
     """Appends an event with its details to the fleet's journal."""
     say: Say

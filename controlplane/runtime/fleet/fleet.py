@@ -17,7 +17,6 @@ import filelock
 from controlplane.control.converge.actions import (
     Action,
     Actual,
-    Commit,
     Drain,
     Remove,
     Start,
@@ -25,21 +24,19 @@ from controlplane.control.converge.actions import (
     converge,
     destroy,
 )
-from controlplane.control.converge.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
-from controlplane.control.converge.redirect import companions, moves, redirected
+from controlplane.control.converge.desired import Desired, as_moved, desired_fleet, moved
 from controlplane.control.order import order_of
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
 from controlplane.domain.fleet import GatewayConfig, Server, ServerState
 from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
-from controlplane.files.mistakes import nearest
 from controlplane.files.pinned import Applied, PinRules, Record
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
 from controlplane.planning.replan.differences import Ending, TermChange, endings, terms
 from controlplane.ports import Clock, Gateway, Launcher
 from controlplane.report.tables.plan_table import counted
-from controlplane.runtime.fleet.execute import Executor, Limits, Say, named, observe
+from controlplane.runtime.fleet.execute import Executor, Limits, Say, observe
 from controlplane.runtime.fleet.history import Event, History
 from controlplane.runtime.fleet.preflight import ApplyRequest, check_endings
 
@@ -214,45 +211,13 @@ class Fleet:
             # Before the drains, which take long: after a kill meanwhile, a controller that read the previous
             # plan would route by it.
             self._write_applied(plan, applied, before)
-            self._run(leaving, actual)
+            self.run(leaving, actual)
         except TrisectError as error:
             reason = f"plan {applied.plan} {request.cause}, failed: {error}"
-            self._tell("warning", request.verb, self.name, reason)
+            self.note("warning", request.verb, self.name, reason)
             raise
-        self._tell("info", request.verb, self.name, summary_of(plan, before, actions, request.cause))
+        self.note("info", request.verb, self.name, summary_of(plan, before, actions, request.cause))
         return settings
-
-    def redirect(self, workloads: Sequence[str], settings: FleetSettings) -> dict[str, NamedRoute]:
-        """Redirect workloads to their shadows, or back, in one commit; return their new routes.
-
-        A partition moves as a whole, with all its workloads. Raises InputError for an unknown workload or
-        one without a hot shadow.
-        """
-        with locked(self.files):
-            plan = self.files.plan()
-            if plan is None:
-                raise InputError(f"fleet {self.name!r} has no plan")
-            endpoints = {p.name: p.endpoint for _, _, p in plan.placements()}
-            for workload in workloads:
-                if workload not in endpoints:
-                    raise InputError(
-                        f"is no workload of fleet {self.name!r}{nearest(workload, endpoints)}", field=workload
-                    )
-            actual = observe(self.launcher, self.gateway, self.name)
-            running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
-            # The routes as they are: a pool that lost a server keeps the others.
-            current = named(self.gateway.routes())
-            present = as_moved(self.desired(plan, settings), running, current)
-            asked = [endpoints[w] for w in workloads]
-            if others := companions(present, asked):
-                self.say(f"{', '.join(others)}: in one partition with {', '.join(asked)}, so redirected too")
-            turned = [*asked, *others]
-            routes = redirected(present, current, turned, {spec.name for spec in running})
-            self._run((Commit(routes),), actual)
-            partitions = {s.name: s.spec.labels.partition for s in actual.servers}
-            for partition, source, target in moves(current, routes, turned, partitions):
-                self._tell("info", "redirect", partition, f"{source} -> {target}: by hand")
-            return {e: routes[e] for e in turned}
 
     def destroy(self) -> Outcome:
         """Drain and stop all servers with this fleet's labels and the gateway, and remove its files."""
@@ -261,10 +226,10 @@ class Fleet:
             actual = observe(self.launcher, self.gateway, self.name)
             actions = destroy(actual)
             try:
-                self._run(actions, actual)
+                self.run(actions, actual)
             except GatewayError as error:
                 self.say(f"warning: {error}; the servers are stopped anyway")
-                self._run(tuple(a for a in actions if isinstance(a, Remove | Stop)), actual)
+                self.run(tuple(a for a in actions if isinstance(a, Remove | Stop)), actual)
             self.gateway.stop()
             self.launcher.sweep(self.name)
             for output in () if settings is None else (settings.output, *settings.former_outputs):
@@ -337,14 +302,15 @@ class Fleet:
             )
         return as_moved(desired, running, actual.routes) if keep else desired
 
-    def _run(self, actions: tuple[Action, ...], actual: Actual) -> None:
+    def run(self, actions: tuple[Action, ...], actual: Actual) -> None:
+        """Run actions to their end. Raises EngineError, GatewayError."""
         self._execute(actions, actual)
         if any(isinstance(a, Stop) for a in actions):
             self.launcher.sweep(self.name)
         self._journal("converged")
 
     def _execute(self, actions: tuple[Action, ...], actual: Actual) -> None:
-        run = Executor(self.launcher, self.gateway, self.name, self._journal, self.say, self.limits)
+        run = Executor(self.launcher, self.gateway, self._journal, self.say, self.limits)
         run.run(actions, actual)
 
     def _journal(self, event: str, **details: Any) -> None:
@@ -352,7 +318,8 @@ class Fleet:
         with contextlib.suppress(EngineError):
             self.files.append_journal(self.clock.wall(), event, details)
 
-    def _tell(self, level: str, kind: str, subject: str, reason: str) -> None:
+    def note(self, level: str, kind: str, subject: str, reason: str) -> None:
+        """Write an event to the history."""
         History(self.files.history).write(Event(self.clock.wall(), level, kind, subject, reason))
 
 

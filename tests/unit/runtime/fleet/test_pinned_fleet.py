@@ -22,6 +22,7 @@ from controlplane.files.plans import plan_hash
 from controlplane.runtime.controller.drift import DriftWatch
 from controlplane.runtime.fleet.history import Event
 from controlplane.runtime.fleet.preflight import ApplyRequest
+from controlplane.runtime.fleet.redirect import redirect
 
 pytestmark = pytest.mark.unit
 
@@ -92,7 +93,7 @@ def test_a_redirect_by_hand_does_not_depend_on_the_repository(here: World) -> No
     write(here, "never applied")
     before = active(here)
     with here.host.running_as(Program()):
-        here.fleet.redirect(["a"], here.settings_kept())
+        redirect(here.fleet, ["a"], here.settings_kept())
     assert active(here) != before
     settle(here)
     assert served(here) == {"applied"}
