@@ -29,7 +29,7 @@ from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Guarding
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings, read_guarding
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
 from controlplane.runtime.controller.executor import found_dead
