@@ -11,6 +11,7 @@ answers, `decide` acts on the evidence. The state table is in docs/design/faults
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from types import MappingProxyType
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard import attention, culprits, sequential, service, signals, starts
 from controlplane.control.guard.host import contention, starves
+from controlplane.control.guard.slo_window import KEPT_S, SloWindow, is_kept
 from controlplane.control.guard.state import (
     Cause,
     DrainAndStop,
@@ -72,6 +74,10 @@ _STANDBY_ENDINGS = {
 """How a shadow ends; at once where its health is another."""
 
 
+_KEPT_TOPICS = (Topic.NO_ROOM, Topic.SLO)
+"""Conditions that end by what ends them, not by time."""
+
+
 def begin(
     partitions: tuple[GuardedPartition, ...],
     placed_servers: Mapping[str, tuple[PlacedServer, ...]],
@@ -94,6 +100,7 @@ def begin(
             tuple(sequential.fresh(p) for p in partition.promises),
             tuple((p.rate_rps,) * len(signals.MEMORIES) for p in partition.promises),
             tuple(service.Service() for _ in partition.promises),
+            tuple(SloWindow() for _ in partition.promises),
             standby=others[0] if others else None,
             owned=owned.get(partition.id),
             generation=generation,
@@ -331,6 +338,7 @@ class _Turn:
         if watch.refused_s == now:
             reason = "requests are refused by the model's own queue policy: its queue is full or too slow"
             watch = self._report_once(watch, Topic.REFUSED, Level.WARNING, reason)
+        watch = self._tell(watch, active)
         if now < watch.settled_s:
             return watch
         if watch.broken_s is not None:
@@ -341,6 +349,22 @@ class _Turn:
             if watch.owned is not None:
                 watch = self._wake(watch)
         return self._calm(watch)
+
+    def _tell(self, watch: Watch, active: ServerSeen) -> Watch:
+        """Report a P99 that was above its SLO, and its end, whatever the rule decides."""
+        now, since_s = self.seen.now_s, watch.reported.get(Topic.SLO, math.inf)
+        if now - since_s >= KEPT_S and all(is_kept(window, now) for window in watch.windows):
+            self._report(Level.INFO, watch.partition.id, "the P99 is within the SLO again")
+            others = {topic: at for topic, at in watch.reported.items() if topic is not Topic.SLO}
+            return replace(watch, reported=others, windows=tuple(SloWindow() for _ in watch.windows))
+        found = signals.broken(watch, now)
+        if found is None:
+            return watch
+        overrun = signals.over_plan(watch, active)
+        traffic = f"more traffic than planned: {overrun}" if overrun else ""
+        causes = (traffic, signals.longer_than_planned(watch), contention(self.seen.host))
+        cause = "; ".join(filter(None, causes)) or "the cause is not known"
+        return self._report_once(watch, Topic.SLO, Level.WARNING, f"{found}; {cause}")
 
     def _broken(self, watch: Watch, active: ServerSeen) -> Watch:
         """Decide on a broken SLO of a living server: too much traffic, a contended host, or a slow server."""
@@ -402,7 +426,7 @@ class _Turn:
         kept = {
             topic: at
             for topic, at in watch.reported.items()
-            if topic is Topic.NO_ROOM or now - max(at, watch.alarm_s) < limits.calm_s
+            if topic in _KEPT_TOPICS or now - max(at, watch.alarm_s) < limits.calm_s
         }
         if len(kept) == len(watch.reported):
             return watch
@@ -448,7 +472,7 @@ class _Turn:
             in_flight=0,
             failed_in_a_row=0,
             launches=launches,
-            reported={},
+            reported={t: at for t, at in watch.reported.items() if t is Topic.SLO},
         )
         self.set(watch.partition.id, moved)
         if overdrawn(self.used, target.gpu):

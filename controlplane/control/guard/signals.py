@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from controlplane.control.guard import ahead, sequential, service
+from controlplane.control.guard import ahead, sequential, service, slo_window
 from controlplane.control.guard.host import contention
 from controlplane.control.guard.sequential import Evidence, Promise
 from controlplane.control.guard.service import Service
@@ -81,14 +81,17 @@ def update(
     `counted_part` is the part of a batch's time that the host cannot explain.
     """
     before_s, now_s = ticks_s
-    evidence, rates, services = [], [], []
+    evidence, rates, services, windows = [], [], [], []
     broken = False
     unexplained_part = watch.unexplained
     queued = max(0, seen.in_flight - watch.in_flight)
-    known = zip(watch.evidence, watch.rates_rps, watch.services, watch.partition.promises, strict=True)
-    for old, rate, baseline, promise in known:
+    known = zip(
+        watch.evidence, watch.rates_rps, watch.services, watch.windows, watch.partition.promises, strict=True
+    )
+    for old, rate, baseline, window, promise in known:
         endpoints = promise.endpoints
         mine = [a for a in answers if a.endpoint in endpoints and not a.refused]
+        windows.append(slo_window.count(window, mine, promise.slo_ms, now_s))
         counted: Sequence[Answer] = mine
         if promise.instances == 1:
             calm = sequential.strength(old, promise) < service.HOLD
@@ -123,6 +126,7 @@ def update(
         evidence=tuple(evidence) if settled else tuple(sequential.restart(e) for e in evidence),
         rates_rps=tuple(rates),
         services=tuple(services) if settled else tuple(service.restart(s) for s in services),
+        windows=tuple(windows),
         answered_s=now_s if lives or idle or math.isinf(watch.answered_s) else watch.answered_s,
         worked_s=now_s if works or idle or math.isinf(watch.worked_s) else watch.worked_s,
         refused_s=now_s if any(a.refused for a in answers) else watch.refused_s,
@@ -332,11 +336,8 @@ def slowness(watch: Watch, seen: ServerSeen) -> str:
     for baseline, promise in zip(watch.services, watch.partition.promises, strict=True):
         if service.strength(baseline, promise.rate_rps) >= 1.0:
             parts.append(f"{_subject(promise)}: batches take longer than they did")
-            continue
-        ratio, error = service.lasting(baseline)
-        factor = ratio * slower_than_planned(baseline, promise)
-        if math.isfinite(error) and factor > 1.0 + SURE * error:
-            parts.append(f"{_subject(promise)}: batches take {factor:.2f} times as long as planned")
+    if longer := longer_than_planned(watch):
+        parts.append(longer)
     for evidence, rate, promise in zip(
         watch.evidence, watch.rates_rps, watch.partition.promises, strict=True
     ):
@@ -354,6 +355,29 @@ def slowness(watch: Watch, seen: ServerSeen) -> str:
 def _subject(promise: Promise) -> str:
     endpoints, more = promise.endpoints, len(promise.endpoints) - _NAMED
     return " + ".join(endpoints if more <= 0 else (*endpoints[:_NAMED], f"{more} more"))
+
+
+def longer_than_planned(watch: Watch) -> str:
+    """Return by how much batches certainly take longer than planned, in words; empty where none does."""
+    parts = []
+    for baseline, promise in zip(watch.services, watch.partition.promises, strict=True):
+        ratio, error = service.lasting(baseline)
+        factor = ratio * slower_than_planned(baseline, promise)
+        if math.isfinite(error) and factor > 1.0 + SURE * error:
+            parts.append(f"{_subject(promise)}: batches take {factor:.2f} times as long as planned")
+    return "; ".join(parts)
+
+
+def broken(watch: Watch, now_s: float) -> str | None:
+    """Return what clients saw where a P99 was above its SLO lately; None where none was."""
+    for window, promise in zip(watch.windows, watch.partition.promises, strict=True):
+        lately = slo_window.broken(window, now_s, promise.natural_scale)
+        if lately is not None:
+            return (
+                f"{_subject(promise)}: the P99 is above {promise.slo_ms:g} ms: {lately.late} of "
+                f"{lately.requests} requests of the last {now_s - lately.began_s:.0f} s took longer"
+            )
+    return None
 
 
 def memory_s(promise: Promise, memory: tuple[float, float]) -> float:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from controlplane.control.guard.sequential import Evidence, Promise
 from controlplane.control.guard.service import Service
+from controlplane.control.guard.slo_window import SloWindow
 from controlplane.domain.observation import Level, ServerSeen
 from controlplane.domain.plan import Placement, Plan, ServedModel
 from controlplane.domain.workload import ShadowPolicy
@@ -36,6 +37,7 @@ class Cause(StrEnum):
 class Topic(StrEnum):
     """The topic of a message that is repeated only after a while."""
 
+    SLO = "P99 above the SLO"
     TRAFFIC = "traffic above plan"
     HOST = "the host is contended"
     EXHAUSTED = "no larger share left"
@@ -264,16 +266,16 @@ class Watch:
     """One partition as it is now.
 
     `evidence`, `services` and `rates_rps` (moving means of arrivals, a short and a long one) have one entry a
-    promise. Times: `answered_s`, the active server's last answer, or the last look without an open request;
-    `worked_s`, the same without refusals and lost requests; `refused_s`, the last request that it refused by
-    policy; `broken_s`, the first alarm on which nothing was done yet, and `alarm_s`, the latest one;
-    `settled_s`, before which only a dead server is left; `died_s`, the last death of a server that had
-    served. `unexplained` is the part of recent late answers' time that the host cannot explain. `longest_s`
-    is the longest time without an answer that one ended, of any server of this partition. `looked_s` is the
-    look that this is from: a partition that rests is not looked at in each tick (`attention`). `owned` is the
-    partition's share while a shadow that took over from a dead server has another one; else None. `deaths`
-    are the recent ones, `held` the requests that failed in a server (`culprits`). `ending`: another program
-    ends the active server.
+    promise, and `windows` what its clients saw lately. Times: `answered_s`, the active server's last answer,
+    or the last look without an open request; `worked_s`, the same without refusals and lost requests;
+    `refused_s`, the last request that it refused by policy; `broken_s`, the first alarm on which nothing was
+    done yet, and `alarm_s`, the latest one; `settled_s`, before which only a dead server is left; `died_s`,
+    the last death of a server that had served. `unexplained` is the part of recent late answers' time that
+    the host cannot explain. `longest_s` is the longest time without an answer that one ended, of any server
+    of this partition. `looked_s` is the look that this is from: a partition that rests is not looked at in
+    each tick (`attention`). `owned` is the partition's share while a shadow that took over from a dead server
+    has another one; else None. `deaths` are the recent ones, `held` the requests that failed in a server
+    (`culprits`). `ending`: another program ends the active server.
     """
 
     partition: GuardedPartition
@@ -281,6 +283,7 @@ class Watch:
     evidence: tuple[Evidence, ...]
     rates_rps: tuple[tuple[float, ...], ...]
     services: tuple[Service, ...]
+    windows: tuple[SloWindow, ...]
     standby: PlacedServer | None = None
     owned: Share | None = None
     down: bool = False
@@ -322,6 +325,7 @@ class Phase(StrEnum):
     EXPOSED = "exposed"
     SETTLING = "settling"
     EXHAUSTED = "exhausted"
+    LATE = "late"
     DOWN = "down"
 
 
@@ -333,6 +337,8 @@ def phase(watch: Watch, now_s: float) -> Phase:
         return Phase.SETTLING
     if watch.has_reported(Topic.EXHAUSTED):
         return Phase.EXHAUSTED
+    if watch.has_reported(Topic.SLO):
+        return Phase.LATE
     if watch.standby is not None and watch.standby.since_s <= now_s:
         return Phase.GUARDED
     return Phase.EXPOSED
@@ -458,7 +464,7 @@ def validate_state(state: GuardState) -> None:
             assert placed.server not in names, f"{placed.server} has two places"
             assert 0.0 < placed.percent <= WHOLE_PERCENT + _ROUNDING, f"{placed} is no share"
             names.add(placed.server)
-        kept = (watch.evidence, watch.services, watch.rates_rps)
+        kept = (watch.evidence, watch.services, watch.windows, watch.rates_rps)
         assert all(len(one) == len(watch.partition.promises) for one in kept)
         assert watch.launches.failures >= 0
         assert not watch.launches.open or watch.launches.failures >= state.limits.failures

@@ -74,6 +74,15 @@ def test_a_slow_server_is_left_for_its_shadow(plan: Plan) -> None:
     assert alone.late_s > 15
 
 
+def test_a_model_slower_than_planned_is_slower_on_every_server(plan: Plan) -> None:
+    fault = Fault(Kind.SLOWER, "a", 20.0, 3.0)
+    outcome = served(plan, fault)
+    # The shadow of a tenth more is as slow, so nothing cures it.
+    assert {w.name for w in outcome.workloads if w.late[-10:].sum() > 0.5 * w.sent[-10:].sum()} == {"wa"}
+    assert outcome.repairs[0].redirected_s is not None
+    assert any("times as long as planned" in h.text or "all there is" in h.text for h in outcome.happened)
+
+
 def test_a_crash_loses_nothing_where_a_shadow_stands_by(plan: Plan) -> None:
     calm = lost(served(plan), "wa")
     outcome = served(plan, Fault(Kind.CRASH, "wa-1", 20.0))
@@ -113,7 +122,7 @@ def test_what_happens_to_one_gpu_does_not_change_another(plan: Plan) -> None:
 
 
 def test_a_fault_is_read_and_written_alike(plan: Plan) -> None:
-    for text in ("slow:wa-1*1.5@600", "crash:wb-1@0.5", "lost:t4-1@60"):
+    for text in ("slow:wa-1*1.5@600", "slower:a*1.1@0", "crash:wb-1@0.5", "lost:t4-1@60"):
         assert str(parse(text, plan)) == text
 
 
@@ -124,6 +133,8 @@ def test_a_fault_is_read_and_written_alike(plan: Plan) -> None:
         ("crash:wa-1*2@600", "is not slow:PARTITION"),
         ("burn:wa-1@600", "is not slow:PARTITION"),
         ("crash:wa@600", "no partition 'wa'; it has wa-1, wb-1, wc-1"),
+        ("slower:wa-1*2@600", "no model 'wa-1'; it has a, b"),
+        ("slower:a@600", "is not slow:PARTITION"),
         ("lost:gpu@600", "no GPU 'gpu'; it has t4-0, t4-1"),
         ("slow:wa-1*0@600", "greater than 0"),
     ],

@@ -209,6 +209,19 @@ def test_larger_and_larger_until_nothing_is_left_and_then_loudly() -> None:
     assert "no sign of a broken SLO" in said(b.effects, Level.INFO)
 
 
+def test_a_broken_slo_is_reported_though_nothing_moves_and_so_is_its_end() -> None:
+    b = bench(partition())
+    for _ in range(12):
+        b.tick(59, rate=20.0)
+        b.tick(1, late=["W1"], rate=20.0)  # 1.7 % late over two minutes, too few for an alarm
+    assert of(Redirect, b.effects) == []
+    assert "the P99 is above 50 ms" in said(b.effects, Level.WARNING)
+    assert b.phase() is Phase.LATE
+    b.tick(500, rate=20.0)
+    assert b.phase() is Phase.GUARDED
+    assert said(b.effects, Level.INFO).count("the P99 is within the SLO again") == 1
+
+
 def test_more_traffic_than_planned_is_said_and_not_redirected() -> None:
     b = bench(partition())
     b.tick(3, rate=200.0)  # the queue takes its time to grow
@@ -486,6 +499,8 @@ def test_a_host_that_stood_still_is_no_hang_and_no_violation() -> None:
     b.servers["W2.a"] = READY
     b.tick(50)
     assert not of(Redirect, b.effects)
+    assert b.phase() is Phase.LATE, "clients waited, whatever the cause"
+    b.tick(600)
     assert b.phase() is Phase.GUARDED
     assert of(Redirect, b.tick(10, late=["W1"])), "what is slow afterwards is seen as ever"
 

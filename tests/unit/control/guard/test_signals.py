@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from controlplane.control.guard import sequential, service, signals
 from controlplane.control.guard.decisions import begin
 from controlplane.control.guard.sequential import Promise
@@ -89,3 +91,40 @@ def test_a_promise_that_only_a_rate_above_the_plan_would_break_is_no_servers_fau
 def test_slower_batches_that_are_not_certain_break_nothing() -> None:
     doubtful = replace(slower(4.0), chart=record(0.9 * SURE.score, 4.0).chart)
     assert not signals.slow(doubtful, late(0), FOURS, rate_rps=100.0)
+
+
+PLANNED = replace(FOURS, p99_ms=45.0, batch_ms=(8.0, 10.0, 12.0, 14.0), rate_rps=200.0)
+
+
+def served_from_the_start(factor: float, blocks: float = 60.0) -> service.Service:
+    """A record of batches that took `factor` times the planned time since the first one."""
+    chart = service.Service().chart
+    means = (0.0, *(factor * time_ms / 1000.0 for time_ms in PLANNED.batch_ms), *(0.0,) * 29)
+    lasting = (blocks, blocks, blocks)  # each took its usual time
+    return service.Service(
+        chart=(*chart[:-3], *lasting), counts=(0.0, *(99.0,) * 4, *(0.0,) * 29), means=means
+    )
+
+
+@pytest.mark.parametrize(("factor", "breaks"), [(0.9, False), (1.0, False), (1.2, True), (2.0, True)])
+def test_a_server_slower_than_planned_from_its_first_batch_on_breaks_its_promise(
+    factor: float, breaks: bool
+) -> None:
+    record = served_from_the_start(factor)
+    assert signals.breaks_as_measured(record, late(1), PLANNED, 200.0) is breaks
+    assert not signals.breaks_as_measured(record, late(0), PLANNED, 200.0), "nothing is late"
+    assert not signals.breaks_as_measured(record, late(1), PLANNED, 40.0), "few requests wait for others"
+
+
+def test_few_blocks_or_no_prediction_show_no_slower_model() -> None:
+    slow = served_from_the_start(2.0)
+    assert signals.breaks_as_measured(slow, late(1), PLANNED, 200.0)
+    assert not signals.breaks_as_measured(served_from_the_start(2.0, 10.0), late(1), PLANNED, 200.0)
+    assert not signals.breaks_as_measured(slow, late(1), replace(PLANNED, batch_ms=()), 200.0)
+    assert not signals.breaks_as_measured(slow, late(1), replace(PLANNED, p99_ms=None), 200.0)
+
+
+def test_sizes_that_were_hardly_seen_take_as_many_times_as_planned_as_the_others() -> None:
+    few = replace(served_from_the_start(1.5), counts=(0.0, 99.0, 99.0, *(0.0,) * 31))
+    assert signals.slower_than_planned(few, PLANNED) == pytest.approx(1.5)
+    assert signals.breaks_as_measured(few, late(1), PLANNED, 200.0)
