@@ -357,7 +357,7 @@ class _Turn:
             self._report(Level.INFO, watch.partition.id, "the P99 is within the SLO again")
             others = {topic: at for topic, at in watch.reported.items() if topic is not Topic.SLO}
             return replace(watch, reported=others, windows=tuple(SloWindow() for _ in watch.windows))
-        found = signals.broken(watch, now)
+        found = signals.broken(watch)
         if found is None:
             return watch
         overrun = signals.over_plan(watch, active)

@@ -368,14 +368,14 @@ def longer_than_planned(watch: Watch) -> str:
     return "; ".join(parts)
 
 
-def broken(watch: Watch, now_s: float) -> str | None:
+def broken(watch: Watch) -> str | None:
     """Return what clients saw where a P99 was above its SLO lately; None where none was."""
     for window, promise in zip(watch.windows, watch.partition.promises, strict=True):
-        lately = slo_window.broken(window, now_s, promise.natural_scale)
+        lately = slo_window.broken(window, promise.natural_scale)
         if lately is not None:
             return (
                 f"{_subject(promise)}: the P99 is above {promise.slo_ms:g} ms: {lately.late} of "
-                f"{lately.requests} requests of the last {now_s - lately.began_s:.0f} s took longer"
+                f"{lately.requests} requests of {window.until_s - lately.began_s:.0f} s took longer"
             )
     return None
 

@@ -37,9 +37,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class SloWindow:
-    """The slots of the last BROKEN_S seconds, the latest one last."""
+    """The slots of the BROKEN_S seconds until the last answers, at `until_s`; the latest slot last."""
 
     slots: tuple[Slot, ...] = ()
+    until_s: float = -math.inf
 
 
 def count(window: SloWindow, answers: Sequence[Answer], slo_ms: float, now_s: float) -> SloWindow:
@@ -53,7 +54,7 @@ def count(window: SloWindow, answers: Sequence[Answer], slo_ms: float, now_s: fl
     last = kept[-1]
     late = sum(latency_ms > slo_ms for latency_ms in took_ms)
     kept[-1] = replace(last, requests=last.requests + len(took_ms), late=last.late + late)
-    return SloWindow(tuple(kept))
+    return SloWindow(tuple(kept), now_s)
 
 
 def over(window: SloWindow, now_s: float, seconds: float) -> Slot:
@@ -63,17 +64,18 @@ def over(window: SloWindow, now_s: float, seconds: float) -> Slot:
     return Slot(began_s, sum(slot.requests for slot in own), sum(slot.late for slot in own))
 
 
-def broken(window: SloWindow, now_s: float, cluster: float) -> Slot | None:
+def broken(window: SloWindow, cluster: float) -> Slot | None:
     """Return the seconds whose P99 is above the SLO, the shortest that show it; None where it is kept.
 
     `cluster` is E[size^2] / E[size] of the clusters in which late answers come, in requests.
     """
     for seconds in (SOON_S, BROKEN_S):
-        lately = over(window, now_s, seconds)
+        lately = over(window, window.until_s, seconds)
+        length_s = window.until_s - lately.began_s
         allowed = EXCESS * lately.requests
-        if now_s - lately.began_s < BROKEN_S - SLOT_S:
+        if length_s < BROKEN_S - SLOT_S:
             allowed += CHANCE * math.sqrt(cluster * allowed)
-        if now_s - lately.began_s >= LEAST_S and lately.requests >= LEAST and lately.late > allowed:
+        if length_s >= LEAST_S and lately.requests >= LEAST and lately.late > allowed:
             return lately
     return None
 
