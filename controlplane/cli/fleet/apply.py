@@ -177,6 +177,7 @@ def apply(
         planned = sorted({placement.model for _, _, placement in parsed.placements()})
         models = with_composing(repository, planned)
         complete_or_refuse(wiring.completer(built.launcher, parsed.options), repository, models)
+        preflight.name_other_instances(parsed, repository, say)
     preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()
     if dry_run or interactive:

@@ -21,6 +21,8 @@ from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
+from controlplane.render.instances import instances_note
+from controlplane.render.source import read_source
 from controlplane.report.tables.change_table import ending_line
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.execute import Say
@@ -88,6 +90,15 @@ def warn_of_old_servers(servers: Iterable[Server], fleet: Fleet) -> None:
 
 def _version_in(problem: str) -> str:
     return problem.partition(" Triton ")[2].partition(",")[0]
+
+
+def name_other_instances(plan: Plan, repository: Path, say: Say) -> None:
+    """Say which models of a plan are not served with the instances that the user wrote."""
+    types = {placement.model: gpu.type for gpu, _, placement in plan.placements()}
+    for model, gpu_type in sorted(types.items()):
+        note = instances_note(read_source(repository, model).config, on_gpu=gpu_type != CPU_DEVICE)
+        if note:
+            say(f"{model}: {note}")
 
 
 def check_promises(plan: Plan, document: Document, profiles: Path, *, allow_violations: bool) -> None:
