@@ -54,7 +54,7 @@ def init(
     planned, nothing is written and the exit code is 3.
     """
     options.of_this_host(launcher)
-    kept = output.exists() and not force
+    kept = output.is_file() and not force
     if kept and not check:
         raise InputError("exists already; --force replaces it, -o names another", file=str(output))
     repository = copied_repository(repository)

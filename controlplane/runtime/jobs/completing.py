@@ -128,11 +128,13 @@ def lacks_backend(config: ModelConfig, folder: Path, backends: frozenset[str] | 
 def complete_or_refuse(completer: Completer, repository: Path, models: Sequence[str]) -> None:
     """Complete what needs it. Raises InputError with Triton's message for a model that it did not load."""
     for model, said in completer.complete(repository, models).items():
-        raise InputError(
-            f"Triton cannot complete this model's configuration: {said}",
-            file=str(repository / model),
-            field="model",
-        )
+        raise not_completed(repository, model, said)
+
+
+def not_completed(repository: Path, model: str, said: str) -> InputError:
+    """Return the refusal of a model that Triton did not load, with its message."""
+    problem = f"Triton cannot complete this model's configuration: {said}"
+    return InputError(problem, file=str(repository / model), field="model")
 
 
 def _loaded_config(server: Server, client: TritonClient, model: str) -> ModelConfig:
