@@ -279,6 +279,15 @@ def page_file(option: str) -> Callable[[Path | None], Path | None]:
     return check
 
 
+LoadTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--load-timeout",
+        help="Seconds without progress (log, memory, processor time) after which a start has failed.",
+        min=1,
+    ),
+]
+
 Report = Annotated[
     Path | None,
     typer.Option(

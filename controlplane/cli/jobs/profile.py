@@ -18,7 +18,7 @@ from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.profile import Counters
 from controlplane.files.fleets import state_root
 from controlplane.files.measurements import nsight
-from controlplane.profiler.session import Profiler
+from controlplane.profiler.session import START_S, Profiler
 from controlplane.profiler.subject import Wishes
 from controlplane.render.instances import instances_note
 from controlplane.render.source import all_models
@@ -115,6 +115,7 @@ def profile(
     ] = None,
     triton_arg: options.TritonArg = None,
     env: options.Env = None,
+    load_timeout: options.LoadTimeout = None,
     resume: Annotated[bool, typer.Option(help="Continue an interrupted run.")] = True,
     json: options.Json = False,
 ) -> None:
@@ -136,6 +137,7 @@ def profile(
             "--ncu": ncu,
             "--triton-arg": triton_arg,
             "--env": env,
+            "--load-timeout": load_timeout,
         }
         options.refuse(f"is for a measurement, and {elsewhere.tools[0]} has made it", measuring)
         _import(elsewhere, models or (), device, measured_at or 100.0, profiles, json)
@@ -156,7 +158,7 @@ def profile(
         say(f"{place.device.name} is in no catalogue: its memory, power and clocks are in {described}")
     started_by, own = wiring.launcher(launcher), options.server_options(triton_arg, env)
     subjects, unreadable = readable_subjects(
-        repository, wanted, place, wishes, wiring.completer(started_by, own)
+        repository, wanted, place, wishes, wiring.completer(started_by, own, load_timeout)
     )
     for subject in subjects:
         note = instances_note(subject.source.config, on_gpu=place.core is None)
@@ -169,7 +171,13 @@ def profile(
     gained: Mapping[Path, int] = {}
     with progress_bar() as bar:
         profiler = Profiler(
-            started_by, SystemClock(), bar, profiles.resolve(), state_root() / "profiling", own
+            started_by,
+            SystemClock(),
+            bar,
+            profiles.resolve(),
+            state_root() / "profiling",
+            own,
+            load_timeout or START_S,
         )
         for one in profile_models(profiler, subjects, place, resume=resume, counters=counters):
             if isinstance(one, Failed):

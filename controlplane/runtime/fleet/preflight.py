@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ def settings(
     `known` are devices of an earlier plan that this host has no record of.
     """
     before = fleet.files.settings()
-    return FleetSettings(
+    made = FleetSettings(
         launcher=fleet.launcher.name,
         repository=str(repository.resolve()),
         output=str(output.resolve()),
@@ -83,6 +83,7 @@ def settings(
         endpoints=endpoints,
         cluster=cluster,
     )
+    return made if before is None else replace(made, load_timeout_s=before.load_timeout_s)
 
 
 def shortage(plan: Plan, cores: int) -> str | None:

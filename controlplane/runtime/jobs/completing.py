@@ -25,8 +25,8 @@ from controlplane.render.source import read_written, to_complete
 from controlplane.triton.client import TritonClient, load, unload
 
 _START_S = 60.0
-_LOAD_S = 120.0
-"""The longest time for one model to load."""
+LOAD_S = 120.0
+"""The longest time for one model to load, unless the user gives another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Completer:
     scratch: Path
     options: ServerOptions = NO_OPTIONS
     backends: frozenset[str] | None = None
+    load_s: float = LOAD_S
 
     @property
     def on_core(self) -> bool:
@@ -73,7 +74,7 @@ class Completer:
         with self._serving(repository) as server, TritonClient(server) as client:
             for model in models:
                 try:
-                    config = _loaded_config(server, client, model)
+                    config = _loaded_config(server, client, model, self.load_s)
                 except EngineError as error:
                     failed[model] = str(error).removeprefix(f"{server.name}: load {model}: ")
                     continue
@@ -137,9 +138,9 @@ def not_completed(repository: Path, model: str, said: str) -> InputError:
     return InputError(problem, file=str(repository / model), field="model")
 
 
-def _loaded_config(server: Server, client: TritonClient, model: str) -> ModelConfig:
+def _loaded_config(server: Server, client: TritonClient, model: str, load_s: float) -> ModelConfig:
     """Load a model, read its configuration and unload it. Raises EngineError with Triton's message."""
-    load(server, model, deadline_s=_LOAD_S)
+    load(server, model, deadline_s=load_s)
     config: ModelConfig = ParseDict(dict(client.config(model)), ModelConfig(), ignore_unknown_fields=True)
-    unload(server, model, deadline_s=_LOAD_S)
+    unload(server, model, deadline_s=load_s)
     return config
