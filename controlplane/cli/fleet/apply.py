@@ -22,7 +22,7 @@ from controlplane.render.source import with_composing
 from controlplane.report.tables.change_table import terms_line
 from controlplane.runtime.fleet import controller_process, following, preflight
 from controlplane.runtime.fleet.execute import commands, describe
-from controlplane.runtime.fleet.rendering import name_other_instances
+from controlplane.runtime.fleet.rendering import check_models
 from controlplane.runtime.jobs.completing import complete_or_refuse
 
 
@@ -183,7 +183,7 @@ def apply(
         models = with_composing(repository, planned)
         completer = wiring.completer(built.launcher, parsed.options, load_timeout)
         complete_or_refuse(completer, repository, models)
-        name_other_instances(parsed, repository, say)
+        check_models(parsed, repository, output, built.launcher, say)
     preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()
     request = preflight.ApplyRequest(parsed, settings, as_planned, rename_endpoints or interactive)
