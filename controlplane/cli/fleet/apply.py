@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -197,7 +198,7 @@ def apply(
     say(f"launching with {built.launcher.name}")
     serving = controller_process.left_alone if no_serve else controller_process.left_running
     with serving(built.files):
-        outcome = built.apply(
+        outcome = replace(built, controlled=not no_serve).apply(
             parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or interactive
         )
         following.keep(built.files, follow, profiles)

@@ -102,6 +102,8 @@ class Fleet:
     say: Say
     limits: Limits = field(default_factory=Limits)
     pinning: PinRules = field(default_factory=PinRules)
+    controlled: bool = True
+    """Whether a controller runs after each command, and ends what an apply leaves draining."""
 
     @property
     def name(self) -> str:
@@ -239,7 +241,7 @@ class Fleet:
                     # Before the drains, which take long: after a kill meanwhile, a controller that read the
                     # previous plan would route by it.
                     self._write_applied(plan, applied, before)
-                    self._run(leaving, actual)
+                    self._run(leaving, actual, controlled=self.controlled)
                 except TrisectError as error:
                     self._tell("warning", verb, self.name, f"plan {plan_hash(plan)} {cause}, failed: {error}")
                     raise
@@ -386,16 +388,17 @@ class Fleet:
             )
         return as_moved(desired, running, actual.routes) if keep else desired
 
-    def _run(self, actions: tuple[Action, ...], actual: Actual) -> None:
-        self._execute(actions, actual)
+    def _run(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
+        self._execute(actions, actual, controlled=controlled)
         if any(isinstance(a, Stop) for a in actions):
             self.launcher.sweep(self.name)
         self._journal().write("converged")
 
-    def _execute(self, actions: tuple[Action, ...], actual: Actual) -> None:
-        Executor(self.launcher, self.gateway, self.name, self._journal(), self.say, self.limits).run(
-            actions, actual
-        )
+    def _execute(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
+        journal = self._journal()
+        Executor(
+            self.launcher, self.gateway, self.name, journal, self.say, self.limits, controlled=controlled
+        ).run(actions, actual)
 
     def _tell(self, level: str, kind: str, subject: str, reason: str) -> None:
         History(self.files.history).write(Event(self.clock.wall(), level, kind, subject, reason))
