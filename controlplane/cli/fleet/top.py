@@ -36,6 +36,7 @@ def top(
         raise InputError("there is no terminal; --json prints a line each second", field="top")
     from controlplane.report.page.fleet import Happened
     from controlplane.report.top.screen import Look, Top, Watched
+    from controlplane.runtime.fleet.redirect import redirect as redirected
 
     def seen() -> Look:
         events = wiring.recent_events(fleet, since_s=None, limit=_SHOWN_EVENTS)
@@ -43,7 +44,7 @@ def top(
 
     def redirect(workload: str) -> str:
         found, settings = wiring.existing_fleet(fleet)
-        routes = found.redirect([workload], settings)
+        routes = redirected(found, [workload], settings)
         return "\n".join(f"{name} -> {', '.join(r.members)}" for name, r in sorted(routes.items()))
 
     match Top(Watched(fleet, seen, redirect)).run():

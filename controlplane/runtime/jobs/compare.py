@@ -17,13 +17,14 @@ from controlplane.domain.comparison import Compared, Comparison, Outcome, Truth
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Profile
+from controlplane.files.mistakes import nearest
 from controlplane.files.specs import read_spec
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.protocol import LatencyModel
 from controlplane.planning.judge.evaluate import SLACK, Terms, judge
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.ports import Progress
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.runtime.jobs.plan import Choices, devices_of, make_plan
 from controlplane.runtime.jobs.simulate import conditions_of
@@ -31,6 +32,50 @@ from controlplane.simulate.arrivals import Demand, Gaps
 from controlplane.simulate.engine import Scaled, Settings, simulate
 
 _QUANTILE = 0.95
+_BURSTINESS = 2.0
+_MEASURED = latency_registry.DEFAULT
+
+TRUTHS: Mapping[str, Truth] = {
+    one.name: one
+    for one in (
+        Truth(
+            "believed",
+            "As believed",
+            "executions take what the plan's own latency model says, at their median",
+        ),
+        Truth(
+            "measured",
+            "As measured",
+            f"executions take what was measured; between the points, the model {_MEASURED}",
+            model=_MEASURED,
+        ),
+        Truth("slower", "10 % slower", "as measured, and 10 % longer", model=_MEASURED, factor=1.1),
+        Truth("faster", "10 % faster", "as measured, and 10 % shorter", model=_MEASURED, factor=0.9),
+        Truth(
+            "burstier",
+            "Burstier",
+            f"as measured, with requests in bursts (gaps vary {_BURSTINESS:g} times as much as by Poisson)",
+            model=_MEASURED,
+            burstiness=_BURSTINESS,
+        ),
+        Truth(
+            "even",
+            "Evenly spaced",
+            "as measured, with requests at even intervals, as some load generators send them",
+            model=_MEASURED,
+            burstiness=0.0,
+        ),
+    )
+}
+DEFAULT = ("believed", "measured", "slower", "faster", "burstier")
+
+
+def chosen(names: Sequence[str]) -> tuple[Truth, ...]:
+    """Return the truths of these names. Raises InputError, with the nearest name, for an unknown one."""
+    for name in names:
+        if name not in TRUTHS:
+            raise InputError(f"no truth is called {name!r}{nearest(name, TRUTHS)}", field="--truths")
+    return tuple(TRUTHS[name] for name in dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)
