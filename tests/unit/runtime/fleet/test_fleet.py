@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import build
 import pytest
 
 from controlplane.control.converge.actions import Start, Stop
@@ -15,13 +16,10 @@ from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
     GatewayConfig,
     InFlight,
-    Labels,
-    Role,
     Route,
     Routes,
     Server,
     ServerSpec,
-    ServerState,
 )
 from controlplane.domain.order import Order
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
@@ -29,7 +27,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied
 from controlplane.files.plans import plan_hash
 from controlplane.runtime import SystemClock
-from controlplane.runtime.fleet.execute import backend
+from controlplane.runtime.fleet.execute import Limits, backend
 from controlplane.runtime.fleet.fleet import Fleet, locked, summary_of
 from controlplane.runtime.fleet.history import History
 from controlplane.runtime.fleet.preflight import ApplyRequest
@@ -40,15 +38,12 @@ SETTINGS = FleetSettings("process", "/m", "/o", {"v100-0": "GPU-uuid"})
 
 
 def plan(*names: str) -> Plan:
-    partitions = tuple(
-        Partition(n, 30.0, (ServedModel("m", 4),), (Placement(n, n, "m", 10, 50),)) for n in names
-    )
-    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", partitions),))
+    return build.plan(*(build.partition(name, 30.0, batch=4) for name in names))
 
 
 def server(name: str) -> Server:
-    spec = ServerSpec(Labels("f", "h", name, Role.ACTIVE, "r"), "/r", (name,), "GPU-uuid", 30.0)
-    return Server("1", spec, ServerState.RUNNING, "127.0.0.1", ord(name), 2, 3)
+    made = build.spec(name, models=(name,), device="GPU-uuid", percent=30.0)
+    return build.server(made, port=ord(name))
 
 
 class Gateway:
@@ -278,6 +273,33 @@ def test_a_fleet_whose_gateway_is_dead_is_destroyed_all_the_same(tmp_path: Path)
     assert sorted(launcher.stopped) == [server("a").name, server("b").name]
     assert any("HAProxy to come back; the servers are stopped anyway" in line for line in said)
     assert not files.directory.exists()
+
+
+@pytest.mark.parametrize(("controlled", "stopped"), [(True, []), (False, [server("b").name])])
+def test_what_has_not_drained_in_time_is_left_to_the_controller(
+    tmp_path: Path, controlled: bool, stopped: list[str]
+) -> None:
+    class Streaming(Gateway):
+        def in_flight(self, leads_to: object) -> InFlight:
+            return replace(NOTHING_IN_FLIGHT, streaming=1)
+
+    gateway: Any = Streaming({n: Route((backend(server(n)),)) for n in "ab"})
+    launcher, files = Obliging(), FleetFiles(tmp_path, "f")
+    files.write_plans(plan("a", "b"), None)
+    fleet = Rendered(
+        files,
+        cast(Any, launcher),
+        gateway,
+        SystemClock(),
+        lambda line: None,
+        Limits(drain_s=0.05),
+    )
+    settings = replace(SETTINGS, output=str(tmp_path / "out"))
+    fleet.apply(ApplyRequest(plan("a"), settings, controlled=controlled))
+    assert set(gateway.present) == {"a"}
+    assert launcher.stopped == stopped
+    fleet.destroy()
+    assert sorted(set(launcher.stopped)) == [server("a").name, server("b").name], "destroy ends all"
 
 
 def test_a_rollback_finds_the_devices_of_the_plan_before(tmp_path: Path) -> None:
