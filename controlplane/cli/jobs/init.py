@@ -15,7 +15,8 @@ from controlplane.cli.stderr import say
 from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.tensors import Readiness
 from controlplane.files.writing import write_text
-from controlplane.render.source import no_models
+from controlplane.render.source import files_beside, no_models
+from controlplane.report.printable import printable
 from controlplane.report.tables.plan_table import counted, show
 from controlplane.report.tables.survey_table import survey_table
 from controlplane.runtime.jobs.survey import skeleton, survey
@@ -61,11 +62,7 @@ def init(
         problem = "is not a directory; name the folder that holds one folder for each model"
         raise InputError(problem, file=str(repository), field="REPOSITORY")
     own = options.server_options(triton_arg, env)
-    for name in no_models(repository):
-        say(
-            f"warning: {repository / name} is no model: it has neither a config.pbtxt nor a version (a "
-            "folder named 1 with the model's files)"
-        )
+    _name_what_is_beside(repository)
     findings = survey(repository, wiring.completer(wiring.launcher(launcher), own))
     planned = [one for one in findings if one.state is not Readiness.UNSUPPORTED]
     if planned and not kept:
@@ -83,3 +80,17 @@ def init(
         say(f"{output}: {counted(len(planned), 'workload')}; write the SLOs and rates, then `ctl profile`")
     if check and any(one.state is not Readiness.READY for one in findings):
         raise typer.Exit(EXIT_NO)
+
+
+def _name_what_is_beside(repository: Path) -> None:
+    """Warn of folders that are no models, and say which files no server will have."""
+    for name in no_models(repository):
+        say(
+            f"warning: {printable(str(repository / name), layout='')} is no model: it has neither a "
+            "config.pbtxt nor a version (a folder named 1 with the model's files); no server has it, so what "
+            "a model reads there belongs into the model's folder"
+        )
+    beside = files_beside(repository)
+    if beside:
+        names = printable(", ".join(beside), layout="")
+        say(f"{names}: beside the models, so no server has them; what a model reads belongs into its folder")
