@@ -14,7 +14,9 @@ from controlplane.control.converge.actions import Start, Stop
 from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, InputError
 from controlplane.domain.fleet import (
+    NOTHING_IN_FLIGHT,
     GatewayConfig,
+    InFlight,
     Route,
     Routes,
     Server,
@@ -248,7 +250,7 @@ def test_a_fleet_whose_gateway_is_dead_is_destroyed_all_the_same(tmp_path: Path)
 def test_what_has_not_drained_in_time_is_left_to_the_controller(
     tmp_path: Path, controlled: bool, stopped: list[str]
 ) -> None:
-    class Streaming(Gateway):
+    class Streaming(GatewayInMemory):
         def in_flight(self, leads_to: object) -> InFlight:
             return replace(NOTHING_IN_FLIGHT, streaming=1)
 
