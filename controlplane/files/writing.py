@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import IO, Any
 
-from controlplane.domain.errors import DISK_FULL, EngineError
+from controlplane.domain.errors import DISK_FULL, EngineError, NotNow
 
 _BLOCK_BYTES = 512
 """The unit of `st_blocks`."""
@@ -129,9 +129,10 @@ def _replace(path: Path, content: bytes, *, to_disk: bool) -> None:
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        raise EngineError(
-            f"{path}: cannot be written: {error.strerror}; the old file is unchanged"
-        ) from error
+        problem = f"{path}: cannot be written: {error.strerror}; the old file is unchanged"
+        if error.errno in DISK_FULL:
+            raise NotNow(f"{problem}; make room there and try again") from error
+        raise EngineError(problem) from error
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)

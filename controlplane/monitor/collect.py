@@ -23,7 +23,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from controlplane.files import log_pipe
+from controlplane.files import accepting, log_pipe
 from controlplane.files.gateway import GatewaySettings, read_settings
 from controlplane.monitor.audit import AuditLog
 from controlplane.monitor.client import AGAIN_S, BEAT_S, FOLLOW
@@ -214,7 +214,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=Path, required=True)
     for name in ("plan", "controller", "exporter", "log"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    asyncio.run(_run(parser.parse_args()))
+    accepting.run(_run(parser.parse_args()))
     return 0
 
 
