@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        write_text(pipe, "the plan")
+        writing.write_text(pipe, "the plan")
         assert os.read(reader, 100) == b"the plan"
     finally:
         os.close(reader)
@@ -75,5 +76,5 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
 
 def test_a_device_that_refuses_is_named() -> None:
     with pytest.raises(EngineError, match="/dev/full"):
-        write_text(Path("/dev/full"), "the plan")
+        writing.write_text(Path("/dev/full"), "the plan")
     assert Path("/dev/full").is_char_device()
