@@ -39,6 +39,11 @@ ALIASES = {"twin": "echo", "again": "repeat", "tally": "counted"}
 """Second names, rendered as a plan's are, of models that run under their own name in the same server."""
 FORGETFUL_S = {"brief": 1}
 """After so many seconds of silence these have forgotten a sequence; other models remember it for longer."""
+POISON: dict[str, Any] = {
+    "inputs": [{"name": "INPUT", "datatype": "BYTES", "shape": [1, 1], "data": ["p"]}],
+    "outputs": [{"name": "OUTPUT", "parameters": {"classification": 1}}],
+}
+"""Triton 2.51 ends itself over the classes of texts."""
 HOST = "127.0.0.1"
 NOTICED_S = 0.02
 """Until somebody has read that a connection was closed, where the host holds nobody up."""
