@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,17 +101,11 @@ def loaded(ports: rig.Ports, rate_rps: int, happens: Callable[[rig.Load], None])
     """Load while something happens, and for five seconds' worth of requests afterwards."""
     load = rig.Load(ports)
 
-    async def run() -> None:
-        stop = asyncio.Event()
-        unary = asyncio.create_task(load.unary(rate_rps, stop))
-        await asyncio.to_thread(until, lambda: len(load.outcomes) > rate_rps)
-        await asyncio.to_thread(happens, load)
+    with rig.under_load(partial(load.unary, rate_rps)):
+        until(lambda: len(load.outcomes) > rate_rps)
+        happens(load)
         enough = len(load.outcomes) + 5 * rate_rps
-        await asyncio.to_thread(until, lambda: len(load.outcomes) > enough)
-        stop.set()
-        await unary
-
-    asyncio.run(run())
+        until(lambda: len(load.outcomes) > enough)
     return load
 
 
