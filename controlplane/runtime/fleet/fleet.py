@@ -121,7 +121,7 @@ class Fleet:
         return applied, desired_fleet(
             plan,
             fleet=self.name,
-            plan_hash=plan_hash(plan),
+            plan_hash=applied.plan,
             rendered=rendered,
             devices=settings.devices,
             fleet_wide_calls=settings.endpoints.fleet_wide_calls,
@@ -272,10 +272,9 @@ class Fleet:
     def _write_applied(self, plan: Plan, applied: Applied, before: Plan | None) -> None:
         """Record a plan and its models, and what a rollback brings back where one of the two is new."""
         record = self.files.record()
-        former = None if before is None else record.of_plan(plan_hash(before))
-        changed = before is not None and (
-            plan_hash(before) != applied.plan or (former is not None and not applied.same_as(former))
-        )
+        code = None if before is None else plan_hash(before)
+        former = None if code is None else record.of_plan(code)
+        changed = code not in (None, applied.plan) or (former is not None and not applied.same_as(former))
         self.files.write_record(Record(applied, former if changed else record.previous))
         self.files.write_plans(plan, before if changed else None)
 
@@ -309,8 +308,14 @@ class Fleet:
             self.launcher.sweep(self.name)
         self._journal("converged")
 
+    @property
+    def waits(self) -> Limits:
+        """The longest waits, with the fleet's own for a start."""
+        settings = self.files.settings()
+        return self.limits if settings is None else replace(self.limits, start_s=settings.load_timeout_s)
+
     def _execute(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
-        run = Executor(self.launcher, self.gateway, self._journal, self.say, self.limits, controlled)
+        run = Executor(self.launcher, self.gateway, self._journal, self.say, self.waits, controlled)
         run.run(actions, actual)
 
     def _journal(self, event: str, **details: Any) -> None:
