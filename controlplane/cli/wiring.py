@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controlplane.cli.options import LauncherName
-from controlplane.cli.stderr import say
+from controlplane.cli.output import say
 from controlplane.domain import units
 from controlplane.domain.errors import InputError, MissingTool
 from controlplane.domain.fleet import Cluster, GatewayConfig, Server
@@ -24,13 +24,13 @@ from controlplane.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from controlplane.domain.device import DeviceLimits
+    from controlplane.domain.observation import Event
     from controlplane.files.pinned import PinRules
     from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
     from controlplane.ports import Gateway, Launcher
     from controlplane.profiler.session import Place
     from controlplane.report.tables.status_table import Status
     from controlplane.runtime.fleet.fleet import Fleet
-    from controlplane.runtime.fleet.history import Event
     from controlplane.runtime.jobs.completing import Completer
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from controlplane.domain.fleet import ServerState
-from controlplane.report.tables.plan_table import number
 from controlplane.report.tables.status_table import Status
+from controlplane.report.words import number
 
 
 def problems(status: Status) -> tuple[str, ...]:

@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.observation import Event
 from controlplane.files import fleets, gateway
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.writing import write_vital
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
 pytestmark = pytest.mark.unit
 

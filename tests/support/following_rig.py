@@ -24,10 +24,11 @@ from ctl_host import Host, ended
 from sleeping_triton import EACH_MS, FIXED_MS, Served, lay_out, request
 
 from controlplane.domain.device import ShareKind
+from controlplane.domain.observation import Event
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.following import read_rates
 from controlplane.files.measurements.profiles import write_profile
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
 MODEL = Served(2, 1, 0)
 PERCENT = 90

@@ -27,9 +27,9 @@ from gateway_rig import NOBODY_READY, NOTICED_S
 from host_ports import free_ports
 
 from controlplane.domain.fleet import Server, ServerState
-from controlplane.domain.observation import Guarding
+from controlplane.domain.observation import Event, Guarding
 from controlplane.files.fleets import read_guarding
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 from launchers.docker.launcher import DockerLauncher
 from launchers.process import ProcessLauncher
 

@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import cluster, options, wiring
-from controlplane.cli.exits import EXIT_NO
+from controlplane.cli.endings import EXIT_NO
 from controlplane.cli.fleet import committed
 from controlplane.cli.fleet.committed import converged
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import say
+from controlplane.cli.output import print_json, say
 from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing

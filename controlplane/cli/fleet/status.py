@@ -9,12 +9,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from controlplane.cli import cluster, options, wiring
-from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json, print_json_line
-from controlplane.cli.stderr import warn
+from controlplane.cli.endings import EXIT_NO
+from controlplane.cli.output import print_json, print_json_line, warn
 from controlplane.report.health import problems
-from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.status_table import Status, status_document, status_view
+from controlplane.report.tables.terminal import show
 
 
 def status(

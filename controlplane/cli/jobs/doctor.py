@@ -11,7 +11,7 @@ from controlplane.cli import options, wiring
 from controlplane.cli.output import print_json
 from controlplane.domain.fleet import Cluster
 from controlplane.files.fleets import fleets, state_root
-from controlplane.report.tables.plan_table import show
+from controlplane.report.tables.terminal import show
 from controlplane.runtime.jobs.doctor import examine
 
 

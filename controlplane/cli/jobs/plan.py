@@ -11,17 +11,15 @@ import typer
 from rich.console import RenderableType
 
 from controlplane.cli import completers, options
-from controlplane.cli.exits import EXIT_INFEASIBLE
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import progress_bar, say, warn
-from controlplane.domain.errors import InputError
+from controlplane.cli.output import print_json, progress_bar, say, warn
+from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.plan import Rule
 from controlplane.files.specs import read_spec
 from controlplane.files.writing import write_text
 from controlplane.latency.registry import FITS
 from controlplane.planning.registry import DEFAULT, STRATEGIES
-from controlplane.report.tables.plan_table import plan_table, show
-from controlplane.report.tables.terminal import plain
+from controlplane.report.tables.plan_table import plan_table
+from controlplane.report.tables.terminal import plain, show
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet.spare_core import check_spare_core_of_spec
 from controlplane.runtime.jobs.compiling import say_when_compiling
@@ -222,7 +220,7 @@ def plan(
             refuse_violations(made, document)
         say(f"{output}: written")
     if plot is not None:
-        from controlplane.report.plots.figures import plot_plan
+        from controlplane.report.plots import plot_plan
 
         plot_plan(made, plot)
         say(f"{plot}: written")
@@ -234,7 +232,7 @@ def plan(
 
         print_json(plan_document(made))
     if made.infeasible:
-        raise typer.Exit(EXIT_INFEASIBLE)
+        raise typer.Exit(InfeasibleError.exit_code)
 
 
 def _write_report(planned: Planned, file: Path, *, what_if: bool) -> None:

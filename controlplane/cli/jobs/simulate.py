@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
-from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import say, warn
+from controlplane.cli.endings import EXIT_NO
+from controlplane.cli.output import print_json, say, warn
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.plan import Plan
 from controlplane.files.plans import read_plan
 from controlplane.files.writing import write_text
-from controlplane.report.tables.plan_table import counted, show
 from controlplane.report.tables.simulation_table import simulation_table
+from controlplane.report.tables.terminal import show
+from controlplane.report.words import counted
 from controlplane.runtime.jobs.compiling import say_when_compiling
 from controlplane.runtime.jobs.simulate import Asked, run, with_guard
 
@@ -90,7 +90,7 @@ def simulate(
         return
     result = run(simulated, asked)
     if plot is not None:
-        from controlplane.report.plots.figures import plot_simulation
+        from controlplane.report.plots import plot_simulation
 
         plot_simulation(result, plot)
         say(f"{plot}: written")

@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import completers, options, wiring
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import say
+from controlplane.cli.output import print_json, say
 from controlplane.report.tables.observed_table import kept_table, observed_document, observed_table
-from controlplane.report.tables.plan_table import show
+from controlplane.report.tables.terminal import show
 from controlplane.report.tables.validation_table import validation_table
 from controlplane.runtime.jobs.validate import validation
 

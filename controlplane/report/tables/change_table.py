@@ -20,8 +20,8 @@ from controlplane.planning.replan.differences import (
     moves,
     terms,
 )
-from controlplane.report.tables.plan_table import counted, names
 from controlplane.report.tables.terminal import table_of
+from controlplane.report.words import counted, names
 
 
 def change_table(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> RenderableType:

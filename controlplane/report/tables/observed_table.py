@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 
 from controlplane.latency.calibration import Seen
-from controlplane.report.tables.plan_table import number
 from controlplane.report.tables.terminal import table_of
+from controlplane.report.words import number
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from controlplane.report.tables.plan_table import number
 from controlplane.report.tables.terminal import table_of
+from controlplane.report.words import number
 
 
 @dataclass(frozen=True, slots=True)

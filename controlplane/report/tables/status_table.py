@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from controlplane.domain.plan import Source
-from controlplane.report.tables.load_table import LoadView, load_document, load_table
-from controlplane.report.tables.plan_table import number
+from controlplane.files.documents import plain
+from controlplane.report.tables.load_table import LoadView, load_table
 from controlplane.report.tables.terminal import table_of
+from controlplane.report.words import number
 
 _SHOWN_NAMES = 3
 
@@ -186,13 +187,20 @@ def _age(seconds: float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarted:
+    """A restart of one of the gateway's processes: which one and why."""
+
+    seconds_ago: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """A fleet at one moment. `controller` is its pid, None where none runs.
 
     `trouble` is the reason if the engine does not answer; the servers are unknown then. `history_trouble` is
     the reason if the history cannot be read. `load` is None where no controller has seen it. `restarts` has
-    the latest restart of each gateway process, oldest first: how many seconds ago, and which process and why.
-    `gateway_missing` names those that do not run.
+    the latest restart of each gateway process, oldest first; `gateway_missing` names those that do not run.
     """
 
     servers: tuple[StatusRow, ...]
@@ -200,7 +208,7 @@ class Status:
     guard: tuple[GuardRow, ...]
     controller: int | None
     trouble: str | None = None
-    restarts: tuple[tuple[float, str], ...] = ()
+    restarts: tuple[Restarted, ...] = ()
     history_trouble: str | None = None
     load: LoadView | None = None
     gateway_missing: tuple[str, ...] = ()
@@ -232,7 +240,7 @@ def status_view(status: Status) -> RenderableType:
     if status.history_trouble is not None:
         parts += ["", f"the history cannot be read: {status.history_trouble}"]
     if status.restarts:
-        parts += ["", *(f"gateway, {_age(ago_s)} ago: {reason}" for ago_s, reason in status.restarts)]
+        parts += ["", *(f"gateway, {_age(one.seconds_ago)} ago: {one.reason}" for one in status.restarts)]
     if status.gateway_down:
         parts += ["", status.gateway_down]
     if status.controller is None:
@@ -240,17 +248,6 @@ def status_view(status: Status) -> RenderableType:
     return Group(*parts)
 
 
-def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
+def status_document(fleet: str, status: Status) -> dict[str, Any]:
     """Return the JSON of `ctl status`."""
-    return {
-        "fleet": fleet,
-        "controller": status.controller,
-        "trouble": status.trouble,
-        "history_trouble": status.history_trouble,
-        "gateway_missing": list(status.gateway_missing),
-        "restarts": [{"seconds_ago": ago_s, "reason": reason} for ago_s, reason in status.restarts],
-        "servers": status.servers,
-        "workloads": status.workloads,
-        "guard": status.guard,
-        "load": None if status.load is None else load_document(status.load),
-    }
+    return {"fleet": fleet, **plain(status)}

@@ -18,11 +18,11 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, RichLog, Static
 
 from controlplane.domain.errors import TrisectError
+from controlplane.domain.observation import Event
 from controlplane.report.health import problems
-from controlplane.report.page.fleet import Happened
-from controlplane.report.tables.plan_table import counted, number
 from controlplane.report.tables.status_table import Status
 from controlplane.report.top.rows import KEPT, Order, Row, companions, ordered, rows, sparkline
+from controlplane.report.words import counted, number
 
 _SHOWN_PROBLEMS = 3
 _COLUMNS = (
@@ -45,7 +45,7 @@ class Look(NamedTuple):
     """A fleet at one moment: its status and its newest events, oldest first."""
 
     status: Status
-    events: tuple[Happened, ...]
+    events: tuple[Event, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Top(App[signal.Signals]):
             if moved and self._selected in names:  # the cursor follows its workload
                 table.move_cursor(row=names.index(self._selected))
 
-    def _tell(self, events: Sequence[Happened]) -> None:
+    def _tell(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.at_s > self._newest_s:
                 at = datetime.fromtimestamp(event.at_s).strftime("%H:%M:%S")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.domain.errors import EngineError
-from controlplane.domain.observation import BatchStatistics
+from controlplane.domain.observation import BatchStatistics, Event
 
 _KEEP = 20_000
 _MOST_WAITING = 1000
@@ -48,17 +48,6 @@ CREATE INDEX IF NOT EXISTS batches_of_minute ON batches (minute);
 
 Key = tuple[str, str]
 """Partition and endpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event; `at_s` is seconds since the epoch."""
-
-    at_s: float
-    level: str
-    kind: str
-    subject: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from controlplane.domain.tensors import Finding, Readiness, TensorSpec
 from controlplane.profiler.requests import requests_for
 from controlplane.render.config import backend_of, batch_limit, input_specs, is_complete, keeps_sequences
 from controlplane.render.source import SourceModel, all_models, read_source, read_written
-from controlplane.report.printable import printable
+from controlplane.report.words import printable
 from controlplane.runtime.jobs.completing import Completer
 
 

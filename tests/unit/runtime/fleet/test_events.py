@@ -11,6 +11,7 @@ from no_descriptors import without_descriptors
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.converge.redirect import moves
 from controlplane.domain.fleet import Routes, Server
+from controlplane.domain.observation import Event
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets
 from controlplane.files.gateway import Restart, append_restart
 from controlplane.files.gateway_paths import GatewayPaths
@@ -18,7 +19,7 @@ from controlplane.files.waiting import wait_until
 from controlplane.runtime.clock import SystemClock
 from controlplane.runtime.fleet import events
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event, EventLog, History
+from controlplane.runtime.fleet.history import EventLog, History
 
 pytestmark = pytest.mark.unit
 

@@ -13,14 +13,13 @@ import pytest
 from fake_host import Program
 from fleet_world import World, world
 
-from controlplane.cli.exits import EXIT_ENGINE, exit_code
 from controlplane.domain.errors import EngineError
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files import content, pinned
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.controller.drift import DriftWatch
-from controlplane.runtime.fleet.history import Event
 
 pytestmark = pytest.mark.unit
 
@@ -148,7 +147,7 @@ def test_a_full_disk_fails_the_apply_and_changes_nothing(
         patch.setattr(pinned, "_copy", full)
         with pytest.raises(EngineError, match="No space left on device") as failed:
             apply(here, plan(30.0))
-    assert exit_code(failed.value) == EXIT_ENGINE
+    assert failed.value.exit_code == 4
     assert (sorted(here.directory.rglob("*")), dict(here.host.routes)) == before
     assert here.fleet.files.plan() == plan()
     here.host.kill(active(here))
