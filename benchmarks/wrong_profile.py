@@ -49,11 +49,11 @@ from controlplane.planning.replan.differences import changes
 from controlplane.planning.replan.pressure import prediction_error
 from controlplane.planning.replan.reuse import cost_of
 from controlplane.planning.replan.smallest_change import moved_cost
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
+from controlplane.runtime.autoscaler.propose import find
 from controlplane.runtime.fleet.calibrate import learn_recorded, recall
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History, Minute
-from controlplane.runtime.jobs.propose import find
 from controlplane.runtime.jobs.simulate import conditions_of
 from controlplane.simulate.closed_loop.run import run as serve
 from controlplane.simulate.engine import Settings, simulate

@@ -13,7 +13,7 @@ from controlplane.domain.profile import Profile
 from controlplane.files.plans import plan_document, read_plan, write_plan
 from controlplane.files.writing import to_json
 from controlplane.planning.registry import DEFAULT
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.devices import known_profiles
 from controlplane.runtime.jobs import simulate as simulation
 from controlplane.runtime.jobs.plan import Choices, make_plan, verify_plan

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +76,28 @@ def progress_bar() -> Bar:
     from controlplane.report.progress import Bar
 
     return Bar(say, shown=chosen() is not Verbosity.QUIET)
+
+
+def say_when_compiling() -> Callable[[], bool]:
+    """Announce each of our kernels when it is compiled, which delays the first command of an installation.
+
+    Returns a function that says if any was.
+    """
+    from controlplane import kernels
+
+    compiled: list[str] = []
+
+    def announce(name: str) -> None:
+        package, _, rest = name.partition(".")
+        if package != "controlplane":
+            return  # a part of numba
+        if not compiled:
+            say("compiling for this processor, once in an installation:")
+        compiled.append(name)
+        say(f"  {rest}")
+
+    kernels.on_compilation(announce)
+    return lambda: bool(compiled)
 
 
 def print_json_line(document: object) -> None:

@@ -20,7 +20,7 @@ from controlplane.domain.errors import InputError, MissingTool
 from controlplane.domain.fleet import Cluster, GatewayConfig, Server
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets, state_root
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 
 if TYPE_CHECKING:
     from controlplane.domain.device import DeviceLimits
@@ -59,14 +59,12 @@ def launcher(name: LauncherName | None, cluster: Cluster = DEFAULT_CLUSTER) -> L
 def pods(cluster: Cluster) -> Launcher:
     """Return the launcher of a cluster. Raises MissingTool without the extra that it needs."""
     try:
-        from launchers.kubernetes.api import ClusterPlace
         from launchers.kubernetes.launcher import KubernetesLauncher
         from launchers.kubernetes.options import PodOptions
     except ModuleNotFoundError as error:
         problem = f"the launcher kubernetes needs {error.name}: pip install 'trisect[kubernetes]'"
         raise MissingTool(problem) from error
-    place = ClusterPlace(cluster.context, cluster.namespace)
-    return KubernetesLauncher(state_root(), place, PodOptions.from_environment())
+    return KubernetesLauncher(state_root(), cluster, PodOptions.from_environment())
 
 
 def _fitting() -> LauncherName:

@@ -121,9 +121,15 @@ def _cpu_folders(pid: int, proc: Path) -> Iterator[Path]:
 
 def _folders(pid: int, controller: str, proc: Path) -> Iterator[Path]:
     """Yield a process's groups: of version 2, and of this controller in version 1."""
+    for controllers, path in group_paths(pid, proc):
+        mounts = mount_points("cgroup2") if controllers == [""] else []
+        if controller in controllers:
+            mounts = mount_points("cgroup", controller)
+        yield from (mount / path for mount in mounts)
+
+
+def group_paths(pid: int | str, proc: Path = Path("/proc")) -> Iterator[tuple[list[str], str]]:
+    """Yield the controllers, an empty one in version 2, and the path of each of a process's groups."""
     for line in (proc / str(pid) / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        mounts = mount_points("cgroup2") if not controllers else []
-        if controller in controllers.split(","):
-            mounts = mount_points("cgroup", controller)
-        yield from (mount / path.lstrip("/") for mount in mounts)
+        yield controllers.split(","), path.strip("/")

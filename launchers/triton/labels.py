@@ -20,8 +20,6 @@ SERVER = "TRISECT_SERVER"
 _LONGEST_FILE_NAME = 160
 _APART = frozenset({"id", "state", "end", "spec", "labels", "options"})
 """Fields that change while a server runs, and those that hold a record whose own fields are in the text."""
-_FORMER: Mapping[str, Any] = {"reloads": True, "fleet_wide_calls": True, "triton_args": (), "env": {}}
-"""What labels of earlier versions leave out: those locked nothing, so every process may change a server."""
 
 Record = TypeVar("Record")
 
@@ -43,9 +41,7 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
     Raises EngineError for labels that lack what this version needs.
     """
     try:
-        told = {**_FORMER, **json.loads(text)}
-        # Earlier versions held every server to its memory.
-        told.setdefault("memory_limit_mb", told["memory_mb"])
+        told = json.loads(text)
         told["role"], told["endpoints"] = Role(told["role"]), tuple(told["endpoints"])
         options = ServerOptions(tuple(told["triton_args"]), told["env"])
         spec = _record(ServerSpec, {**told, "labels": _record(Labels, told), "options": options})

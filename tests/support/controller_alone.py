@@ -19,7 +19,7 @@ from pathlib import Path
 from claimed_servers import ClaimingLauncher
 
 from controlplane.control.converge.devices import map_devices
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Cluster, GatewayConfig, InFlight, Routes
 from controlplane.domain.order import Order
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import Document
@@ -27,11 +27,11 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_of
 from controlplane.monitor.records import Record
 from controlplane.ports import Launcher
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import serve
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.fleet import Fleet
-from launchers.kubernetes.api import ClusterPlace
+from controlplane.runtime.fleet.preflight import ApplyRequest
 from launchers.kubernetes.launcher import KubernetesLauncher
 from launchers.kubernetes.options import ModelVolume, PodOptions
 
@@ -107,7 +107,7 @@ def launcher_of(state: Path, claimed: int | None) -> Launcher:
     if claimed is not None:
         return ClaimingLauncher(claimed)
     options = PodOptions("claimed", "Never", ModelVolume.parse("host:/models"))
-    return KubernetesLauncher(state, ClusterPlace(namespace=NAMESPACE), options)
+    return KubernetesLauncher(state, Cluster(namespace=NAMESPACE), options)
 
 
 def devices_for(launcher: Launcher, wanted: Plan) -> dict[str, str]:
@@ -127,7 +127,7 @@ def main(state: Path, claimed: int | None, rate_rps: float) -> None:
         devices = devices_for(launcher, wanted)
         settings = FleetSettings(launcher.name, str(state / "models"), str(state / "rendered"), devices)
         began = time.monotonic()
-        fleet.apply(wanted, settings)
+        fleet.apply(ApplyRequest(wanted, settings))
         print(json.dumps({"apply_s": time.monotonic() - began}), flush=True)
         if guarding is None:
             guarding = threading.Thread(target=serve.guard, args=(fleet, note, requests, stop))

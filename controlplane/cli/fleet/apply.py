@@ -13,14 +13,13 @@ from controlplane.cli import cluster, options, wiring
 from controlplane.cli.endings import EXIT_NO
 from controlplane.cli.fleet import committed
 from controlplane.cli.fleet.committed import converged
-from controlplane.cli.output import print_json, say
+from controlplane.cli.output import print_json, say, say_when_compiling
 from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
 from controlplane.report.tables.change_table import terms_line
-from controlplane.runtime.fleet import controller_process, following, preflight, spare_core
+from controlplane.runtime.fleet import controller_process, following, preflight
 from controlplane.runtime.fleet.execute import commands, describe
-from controlplane.runtime.jobs.compiling import say_when_compiling
 from controlplane.runtime.jobs.completing import complete_or_refuse
 
 
@@ -104,7 +103,7 @@ def apply(
     """
     options.refuse("is for --dry-run", {} if dry_run else {"--exit-code": exit_code or None})
     if not allow_violations:
-        say_when_compiling(say)  # only verify compiles
+        say_when_compiling()  # only verify compiles
     gateway = {
         "--host": host or None,
         "--http-port": http_port,
@@ -134,8 +133,9 @@ def apply(
     else:
         options.refuse("is for --launcher kubernetes", {"--context": context, "--namespace": namespace})
         cores = len(os.sched_getaffinity(0))
-        spare_core.check_spare_core(parsed, document, cores, say, accepted=all_cores)
-    preflight.check_promises(parsed, document, profiles, allow_violations=allow_violations)
+        preflight.check_spare_core(parsed, document, cores, say, accepted=all_cores)
+    if not allow_violations:
+        preflight.check_promises(parsed, document, profiles)
     if chosen is options.LauncherName.KUBERNETES:
         place = wiring.chosen_cluster(fleet, Cluster(context, namespace))
         kept = cluster.fleet_of_controllers(wiring.fleet_files(fleet), place)
@@ -178,8 +178,9 @@ def apply(
         complete_or_refuse(wiring.completer(built.launcher, parsed.options), repository, models)
     preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()
+    request = preflight.ApplyRequest(parsed, settings, as_planned, rename_endpoints or interactive)
     if dry_run or interactive:
-        actions, changed = built.preview(parsed, settings, as_planned=as_planned), built.changed_terms(parsed)
+        actions, changed = built.preview(request), built.changed_terms(parsed)
         steps = describe(actions)
         if dry_run:
             shown = tuple(commands(actions, built.launcher))
@@ -196,9 +197,7 @@ def apply(
     say(f"launching with {built.launcher.name}")
     serving = controller_process.left_alone if no_serve else controller_process.left_running
     with serving(built.files):
-        outcome = built.apply(
-            parsed, settings, as_planned=as_planned, rename_endpoints=rename_endpoints or interactive
-        )
+        outcome = built.apply(request)
         following.keep(built.files, follow, profiles)
     preflight.warn_of_old_servers(outcome.servers, built)
     if json:

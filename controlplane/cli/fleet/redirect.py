@@ -8,6 +8,7 @@ import typer
 
 from controlplane.cli import cluster, completers, options, wiring
 from controlplane.cli.output import print_json
+from controlplane.runtime.fleet.redirect import redirect as redirected
 
 
 def redirect(
@@ -27,7 +28,7 @@ def redirect(
     """
     cluster.by_leader(wiring.fleet_files(fleet), "redirect", *workload, *(("--json",) if json else ()))
     found, settings = wiring.existing_fleet(fleet)
-    routes = found.redirect(workload, settings)
+    routes = redirected(found, workload, settings)
     if json:
         print_json({"fleet": fleet, "routes": {e: list(r.members) for e, r in routes.items()}})
     else:

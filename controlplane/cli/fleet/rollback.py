@@ -25,13 +25,13 @@ def rollback(
         return
     found, _ = wiring.existing_fleet(fleet)
     if not yes and not json and sys.stdin.isatty():
-        steps = describe(found.preview_rollback())
+        steps = describe(found.preview(found.previous()))
         print("\n".join(steps) or "nothing to do")
         if steps and not options.agreed("Go on?"):
             return
     serving = controller_process.left_alone if no_serve else controller_process.left_running
     with serving(found.files):
-        outcome = found.rollback()
+        outcome = found.apply(found.previous())
     if json:
         print_json(converged(fleet, outcome))
         return

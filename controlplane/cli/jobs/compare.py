@@ -15,9 +15,8 @@ from controlplane.files.writing import write_text
 from controlplane.planning.registry import STRATEGIES
 from controlplane.report.tables.comparison_table import comparison_table
 from controlplane.report.tables.terminal import show
-from controlplane.runtime.jobs.compare.compare import Question
-from controlplane.runtime.jobs.compare.compare import compare as compared
-from controlplane.runtime.jobs.compare.truths import DEFAULT, TRUTHS, chosen
+from controlplane.runtime.jobs.compare import DEFAULT, TRUTHS, Question, chosen
+from controlplane.runtime.jobs.compare import compare as compared
 
 
 def compare(

@@ -11,7 +11,7 @@ import typer
 from rich.console import RenderableType
 
 from controlplane.cli import completers, options
-from controlplane.cli.output import print_json, progress_bar, say, warn
+from controlplane.cli.output import print_json, progress_bar, say, say_when_compiling, warn
 from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.plan import Rule
 from controlplane.files.specs import read_spec
@@ -20,9 +20,8 @@ from controlplane.latency.registry import FITS
 from controlplane.planning.registry import DEFAULT, STRATEGIES
 from controlplane.report.tables.plan_table import plan_table
 from controlplane.report.tables.terminal import plain, show
-from controlplane.runtime.clock import SystemClock
-from controlplane.runtime.fleet.spare_core import check_spare_core_of_spec
-from controlplane.runtime.jobs.compiling import say_when_compiling
+from controlplane.runtime import SystemClock
+from controlplane.runtime.fleet.preflight import check_spare_core_of_spec
 from controlplane.runtime.jobs.plan import (
     Choices,
     Improve,
@@ -152,7 +151,7 @@ def plan(
     Exit code 2: SPEC or an option is wrong, or the plan takes every core of this host (see --all-cores).
     With --json, the tables of --against and --explain are on stderr.
     """
-    compiled = say_when_compiling(say)
+    compiled = say_when_compiling()
     parsed, document = read_spec(spec)
     if rates is None:
         options.refuse("is for --rates prometheus:URL", {"--query": query})
@@ -236,7 +235,7 @@ def plan(
 
 
 def _write_report(planned: Planned, file: Path, *, what_if: bool) -> None:
-    from controlplane.runtime.jobs.report import plan_report
+    from controlplane.runtime.jobs.what_if import plan_report
     from controlplane.runtime.jobs.what_if import what_if as other_terms
 
     if not what_if:

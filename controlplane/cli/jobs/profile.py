@@ -20,7 +20,7 @@ from controlplane.profiler.session import Profiler
 from controlplane.profiler.subject import Wishes
 from controlplane.render.source import all_models, with_composing
 from controlplane.report.words import counted
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.completing import complete_or_refuse
 from controlplane.runtime.jobs.profile import (
     Failed,

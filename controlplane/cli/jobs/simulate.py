@@ -9,7 +9,7 @@ import typer
 
 from controlplane.cli import options
 from controlplane.cli.endings import EXIT_NO
-from controlplane.cli.output import print_json, say, warn
+from controlplane.cli.output import print_json, say, say_when_compiling, warn
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.plan import Plan
 from controlplane.files.plans import read_plan
@@ -17,7 +17,6 @@ from controlplane.files.writing import write_text
 from controlplane.report.tables.simulation_table import simulation_table
 from controlplane.report.tables.terminal import show
 from controlplane.report.words import counted
-from controlplane.runtime.jobs.compiling import say_when_compiling
 from controlplane.runtime.jobs.simulate import Asked, run, with_guard
 
 _TIMELINE_POINTS = 40
@@ -81,7 +80,7 @@ def simulate(
     """
     options.refuse("is for --guard", {} if guard else {"--fault": fault or None})
     options.refuse("is not for --guard", {"--plot": plot, "--report": report} if guard else {})
-    say_when_compiling(say)
+    say_when_compiling()
     simulated = read_plan(plan)[0]
     points = _TIMELINE_POINTS if plot is not None else 0
     asked = Asked(profiles, truth, arrivals or [], seconds, seed, points, overtake_ms)
@@ -95,7 +94,7 @@ def simulate(
         plot_simulation(result, plot)
         say(f"{plot}: written")
     if report is not None:
-        from controlplane.runtime.jobs.report import simulation_report
+        from controlplane.runtime.jobs.simulate import simulation_report
 
         write_text(report, simulation_report(simulated, result, profiles))
         say(f"{report}: written")

@@ -9,7 +9,7 @@ import typer
 
 from controlplane.cli import options
 from controlplane.cli.output import print_json, progress_bar
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.train import Lesson, train_policy
 
 

@@ -33,12 +33,13 @@ from controlplane.profiler.temporary import to_its_end
 from controlplane.render.source import read_source
 from controlplane.report.tables.demo_table import DemoRow
 from controlplane.report.tables.repair_table import Repair
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.demo import clients, violation
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.preflight import ApplyRequest
 from controlplane.runtime.jobs.plan import Choices, make_plan, mean_execution_ms
 from controlplane.runtime.jobs.profile import Failed, profile_models, read_subjects
 from controlplane.triton import statistics
@@ -122,7 +123,7 @@ class Demo:
             endpoints=self.scene.endpoints,
             cluster=self.scene.cluster,
         )
-        self.fleet.apply(plan, settings)
+        self.fleet.apply(ApplyRequest(plan, settings))
 
     def measure(self, plan: Plan, expected_ms: Mapping[tuple[str, str], float]) -> list[DemoRow]:
         """Compare the running fleet with the predictions, all workloads loaded at once."""

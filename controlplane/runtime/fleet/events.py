@@ -7,8 +7,6 @@ A fleet's history outlives it, in a file beside its directory, until a fleet of 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import EngineError
@@ -60,12 +58,7 @@ def destroy(fleet: Fleet) -> Outcome:
         with contextlib.suppress(OSError):
             fleet.files.ended.unlink(missing_ok=True)
             History(fleet.files.ended).write(*told, end)
-            for old in _oldest(fleet.files.ended.parent):
+            kept = fleet.files.ended.parent.glob("*.sqlite")
+            for old in sorted(kept, key=lambda path: path.stat().st_mtime)[:-_KEPT_FLEETS]:
                 old.unlink()
     return outcome
-
-
-def _oldest(directory: Path) -> Iterator[Path]:
-    """Yield all but the newest histories of ended fleets."""
-    newest = sorted(directory.glob("*.sqlite"), key=lambda path: path.stat().st_mtime, reverse=True)
-    yield from newest[_KEPT_FLEETS:]

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Protocol
 
 from controlplane.control.converge.actions import (
     Action,
@@ -47,13 +46,6 @@ class Limits:
     end_s: float = 3.0
     grace_s: float = 2.0
     parallel_starts: int = 4
-
-
-class Journal(Protocol):
-    """The journal of a run's steps."""
-
-    def write(self, event: str, **details: object) -> None:
-        """Append one event."""
 
 
 Say = Callable[[str], None]
@@ -101,8 +93,8 @@ class Executor:
 
     launcher: Launcher
     gateway: Gateway
-    fleet: str
-    journal: Journal
+    journal: Callable[..., None]
+    """Appends an event with its details to the fleet's journal."""
     say: Say
     limits: Limits = field(default_factory=Limits)
     _servers: dict[str, Server] = field(default_factory=dict)
@@ -129,7 +121,7 @@ class Executor:
                         self._run(action)
                         committed = committed or isinstance(action, Commit)
         except TrisectError as error:
-            self.journal.write("failed", reason=str(error))
+            self.journal("failed", reason=str(error))
             if not committed:
                 self._undo()
             raise
@@ -137,7 +129,7 @@ class Executor:
     def _start(self, actions: list[Start]) -> None:
         before = {name for name, s in self._servers.items() if s.state is ServerState.RUNNING}
         for action in actions:
-            self.journal.write("start", server=action.spec.name)
+            self.journal("start", server=action.spec.name)
             spec = action.spec
             self.say(
                 f"start {spec.labels.partition} ({spec.labels.role}) {spec.percent:g} % of {spec.device}"
@@ -156,13 +148,13 @@ class Executor:
                 self._servers[server.name] = server
                 if server.name not in before:
                     self._started.append(server)
-                self.journal.write("started", server=server.name, id=server.id)
+                self.journal("started", server=server.name, id=server.id)
         if failures:
             raise failures[0]
 
     def _stop(self, names: list[str]) -> None:
         for name in names:
-            self.journal.write("stop", server=name)
+            self.journal("stop", server=name)
             self.say(f"stop {name}")
         with ThreadPoolExecutor(max(1, len(names))) as pool:
             stopping = [
@@ -181,7 +173,7 @@ class Executor:
 
         match action:
             case Remove(name):
-                self.journal.write("remove", server=name)
+                self.journal("remove", server=name)
                 self.launcher.stop(self._servers[name], drain_s=0.0)
             case Prove(name, endpoints):
                 for endpoint in endpoints:
@@ -190,7 +182,7 @@ class Executor:
                 for endpoint in endpoints:
                     client.unload(self._servers[name], endpoint, deadline_s=self.limits.prove_s)
             case Commit(routes):
-                self.journal.write("commit", routes={e: list(r.members) for e, r in routes.items()})
+                self.journal("commit", routes={e: list(r.members) for e, r in routes.items()})
                 self.say(f"route {', '.join(sorted(routes)) or 'nothing'}")
                 self.gateway.commit(self._routes(routes))
             case Start() | Drain() | Stop():
@@ -208,7 +200,7 @@ class Executor:
     def _drain(self, names: list[str]) -> None:
         """Wait for all servers at once, within the time of one."""
         for name in names:
-            self.journal.write("drain", server=name)
+            self.journal("drain", server=name)
         deadline = time.monotonic() + self.limits.drain_s
         for name in names:
             empty = partial(owes_nothing, self.gateway, self._servers[name])

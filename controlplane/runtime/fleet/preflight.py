@@ -1,13 +1,17 @@
-"""Checks before a plan changes anything: the refusals of `ctl apply`.
+"""All refusals of `ctl apply`, before a plan changes anything, and the request that passed them.
 
-Shares of other fleets are read from their servers' labels, whatever their state folder. The spare core, which
-`ctl plan` refuses too, has its own module.
+Shares of other fleets are read from their servers' labels, whatever their state folder.
+
+`cpu-i` is core i of the host that plans and applies. The gateway, the controller and often the clients run
+on the same cores without a quota: where servers are pinned to every core, requests wait for the gateway and
+verified P99s break. So one core must stay free, which `ctl plan` demands too.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +22,11 @@ from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server, ServerSpec
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
+from controlplane.domain.spec import Spec
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.mistakes import Location
+from controlplane.files.pinned import Applied
 from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
 from controlplane.report.tables.change_table import ending_line
@@ -32,6 +39,26 @@ if TYPE_CHECKING:
 
 Shares = Mapping[str, Mapping[str, float]]
 """Device -> fleet -> percent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRequest:
+    """A plan to bring about, with its settings; `verb` and `cause` are for the history.
+
+    Partitions that were redirected since this plan was applied stay where they are, unless `as_planned`.
+    `rename_endpoints` accepts that an endpoint ends though its workload stays. `made_from` is the hash of the
+    plan that must still run, and whose models the new plan serves. `models` are pinned ones; without them
+    those that are in the repository now.
+    """
+
+    plan: Plan
+    settings: FleetSettings
+    as_planned: bool = False
+    rename_endpoints: bool = False
+    verb: str = "apply"
+    cause: str = "by hand"
+    made_from: str | None = None
+    models: Applied | None = None
 
 
 def settings(
@@ -57,6 +84,43 @@ def settings(
         endpoints=endpoints,
         cluster=cluster,
     )
+
+
+def shortage(plan: Plan, cores: int) -> str | None:
+    """Return the problem of a plan that takes all of this host's `cores`; None where one stays free."""
+    # A core with shadows only is idle until a redirect.
+    planned = len({gpu.id for gpu in plan.gpus if gpu.type == CPU_DEVICE and gpu.partitions})
+    if planned < cores:
+        return None
+    has = f"this host has {cores} core{'' if cores == 1 else 's'} and {planned}"
+    return f"{has} are planned: none is left for the gateway, the controller and clients, and P99s will break"
+
+
+def check_spare_core_of_spec(
+    plan: Plan, spec: Spec, document: Document, cores: int, say: Say, *, accepted: bool
+) -> None:
+    """Raise InputError at the spec's count for a plan that takes every core; `accepted`: warn instead."""
+    at = next((i for i, gpu in enumerate(spec.gpus) if gpu.type == CPU_DEVICE), 0)
+    field = "type" if spec.gpus[at].count is None else "count"
+    _refuse_full_host(document, ("gpus", at, field), shortage(plan, cores), cores, say, accepted)
+
+
+def check_spare_core(plan: Plan, document: Document, cores: int, say: Say, *, accepted: bool) -> None:
+    """Raise InputError at the plan's last core for one that takes every core; `accepted`: warn instead."""
+    at = max((i for i, gpu in enumerate(plan.gpus) if gpu.type == CPU_DEVICE), default=0)
+    _refuse_full_host(document, ("gpus", at, "id"), shortage(plan, cores), cores, say, accepted)
+
+
+def _refuse_full_host(
+    document: Document, location: Location, problem: str | None, cores: int, say: Say, accepted: bool
+) -> None:
+    if problem is None:
+        return
+    if accepted:
+        say(f"warning: {problem}")
+        return
+    way_out = f"plan with `count: {cores - 1}`" if cores > 1 else "take a host with two cores"
+    document.fail(f"{problem}; {way_out}, or accept it with --all-cores", location)
 
 
 def check_quota(launcher: Launcher, say: Say, *, required: bool) -> None:
@@ -91,13 +155,11 @@ def _version_in(problem: str) -> str:
     return problem.partition(" Triton ")[2].partition(",")[0]
 
 
-def check_promises(plan: Plan, document: Document, profiles: Path, *, allow_violations: bool) -> None:
-    """Verify the plan again, with this host's present profiles, unless violations are allowed.
+def check_promises(plan: Plan, document: Document, profiles: Path) -> None:
+    """Verify the plan again, with this host's present profiles.
 
     Raises InputError for a plan that does not keep its promises, or where a profile is missing.
     """
-    if allow_violations:
-        return
     from controlplane.runtime.jobs.plan import verify_plan
 
     violations = verify_plan(plan, profiles)

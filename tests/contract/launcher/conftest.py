@@ -20,8 +20,8 @@ from kubernetes_rig import KubernetesEngine
 from launcher_rig import ROOT, DockerEngine, Engine, Fleet, ProcessEngine, engines
 from private_engine import PrivateEngine
 
+from controlplane.domain.fleet import Cluster as Place
 from launchers.host import process_table
-from launchers.kubernetes.api import ClusterPlace
 from launchers.kubernetes.options import PodOptions
 
 CONTRACT = "contract"
@@ -69,7 +69,7 @@ def cluster_engine(
     cluster.namespace(CONTRACT)
     kubelet = RealKubelet(cluster, CONTRACT)
     options = PodOptions(triton_image, "Never")
-    return KubernetesEngine(tmp_path / "state", "a", kubelet, options, ClusterPlace(namespace=CONTRACT))
+    return KubernetesEngine(tmp_path / "state", "a", kubelet, options, Place(namespace=CONTRACT))
 
 
 @pytest.fixture(params=engines())

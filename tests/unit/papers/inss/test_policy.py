@@ -116,7 +116,7 @@ def test_planning_with_a_policy_needs_no_torch() -> None:
 import sys
 from pathlib import Path
 from controlplane.files.specs import read_spec
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.plan import Choices, make_plan
 import controlplane.papers.inss as inss
 spec, document = read_spec(Path(inss.__file__).parent / "policy.yaml")

@@ -14,10 +14,11 @@ from controlplane.domain.wanted import FleetReport, WantedFleet
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_document, plan_hash, plan_of
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import elected
 from controlplane.runtime.controller.elected import Installation, Keeper
 from controlplane.runtime.fleet.fleet import Fleet, Outcome
+from controlplane.runtime.fleet.preflight import ApplyRequest
 
 pytestmark = pytest.mark.unit
 
@@ -72,7 +73,8 @@ class Deeds:
 class DoneFleet(Fleet):
     """A fleet whose commands only are remembered."""
 
-    def apply(self, plan: Plan, settings: FleetSettings, **_: Any) -> Outcome:
+    def apply(self, request: ApplyRequest) -> Outcome:
+        plan, settings = request.plan, request.settings
         deeds = cast(Deeds, self.launcher)
         if deeds.fails is not None:
             raise deeds.fails

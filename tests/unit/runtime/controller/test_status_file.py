@@ -28,7 +28,7 @@ from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerSt
 from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings, read_guarding
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
 from controlplane.runtime.controller.executor import found_dead

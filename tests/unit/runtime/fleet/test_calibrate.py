@@ -19,7 +19,7 @@ from controlplane.files.fleets import FleetFiles
 from controlplane.files.measurements.profiles import read_calibration, write_profile
 from controlplane.latency.calibration import WIDEST_VARIATION, Observation, Seen
 from controlplane.report.tables.observed_table import Unseen, kept_table, observed_table
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet.calibrate import _model_name, _variation, learn, recall
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History, Minute

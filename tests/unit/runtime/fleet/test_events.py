@@ -16,7 +16,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings, fleets
 from controlplane.files.gateway import Restart, append_restart
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.waiting import wait_until
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet import events
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import EventLog, History

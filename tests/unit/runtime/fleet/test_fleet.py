@@ -28,10 +28,11 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Pre
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied
 from controlplane.files.plans import plan_hash
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet.execute import backend
 from controlplane.runtime.fleet.fleet import Fleet, locked, summary_of
 from controlplane.runtime.fleet.history import History
+from controlplane.runtime.fleet.preflight import ApplyRequest
 
 pytestmark = pytest.mark.unit
 
@@ -109,7 +110,7 @@ def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Pat
     files.write_plans(plan("a", "b"), None)
     fleet = Rendered(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
     with pytest.raises(EngineError, match="does not end"):
-        fleet.apply(plan("a"), SETTINGS)
+        fleet.apply(ApplyRequest(plan("a"), SETTINGS))
     assert set(gateway.present) == {"a"}
     # By the plan before, a controller would lead b to whatever of its partition is left.
     assert files.plan() == plan("a")
@@ -155,7 +156,7 @@ def test_a_plan_that_relies_on_an_order_has_the_gateways_gates_also_without_the_
     gates, files = Gates(), FleetFiles(tmp_path, "f")
     fleet = Rendered(files, cast(Any, StartsNothing()), cast(Any, gates), SystemClock(), lambda line: None)
     with pytest.raises(EngineError, match="starts nothing"):
-        fleet.apply(two_models(1, 0), SETTINGS)
+        fleet.apply(ApplyRequest(two_models(1, 0), SETTINGS))
     assert gates.late_binding
     assert gates.order["m0"].after_ms > gates.order["m1"].after_ms == 0
     files.write_plans(two_models(1, 0), None)
@@ -173,7 +174,7 @@ def test_a_plan_that_cannot_be_rendered_starts_nothing(tmp_path: Path) -> None:
     files, gateway = FleetFiles(tmp_path, "f"), cast(Any, Started({}))
     fleet = Fleet(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
     with pytest.raises(InputError, match="--repository"):
-        fleet.apply(plan("a"), settings)
+        fleet.apply(ApplyRequest(plan("a"), settings))
     assert not files.directory.exists()
 
 
@@ -196,7 +197,7 @@ def test_a_first_apply_that_is_refused_leaves_no_gateway(tmp_path: Path) -> None
     gateway = Full(files.gateway)
     fleet = Rendered(files, cast(Any, Launcher()), cast(Any, gateway), SystemClock(), lambda line: None)
     with pytest.raises(GatewayError, match="no space"):
-        fleet.apply(plan("a"), SETTINGS)
+        fleet.apply(ApplyRequest(plan("a"), SETTINGS))
     assert gateway.stopped
     assert not files.directory.exists()
 
@@ -207,7 +208,7 @@ def test_a_new_leader_that_refuses_a_plan_leaves_the_replicas_their_routes(tmp_p
     files, replicas = FleetFiles(tmp_path, "f"), Gateway({"a": Route((backend(server("a")),))})
     fleet = Fleet(files, cast(Any, Launcher()), cast(Any, replicas), SystemClock(), lambda line: None)
     with pytest.raises(InputError, match="--repository"):
-        fleet.apply(plan("b"), settings)
+        fleet.apply(ApplyRequest(plan("b"), settings))
     assert not replicas.stopped
 
 
@@ -224,12 +225,12 @@ def test_a_first_apply_that_is_refused_leaves_no_directory_and_a_later_one_all_t
     files = FleetFiles(tmp_path, "f")
     fleet = Rendered(files, cast(Any, Launcher()), cast(Any, Taken({})), SystemClock(), lambda line: None)
     with pytest.raises(GatewayError, match="8000"):
-        fleet.apply(plan("a"), SETTINGS)
+        fleet.apply(ApplyRequest(plan("a"), SETTINGS))
     assert not files.directory.exists()
     files.write_settings(SETTINGS)
     files.write_plans(plan("b"), None)
     with pytest.raises(GatewayError, match="8000"):
-        fleet.apply(plan("a"), SETTINGS)
+        fleet.apply(ApplyRequest(plan("a"), SETTINGS))
     assert files.plan() == plan("b")
     assert files.settings() == SETTINGS
 
@@ -242,7 +243,7 @@ def test_a_plan_made_from_another_than_the_one_that_runs_touches_nothing(tmp_pat
     assert running is not None
     fleet = Rendered(files, cast(Any, Launcher()), cast(Any, Started({})), SystemClock(), lambda line: None)
     with pytest.raises(EngineError, match=f"from plan 0123456789ab, and {plan_hash(running)} runs"):
-        fleet.apply(plan("a"), SETTINGS, made_from="0123456789ab")
+        fleet.apply(ApplyRequest(plan("a"), SETTINGS, made_from="0123456789ab"))
     assert files.plan() == running
     assert files.journal() == []
 
@@ -285,8 +286,8 @@ def test_a_rollback_finds_the_devices_of_the_plan_before(tmp_path: Path) -> None
     fleet = Rendered(files, cast(Any, Obliging()), gateway, SystemClock(), lambda line: None)
     (tmp_path / "out" / "f").mkdir(parents=True)
     settings = replace(SETTINGS, output=str(tmp_path / "out"))
-    fleet.apply(plan("a", "b"), settings)
-    fleet.apply(plan("a"), replace(settings, devices={"v100-1": "GPU-other"}))
+    fleet.apply(ApplyRequest(plan("a", "b"), settings))
+    fleet.apply(ApplyRequest(plan("a"), replace(settings, devices={"v100-1": "GPU-other"})))
     kept = files.settings()
     assert kept is not None
     assert kept.devices == {"v100-0": "GPU-uuid", "v100-1": "GPU-other"}
@@ -337,23 +338,23 @@ def test_an_endpoint_of_a_workload_that_stays_ends_only_with_consent(tmp_path: P
     (tmp_path / "out" / "f").mkdir(parents=True)
     settings = replace(SETTINGS, output=str(tmp_path / "out"))
     fleet = Called(files, cast(Any, Obliging()), gateway, SystemClock(), said.append)
-    fleet.preview(called("rank"), settings)
+    fleet.preview(ApplyRequest(called("rank"), settings))
     (warning,) = said
     assert warning.startswith(
         "warning: endpoint ssd ends, its clients will get 404: workload rank gets endpoint rank"
     )
     with pytest.raises(InputError, match=r"workloads stay: ssd; nothing was touched: .*--rename-endpoints"):
-        fleet.apply(called("rank"), settings)
+        fleet.apply(ApplyRequest(called("rank"), settings))
     assert said == [warning, warning]
     assert set(gateway.present) == {"ssd"}
     assert files.plan() == called("ssd")
     said.clear()
-    fleet.apply(called("rank"), settings, rename_endpoints=True)
+    fleet.apply(ApplyRequest(called("rank"), settings, rename_endpoints=True))
     assert said[0] == warning
     assert set(gateway.present) == {"rank"}
     # Back is asked for by asking for it; what ends by it is told.
     said.clear()
-    fleet.rollback()
+    fleet.apply(fleet.previous())
     assert set(gateway.present) == {"ssd"}
     assert said[0].startswith("warning: endpoint rank ends")
 
@@ -365,7 +366,9 @@ def test_an_endpoint_that_is_routed_no_more_needs_no_consent(tmp_path: Path) -> 
     files.write_plans(called("ssd"), None)
     (tmp_path / "out" / "f").mkdir(parents=True)
     settings = replace(SETTINGS, output=str(tmp_path / "out"))
-    Called(files, cast(Any, Obliging()), gateway, SystemClock(), said.append).apply(called("rank"), settings)
+    Called(files, cast(Any, Obliging()), gateway, SystemClock(), said.append).apply(
+        ApplyRequest(called("rank"), settings)
+    )
     assert files.plan() == called("rank")
     assert not [line for line in said if "ends" in line]
 
@@ -389,7 +392,9 @@ def test_a_redirect_to_the_same_share_leaves_nothing_to_bring_back(
     files.write_plans(plan("a"), None)
     same = files.plan()
     assert same is not None
-    Rendered(files, cast(Any, Redirected()), gateway, SystemClock(), said.append).preview(same, SETTINGS)
+    Rendered(files, cast(Any, Redirected()), gateway, SystemClock(), said.append).preview(
+        ApplyRequest(same, SETTINGS)
+    )
     (line,) = said
     assert line.startswith(f"a was redirected to {percent:g} % of GPU-uuid and stays there{told}")
     assert ("--as-planned" in line) == bool(told)

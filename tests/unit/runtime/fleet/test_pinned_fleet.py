@@ -20,6 +20,8 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.files import content, pinned
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.controller.drift import DriftWatch
+from controlplane.runtime.fleet.preflight import ApplyRequest
+from controlplane.runtime.fleet.redirect import redirect
 
 pytestmark = pytest.mark.unit
 
@@ -90,7 +92,7 @@ def test_a_redirect_by_hand_does_not_depend_on_the_repository(here: World) -> No
     write(here, "never applied")
     before = active(here)
     with here.host.running_as(Program()):
-        here.fleet.redirect(["a"], here.settings_kept())
+        redirect(here.fleet, ["a"], here.settings_kept())
     assert active(here) != before
     settle(here)
     assert served(here) == {"applied"}
@@ -99,7 +101,7 @@ def test_a_redirect_by_hand_does_not_depend_on_the_repository(here: World) -> No
 def test_a_plan_that_follows_the_load_serves_what_was_applied(here: World) -> None:
     write(here, "never applied")
     with here.host.running_as(Program()):
-        here.fleet.apply(plan(30.0), here.settings, made_from=plan_hash(plan()))
+        here.fleet.apply(ApplyRequest(plan(30.0), here.settings, made_from=plan_hash(plan())))
     assert served(here) == {"applied"}
 
 
@@ -109,11 +111,11 @@ def test_a_rollback_brings_the_models_back_with_the_plan(here: World, percent: f
     apply(here, plan(percent))
     write(here, "never applied")
     with here.host.running_as(Program()):
-        here.fleet.rollback()
+        here.fleet.apply(here.fleet.previous())
     assert served(here) == {"applied"}
     assert here.fleet.files.plan() == plan()
     with here.host.running_as(Program()):
-        here.fleet.rollback()
+        here.fleet.apply(here.fleet.previous())
     assert served(here) == {"second"}
 
 
@@ -123,7 +125,7 @@ def test_a_second_apply_changes_nothing_and_reads_no_model(
     monkeypatch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("a file was hashed"))
     monkeypatch.setattr(pinned, "_copy", lambda *_: pytest.fail("a file was copied"))
     assert apply(here, plan()).actions == ()
-    assert here.fleet.preview(plan(), here.settings) == ()
+    assert here.fleet.preview(ApplyRequest(plan(), here.settings)) == ()
 
 
 def test_only_the_present_and_the_previous_content_stay(here: World) -> None:

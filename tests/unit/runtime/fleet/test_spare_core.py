@@ -14,7 +14,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.plans import read_plan, write_plan
 from controlplane.files.specs import read_spec
-from controlplane.runtime.fleet.spare_core import check_spare_core, check_spare_core_of_spec, shortage
+from controlplane.runtime.fleet.preflight import check_spare_core, check_spare_core_of_spec, shortage
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ from controlplane.domain.observation import LatencyWindow
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles
 from controlplane.report.health import problems
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet.execute import backend
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.status import fleet_status, status_rows, workload_rows

@@ -15,7 +15,7 @@ from controlplane.domain import triton_releases
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.files.fleets import FleetFiles
 from controlplane.ports import Launcher
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet import preflight
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History

@@ -11,7 +11,7 @@ from controlplane.domain.errors import InputError
 from controlplane.files.specs import read_spec
 from controlplane.papers.inss.policy import read
 from controlplane.report.plots import plot_learning
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.plan import Choices, make_plan
 from controlplane.runtime.jobs.train import Learnt, Lesson, train_policy
 

@@ -21,7 +21,7 @@ from controlplane.papers.inss.training.agent import (
     log_policy,
 )
 from controlplane.papers.inss.training.training import Trained, TrainSettings, sizes_up_to, train
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 

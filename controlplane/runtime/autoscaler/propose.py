@@ -32,7 +32,7 @@ from controlplane.planning.replan.smallest_change import (
     smallest_change,
 )
 from controlplane.report.words import counted
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.devices import host_devices
 from controlplane.runtime.jobs.plan import devices_for, profile_uses
 

@@ -11,8 +11,7 @@ import pytest
 from controlplane.cli.main import run
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
-from controlplane.runtime.jobs.compare.compare import predicted_late
-from controlplane.runtime.jobs.compare.truths import TRUTHS, chosen
+from controlplane.runtime.jobs.compare import TRUTHS, chosen, predicted_late
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 SPEC = """schema_version: 1

@@ -13,25 +13,68 @@ from pathlib import Path
 import numpy as np
 
 from controlplane.domain import device
-from controlplane.domain.comparison import Compared, Comparison, Refused, UnderTruth, Utilisation
+from controlplane.domain.comparison import Compared, Comparison, Refused, Truth, UnderTruth, Utilisation
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Profile
+from controlplane.files.mistakes import nearest
 from controlplane.files.specs import read_spec
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.protocol import LatencyModel
 from controlplane.planning.judge.evaluate import SLACK, Terms, judge
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.ports import Progress
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.devices import known_device, known_profiles
-from controlplane.runtime.jobs.compare.truths import World
 from controlplane.runtime.jobs.plan import Choices, devices_of, make_plan
 from controlplane.runtime.jobs.simulate import conditions_of
 from controlplane.simulate.arrivals import Demand, Gaps
 from controlplane.simulate.engine import Scaled, Settings, simulate
 
 _QUANTILE = 0.95
+_BURSTINESS = 2.0
+_MEASURED = latency_registry.DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A truth that can be simulated.
+
+    model: the latency model of the execution times; None is the plan's own. factor: on these times.
+    burstiness: the coefficient of variation of the gaps between requests: 0 is even; None keeps the
+    workloads' arrivals.
+    """
+
+    truth: Truth
+    model: str | None = _MEASURED
+    factor: float = 1.0
+    burstiness: float | None = None
+
+
+_BELIEVED = "executions take what the plan's own latency model says, at their median"
+_AS_MEASURED = f"executions take what was measured; between the points, the model {_MEASURED}"
+_BURSTS = f"as measured, with requests in bursts (gaps vary {_BURSTINESS:g} times as much as by Poisson)"
+_EVEN = "as measured, with requests at even intervals, as some load generators send them"
+TRUTHS: Mapping[str, World] = {
+    one.truth.name: one
+    for one in (
+        World(Truth("believed", "As believed", _BELIEVED), model=None),
+        World(Truth("measured", "As measured", _AS_MEASURED)),
+        World(Truth("slower", "10 % slower", "as measured, and 10 % longer"), factor=1.1),
+        World(Truth("faster", "10 % faster", "as measured, and 10 % shorter"), factor=0.9),
+        World(Truth("burstier", "Burstier", _BURSTS), burstiness=_BURSTINESS),
+        World(Truth("even", "Evenly spaced", _EVEN), burstiness=0.0),
+    )
+}
+DEFAULT = ("believed", "measured", "slower", "faster", "burstier")
+
+
+def chosen(names: Sequence[str]) -> tuple[World, ...]:
+    """Return the truths of these names. Raises InputError, with the nearest name, for an unknown one."""
+    for name in names:
+        if name not in TRUTHS:
+            raise InputError(f"no truth is called {name!r}{nearest(name, TRUTHS)}", field="--truths")
+    return tuple(TRUTHS[name] for name in dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)
