@@ -16,6 +16,8 @@ import typer
 from controlplane.report.words import printable
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from controlplane.report.progress import Bar
 
 _WARNING = "warning: "
@@ -98,6 +100,18 @@ def say_when_compiling() -> Callable[[], bool]:
 
     kernels.on_compilation(announce)
     return lambda: bool(compiled)
+
+
+def answer(document: object, view: RenderableType, *, json: bool) -> None:
+    """Print what a verb found or did: its document with --json, else its view for a person."""
+    if json:
+        print_json(document)
+    elif isinstance(view, str):
+        print(view, end="\n" if view else "")
+    else:
+        from controlplane.report.tables.terminal import show
+
+        show(view)
 
 
 def print_json_line(document: object) -> None:

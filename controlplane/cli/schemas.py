@@ -19,9 +19,8 @@ from controlplane.files.documents import SCHEMA_VERSION, adapter
 from controlplane.files.limits import Limit
 from controlplane.planning.replan.differences import TermChange
 from controlplane.ports import Capability
-from controlplane.report.tables.demo_table import DemoRow
+from controlplane.report.tables.demo_table import DemoRow, Repair
 from controlplane.report.tables.observed_table import Kept, Unseen
-from controlplane.report.tables.repair_table import Repair
 from controlplane.report.tables.status_table import Status
 
 

@@ -22,9 +22,15 @@ from controlplane.domain.plan import (
     Violation,
 )
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.report.tables.demo_table import DemoRow, demo_table
+from controlplane.report.tables.demo_table import (
+    DemoRow,
+    Repair,
+    Span,
+    demo_table,
+    repair_lines,
+    repair_table,
+)
 from controlplane.report.tables.plan_table import plan_table
-from controlplane.report.tables.repair_table import Repair, Span, repair_lines, repair_table
 from controlplane.report.tables.status_table import (
     GuardRow,
     Restarted,

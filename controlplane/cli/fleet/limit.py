@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import completers, options
+from controlplane.cli import completers, options, wiring
 from controlplane.cli.output import print_json
+from controlplane.files.limits import Limit
 
 limit = typer.Typer(
     no_args_is_help=True,
@@ -40,9 +41,6 @@ def set_(
     Inferences beyond them are refused: 429 with Retry-After over HTTP, RESOURCE_EXHAUSTED over gRPC.
     `ctl token` limits one client.
     """
-    from controlplane.cli import wiring
-    from controlplane.files.limits import Limit
-
     given = Limit(max_rate, max_requests, max_body)
     wiring.limits(fleet).set(endpoint, given)
     if json:
@@ -52,8 +50,6 @@ def set_(
 @limit.command("list", epilog="Example: ctl limit list --fleet shop")
 def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False) -> None:
     """Print every endpoint that has limits, and what is refused because its requests crashed servers."""
-    from controlplane.cli import wiring
-
     registry, now_s = wiring.limits(fleet), time.time()
     limits = registry.limits()
     refused = [
@@ -78,8 +74,6 @@ def remove(
     endpoint: _Endpoint, fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False
 ) -> None:
     """Remove an endpoint's limits, at once, and end a refusal of its requests."""
-    from controlplane.cli import wiring
-
     wiring.limits(fleet).remove(endpoint)
     if json:
         print_json({"fleet": fleet, "removed": endpoint})

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import completers, options
+from controlplane.cli import completers, options, wiring
 from controlplane.cli.output import print_json
-
-if TYPE_CHECKING:
-    from controlplane.files.clients import Client
+from controlplane.files.clients import Client
 
 token = typer.Typer(
     no_args_is_help=True,
@@ -54,9 +52,6 @@ def create(
 
     Clients send it as `Authorization: Bearer TOKEN`, over gRPC as metadata `authorization`.
     """
-    from controlplane.cli import wiring
-    from controlplane.files.clients import Client
-
     client = Client(
         name,
         tuple(endpoint or ()),
@@ -76,8 +71,6 @@ def create(
 @token.command("list", epilog="Example: ctl token list --fleet shop")
 def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False) -> None:
     """Print every client with its grants and limits."""
-    from controlplane.cli import wiring
-
     clients = wiring.clients(fleet).clients()
     if json:
         print_json({"fleet": fleet, "clients": [_document(client) for client in clients]})
@@ -104,8 +97,6 @@ def revoke(
     json: options.Json = False,
 ) -> None:
     """Remove a client: its next request is refused, on open connections too."""
-    from controlplane.cli import wiring
-
     wiring.clients(fleet).revoke(name)
     if json:
         print_json({"fleet": fleet, "revoked": name})

@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
-from controlplane.cli.output import print_json, progress_bar, say
+from controlplane.cli.output import answer, progress_bar, say
 from controlplane.domain.errors import InputError
 from controlplane.files.documents import plain
 from controlplane.files.mistakes import nearest
 from controlplane.files.writing import write_text
 from controlplane.planning.registry import STRATEGIES
 from controlplane.report.tables.comparison_table import comparison_table
-from controlplane.report.tables.terminal import show
 from controlplane.runtime.jobs.compare import DEFAULT, TRUTHS, Question, chosen
 from controlplane.runtime.jobs.compare import compare as compared
 
@@ -53,7 +52,4 @@ def compare(
 
         write_text(report, page("Strategies compared", {"title": "Strategies compared", **plain(found)}))
         say(f"{report}: written")
-    if json:
-        print_json(found)
-    else:
-        show(comparison_table(found))
+    answer(found, comparison_table(found), json=json)

@@ -13,8 +13,7 @@ from controlplane.cli.output import print_json, progress_bar, say, say_when_comp
 from controlplane.domain import units
 from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.files.fleets import state_root
-from controlplane.report.tables.demo_table import demo_table
-from controlplane.report.tables.repair_table import repair_lines, repair_table
+from controlplane.report.tables.demo_table import demo_table, repair_lines, repair_table
 from controlplane.report.tables.terminal import show
 from controlplane.runtime.demo.demo import Demo, Outcome, Scene, run
 

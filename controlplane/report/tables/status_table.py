@@ -1,4 +1,4 @@
-"""The table and the JSON of `ctl status`."""
+"""The tables of `ctl status`, and its JSON."""
 
 from __future__ import annotations
 
@@ -10,11 +10,32 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from controlplane.domain.observation import RateSeen
 from controlplane.domain.plan import Source
 from controlplane.files.documents import plain
-from controlplane.report.tables.load_table import LoadView, load_table
 from controlplane.report.tables.terminal import table_of
 from controlplane.report.words import number
+
+
+@dataclass(frozen=True, slots=True)
+class LoadView:
+    """The load of a fleet. `following` says whether its plan follows the load, and otherwise why not."""
+
+    following: str
+    workloads: tuple[RateSeen, ...] = ()
+
+
+def load_table(view: LoadView) -> Table:
+    """Return one line for each workload: the rates planned, seen and forecast, and how bursty they are."""
+    table = table_of("workload, >planned/s, >seen/s, >forecast/s, arrivals")
+    for rate in view.workloads:
+        known = rate.level_rps is not None
+        forecast = f"{number(rate.lower_rps)} to {number(rate.upper_rps)}" if known else "–"
+        kind = "bursty" if rate.bursty else "Poisson"
+        arrivals = f"{kind}, dispersion {rate.dispersion:.1f}" if known else "–"
+        table.add_row(rate.workload, number(rate.planned_rps), number(rate.level_rps), forecast, arrivals)
+    return table
+
 
 _SHOWN_NAMES = 3
 

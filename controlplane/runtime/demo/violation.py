@@ -21,7 +21,7 @@ from controlplane.domain.observation import Event
 from controlplane.domain.plan import Partition, Placement
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.waiting import wait_until
-from controlplane.report.tables.repair_table import Repair, Span
+from controlplane.report.tables.demo_table import Repair, Span
 from controlplane.runtime.demo.clients import Seen
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.fleet import Fleet

@@ -12,10 +12,10 @@ from controlplane.domain.plan import Placement, Plan, Source
 from controlplane.files.fleets import FleetFiles, read_guarding
 from controlplane.files.following import read_rates
 from controlplane.ports import Gateway, Launcher, Telemetry
-from controlplane.report.tables.load_table import LoadView
 from controlplane.report.tables.status_table import (
     WINDOW_S,
     GuardRow,
+    LoadView,
     Restarted,
     Status,
     StatusRow,

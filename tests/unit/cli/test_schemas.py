@@ -28,12 +28,11 @@ from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.yaml_text import parse
 from controlplane.papers.inss.training.training import Check
 from controlplane.planning.replan.differences import TermChange
-from controlplane.report.tables.demo_table import DemoRow
-from controlplane.report.tables.load_table import LoadView
+from controlplane.report.tables.demo_table import DemoRow, Repair, Span
 from controlplane.report.tables.observed_table import Kept, Unseen, observed_document
-from controlplane.report.tables.repair_table import Repair, Span
 from controlplane.report.tables.status_table import (
     GuardRow,
+    LoadView,
     Restarted,
     Status,
     StatusRow,

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from controlplane.domain.observation import RateSeen
-from controlplane.report.tables.load_table import LoadView, load_table
+from controlplane.report.tables.status_table import LoadView, load_table
 
 pytestmark = pytest.mark.unit
 
