@@ -28,6 +28,7 @@ from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.upstream import Upstream, relay
 from controlplane.gateway.listeners import Held, Listeners
+from controlplane.render.haproxy import MOST_HEADERS
 
 _GRACE_S = 2.0
 
@@ -55,12 +56,12 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
             """Read options and routes; servers that join know what was broadcast before they serve."""
             async with order:
                 callers.take(store.settings_of(paths))
-                routes, traits = fleet.read()
+                generation, table = fleet.read()
                 servers: dict[Backend, None] = {}
-                for route in routes.values():
+                for route in table.routes().values():
                     servers.update(dict.fromkeys(route.servers))
                 await broadcast.tell_joining(tuple(servers))
-                fleet.take(routes, traits)
+                fleet.take(generation, table)
                 upstream.keep_only(tuple(servers))
 
         # Before the first reading: a later commit sends a reload, an earlier one is in the file.
@@ -69,7 +70,13 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
         server = await over_grpc.serve(over_grpc.Service(parts, upstream), f"unix:{paths.relayed_socket}")
         relayed = await relay(own.grpc, paths.relayed_socket)
         app = Http(parts, session).application()
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            auto_decompress=False,
+            max_headers=MOST_HEADERS,
+        )
         await runner.setup()
         await web.SockSite(runner, own.http).start()
         chores = [

@@ -26,7 +26,6 @@ from controlplane.files import catalogue
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.yaml_text import parse
-from controlplane.papers.inss.training.training import Check
 from controlplane.planning.replan.differences import TermChange
 from controlplane.report.tables.demo_table import DemoRow, Repair, Span
 from controlplane.report.tables.observed_table import Kept, Unseen, observed_document
@@ -171,6 +170,9 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
     environment = Environment("CPU", None, "2.51", "onnxruntime", "host", "2026-11-22")
     profile = Profile("m", "cpu", ShareKind.CPU_QUOTA, environment, (), holdout_error={"igniter": 0.1})
     written = Written(profile, Path("m.json"), 30.0)
+    # Training imports torch, which takes seconds.
+    from controlplane.papers.inss.training.training import Check
+
     check_point = Check(*(0.5 for _ in fields(Check)))
     documents: dict[str, dict[str, Any]] = {
         "status": dict(status_document("default", status)),

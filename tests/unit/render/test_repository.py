@@ -3,12 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import build
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
 from controlplane.domain.tree import Link, Tree
 from controlplane.render.config import TURN
 from controlplane.render.repository import (
@@ -31,8 +32,7 @@ output [ { name: "Y", data_type: TYPE_FP32, dims: [ -1 ], label_filename: "label
 
 
 def partition(*endpoints: str, model: str = "m", batch: int = 4) -> Partition:
-    placements = tuple(Placement(e, e, model, rate_rps=1, slo_ms=1) for e in endpoints)
-    return Partition("P1", 50, models=(ServedModel(model, batch),), workloads=placements)
+    return build.partition("P1", 50.0, *endpoints, model=model, batch=batch)
 
 
 @pytest.fixture

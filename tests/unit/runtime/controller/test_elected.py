@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+import build
 import pytest
 
 from controlplane.domain.errors import EngineError, TrisectError
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Violation
+from controlplane.domain.plan import Plan, Violation
 from controlplane.domain.wanted import FleetReport, WantedFleet
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
@@ -26,10 +27,7 @@ SETTINGS = FleetSettings("kubernetes", "/m", "/o", {"cpu-0": "b/cpu-0"})
 
 
 def plan(*names: str) -> Plan:
-    partitions = tuple(
-        Partition(n, 30.0, (ServedModel("m", 4),), (Placement(n, n, "m", 10, 50),)) for n in names
-    )
-    made = Plan("by-hand", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", partitions),))
+    made = build.plan(*(build.partition(name, 30.0, batch=4) for name in names), gpu="cpu-0")
     return plan_of(Document("", "", plan_document(made)))
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import build
 import pytest
 
 from controlplane.control.converge.actions import Start, Stop
@@ -15,13 +16,10 @@ from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
     GatewayConfig,
     InFlight,
-    Labels,
-    Role,
     Route,
     Routes,
     Server,
     ServerSpec,
-    ServerState,
 )
 from controlplane.domain.order import Order
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
@@ -40,15 +38,12 @@ SETTINGS = FleetSettings("process", "/m", "/o", {"v100-0": "GPU-uuid"})
 
 
 def plan(*names: str) -> Plan:
-    partitions = tuple(
-        Partition(n, 30.0, (ServedModel("m", 4),), (Placement(n, n, "m", 10, 50),)) for n in names
-    )
-    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", partitions),))
+    return build.plan(*(build.partition(name, 30.0, batch=4) for name in names))
 
 
 def server(name: str) -> Server:
-    spec = ServerSpec(Labels("f", "h", name, Role.ACTIVE, "r"), "/r", (name,), "GPU-uuid", 30.0)
-    return Server("1", spec, ServerState.RUNNING, "127.0.0.1", ord(name), 2, 3)
+    made = build.spec(name, models=(name,), device="GPU-uuid", percent=30.0)
+    return build.server(made, port=ord(name))
 
 
 class Gateway:

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import build
 import pytest
 from fake_host import Program
 from fleet_world import World, world
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import Event
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
+from controlplane.domain.plan import Plan, Shadow
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files import content, pinned
 from controlplane.files.plans import plan_hash
@@ -27,10 +28,8 @@ pytestmark = pytest.mark.unit
 
 
 def plan(percent: float = 20.0) -> Plan:
-    placement = Placement("a", "a", "echo", 10.0, 50.0)
     shadow = Shadow(ShadowPolicy.HOT, "cpu-0", 10.0, percent + 10.0)
-    partition = Partition("a", percent, (ServedModel("echo", 1),), (placement,), shadow=shadow)
-    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", (partition,)),))
+    return build.plan(build.partition("a", percent, model="echo", shadow=shadow), gpu="cpu-0")
 
 
 @pytest.fixture

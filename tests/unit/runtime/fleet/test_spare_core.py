@@ -7,20 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from build import partition
 from typer.testing import CliRunner
 
 from controlplane.cli.main import app
 from controlplane.domain.errors import InputError
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.plan import Plan, PlannedGpu, Rule
 from controlplane.files.plans import read_plan, write_plan
 from controlplane.files.specs import read_spec
 from controlplane.runtime.fleet.preflight import check_spare_core, check_spare_core_of_spec, shortage
 
 pytestmark = pytest.mark.unit
-
-
-def partition(name: str) -> Partition:
-    return Partition(name, 50.0, (ServedModel("m", 1),), (Placement(name, name, "m", 10, 60),))
 
 
 def on_cores(*cores: int) -> Plan:
