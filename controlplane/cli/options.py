@@ -93,7 +93,6 @@ Overcommit = Annotated[
     bool,
     typer.Option("--overcommit", help="Accept a plan that takes more of a core than other fleets leave."),
 ]
-Host = Annotated[str, typer.Option(help="The address the gateway listens on.")]
 HttpPort = Annotated[int, typer.Option(help="The gateway's HTTP port.", min=1, max=65535)]
 GrpcPort = Annotated[int, typer.Option(help="The gateway's gRPC port.", min=1, max=65535)]
 MetricsPort = Annotated[int, typer.Option(help="The gateway's metrics port.", min=1, max=65535)]

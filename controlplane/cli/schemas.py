@@ -22,6 +22,7 @@ from controlplane.ports import Capability
 from controlplane.report.tables.demo_table import DemoRow, Repair
 from controlplane.report.tables.observed_table import Kept, Unseen
 from controlplane.report.tables.status_table import Status
+from controlplane.simulate.result import GpuOutcome
 
 
 def _mapping(title: str, **keys: Any) -> Any:
@@ -93,10 +94,6 @@ _SIMULATED = _mapping(
     utilisation=float,
     holds=bool,
 )
-_SIMULATED_PARTITION = _mapping("SimulatedPartition", id=str, model=str, busy_percent=float, mean_batch=float)
-_SIMULATED_GPU = _mapping(
-    "SimulatedGpu", id=str, busy_percent=float, power_w=float, partitions=_list(_SIMULATED_PARTITION)
-)
 _GUARDED = _mapping(
     "GuardedWorkload",
     name=str,
@@ -132,7 +129,7 @@ _DOCUMENTS: dict[str, Any] = {
     "train": _document("Train", policy=str, summary=str, curve=list[dict[str, float | None]]),
     "plan": Plan,
     "simulate": _document(
-        "Simulate", **_RUN, workloads=_list(_SIMULATED), gpus=_list(_SIMULATED_GPU), totals=_TOTALS
+        "Simulate", **_RUN, workloads=_list(_SIMULATED), gpus=list[GpuOutcome], totals=_TOTALS
     )
     | _document(
         "SimulateGuarded",

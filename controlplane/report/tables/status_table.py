@@ -115,7 +115,7 @@ def workload_table(rows: Sequence[WorkloadRow]) -> Table:
 
 def _figures(row: StatusRow | WorkloadRow) -> tuple[str | Text, ...]:
     """Return the measured figures and the planned ones in the order of the columns."""
-    p99 = Text(f"{number(row.p99_ms)} !", style="red") if _late(row) else number(row.p99_ms)
+    p99 = Text(f"{number(row.p99_ms)} !", style="red") if is_late(row) else number(row.p99_ms)
     errors = "–" if row.errors is None else str(row.errors)
     return number(row.rate_rps), number(row.planned_rps), p99, number(row.slo_ms), errors
 
@@ -136,13 +136,14 @@ def _refused(rows: Sequence[WorkloadRow]) -> list[str]:
     return ["", f"refused in overload: {', '.join(found)}"] if found else []
 
 
-def _late(row: StatusRow | WorkloadRow) -> bool:
+def is_late(row: StatusRow | WorkloadRow) -> bool:
+    """Return whether the P99 is known and above the SLO."""
     return row.p99_ms is not None and row.slo_ms is not None and row.p99_ms > row.slo_ms
 
 
 def _footnote(rows: Sequence[StatusRow | WorkloadRow]) -> str:
     """Return the note about the figures' window."""
-    late = "; !: above its SLO" if any(map(_late, rows)) else ""
+    late = "; !: above its SLO" if any(map(is_late, rows)) else ""
     return f"rate, P99 and errors are of the last {WINDOW_S:g} s{late}"
 
 
