@@ -227,9 +227,7 @@ def plan(
         _write_report(planned, report, what_if=what_if)
         say(f"{report}: written")
     if json:  # last: what fails before prints an error in its place
-        from controlplane.files.plans import plan_document
-
-        print_json(plan_document(made))
+        print_json(made)
     if made.infeasible:
         raise typer.Exit(InfeasibleError.exit_code)
 
