@@ -11,7 +11,7 @@ from controlplane.domain.profile import RequestSet
 from controlplane.profiler.requests import NO_INPUTS, Inputs, check_batches_form, request_set, requests_for
 from controlplane.profiler.sweep import Point, chosen_points, fewer_points
 from controlplane.profiler.traffic import Traffic
-from controlplane.render.config import batch_limit, keeps_sequences
+from controlplane.render.config import batch_limit, iterates
 from controlplane.render.source import SourceModel, read_source, steps_of
 
 
@@ -57,7 +57,8 @@ def read_subject(repository: Path, model: str, device: Device, wishes: Wishes | 
     traffic = Traffic(
         requests,
         streamed=source.config.model_transaction_policy.decoupled,
-        in_sequence=keeps_sequences(source.config),
+        in_sequence=source.config.HasField("sequence_batching"),
+        in_steps=iterates(source.config),
         steps=steps_of(source),
     )
     fewer = fewer_points(device.grid, largest) if free else ()

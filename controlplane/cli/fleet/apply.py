@@ -20,6 +20,7 @@ from controlplane.render.source import with_composing
 from controlplane.report.tables.change_table import terms_line
 from controlplane.runtime.fleet import controller_process, following, preflight
 from controlplane.runtime.fleet.execute import commands, describe
+from controlplane.runtime.fleet.rendering import name_other_instances
 from controlplane.runtime.jobs.completing import complete_or_refuse
 
 
@@ -175,6 +176,7 @@ def apply(
         planned = sorted({placement.model for _, _, placement in parsed.placements()})
         models = with_composing(repository, planned)
         complete_or_refuse(wiring.completer(built.launcher, parsed.options), repository, models)
+        name_other_instances(parsed, repository, say)
     preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()
     request = preflight.ApplyRequest(parsed, settings, as_planned, rename_endpoints or interactive)

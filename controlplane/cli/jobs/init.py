@@ -13,10 +13,10 @@ from controlplane.cli.output import print_json, say
 from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.tensors import Readiness
 from controlplane.files.writing import write_text
-from controlplane.render.source import no_models
+from controlplane.render.source import files_beside, no_models
 from controlplane.report.tables.survey_table import survey_table
 from controlplane.report.tables.terminal import show
-from controlplane.report.words import counted
+from controlplane.report.words import counted, printable
 from controlplane.runtime.jobs.survey import skeleton, survey
 from controlplane.stores import url
 
@@ -61,11 +61,7 @@ def init(
         problem = "is not a directory; name the folder that holds one folder for each model"
         raise InputError(problem, file=str(repository), field="REPOSITORY")
     own = options.server_options(triton_arg, env)
-    for name in no_models(repository):
-        say(
-            f"warning: {repository / name} is no model: it has neither a config.pbtxt nor a version (a "
-            "folder named 1 with the model's files)"
-        )
+    _name_what_is_beside(repository)
     findings = survey(repository, wiring.completer(wiring.launcher(launcher), own))
     planned = [one for one in findings if one.state is not Readiness.UNSUPPORTED]
     if planned and not kept:
@@ -100,3 +96,17 @@ def _copied(path: Path) -> Path:
     copied = copying.copy(place, folder)
     say(f"{place}: copied {copied.files} files, {copied.size_bytes / 1e6:.1f} MB, to {folder}")
     return folder
+
+
+def _name_what_is_beside(repository: Path) -> None:
+    """Warn of folders that are no models, and say which files no server will have."""
+    for name in no_models(repository):
+        say(
+            f"warning: {printable(str(repository / name), layout='')} is no model: it has neither a "
+            "config.pbtxt nor a version (a folder named 1 with the model's files); no server has it, so what "
+            "a model reads there belongs into the model's folder"
+        )
+    beside = files_beside(repository)
+    if beside:
+        names = printable(", ".join(beside), layout="")
+        say(f"{names}: beside the models, so no server has them; what a model reads belongs into its folder")

@@ -18,6 +18,7 @@ from controlplane.files.fleets import state_root
 from controlplane.files.measurements import nsight
 from controlplane.profiler.session import Profiler
 from controlplane.profiler.subject import Wishes
+from controlplane.render.instances import instances_note
 from controlplane.render.source import all_models, with_composing
 from controlplane.report.words import counted
 from controlplane.runtime import SystemClock
@@ -154,6 +155,10 @@ def profile(
     started_by, own = wiring.launcher(launcher), options.server_options(triton_arg, env)
     complete_or_refuse(wiring.completer(started_by, own), repository, with_composing(repository, wanted))
     subjects = read_subjects(repository, wanted, place, wishes)
+    for subject in subjects:
+        note = instances_note(subject.source.config, on_gpu=place.core is None)
+        if note:
+            say(f"{subject.source.name}: {note}")
     failed: dict[str, Failed] = {}
     written: list[Written] = []
     gained: Mapping[Path, int] = {}

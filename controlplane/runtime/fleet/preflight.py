@@ -31,10 +31,10 @@ from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
 from controlplane.report.tables.change_table import ending_line
 from controlplane.runtime.devices import devices_of
-from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.history import History
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `ctl plan` checks a spec here, without the extra `serve`
+    from controlplane.runtime.fleet.execute import Say
     from controlplane.runtime.fleet.fleet import Fleet
 
 Shares = Mapping[str, Mapping[str, float]]

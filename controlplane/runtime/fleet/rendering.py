@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controlplane.control.converge.desired import Rendered
+from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import ServerSpec
 from controlplane.domain.plan import Plan
@@ -16,6 +17,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied, PinRules, PinStore
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered, pinned_root, rendered_path, write_rendered
+from controlplane.render.instances import instances_note
 from controlplane.render.repository import (
     partition_tree,
     refuse_large_requests,
@@ -23,6 +25,7 @@ from controlplane.render.repository import (
     takes_turns,
 )
 from controlplane.render.source import SourceModel, folders_of, pinned_at, read_source
+from controlplane.runtime.fleet.execute import Say
 
 _PINNED_PARTS = 3
 """Of a link to a pinned model: its digest, the model and the name in the model's folder."""
@@ -60,6 +63,15 @@ def pinned_plan(
     except BaseException:
         store.undo()
         raise
+
+
+def name_other_instances(plan: Plan, repository: Path, say: Say) -> None:
+    """Say which models of a plan are not served with the instances that the user wrote."""
+    types = {placement.model: gpu.type for gpu, _, placement in plan.placements()}
+    for model, gpu_type in sorted(types.items()):
+        note = instances_note(read_source(repository, model).config, on_gpu=gpu_type != CPU_DEVICE)
+        if note:
+            say(f"{model}: {note}")
 
 
 def rendered_plan(plan: Plan, applied: Applied, place: Place) -> dict[str, Rendered]:
