@@ -71,9 +71,15 @@ def _way_out() -> Iterator[None]:
 
 
 def state_root() -> Path:
-    """$XDG_STATE_HOME/trisect, by default ~/.local/state/trisect."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "trisect"
+    """Return $XDG_STATE_HOME/trisect, by default ~/.local/state/trisect, closed to other users.
+
+    Configurations of models, which may hold secrets, and logs are below it.
+    """
+    root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "trisect"
+    with contextlib.suppress(OSError):
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        root.chmod(0o700)
+    return root
 
 
 def this_host(machine_id: Path = Path("/etc/machine-id")) -> str:

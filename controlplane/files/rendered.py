@@ -24,8 +24,17 @@ _HASH_DIGITS = 16
 
 
 def write_rendered(output: Path, fleet: str, partition: str, tree: Tree) -> Path:
-    """Write a partition's repository and return its path. Raises EngineError where the disk refuses."""
+    """Write a partition's repository and return its path. Raises EngineError where the disk refuses.
+
+    The fleet's folder is closed to other users: parameters in a configuration may hold secrets.
+    """
     path = rendered_path(output, fleet, partition, tree)
+    folder = path.parents[1]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise EngineError(f"{folder}: cannot be made for this user only: {error.strerror}") from error
     write_tree(path, tree)
     return path
 
@@ -75,7 +84,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def write_tree(root: Path, tree: Tree) -> bool:
-    """Make `root` hold exactly `tree`; return False if it did already.
+    """Make `root` hold exactly `tree`; return False if it did already. A container's user may read it.
 
     The new tree is on disk under another name before `root` changes, so a full disk leaves the old tree
     intact. Raises EngineError where the disk refuses.
@@ -91,6 +100,7 @@ def write_tree(root: Path, tree: Tree) -> bool:
         for path, entry in tree.entries.items():
             _write(fresh / path, entry)
         for directory, _, _ in os.walk(fresh):
+            os.chmod(directory, 0o755)
             sync_directory(Path(directory))
         # No portable call swaps two directories. After a crash between the renames `root` is missing until
         # the next call.

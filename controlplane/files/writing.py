@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import IO, Any
 
-from controlplane.domain.errors import DISK_FULL, EngineError
+from controlplane.domain.errors import DISK_FULL, EngineError, NotNow
 
 _BLOCK_BYTES = 512
 """The unit of `st_blocks`."""
@@ -52,8 +52,12 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and wait until its content is on disk; its name may not be. Raises OSError."""
+    """Write a file that all users may read, whatever the umask; wait for its content, not for its name.
+
+    Raises OSError.
+    """
     with path.open("wb") as stream:
+        os.fchmod(stream.fileno(), 0o644)
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
@@ -137,9 +141,10 @@ def _replace(path: Path, content: bytes, *, to_disk: bool) -> None:
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        raise EngineError(
-            f"{path}: cannot be written: {error.strerror}; the old file is unchanged"
-        ) from error
+        problem = f"{path}: cannot be written: {error.strerror}; the old file is unchanged"
+        if error.errno in DISK_FULL:
+            raise NotNow(f"{problem}; make room there and try again") from error
+        raise EngineError(problem) from error
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from controlplane.files import accepting
 from controlplane.files.gateway import GatewaySettings, read_settings
 from controlplane.files.gateway_paths import open_log
 from controlplane.monitor.audit import AuditLog
@@ -214,7 +215,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=Path, required=True)
     for name in ("plan", "controller", "exporter", "log"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    asyncio.run(_run(parser.parse_args()))
+    accepting.run(_run(parser.parse_args()))
     return 0
 
 

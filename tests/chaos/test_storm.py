@@ -104,6 +104,14 @@ class Storm:
         self.faults.append((time.monotonic(), name))
         fault()
 
+    def behind(self, failed: list[tuple[float, str]]) -> Counter[tuple[str, str]]:
+        """Failures by the fault before them and by their error."""
+        found: Counter[tuple[str, str]] = Counter()
+        for at, error in failed:
+            before = [name for struck_at, name in self.faults if struck_at <= at]
+            found[before[-1] if before else "none", error] += 1
+        return found
+
     def kill(self, program: str) -> None:
         victims = processes(self.host, program)
         if victims:
@@ -291,9 +299,8 @@ def test_faults_at_random_cost_what_was_in_flight(host: Host, seconds: float) ->
     print(
         f"seed {seed}: {dict(struck)}; {len(traffic.failed)} of {traffic.done + len(traffic.failed)} failed"
     )
-    for at, error in traffic.failed:
-        last = [name for struck_at, name in storm.faults if struck_at <= at][-1:]
-        print(f"  after {last}: {error[:100]}")
+    for (fault, error), count in storm.behind(traffic.failed).most_common():
+        print(f"  {count:5} behind {fault}: {error}")
     assert len(traffic.failed) <= sum(cost(name) for name in struck.elements())
     assert [at for at, _ in traffic.failed if at > healthy_since] == [], "whole again"
     assert leaks == []

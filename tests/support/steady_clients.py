@@ -58,4 +58,4 @@ class Traffic:
                     self.done += 1
             except Exception as error:
                 with self._lock:
-                    self.failed.append((time.monotonic(), repr(error)))
+                    self.failed.append((time.monotonic(), f"{type(error).__name__}: {error}"))

@@ -179,7 +179,9 @@ def apply(
         name_other_instances(parsed, repository, say)
     preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()
-    request = preflight.ApplyRequest(parsed, settings, as_planned, rename_endpoints or interactive)
+    request = preflight.ApplyRequest(
+        parsed, settings, as_planned, rename_endpoints or interactive, controlled=not no_serve
+    )
     if dry_run or interactive:
         actions, changed = built.preview(request), built.changed_terms(parsed)
         steps = describe(actions)

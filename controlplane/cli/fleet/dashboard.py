@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import webbrowser
 from typing import Annotated
 
@@ -27,6 +26,7 @@ def dashboard(
     the gateway's certificate; where the fleet requires tokens, the page asks for an operator's (in a browser
     as the password).
     """
+    from controlplane.files import accepting
     from controlplane.runtime.dashboard.look import live_document
     from controlplane.runtime.dashboard.server import Listening, page_access, serve
 
@@ -42,4 +42,4 @@ def dashboard(
         if browser:
             webbrowser.open(address)
 
-    asyncio.run(serve(f"Fleet {fleet}", lambda: live_document(files, look), listening, ready))
+    accepting.run(serve(f"Fleet {fleet}", lambda: live_document(files, look), listening, ready))

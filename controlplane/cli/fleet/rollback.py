@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 from controlplane.cli import cluster, options, wiring
 from controlplane.cli.fleet import committed
@@ -31,6 +32,6 @@ def rollback(
             return
     serving = controller_process.left_alone if no_serve else controller_process.left_running
     with serving(found.files):
-        outcome = found.apply(found.previous())
+        outcome = found.apply(replace(found.previous(), controlled=not no_serve))
     servers = f"fleet {fleet}: {len(outcome.servers)} servers"
     answer(converged(fleet, outcome), servers if outcome.actions else terms_line(outcome.terms), json=json)

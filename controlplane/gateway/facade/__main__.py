@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from controlplane.domain.fleet import Backend
+from controlplane.files import accepting
 from controlplane.files.gateway_paths import GatewayPaths, open_log
 from controlplane.gateway import store
 from controlplane.gateway.facade import over_grpc
@@ -98,7 +99,7 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
 def main() -> int:
     """Serve one gateway."""
     state, held = Held.inherited(sys.argv[1:])
-    asyncio.run(_run(GatewayPaths.of(state), held))
+    accepting.run(_run(GatewayPaths.of(state), held))
     return 0
 
 

@@ -22,7 +22,7 @@ class LoadView:
     """The load of a fleet. `following` says whether its plan follows the load, and otherwise why not."""
 
     following: str
-    workloads: tuple[RateSeen, ...] = ()
+    workloads: tuple[RateSeen, ...]
 
 
 def load_table(view: LoadView) -> Table:

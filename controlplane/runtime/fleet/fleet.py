@@ -212,7 +212,7 @@ class Fleet:
             # Before the drains, which take long: after a kill meanwhile, a controller that read the previous
             # plan would route by it.
             self._write_applied(plan, applied, before)
-            self.run(leaving, actual)
+            self.run(leaving, actual, controlled=request.controlled)
         except TrisectError as error:
             reason = f"plan {applied.plan} {request.cause}, failed: {error}"
             self.note("warning", request.verb, self.name, reason)
@@ -303,15 +303,15 @@ class Fleet:
             )
         return as_moved(desired, running, actual.routes) if keep else desired
 
-    def run(self, actions: tuple[Action, ...], actual: Actual) -> None:
+    def run(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
         """Run actions to their end. Raises EngineError, GatewayError."""
-        self._execute(actions, actual)
+        self._execute(actions, actual, controlled=controlled)
         if any(isinstance(a, Stop) for a in actions):
             self.launcher.sweep(self.name)
         self._journal("converged")
 
-    def _execute(self, actions: tuple[Action, ...], actual: Actual) -> None:
-        run = Executor(self.launcher, self.gateway, self._journal, self.say, self.limits)
+    def _execute(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
+        run = Executor(self.launcher, self.gateway, self._journal, self.say, self.limits, controlled)
         run.run(actions, actual)
 
     def _journal(self, event: str, **details: Any) -> None:

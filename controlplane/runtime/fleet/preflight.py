@@ -48,7 +48,8 @@ class ApplyRequest:
     Partitions that were redirected since this plan was applied stay where they are, unless `as_planned`.
     `rename_endpoints` accepts that an endpoint ends though its workload stays. `made_from` is the hash of the
     plan that must still run, and whose models the new plan serves. `models` are pinned ones; without them
-    those that are in the repository now.
+    those that are in the repository now. `controlled`: a controller runs afterwards, and ends what has not
+    drained in time.
     """
 
     plan: Plan
@@ -59,6 +60,7 @@ class ApplyRequest:
     cause: str = "by hand"
     made_from: str | None = None
     models: Applied | None = None
+    controlled: bool = True
 
 
 def settings(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, NotNow
 from controlplane.files import writing
 
 pytestmark = pytest.mark.unit
@@ -21,7 +21,7 @@ def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(writing.os, "fsync", full)
-    with pytest.raises(EngineError, match="No space left on device; the old file is unchanged"):
+    with pytest.raises(NotNow, match="No space left on device; the old file is unchanged; make room"):
         writing.write_json(path, {"a": 2})
     assert path.read_text() == writing.to_json({"a": 1})
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"], "no temporary file stays"

@@ -27,7 +27,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied
 from controlplane.files.plans import plan_hash
 from controlplane.runtime import SystemClock
-from controlplane.runtime.fleet.execute import backend
+from controlplane.runtime.fleet.execute import Limits, backend
 from controlplane.runtime.fleet.fleet import Fleet, locked, summary_of
 from controlplane.runtime.fleet.history import History
 from controlplane.runtime.fleet.preflight import ApplyRequest
@@ -273,6 +273,33 @@ def test_a_fleet_whose_gateway_is_dead_is_destroyed_all_the_same(tmp_path: Path)
     assert sorted(launcher.stopped) == [server("a").name, server("b").name]
     assert any("HAProxy to come back; the servers are stopped anyway" in line for line in said)
     assert not files.directory.exists()
+
+
+@pytest.mark.parametrize(("controlled", "stopped"), [(True, []), (False, [server("b").name])])
+def test_what_has_not_drained_in_time_is_left_to_the_controller(
+    tmp_path: Path, controlled: bool, stopped: list[str]
+) -> None:
+    class Streaming(Gateway):
+        def in_flight(self, leads_to: object) -> InFlight:
+            return replace(NOTHING_IN_FLIGHT, streaming=1)
+
+    gateway: Any = Streaming({n: Route((backend(server(n)),)) for n in "ab"})
+    launcher, files = Obliging(), FleetFiles(tmp_path, "f")
+    files.write_plans(plan("a", "b"), None)
+    fleet = Rendered(
+        files,
+        cast(Any, launcher),
+        gateway,
+        SystemClock(),
+        lambda line: None,
+        Limits(drain_s=0.05),
+    )
+    settings = replace(SETTINGS, output=str(tmp_path / "out"))
+    fleet.apply(ApplyRequest(plan("a"), settings, controlled=controlled))
+    assert set(gateway.present) == {"a"}
+    assert launcher.stopped == stopped
+    fleet.destroy()
+    assert sorted(set(launcher.stopped)) == [server("a").name, server("b").name], "destroy ends all"
 
 
 def test_a_rollback_finds_the_devices_of_the_plan_before(tmp_path: Path) -> None:
