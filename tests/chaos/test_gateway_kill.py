@@ -10,6 +10,7 @@ from statistics import median
 
 import gateway_rig as rig
 import pytest
+from background import until
 
 from controlplane.domain.fleet import Route
 from controlplane.gateway.haproxy import HaproxyGateway
@@ -61,7 +62,7 @@ def test_a_killed_server_loses_only_what_it_held(tmp_path: Path, times: int, rat
         kills: list[Kill] = []
 
         async def answers(server: str, since: float) -> None:
-            await asyncio.to_thread(rig.until, lambda: len(load.answered(server, since)) >= ANSWERS)
+            await asyncio.to_thread(until, lambda: len(load.answered(server, since)) >= ANSWERS)
 
         async def run() -> None:
             stop, over = asyncio.Event(), asyncio.Event()

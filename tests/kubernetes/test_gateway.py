@@ -14,6 +14,7 @@ from typing import Any
 import gateway_rig as rig
 import pytest
 import yaml
+from background import until
 from kube import echo_server, own_image
 from kube.cluster import Cluster
 from service import service
@@ -114,16 +115,16 @@ def test_a_rolling_update_of_the_gateway_loses_no_request(installed: Installed) 
             note = {"metadata": {"annotations": {"restarted": "once"}}}
             cluster.merge(DEPLOYMENT, {"spec": {"template": note}})
             cluster.await_until(DEPLOYMENT, rolled_out)
-            rig.until(lambda: before.isdisjoint(pod["metadata"]["name"] for pod in installed.pods()), 120)
+            until(lambda: before.isdisjoint(pod["metadata"]["name"] for pod in installed.pods()), 120)
 
         async def run() -> None:
             stop = asyncio.Event()
             unary = asyncio.create_task(load.unary(RATE_RPS, stop))
             streams = [asyncio.create_task(load.stream(0.2, stop, n)) for n in range(STREAMS)]
-            await asyncio.to_thread(rig.until, lambda: len(load.streamed) == STREAMS)
+            await asyncio.to_thread(until, lambda: len(load.streamed) == STREAMS)
             await asyncio.to_thread(replace)
             done = time.monotonic()
-            await asyncio.to_thread(rig.until, lambda: load.answered("one", done) != [])
+            await asyncio.to_thread(until, lambda: load.answered("one", done) != [])
             stop.set()
             await asyncio.gather(unary, *streams)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import gateway_rig as rig
 import pytest
+from background import until
 from certificates import Authority
 
 from controlplane.domain.errors import GatewayError, InputError
@@ -67,7 +68,7 @@ def test_options_change_on_a_running_gateway_without_a_lost_request(tmp_path: Pa
         load = asyncio.run(_under_load(gateway, ports, plain))
         assert load.failed() == []
         assert processes.find(places, processes.HAPROXY) != (first,)
-        rig.until(places.audit.exists)
+        until(places.audit.exists)
 
         gateway.start(rig.options(ports, protection=AccessConfig(tokens=True)))
         token = ClientRegistry(places.state).create(Client("one", ("echo",)))

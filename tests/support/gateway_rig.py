@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import statistics
@@ -267,14 +268,6 @@ def noted(slow: Path, what: str) -> int:
     return len(note.read_text()) if note.exists() else 0
 
 
-def until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
-    """Wait for what must become true."""
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
 def perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:
     """NVIDIA's load client, unmodified."""
     return subprocess.run(
@@ -284,6 +277,22 @@ def perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=110,
     )
+
+
+def closed_loop(
+    protocol: str, address: str, connections: int, window_ms: int, *more: str, endpoint: str = "echo"
+) -> tuple[float, float]:
+    """Requests a second and p50 in ms of perf_analyzer's closed loop; SystemExit where it failed."""
+    done = perf_analyzer(
+        *("-m", endpoint, "-u", address, "-i", protocol, "-b", "1"),
+        *("--concurrency-range", str(connections), "-p", str(window_ms), "-s", "999", "-r", "8"),
+        *("--percentile=50", *more),
+    )
+    rate = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
+    p50 = re.search(r"p50 latency: (\d+) usec", done.stdout)
+    if done.returncode or rate is None or p50 is None:
+        raise SystemExit(f"perf_analyzer failed:\n{done.stdout}{done.stderr}")
+    return float(rate.group(1)), int(p50.group(1)) / 1000
 
 
 @dataclass(frozen=True)

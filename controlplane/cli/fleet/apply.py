@@ -18,7 +18,7 @@ from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
 from controlplane.report.tables.change_table import terms_line
-from controlplane.runtime.fleet import controller_process, following, preflight
+from controlplane.runtime.fleet import controller_process, preflight
 from controlplane.runtime.fleet.execute import commands, describe
 from controlplane.runtime.fleet.rendering import name_other_instances
 from controlplane.runtime.jobs.completing import complete_or_refuse
@@ -156,10 +156,10 @@ def apply(
             )
             committed.show_report(fleet, report, json=json)
             return
-    follow = following.wanted(
+    follow = preflight.checked_follow(
         wiring.fleet_files(fleet),
         parsed,
-        following.Asked(spec, follow_load, dwell, all_cores),
+        preflight.FollowOptions(spec, follow_load, dwell, all_cores),
         say,
     )
     endpoints = wiring.chosen_gateway(fleet, gateway)
@@ -199,7 +199,7 @@ def apply(
     serving = controller_process.left_alone if no_serve else controller_process.left_running
     with serving(built.files):
         outcome = built.apply(request)
-        following.keep(built.files, follow, profiles)
+        preflight.keep_follow(built.files, follow, profiles)
     preflight.warn_of_old_servers(outcome.servers, built)
     listening = {"host": endpoints.host, "http": endpoints.http_port, "grpc": endpoints.grpc_port}
     behind = (

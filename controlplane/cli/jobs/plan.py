@@ -21,7 +21,7 @@ from controlplane.planning.registry import DEFAULT, STRATEGIES
 from controlplane.report.tables.plan_table import plan_table
 from controlplane.report.tables.terminal import plain, show
 from controlplane.runtime import SystemClock
-from controlplane.runtime.fleet.preflight import check_spare_core_of_spec
+from controlplane.runtime.fleet.preflight import check_spare_core
 from controlplane.runtime.jobs.plan import (
     Choices,
     Improve,
@@ -195,7 +195,7 @@ def plan(
             f"warning: {model} was measured at {percent:g} % of {kind} only, so it gets no smaller share: "
             f"`ctl profile {model} --device {kind}` measures more shares"
         )
-    check_spare_core_of_spec(made, parsed, document, cores, say, accepted=all_cores)
+    check_spare_core(made, document, cores, say, accepted=all_cores, spec=parsed)
     if output is not None and (allow_violations or made.verified):
         from controlplane.files.plans import write_plan
 

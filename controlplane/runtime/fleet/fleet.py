@@ -122,7 +122,7 @@ class Fleet:
         return applied, desired_fleet(
             plan,
             fleet=self.name,
-            plan_hash=plan_hash(plan),
+            plan_hash=applied.plan,
             rendered=rendered,
             devices=settings.devices,
             fleet_wide_calls=settings.endpoints.fleet_wide_calls,
@@ -273,10 +273,9 @@ class Fleet:
     def _write_applied(self, plan: Plan, applied: Applied, before: Plan | None) -> None:
         """Record a plan and its models, and what a rollback brings back where one of the two is new."""
         record = self.files.record()
-        former = None if before is None else record.of_plan(plan_hash(before))
-        changed = before is not None and (
-            plan_hash(before) != applied.plan or (former is not None and not applied.same_as(former))
-        )
+        code = None if before is None else plan_hash(before)
+        former = None if code is None else record.of_plan(code)
+        changed = code not in (None, applied.plan) or (former is not None and not applied.same_as(former))
         self.files.write_record(Record(applied, former if changed else record.previous))
         self.files.write_plans(plan, before if changed else None)
 

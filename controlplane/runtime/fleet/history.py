@@ -11,9 +11,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from controlplane.domain.errors import EngineError, NotNow
 from controlplane.domain.observation import BatchStatistics, Event
@@ -56,8 +55,7 @@ Key = tuple[str, str]
 """Partition and endpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class Minute:
+class Minute(NamedTuple):
     """About a minute, or less, of one endpoint in one partition, until `at_s` (since the epoch).
 
     `percent` is the server's share, `batches` the executions by batch size, None where they were not counted;
@@ -186,22 +184,14 @@ class History:
         try:
             with self._open() as database:
                 for one in minutes:
-                    row = (one.at_s, one.seconds, one.partition, one.endpoint, one.percent)
+                    *row, batches = one
                     cursor = database.execute(
-                        "INSERT OR REPLACE INTO minutes (id, at_s, seconds, partition, endpoint, percent, "
-                        "requests, failed, p99_ms, counted) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                        (
-                            before.get(one.key),
-                            *row,
-                            one.requests,
-                            one.failed,
-                            one.p99_ms,
-                            one.batches is not None,
-                        ),
+                        "INSERT OR REPLACE INTO minutes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (before.get(one.key), *row, batches is not None),
                     )
                     assert cursor.lastrowid is not None
                     made[one.key] = cursor.lastrowid
-                    for size, b in (one.batches or {}).items():
+                    for size, b in (batches or {}).items():
                         counters = (b.executions, b.compute_input_ns, b.compute_infer_ns, b.compute_output_ns)
                         database.execute(
                             "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)",

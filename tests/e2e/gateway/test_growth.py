@@ -11,7 +11,9 @@ from pathlib import Path
 
 import gateway_rig as rig
 import pytest
+from background import until
 from filelock import FileLock
+from host_ports import free_ports
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Route
@@ -62,7 +64,7 @@ def test_eighty_endpoints_move_at_once_after_a_growth_from_ten(
             stop.set()
         return loads
 
-    ports = rig.Ports(*rig.free_ports(3))
+    ports = rig.Ports(*free_ports(3))
     gateway = HaproxyGateway(tmp_path / "gateway")
     try:
         gateway.start(rig.options(ports), endpoints=FEW)
@@ -90,7 +92,7 @@ def test_a_commit_without_room_moves_the_endpoint_of_a_dead_server_first(
         gateway.commit(before)
         running["one"].kill()
         wanted = {"kept": Route((two,), one), "moved": Route((two,), one), "saved": Route((two,))}
-        rig.until(lambda: gateway._haproxy.without_server(gateway._table.get()) == {"saved"})
+        until(lambda: gateway._haproxy.without_server(gateway._table.get()) == {"saved"})
         with pytest.raises(GatewayError, match="all 4 slots are in use: 2 endpoints keep"):
             gateway.commit(wanted)
         assert gateway.routes() == {**before, "saved": Route((two,))}
@@ -111,7 +113,7 @@ def test_haproxy_comes_back_though_a_stopped_command_holds_the_lock_of_commits(t
         (haproxy_pid,) = processes_of(tmp_path, processes.HAPROXY)
         with FileLock(GatewayPaths.of(tmp_path / "gateway").lock):
             os.kill(haproxy_pid, signal.SIGKILL)
-            rig.until(lambda: processes_of(tmp_path, processes.HAPROXY) not in ((), (haproxy_pid,)))
+            until(lambda: processes_of(tmp_path, processes.HAPROXY) not in ((), (haproxy_pid,)))
 
 
 def test_an_apply_replaces_a_supervisor_of_another_version_and_haproxy_survives(tmp_path: Path) -> None:
@@ -121,10 +123,10 @@ def test_an_apply_replaces_a_supervisor_of_another_version_and_haproxy_survives(
         kept = processes.find(places, processes.HAPROXY)
         places.supervisor_lock.write_text("0.0.1")
         gateway.start(rig.options(ports))
-        rig.until(lambda: places.supervisor_lock.read_text() == processes.code_version())
+        until(lambda: places.supervisor_lock.read_text() == processes.code_version())
         assert processes.find(places, processes.SUPERVISOR) not in ((), (old,))
         assert processes.find(places, processes.HAPROXY) == kept
         for pid in kept:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        rig.until(lambda: processes.find(places, processes.HAPROXY) not in ((), kept))
+        until(lambda: processes.find(places, processes.HAPROXY) not in ((), kept))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import gateway_rig as rig
 import pytest
+from background import until
 
 from controlplane.domain.fleet import Route
 from controlplane.gateway import startup
@@ -55,7 +56,7 @@ def test_redirects_at_random_instants(
         stop = asyncio.Event()
         tasks = [asyncio.create_task(load.unary(rate_rps, stop))]
         streams = [asyncio.create_task(load.stream(0.2, stop, n)) for n in range(STREAMS)]
-        await asyncio.to_thread(rig.until, lambda: went_on({}))
+        await asyncio.to_thread(until, lambda: went_on({}))
         for turn in range(times):
             target = ("two", "one")[turn % 2]
             asked = time.monotonic()
@@ -64,8 +65,8 @@ def test_redirects_at_random_instants(
             await asyncio.sleep(chance.uniform(0.1, 0.5))
         # Every stream goes on: of two more answers the second was asked for after the last redirect.
         last, so_far = redirects[-1], dict(load.streamed)
-        await asyncio.to_thread(rig.until, lambda: went_on(so_far))
-        await asyncio.to_thread(rig.until, lambda: load.answered(last.target, last.done) != [])
+        await asyncio.to_thread(until, lambda: went_on(so_far))
+        await asyncio.to_thread(until, lambda: load.answered(last.target, last.done) != [])
         stop.set()
         answered = await asyncio.gather(*streams)
         await asyncio.gather(*tasks)

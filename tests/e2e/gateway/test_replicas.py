@@ -15,6 +15,7 @@ from pathlib import Path
 
 import gateway_rig as rig
 import pytest
+from background import until
 from host_ports import free_ports
 from service import service
 
@@ -88,7 +89,7 @@ def test_replaced_replicas_lose_no_request(
     living = dict(replicas)
     gateway = ReplicatedGateway(lambda: [r.address for r in living.values()], TOKEN)
     gateway.start(GatewayConfig())
-    rig.until(lambda: all(_answers(r) for r in living.values()))
+    until(lambda: all(_answers(r) for r in living.values()))
     gateway.commit({"echo": Route((pair["one"].backend,), pair["two"].backend)})
     ready = {name: replica for name, replica in living.items() if replica.ready}
     assert set(ready) == {"first", "second"}
@@ -102,7 +103,7 @@ def test_replaced_replicas_lose_no_request(
         def replace(name: str) -> None:
             """As a rolling update does: a new one until it is ready, then the old one ends."""
             new = replicas[f"{name}-new"] = living[f"{name}-new"] = Replica(tmp_path / f"{name}-new")
-            rig.until(lambda: gateway.routes() is not None and new.ready)
+            until(lambda: gateway.routes() is not None and new.ready)
             ready[f"{name}-new"] = new
             del ready[name]
             assert replicas[name].end() == 0
@@ -112,11 +113,11 @@ def test_replaced_replicas_lose_no_request(
             stop = asyncio.Event()
             unary = asyncio.create_task(load.unary(RATE_RPS, stop))
             anew = asyncio.create_task(load.anew(RATE_RPS / 4, stop))
-            await asyncio.to_thread(rig.until, lambda: len(load.outcomes) > RATE_RPS)
+            await asyncio.to_thread(until, lambda: len(load.outcomes) > RATE_RPS)
             for name in ("first", "second"):
                 await asyncio.to_thread(replace, name)
             done = time.monotonic()
-            await asyncio.to_thread(rig.until, lambda: load.answered("one", done) != [])
+            await asyncio.to_thread(until, lambda: load.answered("one", done) != [])
             stop.set()
             await asyncio.gather(unary, anew)
 

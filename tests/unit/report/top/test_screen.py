@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
@@ -52,6 +53,18 @@ class Fleet:
         return f"{workload} -> shadow"
 
 
+class NotedTop(Top):
+    """The screen, which remembers what it notifies of."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self.notes: list[tuple[str, str]] = []
+
+    def notify(self, message: str, *, title: str = "", **how: Any) -> None:
+        self.notes.append((title, message))
+        super().notify(message, title=title, **how)
+
+
 class Screen:
     """The screen of a fleet, as a person sees it."""
 
@@ -74,7 +87,7 @@ class Screen:
         return [line.text for line in self.app.query_one("#events", RichLog).lines]
 
     def notes(self) -> list[tuple[str, str]]:
-        return [(note.title, note.message) for note in self.app._notifications]
+        return self.app.notes
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(30.0):
@@ -84,7 +97,7 @@ class Screen:
 
 def play(fleet: Fleet, scene: Callable[[Screen], Awaitable[None]]) -> signal.Signals | None:
     """Run the screen while a scene is played; return its result."""
-    app = Top(Watched("shop", fleet.look, fleet.redirect, every_s=0.2))
+    app = NotedTop(Watched("shop", fleet.look, fleet.redirect, every_s=0.2))
 
     async def played() -> None:
         async with app.run_test(size=(200, 40)) as pilot:

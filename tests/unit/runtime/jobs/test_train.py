@@ -39,6 +39,7 @@ def learn(directory: Path, **changes: object) -> Learnt:
     return train_policy(lesson, profiles=directory, progress=Silent(), clock=SystemClock())
 
 
+@pytest.mark.slow
 def test_a_trained_policy_plans(tmp_path: Path) -> None:
     learnt = learn(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.csv", "p.npz", "spec.yaml"]
