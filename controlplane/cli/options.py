@@ -274,8 +274,6 @@ def writable(option: str) -> Callable[[Path | None], Path | None]:
             raise InputError(f"there is no directory {str(path.parent)!r}; {way_out}", field=option)
         if path is not None and path.is_dir():
             raise InputError(f"{str(path)!r} is a directory; name a file in it", field=option)
-        if path is not None and path.exists() and not path.is_file():
-            raise InputError(f"{str(path)!r} is no file that can be replaced; name another", field=option)
         return path
 
     return check
@@ -291,6 +289,15 @@ def page_file(option: str) -> Callable[[Path | None], Path | None]:
 
     return check
 
+
+LoadTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--load-timeout",
+        help="Seconds without progress (log, memory, processor time) after which a start has failed.",
+        min=1,
+    ),
+]
 
 Report = Annotated[
     Path | None,

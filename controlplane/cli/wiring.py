@@ -306,12 +306,15 @@ def main_device() -> str:
     return kinds[1] if len(kinds) > 1 else kinds[0]
 
 
-def completer(with_launcher: Launcher, options: ServerOptions = NO_OPTIONS) -> Completer:
+def completer(
+    with_launcher: Launcher, options: ServerOptions = NO_OPTIONS, load_timeout_s: float | None = None
+) -> Completer:
     """Return what has a Triton on the main device complete configurations."""
-    from controlplane.runtime.jobs.completing import Completer
+    from controlplane.runtime.jobs.completing import LOAD_S, Completer
 
     device, scratch = place(main_device()).name, state_root() / ".completed"
-    return Completer(with_launcher, device, scratch, options, _backends(with_launcher))
+    load_s = load_timeout_s or LOAD_S
+    return Completer(with_launcher, device, scratch, options, _backends(with_launcher), load_s)
 
 
 def _backends(launcher: Launcher) -> frozenset[str] | None:

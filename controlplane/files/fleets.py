@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.domain.observation import Guarding
+from controlplane.domain.units import Positive
 from controlplane.files.documents import read, read_listed, read_text, versioned
 from controlplane.files.writing import append_line, to_json, write_derived, write_json, write_text
 
@@ -31,7 +32,7 @@ class FleetSettings:
     """The settings of the last apply. Paths are absolute.
 
     `devices` maps a plan's GPU id to the launcher's name for it. `former_outputs` are earlier output folders
-    from which a server still reads.
+    from which a server still reads. `load_timeout_s` is how long a start may be without progress.
     """
 
     launcher: str
@@ -41,6 +42,7 @@ class FleetSettings:
     endpoints: GatewayConfig = field(default_factory=GatewayConfig)
     former_outputs: tuple[str, ...] = ()
     cluster: Cluster = field(default_factory=Cluster)
+    load_timeout_s: Positive = 90.0
 
     def after(self, before: FleetSettings | None) -> FleetSettings:
         """Return these settings with the earlier devices and output folders.

@@ -25,8 +25,12 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file in one step: the old one stays whole until the new one is on disk.
 
-    A power cut after it returns loses nothing. Raises EngineError where the disk refuses.
+    A power cut after it returns loses nothing. A device or pipe is written to. Raises EngineError where the
+    disk refuses.
     """
+    if path.exists() and not path.is_file():
+        _write_through(path, content)
+        return
     _replace(path, content, to_disk=True)
     try:
         sync_directory(path.parent)
@@ -123,6 +127,13 @@ def _overwrite(path: Path, content: bytes) -> bool:
             return stream.write(padded) == len(padded)
     except OSError:
         return False
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise EngineError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _replace(path: Path, content: bytes, *, to_disk: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ from controlplane.render.source import with_composing
 from controlplane.report.tables.change_table import terms_line
 from controlplane.runtime.fleet import controller_process, preflight
 from controlplane.runtime.fleet.execute import commands, describe
-from controlplane.runtime.fleet.rendering import name_other_instances
+from controlplane.runtime.fleet.rendering import check_models
 from controlplane.runtime.jobs.completing import complete_or_refuse
 
 
@@ -53,6 +54,7 @@ def apply(
         bool, typer.Option("--dry-run", help="Show the steps and the servers' commands; change nothing.")
     ] = False,
     yes: options.Yes = False,
+    load_timeout: options.LoadTimeout = None,
     require_quota: Annotated[
         bool, typer.Option("--require-quota", help="Fail where this host cannot enforce shares.")
     ] = False,
@@ -168,6 +170,8 @@ def apply(
     settings = preflight.settings(
         parsed, built, repository=repository, output=output, endpoints=endpoints, cluster=place
     )
+    if load_timeout is not None:
+        settings = replace(settings, load_timeout_s=load_timeout)
     if built.launcher.inventory() is None:
         present = wiring.servers_of_host()
         preflight.refuse_namesake(present, built.files)
@@ -175,8 +179,9 @@ def apply(
         preflight.check_shares(parsed, document, settings.devices, held, say, accepted=overcommit)
         planned = sorted({placement.model for _, _, placement in parsed.placements()})
         models = with_composing(repository, planned)
-        complete_or_refuse(wiring.completer(built.launcher, parsed.options), repository, models)
-        name_other_instances(parsed, repository, say)
+        completer = wiring.completer(built.launcher, parsed.options, load_timeout)
+        complete_or_refuse(completer, repository, models)
+        check_models(parsed, repository, output, built.launcher, say)
     preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()
     request = preflight.ApplyRequest(

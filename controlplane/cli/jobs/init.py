@@ -37,6 +37,7 @@ def init(
     launcher: options.Launcher = None,
     triton_arg: options.TritonArg = None,
     env: options.Env = None,
+    load_timeout: options.LoadTimeout = None,
     check: Annotated[
         bool,
         typer.Option(
@@ -53,7 +54,7 @@ def init(
     planned, nothing is written and the exit code is 3.
     """
     options.of_this_host(launcher)
-    kept = output.exists() and not force
+    kept = output.is_file() and not force
     if kept and not check:
         raise InputError("exists already; --force replaces it, -o names another", file=str(output))
     repository = _copied(repository)
@@ -62,7 +63,7 @@ def init(
         raise InputError(problem, file=str(repository), field="REPOSITORY")
     own = options.server_options(triton_arg, env)
     _name_what_is_beside(repository)
-    findings = survey(repository, wiring.completer(wiring.launcher(launcher), own))
+    findings = survey(repository, wiring.completer(wiring.launcher(launcher), own, load_timeout))
     planned = [one for one in findings if one.state is not Readiness.UNSUPPORTED]
     if planned and not kept:
         write_text(output, skeleton(findings, str(repository), wiring.main_device()))

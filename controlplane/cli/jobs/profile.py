@@ -16,20 +16,19 @@ from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.profile import Counters
 from controlplane.files.fleets import state_root
 from controlplane.files.measurements import nsight
-from controlplane.profiler.session import Profiler
+from controlplane.profiler.session import START_S, Profiler
 from controlplane.profiler.subject import Wishes
 from controlplane.render.instances import instances_note
-from controlplane.render.source import all_models, with_composing
+from controlplane.render.source import all_models
 from controlplane.report.words import counted
 from controlplane.runtime import SystemClock
-from controlplane.runtime.jobs.completing import complete_or_refuse
 from controlplane.runtime.jobs.profile import (
     Failed,
     Written,
     describe_device,
     profile_models,
     profile_neighbours,
-    read_subjects,
+    readable_subjects,
 )
 
 
@@ -113,6 +112,7 @@ def profile(
     ] = None,
     triton_arg: options.TritonArg = None,
     env: options.Env = None,
+    load_timeout: options.LoadTimeout = None,
     resume: Annotated[bool, typer.Option(help="Continue an interrupted run.")] = True,
     json: options.Json = False,
 ) -> None:
@@ -134,6 +134,7 @@ def profile(
             "--ncu": ncu,
             "--triton-arg": triton_arg,
             "--env": env,
+            "--load-timeout": load_timeout,
         }
         options.refuse(f"is for a measurement, and {elsewhere.tools[0]} has made it", measuring)
         _import(elsewhere, models or (), device, measured_at or 100.0, profiles, json)
@@ -153,18 +154,27 @@ def profile(
     if described is not None:
         say(f"{place.device.name} is in no catalogue: its memory, power and clocks are in {described}")
     started_by, own = wiring.launcher(launcher), options.server_options(triton_arg, env)
-    complete_or_refuse(wiring.completer(started_by, own), repository, with_composing(repository, wanted))
-    subjects = read_subjects(repository, wanted, place, wishes)
+    subjects, unreadable = readable_subjects(
+        repository, wanted, place, wishes, wiring.completer(started_by, own, load_timeout)
+    )
     for subject in subjects:
         note = instances_note(subject.source.config, on_gpu=place.core is None)
         if note:
             say(f"{subject.source.name}: {note}")
-    failed: dict[str, Failed] = {}
+    for one_failed in unreadable:
+        _print(one_failed, say)
+    failed = {one.model: one for one in unreadable}
     written: list[Written] = []
     gained: Mapping[Path, int] = {}
     with progress_bar() as bar:
         profiler = Profiler(
-            started_by, SystemClock(), bar, profiles.resolve(), state_root() / "profiling", own
+            started_by,
+            SystemClock(),
+            bar,
+            profiles.resolve(),
+            state_root() / "profiling",
+            own,
+            load_timeout or START_S,
         )
         for one in profile_models(profiler, subjects, place, resume=resume, counters=counters):
             if isinstance(one, Failed):
@@ -182,7 +192,7 @@ def profile(
         print_json({"profiles": [written_document(one, gained.get(one.path, 0)) for one in written]})
     if failed:
         raise EngineError(
-            f"{len(measured)} of {counted(len(subjects), 'model')} profiled; the reasons for "
+            f"{len(measured)} of {counted(len(wanted), 'model')} profiled; the reasons for "
             f"{', '.join(sorted(failed))} are above"
         )
 

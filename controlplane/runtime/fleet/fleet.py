@@ -309,8 +309,14 @@ class Fleet:
             self.launcher.sweep(self.name)
         self._journal("converged")
 
+    @property
+    def waits(self) -> Limits:
+        """The longest waits, with the fleet's own for a start."""
+        settings = self.files.settings()
+        return self.limits if settings is None else replace(self.limits, start_s=settings.load_timeout_s)
+
     def _execute(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
-        run = Executor(self.launcher, self.gateway, self._journal, self.say, self.limits, controlled)
+        run = Executor(self.launcher, self.gateway, self._journal, self.say, self.waits, controlled)
         run.run(actions, actual)
 
     def _journal(self, event: str, **details: Any) -> None:

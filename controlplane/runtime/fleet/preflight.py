@@ -80,7 +80,7 @@ def settings(
     `known` are devices of an earlier plan that this host has no record of.
     """
     before = fleet.files.settings()
-    return FleetSettings(
+    made = FleetSettings(
         launcher=fleet.launcher.name,
         repository=str(repository.resolve()),
         output=str(output.resolve()),
@@ -88,6 +88,7 @@ def settings(
         endpoints=endpoints,
         cluster=cluster,
     )
+    return made if before is None else replace(made, load_timeout_s=before.load_timeout_s)
 
 
 def check_spare_core(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,7 +20,14 @@ from controlplane.profiler.requests import Inputs
 from controlplane.profiler.session import Measured, Place, Profiler, resumed
 from controlplane.profiler.subject import Subject, Wishes
 from controlplane.profiler.sweep import Point
-from controlplane.runtime.jobs.profile import Failed, Written, profile_models, read_subjects
+from controlplane.runtime.jobs.completing import Completer
+from controlplane.runtime.jobs.profile import (
+    Failed,
+    Written,
+    profile_models,
+    read_subjects,
+    readable_subjects,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -167,6 +175,24 @@ def test_everything_is_checked_before_the_first_model_is_measured(tmp_path: Path
         read_subjects(repository, ["a", "b"], PLACE, given)
     with pytest.raises(InputError, match=r"bb: is not a model of .*did you mean 'b'"):
         read_subjects(repository, ["bb"], PLACE, Wishes())
+
+
+def test_a_model_that_cannot_be_measured_leaves_the_others(repository: Path) -> None:
+    (repository / "b" / "config.pbtxt").write_text("max_batch_size: many")
+    (repository / "c" / "config.pbtxt").write_text(CONFIG.replace("[ 1 ]", "[ -1 ]"))
+
+    def read(*models: str, said: Mapping[str, str], wishes: Wishes) -> tuple[list[str], list[str]]:
+        completer = cast(Completer, SimpleNamespace(complete=lambda *_: said))
+        subjects, failed = readable_subjects(repository, models, PLACE, wishes, completer)
+        return [one.source.name for one in subjects], [one.model for one in failed]
+
+    assert read(said={}, wishes=Wishes()) == (["a"], ["b", "c"])
+    shape = Wishes(inputs={"c": Inputs({"T": (2,)})})
+    assert read(said={"a": "no weights"}, wishes=shape) == (["c"], ["b", "a"])
+    with pytest.raises(InputError, match="not a model configuration"):
+        read("b", said={}, wishes=Wishes())
+    with pytest.raises(InputError, match="does not fit"):
+        read(said={}, wishes=Wishes(inputs={"c": Inputs({"T": (2, 2)})}))
 
 
 def test_points_measured_with_other_inputs_are_not_resumed() -> None:
