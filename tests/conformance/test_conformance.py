@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,7 +10,7 @@ import conformance_zoo
 import pytest
 from bare_triton import HOST, bare_triton
 from conformance_calls import CASES, Case, Target
-from ctl_host import ROOT, Host, ended
+from ctl_fleet import ROOT, Ctl
 from host_ports import free_ports
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -38,23 +36,19 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     conformance_zoo.write(here / "plain")
     more = ("--allow-metrics=true", f"--metrics-port={metrics_port}", f"--metrics-address={HOST}")
     with (
-        ended(Host(here, f"conformance{os.getpid()}")) as host,
+        Ctl(here, models=here / "plain") as fleet,
         bare_triton(
             here / "plain", here / "plain.log", *more, *conformance_zoo.ARGUMENTS, deadline_s=120
         ) as bare,
     ):
-        shutil.rmtree(host.repository)
-        conformance_zoo.write(host.repository)
-        applied = host.apply(conformance_zoo.plan(), "--all-cores", "--no-serve", "--fleet-wide-calls")
-        assert applied.returncode == 0, applied.stderr
+        fleet.apply(conformance_zoo.plan(), "--all-cores", "--no-serve", "--fleet-wide-calls")
 
         def redirect() -> None:
-            turned = host.ctl("redirect", "plain")
-            assert turned.returncode == 0, turned.stderr
+            fleet.ctl("redirect", "plain")
 
         yield Sides(
             Target(HOST, bare.http_port, bare.grpc_port, metrics_port, lambda: None),
-            Target(HOST, host.http, host.grpc, host.metrics, redirect),
+            Target(HOST, fleet.http, fleet.grpc, fleet.metrics, redirect),
         )
 
 
