@@ -94,7 +94,7 @@ class ServerSeen:
 
     `in_flight` are requests that wait for one answer each, `streaming` those on decoupled models and in
     sequences, where a pause shows nothing. `sequences` live between two requests. `progressed`: it was seen
-    to work since the look before.
+    to work since the look before. `failing` requests of one of its queues failed in a row.
     `queue_ms` and `compute_ms` are Triton's recent means, None where they were not read or nothing ran.
     `inferences` is the mean number in one request by the model's endpoint, without those not read. `delays`
     are the recent ones of its busiest thread, None where it has no quota or they are unknown.
@@ -110,6 +110,7 @@ class ServerSeen:
     streaming: int = 0
     sequences: int = 0
     progressed: bool = False
+    failing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

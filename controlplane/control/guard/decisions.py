@@ -325,8 +325,8 @@ class _Turn:
                 watch = replace(watch, active=replace(watch.active, since_s=now))
             if watch.launches.failures and starts.proven(watch, limits, now):
                 watch = replace(watch, launches=Launches())
-        if watch.failed_in_a_row >= limits.failed_in_a_row:
-            reason = f"{watch.failed_in_a_row} failed requests in a row"
+        if active.failing >= limits.failed_in_a_row:
+            reason = f"{active.failing} failed requests in a row"
             watch = self._report_once(self._probe(watch), Topic.ERRORS, Level.WARNING, reason)
         if watch.refused_s == now:
             reason = "requests are refused by the model's own queue policy: its queue is full or too slow"
@@ -446,7 +446,6 @@ class _Turn:
             worked_s=now,
             settled_s=now + self.state.limits.settle_s,
             in_flight=0,
-            failed_in_a_row=0,
             launches=launches,
             reported={},
         )

@@ -143,7 +143,9 @@ def test_a_controller_killed_during_an_apply_costs_nothing(fleet: Guarded, step:
     fleet.apply(PLAN)
 
 
-@pytest.mark.parametrize(("fault", "cause"), [("kill", "crash"), ("stop", "hang")])
+@pytest.mark.parametrize(
+    ("fault", "cause"), [("kill", "crash"), ("stop", "hang"), ("stop its model", "failing inferences")]
+)
 def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: str) -> None:
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
         load.await_answers(40)
@@ -157,10 +159,15 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
             case "stop":
                 for process in (triton, *stubs):
                     process.suspend()
+            case "stop its model":
+                # Triton goes on, and refuses a batch each second.
+                for process in stubs:
+                    process.suspend()
         moved = fleet.await_event("redirect", since_s=hit_s)
         rig.await_true(lambda: rig.is_dead(triton), 30.0, "the dead server's end")
         load.await_answers(40, since_s=time.time())
     assert moved.reason.rpartition(": ")[2] == cause
+    assert moved.at_s - hit_s < 20.0
     # Lost is only what the dead server held, or was handed before it was known to be dead.
     assert load.unexplained(hit_s, dead_s if fault == "kill" else moved.at_s) == []
     fleet.await_guarded()
