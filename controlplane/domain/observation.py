@@ -147,7 +147,8 @@ class Guarding:
 
     `standby` is the shadow's name, ready or not; None without a shadow. `failed_starts` counts failures in a
     row; with an open breaker no server is started before `retry_at_s`. `owned_gpu` and `owned_percent` are
-    the partition's share while a shadow that took over from a dead server has another one; else None.
+    the partition's share, which its active server does not have while it lends it a larger one. `active` is
+    that server's label. `ending` are the labels of servers that drain or are stopped, and how they end.
     """
 
     partition: str
@@ -160,6 +161,8 @@ class Guarding:
     retry_at_s: float | None
     owned_gpu: str | None = None
     owned_percent: float | None = None
+    active: str = ""
+    ending: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,6 +174,35 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
     rig.await_true(lambda: before not in {s.name for s in fleet.servers()}, 30.0, "nothing of it is left")
 
 
+def test_a_controller_killed_with_its_server_leaves_the_share_as_it_was(fleet: Guarded) -> None:
+    percent = share(fleet)
+    for _ in range(2):
+        triton, *_ = fleet.tree(fleet.active("w"))
+        killed_s, _ = rig.kill([fleet.controller(), triton])
+        fleet.start_controller()
+        fleet.await_event("launch", since_s=killed_s, says=f"{percent:g} %")
+        rig.await_true(lambda: share(fleet) == percent, 60.0, "the larger shadow gives the share back")
+        fleet.await_guarded()
+        assert sorted(s.spec.percent for s in fleet.servers()) == [percent, percent + 10], "none that is dead"
+
+
+def test_a_controller_that_starts_again_ends_what_drains_and_keeps_the_shadow(fleet: Guarded) -> None:
+    before = fleet.active("w")
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
+        load.await_answers(40)
+        hit_s = time.time()
+        for process in fleet.tree(before):
+            process.suspend()
+        fleet.await_event("launch", since_s=hit_s)
+        rig.kill([fleet.controller()])
+        fleet.start_controller()
+        fleet.await_event("adopt", since_s=hit_s)
+        rig.await_true(lambda: fleet.tree(before) == [], 60.0, "the hung server's end")
+        fleet.await_guarded()
+    launched = [e.reason for e in fleet.events() if e.kind == "launch" and e.at_s >= hit_s]
+    assert len(launched) == 1, launched
+
+
 def test_a_server_that_another_program_ends_costs_no_request(fleet: Guarded) -> None:
     fleet.await_guarded()
     before = fleet.active("w")
