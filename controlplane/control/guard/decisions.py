@@ -418,7 +418,7 @@ class _Turn:
         # A shadow that lent its share stands by again; one that is warm would keep its models loaded.
         lent = watch.owned is not None and cause is Cause.SHARE and watch.partition.policy is ShadowPolicy.HOT
         if not lent:
-            self.effects.append(self._ending(watch, cause))
+            self.effects.append(self._ending(watch, cause, active.sequences))
         if watch.active.gpu not in self.state.lost_gpus:
             evidence = active.reason
             if cause is Cause.SLOW:
@@ -454,12 +454,12 @@ class _Turn:
             self._report(Level.WARNING, target.gpu, "shares overlap until a smaller server has taken over")
         return moved
 
-    def _ending(self, watch: Watch, cause: Cause) -> DrainAndStop:
+    def _ending(self, watch: Watch, cause: Cause, sequences: int) -> DrainAndStop:
         """Return how the active server ends that is left for this cause."""
         if cause is not Cause.HANG:
             patience_s = signals.drain_s(watch, self.state.limits)
             return DrainAndStop(watch.active.server, _ENDINGS[cause], patience_s)
-        patience_s = signals.overdue_s(watch, self.state.limits)
+        patience_s = signals.overdue_s(watch, self.state.limits, sequences)
         silent_s = self.seen.now_s - watch.worked_s
         return DrainAndStop(watch.active.server, _ENDINGS[cause], patience_s, silent_s)
 

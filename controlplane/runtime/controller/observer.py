@@ -268,6 +268,8 @@ class Observer:
         if OUT_OF_MEMORY in reason and server.spec.memory_limit_mb is not None:
             self.exhausted_mb[server.spec.labels.partition] = server.spec.memory_limit_mb
         watch = self._state.watches.get(server.spec.labels.partition)
+        if health is Health.HUNG:
+            return _hung(record.in_flight, reason)
         if watch is None or watch.active.server != name or health not in _SERVING:
             return _plain(health, reason)
         suspected = suspicion(watch) > SUSPICIOUS
@@ -276,7 +278,7 @@ class Observer:
             self._read_counters(name, server, now)
         times, signs = record.signs.times(now), record.signs
         if health is Health.READY and in_flight.unanswered and self._is_silent(record, now):
-            return ServerSeen(Health.HUNG, in_flight.requests, reason=Outcome.SILENT)
+            return _hung(in_flight, Outcome.SILENT)
         if suspected or record.answered_s == now:
             every_s = QUOTA_HURRIED_S if suspected else QUOTA_EVERY_S
             self._quotas.ask(name, partial(read_quota, self._launcher, server), now, every_s)
@@ -470,6 +472,13 @@ class Observer:
             record.in_flight_s = now
         self._silences.put(name, now)
         return record.in_flight
+
+
+def _hung(held: InFlight, reason: str) -> ServerSeen:
+    """Return a hung server with what it holds: while sequences live, it is waited for longer."""
+    return ServerSeen(
+        Health.HUNG, held.requests, reason=reason, streaming=held.streaming, sequences=held.sequences
+    )
 
 
 def _plain(health: Health, reason: str) -> ServerSeen:

@@ -286,6 +286,13 @@ def test_a_dead_server_is_left_at_once_even_while_settling(
     assert ends(effects, active).ending is ending
 
 
+@pytest.mark.parametrize(("sequences", "patience_s"), [(0, Limits().overdue_s), (1, Limits().drain_s)])
+def test_a_hung_server_is_waited_for_as_long_as_its_sequences_live(sequences: int, patience_s: float) -> None:
+    b = bench(partition())
+    b.servers["W1.a"] = ServerSeen(Health.HUNG, in_flight=3, sequences=sequences)
+    assert ends(b.tick(), "W1.a").patience_s == patience_s
+
+
 def test_an_impaired_server_serves_on_while_nothing_else_can() -> None:
     b = bench(partition(), standby=False)
     b.tick()
