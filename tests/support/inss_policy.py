@@ -28,7 +28,7 @@ def around(models: int, gpus: int, lanes: int) -> Around:
 
 def untrained(seed: int = 1) -> ScoreNetwork:
     torch.manual_seed(seed)
-    return ScoreNetwork(16, 8)
+    return ScoreNetwork(16)
 
 
 def weights(seed: int = 1) -> Weights:
