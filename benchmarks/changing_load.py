@@ -50,7 +50,7 @@ from controlplane.planning.protocol import Device, PlanRequest
 from controlplane.planning.replan.differences import Change, changes
 from controlplane.planning.replan.reuse import cost_of
 from controlplane.planning.replan.smallest_change import moved_cost
-from controlplane.runtime.jobs.propose import Found, find
+from controlplane.runtime.autoscaler.propose import Found, find
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
 

@@ -44,7 +44,7 @@ from controlplane.profiler.requests import request_of, requests_for
 from controlplane.profiler.session import Place, Profiler, endpoint_of
 from controlplane.profiler.subject import Wishes, read_subject
 from controlplane.render.source import SourceModel, read_source
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, noise_of

@@ -27,7 +27,7 @@ from controlplane.latency.protocol import Slots
 from controlplane.papers.igniter import latency as igniter
 from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.subject import Wishes, read_subject
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from launchers.process import ProcessLauncher
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"

@@ -34,11 +34,10 @@ from controlplane.monitor.totals import Promise, Promises, Totals
 from controlplane.monitor.windows import Windows
 from controlplane.planning import registry
 from controlplane.report.tables.guard_table import guard_table
-from controlplane.runtime.jobs.compare.compare import Question, compare
-from controlplane.runtime.jobs.compare.truths import DEFAULT, chosen
+from controlplane.runtime.jobs.compare import DEFAULT, Question, chosen, compare
 from controlplane.runtime.jobs.plan import Planned
-from controlplane.runtime.jobs.report import plan_report
 from controlplane.runtime.jobs.simulate import Asked, with_guard
+from controlplane.runtime.jobs.what_if import plan_report
 from controlplane.simulate.closed_loop.faults import parse
 
 PAPER_FIG14 = {

@@ -49,11 +49,11 @@ from controlplane.planning.replan.differences import changes
 from controlplane.planning.replan.pressure import prediction_error
 from controlplane.planning.replan.reuse import cost_of
 from controlplane.planning.replan.smallest_change import moved_cost
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
+from controlplane.runtime.autoscaler.propose import find
 from controlplane.runtime.fleet.calibrate import learn_recorded, recall
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History, Minute
-from controlplane.runtime.jobs.propose import find
 from controlplane.runtime.jobs.simulate import conditions_of
 from controlplane.simulate.closed_loop.run import run as serve
 from controlplane.simulate.engine import Settings, simulate
@@ -127,7 +127,7 @@ def record(plan: Plan, case: Case, redirected_s: Mapping[str, float], files: Fle
         )
         settings = Settings(MINUTE_S, seed=n + 1, answers=1_000_000)
         result = simulate(running, {"v100": case.truth}, settings, conditions)
-        busy = {p.partition: p.busy_percent for gpu in result.gpus for p in gpu.partitions}
+        busy = {p.id: p.busy_percent for gpu in result.gpus for p in gpu.partitions}
         minutes = []
         for _, partition in running.partitions():
             batches = Counter(a.batch for a in result.answers if a.partition == partition.id)

@@ -204,7 +204,7 @@ class ProcessLauncher(HostLifecycle[None]):
         if mechanism is None:
             raise InputError(f"nothing holds {server.name} to a share", field="percent")
         try:
-            mechanism.resize(Group.of(server.spec), percent, _pids(server))
+            mechanism.resize(Group.of(server.spec), percent)
         except OSError as error:
             raise EngineError(f"the share of {server.name} cannot be changed: {error}") from error
 

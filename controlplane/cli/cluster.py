@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from controlplane.cli.stderr import say
+from controlplane.cli.output import say
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.ports import Gateway
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import Plan
@@ -39,10 +39,10 @@ def has_replicas() -> bool:
 def replicas(fleet: str) -> Gateway:
     """Return the gateway of a fleet for one command. Raises EngineError, InputError."""
     from controlplane.gateway.replicas.gateway import ReplicatedGateway
-    from launchers.kubernetes.api import ClusterApi, ClusterPlace
+    from launchers.kubernetes.api import ClusterApi
     from launchers.kubernetes.leading.fleets import GatewayPods
 
-    pods = GatewayPods(ClusterApi(ClusterPlace()), fleet)
+    pods = GatewayPods(ClusterApi(_HERE), fleet)
     pods.refresh()
     return ReplicatedGateway(pods.addresses, _token())
 
@@ -84,10 +84,9 @@ def by_leader(files: FleetFiles, *command: str) -> None:
 
 
 def _orders(fleet: str, place: Cluster) -> FleetOrders:
-    from launchers.kubernetes.api import ClusterPlace
     from launchers.kubernetes.leading.fleets import FleetOrders
 
-    return FleetOrders(ClusterPlace(place.context, place.namespace), fleet)
+    return FleetOrders(place, fleet)
 
 
 def lead(
@@ -98,12 +97,12 @@ def lead(
     from controlplane.gateway.replicas.gateway import ReplicatedGateway
     from controlplane.runtime.controller import elected, serve
     from controlplane.runtime.fleet.fleet import Fleet
-    from launchers.kubernetes.api import ClusterApi, ClusterPlace
+    from launchers.kubernetes.api import ClusterApi
     from launchers.kubernetes.leading.fleets import FleetObject, GatewayPods
     from launchers.kubernetes.leading.lease import Leadership
 
     token, stopping, ended = _token(), serve.stop_at_signals(), threading.Event()
-    api, identity = ClusterApi(ClusterPlace(), patience_s=0.0), platform.node()
+    api, identity = ClusterApi(_HERE, patience_s=0.0), platform.node()
     leadership = Leadership(api, name, identity, say)
     if not leadership.acquire(stopping):
         return

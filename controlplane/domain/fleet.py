@@ -106,8 +106,8 @@ class Server:
     """A started Triton. `id` is the launcher's handle (a pid, a container id).
 
     `enforced_by` is the mechanism that enforces its share, None where nothing does. `reload_key` is the value
-    of RELOAD_HEADER that its load and unload calls expect; None where its models stay loaded, or where it was
-    started by a version that locked nothing. `end` is why it ended, or is about to, where its engine says so.
+    of RELOAD_HEADER that its load and unload calls expect; None where its models stay loaded. `end` is why it
+    ended, or is about to, where its engine says so.
     """
 
     id: str

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 import aiohttp
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
 
 from controlplane.domain.fleet import Backend
 from controlplane.domain.observation import LatencyWindow
@@ -26,6 +26,10 @@ from controlplane.monitor.metrics import Page
 from controlplane.monitor.records import Losses
 from controlplane.monitor.state import Monitor
 from controlplane.monitor.totals import Promises, Totals, placed
+
+_HEAD = re.compile(r"# (?:HELP|TYPE) (\S+)")
+_SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})? +(.+)")
+"""Of a well-formed page: the name, the labels and the value with what follows it."""
 
 
 def write_own(
@@ -63,27 +67,40 @@ def write_slots(page: Page, endpoints: Mapping[str, Sequence[str]]) -> None:
         page.add(metrics.SLOT, 1, proxy, ",".join(names))
 
 
-def tritons(pages: Sequence[tuple[Backend, str]]) -> Iterator[Metric]:
-    """Each Triton's own page, with partition and role as labels; a malformed one is left out.
+def tritons(pages: Sequence[tuple[Backend, str]]) -> str:
+    """Return the Tritons' own pages as one, with partition and role as labels; a malformed one is left out.
 
-    Of two servers with one partition and role, as while one replaces the other, the first one counts.
+    Of two servers with one partition and role, as while one replaces the other, the first one counts. Lines
+    stay as they are but for their labels: `prometheus_client` would add `_total` to the names of counters.
     """
-    families: dict[str, Metric] = {}
+    heads: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    samples: defaultdict[str, list[str]] = defaultdict(list)
     first = {placed(backend.server): (backend, text) for backend, text in reversed(pages)}
     for (partition, role), (_, text) in first.items():
-        for family in _parsed(text):
-            into = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-            for sample in family.samples:
-                labels = {**sample.labels, "partition": partition, "role": role}
-                into.add_sample(sample.name, labels, sample.value)
-    yield from families.values()
+        if not _is_well_formed(text):
+            continue
+        own = f'partition="{partition}",role="{role}"'
+        family = ""
+        for line in text.splitlines():
+            if head := _HEAD.match(line):
+                family = head.group(1)
+                heads[family][line] = None
+            elif sample := _SAMPLE.match(line):
+                name, labels, value = sample.groups()
+                if not family or not name.startswith(family):
+                    family = name
+                samples[family].append(
+                    f"{name}{{{labels.rstrip(',')},{own}}} {value}" if labels else f"{name}{{{own}}} {value}"
+                )
+    return "".join(f"{line}\n" for family, rows in samples.items() for line in (*heads[family], *rows))
 
 
-def _parsed(page: str) -> list[Metric]:
+def _is_well_formed(page: str) -> bool:
     try:
-        return list(text_string_to_metric_families(page))
+        list(text_string_to_metric_families(page))
     except ValueError:
-        return []
+        return False
+    return True
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -145,9 +162,7 @@ class Pages:
         def write() -> bytes:
             write_routes(page, routes)
             write_slots(page, carried)
-            registry = CollectorRegistry()
-            registry.register(_Tritons(list(tritons(answered))))
-            return page.text().encode() + (guard or "").encode() + generate_latest(registry)
+            return (page.text() + (guard or "") + tritons(answered)).encode()
 
         # In a thread, since the pages of many servers are long and the log must be read meanwhile.
         return web.Response(body=await asyncio.to_thread(write), headers={"Content-Type": _CONTENT})
@@ -171,14 +186,6 @@ class Pages:
 
     async def _of_server(self, server: Backend) -> str | None:
         return await _read(self._from.servers, f"http://{server.host}:{server.metrics_port}/metrics")
-
-
-class _Tritons(Collector):
-    def __init__(self, metrics: list[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> list[Metric]:
-        return self._metrics
 
 
 async def _read(session: aiohttp.ClientSession, address: str) -> str | None:

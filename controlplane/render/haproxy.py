@@ -28,6 +28,8 @@ DEEPEST_JSON = 64
 """Levels of JSON that a server gets to parse."""
 LONGEST_FIELD_BYTES = 8190
 """Of one header; Triton 2.51 takes 8191 bytes of a value, the facade's HTTP library 8190."""
+MOST_HEADERS = 1024
+"""Of a request over HTTP. A Triton counts none; HAProxy's and the facade's libraries do."""
 _LONGEST_TARGET_BYTES = 8180
 """Of a request; Triton 2.51 takes 8190."""
 _LARGEST_METADATA_BYTES = 8192
@@ -36,6 +38,11 @@ _PSEUDO_HEADERS_BYTES = 180
 """Method, scheme and path of a call, by the same measure."""
 _REFUSED_A_SOURCE = 1000
 """Refused requests of one source whose bodies are read and thrown away at once."""
+_NAMES = (
+    *("Content-Type", "Content-Length", "Content-Encoding", "Accept-Encoding"),
+    *("Inference-Header-Content-Length", "Retry-After", "Transfer-Encoding"),
+)
+"""Of the headers of answers, as a Triton writes them; HAProxy reads all names in lower case."""
 _REFUSALS_SCRIPT = Path(__file__).with_name("refusals.lua")
 """HAProxy's part that is no configuration."""
 
@@ -102,6 +109,8 @@ def render_haproxy(
             bounded_by=("client", "endpoint") if settings.protection.tokens else ("endpoint",),
             shallow_json=_shallow_json(DEEPEST_JSON),
             longest_field_bytes=LONGEST_FIELD_BYTES,
+            most_headers=MOST_HEADERS,
+            names=_NAMES,
             longest_target_bytes=_LONGEST_TARGET_BYTES,
             largest_metadata_bytes=_LARGEST_METADATA_BYTES,
             pseudo_headers_bytes=_PSEUDO_HEADERS_BYTES,

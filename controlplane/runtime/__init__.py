@@ -1,4 +1,4 @@
-"""Commands on a fleet, its controller, jobs of planning and measuring, and the demo.
+"""Commands on a fleet, its controller, jobs of planning and measuring, and the demo; and the real clock.
 
 jobs/        plan, profile, simulate, train, validate: from files to a result
 fleet/       apply, rollback, destroy, redirect, status, events: the user's commands on a fleet
@@ -7,3 +7,19 @@ autoscaler/  the search for a plan that follows the load, in a process of its ow
 dashboard/   the live page
 demo/        the steps of `make demo`
 """
+
+from __future__ import annotations
+
+import time
+
+
+class SystemClock:
+    """`ports.Clock` on this host."""
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed point, never going back."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()

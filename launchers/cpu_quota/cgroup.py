@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.fleet import ShareUsage
-from launchers.cpu_quota.counters import counters, mount_points
+from launchers.cpu_quota.counters import counters, group_paths, mount_points
 from launchers.cpu_quota.mechanism import Group, Mechanism, bandwidth
 from launchers.host.process_table import cpu_seconds
 
@@ -79,7 +79,7 @@ class Cgroup(Mechanism):
         self._limit(folder, percent)
         return _entering(folder)
 
-    def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
+    def resize(self, group: Group, percent: float) -> None:
         """Write another quota, which takes effect within a period."""
         folder = self._groups(group.fleet).get(group)
         if folder is None:
@@ -134,10 +134,11 @@ class Cgroup(Mechanism):
 
         From the top: the same place whichever session this program runs in, so that it finds its groups.
         """
-        places = []
-        for mount in mount_points(self._version.mount, self._version.controller):
+        places, controller = [], self._version.controller
+        own = next((path for has, path in group_paths("self") if controller in has), "")
+        for mount in mount_points(self._version.mount, controller):
             places.append(mount)
-            for part in _own_path(self._version.controller).parts:
+            for part in Path(own).parts:
                 places.append(places[-1] / part)
         return [place for place in places if place.is_dir()]  # as far as a container shows them
 
@@ -239,12 +240,3 @@ def _kill_members(folder: Path) -> None:
         for pid in (folder / "cgroup.procs").read_text().split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-
-
-def _own_path(controller: str) -> Path:
-    """Return the path of this process's own group in a hierarchy."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return Path(path.strip("/"))
-    return Path()

@@ -68,8 +68,8 @@ class Mechanism(ABC):
         """Make the group; return the start of a command line that runs in it. Raises OSError."""
 
     @abstractmethod
-    def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
-        """Change the percentage of a running server with these processes. Raises OSError."""
+    def resize(self, group: Group, percent: float) -> None:
+        """Change the percentage of a running server. Raises OSError."""
 
     @abstractmethod
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:

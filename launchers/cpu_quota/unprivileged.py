@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from controlplane.domain.fleet import ShareUsage
 from launchers.cpu_quota import stopper
 from launchers.cpu_quota.cgroup import usage_of
-from launchers.cpu_quota.counters import mount_points
+from launchers.cpu_quota.counters import group_paths, mount_points
 from launchers.cpu_quota.mechanism import Group, Mechanism, bandwidth
 from launchers.host.process_table import cpu_seconds, is_stopped
 
@@ -46,7 +45,7 @@ class SystemdScope(Mechanism):
         """Return the command that makes the scope and runs in it."""
         return self._command(_unit(group), percent)
 
-    def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
+    def resize(self, group: Group, percent: float) -> None:
         """Let systemd write another quota."""
         told = ["systemctl", "--user", "set-property", "--runtime", f"{_unit(group)}.scope", *_quota(percent)]
         try:
@@ -57,9 +56,9 @@ class SystemdScope(Mechanism):
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
         """Return the kernel's counters of the processes' scope."""
         for pid in pids:
-            for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-                if line.startswith("0::"):
-                    return usage_of(mount_points("cgroup2")[0] / line[4:])
+            for controllers, path in group_paths(pid):
+                if controllers == [""]:
+                    return usage_of(mount_points("cgroup2")[0] / path)
         return ShareUsage(None, None, None)
 
     def _command(self, unit: str, percent: float) -> list[str]:
@@ -106,7 +105,7 @@ class DutyCycle(Mechanism):
         """Return the command that starts the stopper and then becomes the server."""
         return ["sh", "-c", _BESIDE, "sh", sys.executable, stopper.__file__, f"{percent:g}"]
 
-    def resize(self, group: Group, percent: float, pids: tuple[int, ...]) -> None:
+    def resize(self, group: Group, percent: float) -> None:
         """Refuse: for a moment no stopper would run, or two with different clocks."""
         raise OSError("a duty cycle keeps the percentage it was started with")
 

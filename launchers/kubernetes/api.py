@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx2
@@ -26,6 +25,7 @@ from lightkube.resources.core_v1 import PodLog
 from lightkube.types import PatchType
 
 from controlplane.domain.errors import EngineError, InputError, NotNow
+from controlplane.domain.fleet import Cluster
 from launchers.kubernetes import names
 from launchers.kubernetes.permissions import missing_rule
 
@@ -51,40 +51,33 @@ class Expired(EngineError):
     """The server has forgotten the version from which a watch was to continue: list again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterPlace:
-    """A context of the kubeconfig and a namespace; None: the current context, the context's namespace.
+def config_of(cluster: Cluster) -> SingleConfig:
+    """Return the connection's settings. Raises InputError.
 
     Inside a pod without a kubeconfig, the pod's own service account and namespace.
     """
-
-    context: str | None = None
-    namespace: str | None = None
-
-    def config(self) -> SingleConfig:
-        """Return the connection's settings. Raises InputError."""
-        if self.namespace is not None and not _NAMESPACE.fullmatch(self.namespace):
-            problem = f"{self.namespace!r} is no namespace: use a-z, 0-9 and '-', at most 63 characters"
-            raise InputError(problem, field="--namespace")
-        try:
-            found = KubeConfig.from_env().get(self.context)
-        except (ConfigError, KeyError, OSError, ValueError) as error:
-            problem = f"no cluster: {error}; set KUBECONFIG, or name a context that it has"
-            raise InputError(problem, field="--context") from error
-        if found is None:
-            raise InputError("the kubeconfig names no current context", field="--context")
-        return found
+    if cluster.namespace is not None and not _NAMESPACE.fullmatch(cluster.namespace):
+        problem = f"{cluster.namespace!r} is no namespace: use a-z, 0-9 and '-', at most 63 characters"
+        raise InputError(problem, field="--namespace")
+    try:
+        found = KubeConfig.from_env().get(cluster.context)
+    except (ConfigError, KeyError, OSError, ValueError) as error:
+        problem = f"no cluster: {error}; set KUBECONFIG, or name a context that it has"
+        raise InputError(problem, field="--context") from error
+    if found is None:
+        raise InputError("the kubeconfig names no current context", field="--context")
+    return found
 
 
 class ClusterApi:
     """Calls of the API server; they raise EngineError (NotNow, Conflict, Gone) and InputError."""
 
-    def __init__(self, place: ClusterPlace, patience_s: float = PATIENCE_S) -> None:
-        config = place.config()
-        self._place = place
+    def __init__(self, cluster: Cluster, patience_s: float = PATIENCE_S) -> None:
+        config = config_of(cluster)
+        self._cluster = cluster
         self._patience_s = patience_s
         self._client: Any = _Client(
-            config, namespace=place.namespace, timeout=ANSWER, field_manager=names.MANAGER
+            config, namespace=cluster.namespace, timeout=ANSWER, field_manager=names.MANAGER
         )
         self.namespace = str(self._client.namespace or "default")
         self.server = config.cluster.server
@@ -97,7 +90,8 @@ class ClusterApi:
 
     def watching(self) -> lightkube.AsyncClient:
         """Return a client for one watch, which the caller closes."""
-        return lightkube.AsyncClient(self._place.config(), namespace=self._place.namespace, timeout=ANSWER)
+        config = config_of(self._cluster)
+        return lightkube.AsyncClient(config, namespace=self._cluster.namespace, timeout=ANSWER)
 
     def get(self, kind: type[Kind], name: str) -> Kind | None:
         """Return an object of the namespace, or of the cluster; None where there is none."""

@@ -15,10 +15,10 @@ from lightkube.resources.policy_v1 import PodDisruptionBudget
 
 from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.errors import EngineError
-from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.fleet import Cluster, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Capability
 from launchers.kubernetes import devices, files, names
-from launchers.kubernetes.api import ClusterApi, ClusterPlace, Conflict
+from launchers.kubernetes.api import ClusterApi, Conflict
 from launchers.kubernetes.capabilities import capabilities
 from launchers.kubernetes.devices import NodeDevice
 from launchers.kubernetes.options import PodOptions
@@ -44,9 +44,9 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
     name = "kubernetes"
     _poll_s = 0.25
 
-    def __init__(self, state: Path, place: ClusterPlace, options: PodOptions | None = None) -> None:
+    def __init__(self, state: Path, cluster: Cluster, options: PodOptions | None = None) -> None:
         super().__init__(state)
-        self._cluster = place
+        self._cluster = cluster
         self._options = options or PodOptions()
         self._lock = threading.Lock()
         self._opened: ClusterApi | None = None

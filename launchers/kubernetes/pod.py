@@ -4,46 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from lightkube.models.core_v1 import (
-    Capabilities,
-    ConfigMapVolumeSource,
-    Container,
-    ContainerPort,
-    ContainerResizePolicy,
-    EmptyDirVolumeSource,
-    EnvVar,
-    HostPathVolumeSource,
-    HTTPGetAction,
-    ImageVolumeSource,
-    Lifecycle,
-    LifecycleHandler,
-    PersistentVolumeClaimVolumeSource,
-    PodResourceClaim,
-    PodSecurityContext,
-    PodSpec,
-    Probe,
-    ResourceClaim,
-    ResourceRequirements,
-    SeccompProfile,
-    SecurityContext,
-    SleepAction,
-    Toleration,
-    Volume,
-    VolumeMount,
-)
+from lightkube.models import core_v1 as core
+from lightkube.models import resource_v1 as resource
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.models.resource_v1 import (
-    CELDeviceSelector,
-    DeviceClaim,
-    DeviceClaimConfiguration,
-    DeviceRequest,
-    DeviceSelector,
-    ExactDeviceRequest,
-    OpaqueDeviceConfiguration,
-    ResourceClaimSpec,
-)
 from lightkube.resources.core_v1 import Pod
-from lightkube.resources.resource_v1 import ResourceClaim as ResourceClaimObject
+from lightkube.resources.resource_v1 import ResourceClaim
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Role, Server, ServerSpec
@@ -65,10 +30,10 @@ class GpuAccess:
     """What gives a pod its GPU. `environment` and the rest are parts of its container or its spec."""
 
     environment: dict[str, str]
-    volumes: list[Volume] = field(default_factory=list)
-    mounts: list[VolumeMount] = field(default_factory=list)
-    claims: list[PodResourceClaim] = field(default_factory=list)
-    requests: list[ResourceClaim] = field(default_factory=list)
+    volumes: list[core.Volume] = field(default_factory=list)
+    mounts: list[core.VolumeMount] = field(default_factory=list)
+    claims: list[core.PodResourceClaim] = field(default_factory=list)
+    requests: list[core.ResourceClaim] = field(default_factory=list)
 
 
 def by_daemon(uuid: str) -> GpuAccess:
@@ -79,10 +44,10 @@ def by_daemon(uuid: str) -> GpuAccess:
         environment={"NVIDIA_VISIBLE_DEVICES": uuid, PIPES: _PIPE},
         # A missing folder is a missing daemon: the pod must not make it.
         volumes=[
-            Volume(name=name, hostPath=HostPathVolumeSource(path=path, type="Directory"))
+            core.Volume(name=name, hostPath=core.HostPathVolumeSource(path=path, type="Directory"))
             for name, (path, _) in paths.items()
         ],
-        mounts=[VolumeMount(name=name, mountPath=place) for name, (_, place) in paths.items()],
+        mounts=[core.VolumeMount(name=name, mountPath=place) for name, (_, place) in paths.items()],
     )
 
 
@@ -90,8 +55,8 @@ def by_claim(uuid: str) -> GpuAccess:
     """Return the access to a GPU by its shared claim; the driver adds pipe and shared memory."""
     return GpuAccess(
         environment={},
-        claims=[PodResourceClaim(name=_REQUEST, resourceClaimName=claim_name(uuid))],
-        requests=[ResourceClaim(name=_REQUEST)],
+        claims=[core.PodResourceClaim(name=_REQUEST, resourceClaimName=claim_name(uuid))],
+        requests=[core.ResourceClaim(name=_REQUEST)],
     )
 
 
@@ -100,7 +65,7 @@ def claim_name(uuid: str) -> str:
     return names.object_name("gpu", uuid)
 
 
-def shared_claim(uuid: str) -> ResourceClaimObject:
+def shared_claim(uuid: str) -> ResourceClaim:
     """Return the one claim of a GPU for all its pods: their own percentages lower the daemon's 100 %."""
     parameters = {
         "apiVersion": "resource.nvidia.com/v1beta1",
@@ -108,16 +73,19 @@ def shared_claim(uuid: str) -> ResourceClaimObject:
         "sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 100}},
     }
     select = f'device.attributes["{DRIVER}"].uuid == "{uuid}"'
-    exactly = ExactDeviceRequest(
-        deviceClassName=DRIVER, selectors=[DeviceSelector(cel=CELDeviceSelector(expression=select))]
+    exactly = resource.ExactDeviceRequest(
+        deviceClassName=DRIVER,
+        selectors=[resource.DeviceSelector(cel=resource.CELDeviceSelector(expression=select))],
     )
-    config = DeviceClaimConfiguration(
-        requests=[_REQUEST], opaque=OpaqueDeviceConfiguration(driver=DRIVER, parameters=parameters)
+    config = resource.DeviceClaimConfiguration(
+        requests=[_REQUEST], opaque=resource.OpaqueDeviceConfiguration(driver=DRIVER, parameters=parameters)
     )
-    return ResourceClaimObject(
+    return ResourceClaim(
         metadata=ObjectMeta(name=claim_name(uuid), labels={names.MANAGED_BY: names.MANAGER}),
-        spec=ResourceClaimSpec(
-            devices=DeviceClaim(requests=[DeviceRequest(name=_REQUEST, exactly=exactly)], config=[config])
+        spec=resource.ResourceClaimSpec(
+            devices=resource.DeviceClaim(
+                requests=[resource.DeviceRequest(name=_REQUEST, exactly=exactly)], config=[config]
+            )
         ),
     )
 
@@ -130,13 +98,13 @@ _SOURCE = "models"
 
 def volumes_of_models(
     files: RenderedFiles, config_map: str, source: ModelVolume | None
-) -> tuple[list[Volume], list[VolumeMount]]:
+) -> tuple[list[core.Volume], list[core.VolumeMount]]:
     """Return the volumes and mounts that compose the rendered repository; no version is copied.
 
     Each file and each version is a mount of its own: Kubernetes follows no link out of a volume. Raises
     InputError for links without a volume that holds what they lead to.
     """
-    volumes = [Volume(name=_CONFIGS, configMap=ConfigMapVolumeSource(name=config_map))]
+    volumes = [core.Volume(name=_CONFIGS, configMap=core.ConfigMapVolumeSource(name=config_map))]
     mounts = [_mount(_CONFIGS, path, config_key(path)) for path in sorted(files.texts)]
     if files.links:
         if source is None:
@@ -150,32 +118,34 @@ def volumes_of_models(
     return volumes, mounts
 
 
-def volumes_of_memory(*, shared: bool) -> tuple[list[Volume], list[VolumeMount]]:
+def volumes_of_memory(*, shared: bool) -> tuple[list[core.Volume], list[core.VolumeMount]]:
     """Return /tmp, and with `shared` the pod's own /dev/shm: the only writable folders."""
     wanted = {"tmp": "/tmp", **({"shm": "/dev/shm"} if shared else {})}
     volumes = [
-        Volume(
+        core.Volume(
             name=name,
-            emptyDir=EmptyDirVolumeSource(medium="Memory" if name == "shm" else None, sizeLimit="1Gi"),
+            emptyDir=core.EmptyDirVolumeSource(medium="Memory" if name == "shm" else None, sizeLimit="1Gi"),
         )
         for name in wanted
     ]
-    return volumes, [VolumeMount(name=name, mountPath=path) for name, path in wanted.items()]
+    return volumes, [core.VolumeMount(name=name, mountPath=path) for name, path in wanted.items()]
 
 
-def _mount(volume: str, path: str, inside: str) -> VolumeMount:
-    return VolumeMount(name=volume, mountPath=f"{REPOSITORY}/{path}", subPath=inside, readOnly=True)
+def _mount(volume: str, path: str, inside: str) -> core.VolumeMount:
+    return core.VolumeMount(name=volume, mountPath=f"{REPOSITORY}/{path}", subPath=inside, readOnly=True)
 
 
-def _volume(source: ModelVolume) -> Volume:
+def _volume(source: ModelVolume) -> core.Volume:
     match source.kind:
         case VolumeKind.CLAIM:
-            claim = PersistentVolumeClaimVolumeSource(claimName=source.source, readOnly=True)
-            return Volume(name=_SOURCE, persistentVolumeClaim=claim)
+            claim = core.PersistentVolumeClaimVolumeSource(claimName=source.source, readOnly=True)
+            return core.Volume(name=_SOURCE, persistentVolumeClaim=claim)
         case VolumeKind.IMAGE:
-            return Volume(name=_SOURCE, image=ImageVolumeSource(reference=source.source))
+            return core.Volume(name=_SOURCE, image=core.ImageVolumeSource(reference=source.source))
         case VolumeKind.HOST:
-            return Volume(name=_SOURCE, hostPath=HostPathVolumeSource(path=source.source, type="Directory"))
+            return core.Volume(
+                name=_SOURCE, hostPath=core.HostPathVolumeSource(path=source.source, type="Directory")
+            )
 
 
 PORTS = program.CONTAINER_PORTS
@@ -211,12 +181,12 @@ def pod(server: Server, files: RenderedFiles, place: PodPlace, options: PodOptio
             labels=dict(names.server_labels(spec)),
             annotations={names.SERVER: labels.text_of(server)},
         ),
-        spec=PodSpec(
+        spec=core.PodSpec(
             containers=[container],
             volumes=[*model_volumes, *memory_volumes, *gpu_volumes],
             # Never nodeName: the scheduler would not see the pod, nor reserve its claims.
             nodeSelector={"kubernetes.io/hostname": place.hostname},
-            tolerations=[Toleration(key=GPU_TAINT, operator="Exists")] if place.gpu else None,
+            tolerations=[core.Toleration(key=GPU_TAINT, operator="Exists")] if place.gpu else None,
             resourceClaims=(place.gpu.claims or None) if place.gpu else None,
             restartPolicy="Always",
             # Without an identity in the cluster: a model's code must not reach the API.
@@ -225,25 +195,25 @@ def pod(server: Server, files: RenderedFiles, place: PodPlace, options: PodOptio
             priorityClassName=options.priority_class,
             runtimeClassName=options.runtime_class if place.gpu else None,
             terminationGracePeriodSeconds=PRE_STOP_S + _DRAIN_S,
-            securityContext=PodSecurityContext(
+            securityContext=core.PodSecurityContext(
                 runAsNonRoot=True,
                 runAsUser=options.user,
                 runAsGroup=options.user,
                 fsGroup=options.user,
-                seccompProfile=SeccompProfile(type="RuntimeDefault"),
+                seccompProfile=core.SeccompProfile(type="RuntimeDefault"),
             ),
         ),
     )
 
 
-def cpu_resources(spec: ServerSpec) -> ResourceRequirements:
+def cpu_resources(spec: ServerSpec) -> core.ResourceRequirements:
     """Return a share of a core: the limit, and as much requested, so that no node is promised twice.
 
     A shadow that stands by counts in memory, not in share: it requests a token amount.
     """
     limit = cpu_quantity(spec.percent)
     request = _STANDBY_CPU if spec.labels.role is Role.SHADOW else limit
-    return ResourceRequirements(
+    return core.ResourceRequirements(
         limits={"cpu": limit, **_memory(spec.memory_limit_mb)},
         # What it takes is requested whether or not it is limited, so that a node's memory is shared out once.
         requests={"cpu": request, **_memory(spec.memory_mb or spec.memory_limit_mb)},
@@ -259,7 +229,9 @@ def cpu_quantity(percent: float) -> str:
     return f"{round(percent * 10)}m"
 
 
-def _container(server: Server, place: PodPlace, options: PodOptions, mounts: list[VolumeMount]) -> Container:
+def _container(
+    server: Server, place: PodPlace, options: PodOptions, mounts: list[core.VolumeMount]
+) -> core.Container:
     spec = server.spec
     within = replace(program.inside(server), spec=replace(spec, repository=REPOSITORY))
     home = program.TritonHome(program.IMAGE_HOME)
@@ -269,39 +241,39 @@ def _container(server: Server, place: PodPlace, options: PodOptions, mounts: lis
         resources = cpu_resources(spec)
     else:
         environment = {**place.gpu.environment, **share_variables(spec)}
-        resources = ResourceRequirements(claims=place.gpu.requests or None)
+        resources = core.ResourceRequirements(claims=place.gpu.requests or None)
     environment |= dict(spec.options.env)
     named = {"http": PORTS.http, "grpc": PORTS.grpc, "metrics": PORTS.metrics}
-    return Container(
+    return core.Container(
         name=names.CONTAINER,
         image=options.image,
         imagePullPolicy=options.pull_policy,
         # The image's own entry point stays: NVIDIA's finds the driver's libraries.
         args=list(program.in_container(command)),
-        env=[EnvVar(name=key, value=value) for key, value in sorted(environment.items())],
-        ports=[ContainerPort(name=port, containerPort=number) for port, number in named.items()],
+        env=[core.EnvVar(name=key, value=value) for key, value in sorted(environment.items())],
+        ports=[core.ContainerPort(name=port, containerPort=number) for port, number in named.items()],
         resources=resources,
-        resizePolicy=[ContainerResizePolicy(resourceName="cpu", restartPolicy="NotRequired")],
+        resizePolicy=[core.ContainerResizePolicy(resourceName="cpu", restartPolicy="NotRequired")],
         volumeMounts=mounts,
         readinessProbe=_readiness(spec),
-        lifecycle=Lifecycle(preStop=LifecycleHandler(sleep=SleepAction(seconds=PRE_STOP_S))),
-        securityContext=SecurityContext(
+        lifecycle=core.Lifecycle(preStop=core.LifecycleHandler(sleep=core.SleepAction(seconds=PRE_STOP_S))),
+        securityContext=core.SecurityContext(
             allowPrivilegeEscalation=False,
             readOnlyRootFilesystem=True,
-            capabilities=Capabilities(drop=["ALL"]),
+            capabilities=core.Capabilities(drop=["ALL"]),
         ),
     )
 
 
-def _readiness(spec: ServerSpec) -> Probe:
+def _readiness(spec: ServerSpec) -> core.Probe:
     """Ask for a model of the server, which loads all of them before it listens.
 
     By HTTP: a command would run inside the share and cost the model its time. No liveness probe: a server
     that is only busy would be killed, and the guard finds a hung one. A warm shadow has its models unloaded.
     """
     path = "/v2/health/live" if spec.reloads else f"/v2/models/{min(spec.endpoints)}/ready"
-    return Probe(
-        httpGet=HTTPGetAction(path=path, port="http"),
+    return core.Probe(
+        httpGet=core.HTTPGetAction(path=path, port="http"),
         periodSeconds=1,
         timeoutSeconds=2,
         failureThreshold=3,

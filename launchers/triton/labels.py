@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.server_options import ServerOptions
 
@@ -20,8 +20,6 @@ SERVER = "TRISECT_SERVER"
 _LONGEST_FILE_NAME = 160
 _APART = frozenset({"id", "state", "end", "spec", "labels", "options"})
 """Fields that change while a server runs, and those that hold a record whose own fields are in the text."""
-_FORMER: Mapping[str, Any] = {"reloads": True, "fleet_wide_calls": True, "triton_args": (), "env": {}}
-"""What labels of earlier versions leave out: those locked nothing, so every process may change a server."""
 
 Record = TypeVar("Record")
 
@@ -43,14 +41,12 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
     Raises EngineError for labels that lack what this version needs.
     """
     try:
-        told = {**_FORMER, **json.loads(text)}
-        # Earlier versions held every server to its memory.
-        told.setdefault("memory_limit_mb", told["memory_mb"])
+        told = json.loads(text)
         told["role"], told["endpoints"] = Role(told["role"]), tuple(told["endpoints"])
         options = ServerOptions(tuple(told["triton_args"]), told["env"])
         spec = _record(ServerSpec, {**told, "labels": _record(Labels, told), "options": options})
         return _record(Server, {**told, "id": id, "spec": spec, "state": state})
-    except (ValueError, KeyError, TypeError) as error:
+    except (InputError, ValueError, KeyError, TypeError) as error:
         raise EngineError(
             f"server {id} carries labels this version cannot read ({error!r}): stop it with the version "
             "that started it, or end it by hand"

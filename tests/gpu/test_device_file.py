@@ -19,7 +19,7 @@ from controlplane.latency.protocol import LatencyModel, Slots
 from controlplane.papers.igniter import latency as igniter
 from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.subject import Wishes
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.runtime.jobs.profile import (
     Written,

@@ -26,6 +26,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.fleet.execute import observe
+from controlplane.runtime.fleet.redirect import redirect as by_hand
 
 pytestmark = pytest.mark.unit
 
@@ -129,11 +130,11 @@ def again(world: World, fuse: int | None) -> None:
 
 
 def rollback(world: World, fuse: int | None) -> None:
-    world.command(world.fleet.rollback, fuse)
+    world.command(lambda: world.fleet.apply(world.fleet.previous()), fuse)
 
 
 def redirect(world: World, workload: str, fuse: int | None) -> None:
-    world.command(lambda: world.fleet.redirect([workload], world.settings_kept()), fuse)
+    world.command(lambda: by_hand(world.fleet, [workload], world.settings_kept()), fuse)
 
 
 def kill(world: World, which: int) -> None:

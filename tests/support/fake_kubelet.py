@@ -197,7 +197,7 @@ class FakeKubelet:
             return
         wanted = pod["spec"]["containers"][0]["resources"]["limits"]["cpu"]
         if wanted != run.limit:
-            self._mechanism.resize(run.group, _percent(wanted), (run.process.pid,))
+            self._mechanism.resize(run.group, _percent(wanted))
             run.limit = wanted
         if time.monotonic() - run.probed_s > _PROBE_S:
             run.probed_s = time.monotonic()

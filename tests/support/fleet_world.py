@@ -15,6 +15,7 @@ from unittest import mock
 
 from fake_host import Engine, FakeGateway, Host, InlinePool, Pool, Program
 
+from controlplane import runtime
 from controlplane.control.guard.state import Limits
 from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.domain.fleet import Server
@@ -24,13 +25,13 @@ from controlplane.files import pinned as pinned_files
 from controlplane.files import plans as plan_files
 from controlplane.files import rendered as rendered_files
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.runtime import clock
 from controlplane.runtime.controller import executor, loop, observer, polled, probes, workers
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet import execute
 from controlplane.runtime.fleet import fleet as fleet_module
 from controlplane.runtime.fleet.fleet import Fleet, Outcome
+from controlplane.runtime.fleet.preflight import ApplyRequest
 from controlplane.triton import client as triton
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
@@ -113,10 +114,10 @@ class World:
             self.serve()
 
     def apply(self, plan: Plan, *, rename: bool = True) -> None:
-        self.fleet.apply(plan, self.settings, rename_endpoints=rename)
+        self.fleet.apply(ApplyRequest(plan, self.settings, rename_endpoints=rename))
 
     def apply_last(self, plan: Plan) -> Outcome:
-        return self.fleet.apply(plan, self.settings, rename_endpoints=True)
+        return self.fleet.apply(ApplyRequest(plan, self.settings, rename_endpoints=True))
 
     def settings_kept(self) -> FleetSettings:
         """A redirect goes by the settings of the last apply."""
@@ -161,7 +162,7 @@ def world() -> Iterator[World]:
         made = World(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, prefix="trisect-test"))))
         host = made.host
         pool = partial(Pool, host)
-        for module in (clock, loop, executor, workers, execute, observer, probes):
+        for module in (runtime, loop, executor, workers, execute, observer, probes):
             stack.enter_context(mock.patch.object(module, "time", host.clock))
         stack.enter_context(mock.patch.object(workers, "ThreadPoolExecutor", pool))
         for module in (execute, polled):

@@ -1,16 +1,13 @@
-"""Problems, episodes and untrained policies for the tests of the policy and of its training."""
+"""Problems and episodes for the tests of the policy and of its training."""
 
 from __future__ import annotations
 
 import inss_instances as instances
 import numpy as np
-import torch
 from inss_setup import surfaces
 
 from controlplane.papers.inss.features import Episodes, Observation
-from controlplane.papers.inss.policy import Weights
 from controlplane.papers.inss.problem import Problem
-from controlplane.papers.inss.training.agent import ScoreNetwork, exported
 from controlplane.papers.inss.training.episodes import Around
 
 
@@ -24,15 +21,6 @@ def base() -> Problem:
 
 def around(models: int, gpus: int, lanes: int) -> Around:
     return Around(base(), models, gpus, lanes)
-
-
-def untrained(seed: int = 1) -> ScoreNetwork:
-    torch.manual_seed(seed)
-    return ScoreNetwork(16)
-
-
-def weights(seed: int = 1) -> Weights:
-    return exported(untrained(seed))
 
 
 def play(episodes: Episodes, rng: np.random.Generator) -> list[Observation]:

@@ -12,15 +12,15 @@ from typing import Protocol
 from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.resources.policy_v1 import PodDisruptionBudget
 
-from controlplane.domain.fleet import Server, ShareUsage
+from controlplane.domain.fleet import Cluster, Server, ShareUsage
 from controlplane.ports import Launcher
 from launchers.kubernetes import names
-from launchers.kubernetes.api import ClusterApi, ClusterPlace
+from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.launcher import KubernetesLauncher
 from launchers.kubernetes.options import PodOptions
 
 OPTIONS = PodOptions("trisect.test/triton:1", "Never")
-CURRENT = ClusterPlace()
+CURRENT = Cluster()
 
 
 class Kubelet(Protocol):
@@ -44,7 +44,7 @@ class KubernetesEngine:
     node: str
     kubelet: Kubelet
     options: PodOptions = OPTIONS
-    place: ClusterPlace = CURRENT
+    place: Cluster = CURRENT
 
     def launcher(self) -> Launcher:
         return KubernetesLauncher(self.state, self.place, self.options)

@@ -8,17 +8,14 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import progress_bar, say
+from controlplane.cli.endings import EXIT_NO
+from controlplane.cli.output import print_json, progress_bar, say, say_when_compiling
 from controlplane.domain import units
 from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.files.fleets import state_root
-from controlplane.report.tables.demo_table import demo_table
-from controlplane.report.tables.plan_table import show
-from controlplane.report.tables.repair_table import repair_lines, repair_table
+from controlplane.report.tables.demo_table import demo_table, repair_lines, repair_table
+from controlplane.report.tables.terminal import show
 from controlplane.runtime.demo.demo import Demo, Outcome, Scene, run
-from controlplane.runtime.jobs.compiling import say_when_compiling
 
 _DEFAULTS = GatewayConfig()
 _FLEET = "demo"
@@ -51,7 +48,7 @@ def demo(
     if launcher is not options.LauncherName.KUBERNETES:
         options.refuse("is for --launcher kubernetes", {"--context": context, "--namespace": namespace})
     fleet_name = _FLEET if name is None else f"{_FLEET}-{units.safe_name(name, '--name')}"
-    say_when_compiling(say)
+    say_when_compiling()
     perf = Path(".tools/perf")
     scene = Scene(
         spec=spec,

@@ -11,20 +11,17 @@ import typer
 from rich.console import RenderableType
 
 from controlplane.cli import completers, options
-from controlplane.cli.exits import EXIT_INFEASIBLE
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import progress_bar, say, warn
-from controlplane.domain.errors import InputError
+from controlplane.cli.output import print_json, progress_bar, say, say_when_compiling, warn
+from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.plan import Rule
 from controlplane.files.specs import read_spec
 from controlplane.files.writing import write_text
 from controlplane.latency.registry import FITS
 from controlplane.planning.registry import DEFAULT, STRATEGIES
-from controlplane.report.tables.plan_table import plan_table, show
-from controlplane.report.tables.terminal import plain
-from controlplane.runtime.clock import SystemClock
-from controlplane.runtime.fleet.spare_core import check_spare_core_of_spec
-from controlplane.runtime.jobs.compiling import say_when_compiling
+from controlplane.report.tables.plan_table import plan_table
+from controlplane.report.tables.terminal import plain, show
+from controlplane.runtime import SystemClock
+from controlplane.runtime.fleet.preflight import check_spare_core
 from controlplane.runtime.jobs.plan import (
     Choices,
     Improve,
@@ -154,7 +151,7 @@ def plan(
     Exit code 2: SPEC or an option is wrong, or the plan takes every core of this host (see --all-cores).
     With --json, the tables of --against and --explain are on stderr.
     """
-    compiled = say_when_compiling(say)
+    compiled = say_when_compiling()
     parsed, document = read_spec(spec)
     if rates is None:
         options.refuse("is for --rates prometheus:URL", {"--query": query})
@@ -198,7 +195,7 @@ def plan(
             f"warning: {model} was measured at {percent:g} % of {kind} only, so it gets no smaller share: "
             f"`ctl profile {model} --device {kind}` measures more shares"
         )
-    check_spare_core_of_spec(made, parsed, document, cores, say, accepted=all_cores)
+    check_spare_core(made, document, cores, say, accepted=all_cores, spec=parsed)
     if output is not None and (allow_violations or made.verified):
         from controlplane.files.plans import write_plan
 
@@ -222,7 +219,7 @@ def plan(
             refuse_violations(made, document)
         say(f"{output}: written")
     if plot is not None:
-        from controlplane.report.plots.figures import plot_plan
+        from controlplane.report.plots import plot_plan
 
         plot_plan(made, plot)
         say(f"{plot}: written")
@@ -230,15 +227,13 @@ def plan(
         _write_report(planned, report, what_if=what_if)
         say(f"{report}: written")
     if json:  # last: what fails before prints an error in its place
-        from controlplane.files.plans import plan_document
-
-        print_json(plan_document(made))
+        print_json(made)
     if made.infeasible:
-        raise typer.Exit(EXIT_INFEASIBLE)
+        raise typer.Exit(InfeasibleError.exit_code)
 
 
 def _write_report(planned: Planned, file: Path, *, what_if: bool) -> None:
-    from controlplane.runtime.jobs.report import plan_report
+    from controlplane.runtime.jobs.what_if import plan_report
     from controlplane.runtime.jobs.what_if import what_if as other_terms
 
     if not what_if:

@@ -8,16 +8,14 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
-from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import say, warn
+from controlplane.cli.endings import EXIT_NO
+from controlplane.cli.output import answer, say, say_when_compiling, warn
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.plan import Plan
 from controlplane.files.plans import read_plan
 from controlplane.files.writing import write_text
-from controlplane.report.tables.plan_table import counted, show
 from controlplane.report.tables.simulation_table import simulation_table
-from controlplane.runtime.jobs.compiling import say_when_compiling
+from controlplane.report.words import counted
 from controlplane.runtime.jobs.simulate import Asked, run, with_guard
 
 _TIMELINE_POINTS = 40
@@ -81,7 +79,7 @@ def simulate(
     """
     options.refuse("is for --guard", {} if guard else {"--fault": fault or None})
     options.refuse("is not for --guard", {"--plot": plot, "--report": report} if guard else {})
-    say_when_compiling(say)
+    say_when_compiling()
     simulated = read_plan(plan)[0]
     points = _TIMELINE_POINTS if plot is not None else 0
     asked = Asked(profiles, truth, arrivals or [], seconds, seed, points, overtake_ms)
@@ -90,19 +88,16 @@ def simulate(
         return
     result = run(simulated, asked)
     if plot is not None:
-        from controlplane.report.plots.figures import plot_simulation
+        from controlplane.report.plots import plot_simulation
 
         plot_simulation(result, plot)
         say(f"{plot}: written")
     if report is not None:
-        from controlplane.runtime.jobs.report import simulation_report
+        from controlplane.runtime.jobs.simulate import simulation_report
 
         write_text(report, simulation_report(simulated, result, profiles))
         say(f"{report}: written")
-    if json:
-        print_json(result.document())
-    else:
-        show(simulation_table(result, simulated.quantile))
+    answer(result.document(), simulation_table(result, simulated.quantile), json=json)
     _check(result.breaks if check else 0, len(result.workloads))
 
 
@@ -111,10 +106,7 @@ def _show_guarded(plan: Plan, asked: Asked, faults: list[str], *, json: bool, ch
     from controlplane.simulate.closed_loop.faults import parse
 
     found = with_guard(plan, asked, [parse(text, plan) for text in faults])
-    if json:
-        print_json(found.document())
-    else:
-        show(guard_table(found))
+    answer(found.document(), guard_table(found), json=json)
     _check(found.breaks if check else 0, len(found.guarded.workloads))
 
 

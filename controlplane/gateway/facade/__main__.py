@@ -14,8 +14,8 @@ import aiohttp
 from aiohttp import web
 
 from controlplane.domain.fleet import Backend
-from controlplane.files import log_pipe
-from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files import accepting
+from controlplane.files.gateway_paths import GatewayPaths, open_log
 from controlplane.gateway import store
 from controlplane.gateway.facade import over_grpc
 from controlplane.gateway.facade.answers import FleetAnswers
@@ -29,6 +29,7 @@ from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.upstream import Upstream, relay
 from controlplane.gateway.listeners import Held, Listeners
+from controlplane.render.haproxy import MOST_HEADERS
 
 _GRACE_S = 2.0
 
@@ -48,7 +49,7 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
         settings = store.settings_of(paths)
         broadcast = Broadcast(session, Kept(paths.broadcasts), allowed=settings.fleet_wide_calls)
         callers = Callers(paths.clients, settings)
-        records = Records(log_pipe.opened(paths.log_pipe))
+        records = Records(open_log(paths.log_pipe))
         parts = Parts(fleet, FleetAnswers(fleet), broadcast, records, callers)
         order = asyncio.Lock()
 
@@ -56,12 +57,12 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
             """Read options and routes; servers that join know what was broadcast before they serve."""
             async with order:
                 callers.take(store.settings_of(paths))
-                routes, traits = fleet.read()
+                generation, table = fleet.read()
                 servers: dict[Backend, None] = {}
-                for route in routes.values():
+                for route in table.routes().values():
                     servers.update(dict.fromkeys(route.servers))
                 await broadcast.tell_joining(tuple(servers))
-                fleet.take(routes, traits)
+                fleet.take(generation, table)
                 upstream.keep_only(tuple(servers))
 
         # Before the first reading: a later commit sends a reload, an earlier one is in the file.
@@ -70,7 +71,13 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
         server = await over_grpc.serve(over_grpc.Service(parts, upstream), f"unix:{paths.relayed_socket}")
         relayed = await relay(own.grpc, paths.relayed_socket)
         app = Http(parts, session).application()
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            auto_decompress=False,
+            max_headers=MOST_HEADERS,
+        )
         await runner.setup()
         await web.SockSite(runner, own.http).start()
         chores = [
@@ -92,7 +99,7 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
 def main() -> int:
     """Serve one gateway."""
     state, held = Held.inherited(sys.argv[1:])
-    asyncio.run(_run(GatewayPaths.of(state), held))
+    accepting.run(_run(GatewayPaths.of(state), held))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The fleet's own answers, as one Triton gives them: readiness, metadata, index and statistics.
+"""The fleet's own answers, as one Triton gives them: metadata, index and statistics.
 
 Servers come and go. A client takes differences of counters (perf_analyzer fails if one decreases), so the
 last counters of a server stay in the sum after its requests go to another one.
@@ -74,16 +74,6 @@ class FleetAnswers:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._ledger = Ledger()
-
-    async def ready(self) -> bool:
-        """Return whether every endpoint is ready on one of its servers."""
-
-        async def served(endpoint: str, route: Route) -> bool:
-            path = f"/v2/models/{quote(endpoint, safe='')}/ready"
-            answers = await asyncio.gather(*(self._fleet.ask(backend, path) for backend in route.servers))
-            return any(status == 200 for status, _ in answers)
-
-        return all(await asyncio.gather(*(served(e, r) for e, r in self._fleet.routes.items())))
 
     async def metadata(self) -> Mapping[str, Any]:
         """As one server's: the version of the first that answers, the extensions all of them have."""

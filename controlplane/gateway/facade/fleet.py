@@ -21,6 +21,7 @@ from controlplane.files.limits import NO_LIMIT, REFUSED, REMEMBERED_S, Limit, re
 from controlplane.files.reading import Remembered
 from controlplane.gateway import store
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
+from controlplane.gateway.slots import SlotTable
 
 _ASK_TIMEOUT = aiohttp.ClientTimeout(total=5.0, connect=1.0)
 _PROBE_S = 0.2
@@ -97,6 +98,9 @@ class Fleet:
         self._paths = paths
         self._session = session
         self.routes: Routes = {}
+        self.served = False
+        """Whether routes were ever committed. An apply commits all of its plan's at once, each with servers
+        that have answered; a later death takes no fleet out of its load balancer."""
         self._traits: Mapping[str, Traits] = {}
         self._open: Counter[tuple[str, str]] = Counter()
         self._resting: Counter[tuple[str, str]] = Counter()
@@ -108,10 +112,9 @@ class Fleet:
         self.moved: set[Callable[[], None]] = set()
         """Functions to call after every change of routes, and when sequences end."""
 
-    def read(self) -> tuple[Routes, Mapping[str, Traits]]:
-        """Read the routes and the traits from disk."""
-        _, table = store.load(self._paths, store.settings_of(self._paths))
-        return table.routes(), {slot.endpoint: slot.traits for slot in table.slots if slot.endpoint}
+    def read(self) -> tuple[int, SlotTable]:
+        """Read the generation of the slots, 0 before the first commit, and the slots from disk."""
+        return store.load(self._paths, store.settings_of(self._paths))
 
     def limit(self, endpoint: str) -> Limit:
         """Return the limits of an endpoint, as they are now."""
@@ -134,9 +137,11 @@ class Fleet:
         refusals = self._refusals.get()
         return max(refusals.get((endpoint, ""), 0), refusals.get((endpoint, client), 0))
 
-    def take(self, routes: Routes, traits: Mapping[str, Traits]) -> None:
-        """Route every message from now on by these."""
-        self.routes, self._traits = routes, traits
+    def take(self, generation: int, table: SlotTable) -> None:
+        """Route every message from now on by these slots."""
+        self.served = generation > 0
+        self.routes = table.routes()
+        self._traits = {slot.endpoint: slot.traits for slot in table.slots if slot.endpoint}
         self._down &= {server.server for server in self.servers()}
         self._tell()
 

@@ -27,6 +27,10 @@ from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, hel
 from controlplane.gateway.facade.wire import Malformed, as_bytes, sequence_of, text_field
 
 _BY_NAME = ("ModelReady", "ModelMetadata", "ModelConfig")
+_HEALTH = "/grpc.health.v1.Health/Check"
+"""A Triton answers it for its own readiness, whatever service the request names; it has no Watch."""
+_SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
+"""HealthCheckResponse has one field, `status`."""
 _NAMED = frozenset({*_BY_NAME, "ModelInfer", "ModelStatistics"})
 
 
@@ -44,6 +48,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._handlers: dict[str, Handler] = {
             "ServerLive": self._live,
             "ServerReady": self._ready,
+            _HEALTH: self._health,
             "ServerMetadata": self._metadata,
             "RepositoryIndex": self._index,
             "RepositoryModelLoad": self._refuse,
@@ -55,12 +60,12 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         }
 
     def service(self, handler_call_details: Any) -> Any:
-        """The handler of a method; None, which is UNIMPLEMENTED, for one that is not Triton's."""
+        """The handler of a method; one that is not Triton's is UNIMPLEMENTED, without words, as there."""
         method = handler_call_details.method.removeprefix(SERVICE)
         if method == "ModelStreamInfer":
             return grpc.stream_stream_rpc_method_handler(self._stream)
         if method not in self._handlers:
-            return None
+            return grpc.stream_stream_rpc_method_handler(_unimplemented)
         return grpc.stream_unary_rpc_method_handler(self._answering(method, self._handlers[method]))
 
     def _answering(self, method: str, handler: Handler) -> Callable[[AsyncIterator[bytes], Any], Any]:
@@ -87,7 +92,10 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         return as_bytes(service_pb2.ServerLiveResponse(live=True))
 
     async def _ready(self, _method: str, _: bytes, _context: Any, _caller: Caller) -> bytes:
-        return as_bytes(service_pb2.ServerReadyResponse(ready=await self._parts.answers.ready()))
+        return as_bytes(service_pb2.ServerReadyResponse(ready=self._fleet.served))
+
+    async def _health(self, _method: str, _: bytes, _context: Any, _caller: Caller) -> bytes:
+        return _SERVING if self._fleet.served else _NOT_SERVING
 
     async def _metadata(self, _method: str, _: bytes, _context: Any, _caller: Caller) -> bytes:
         return as_bytes(service_pb2.ServerMetadataResponse(**await self._parts.answers.metadata()))
@@ -199,6 +207,10 @@ async def serve(service: Service, address: str) -> Any:
     server.add_insecure_port(address)
     await server.start()
     return server
+
+
+async def _unimplemented(_: AsyncIterator[bytes], context: Any) -> None:
+    await context.abort(StatusCode.UNIMPLEMENTED, "")
 
 
 async def _end(context: Any, error: Exception) -> NoReturn:

@@ -23,7 +23,7 @@ from controlplane.gateway.facade.bodies import (
 from controlplane.gateway.facade.callers import CALLER, OWN_HEADERS
 from controlplane.gateway.facade.fleet import Attempts
 from controlplane.gateway.facade.fleet_wide.broadcast import HttpRefused, Refused
-from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls, as_response, refusal
+from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls, as_json, as_response, refusal
 from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED
 from controlplane.gateway.facade.refusals import Refusal, check_size, unchangeable
@@ -36,6 +36,8 @@ _ENCODINGS = frozenset({"accept-encoding", "content-encoding"})
 _MODEL = "/v2/models/{name:[^/]+}"
 _VERSION = r"/versions/{version:\d+}"
 _INFERRING = ("/infer", "/generate", "/generate_stream")
+_IN_PLAIN = ("/infer", "/live", "/ready")
+"""Errors of these have no type of their own in a Triton, whose HTTP library then says text/plain."""
 
 
 class Http:
@@ -52,19 +54,19 @@ class Http:
         get, post = web.get, web.post
         app.add_routes(
             [
-                get("/v2", self._metadata),
-                get("/v2/health/live", self._live),
-                get("/v2/health/ready", self._ready),
+                get("/v2", self._metadata, allow_head=False),
+                get("/v2/health/live", self._live, allow_head=False),
+                get("/v2/health/ready", self._ready, allow_head=False),
                 post("/v2/repository/index", self._index),
                 post("/v2/repository/models/{name}/load", self._refuse),
                 post("/v2/repository/models/{name}/unload", self._refuse),
-                get("/v2/models/stats", self._fleet_statistics),
+                get("/v2/models/stats", self._fleet_statistics, allow_head=False),
                 *HttpCalls(self._fleet, self._parts.broadcast).routes(),
             ]
         )
         for prefix in (_MODEL, _MODEL + _VERSION):
             for suffix in ("", "/ready", "/config", "/stats"):
-                app.router.add_get(prefix + suffix, self._model)
+                app.router.add_get(prefix + suffix, self._model, allow_head=False)
             for suffix in _INFERRING:
                 app.router.add_post(prefix + suffix, self._model)
         return app
@@ -79,25 +81,29 @@ class Http:
         return response
 
     async def _live(self, _: web.Request) -> web.Response:
-        return web.Response()
+        return web.Response(content_type="text/plain")
 
     async def _ready(self, _: web.Request) -> web.Response:
-        return web.Response(status=200 if await self._parts.answers.ready() else 400)
+        return web.Response(status=200 if self._fleet.served else 400, content_type="text/plain")
 
     async def _metadata(self, _: web.Request) -> web.Response:
-        return web.json_response(await self._parts.answers.metadata())
+        return as_json(await self._parts.answers.metadata())
 
     async def _fleet_statistics(self, request: web.Request) -> web.Response:
-        return web.json_response(await self._parts.answers.statistics(request[CALLER].may_call))
+        return as_json(await self._parts.answers.statistics(request[CALLER].may_call))
 
     async def _index(self, request: web.Request) -> web.Response:
-        wanted = False
+        wanted: Any = False
         if body := await read_body(request):
             try:
-                wanted = bool(json.loads(body).get("ready", False))
-            except (ValueError, AttributeError):
+                said = json.loads(body)
+            except (ValueError, RecursionError):
                 return _error(500, "failed to parse the request JSON buffer")
-        return web.json_response(await self._parts.answers.repository_index(wanted, request[CALLER].may_call))
+            # What is no object names nothing, to a Triton too.
+            wanted = said.get("ready", False) if isinstance(said, dict) else False
+        if not isinstance(wanted, bool):
+            return _error(500, "attempt to access JSON non-boolean as boolean")
+        return as_json(await self._parts.answers.repository_index(wanted, request[CALLER].may_call))
 
     async def _refuse(self, _: web.Request) -> web.Response:
         raise unchangeable()
@@ -109,7 +115,7 @@ class Http:
         if request.path.endswith("/stats"):
             found = await self._parts.answers.statistics_of(name, request.match_info.get("version", ""))
             if found is not None:
-                return web.json_response(found)
+                return as_json(found)
         if self._fleet.traits(name).sequence_idle_us is None or not request.path.endswith(_INFERRING):
             return await self._stateless(request, name)
         body = await read_body(request)
@@ -216,7 +222,10 @@ async def _tritons_words(request: web.Request, handler: Any) -> web.StreamRespon
     except Refused as refused_by_all:
         return refusal(refused_by_all)
     except web.HTTPException as failure:
-        return _error(failure.status, failure.reason)
+        answer = _error(failure.status, failure.reason)
+        if failure.status == 404 or request.path.endswith(_IN_PLAIN):
+            answer.content_type = "text/plain"
+        return answer
 
 
 def _sequence_of(body: bytes, headers: Any) -> Sequence:
@@ -234,12 +243,16 @@ def _sequence_of(body: bytes, headers: Any) -> Sequence:
 def _unknown(name: str, path: str) -> web.Response:
     """Triton's answer for a model it does not have."""
     if path.endswith("/ready"):
-        return _error(400, "Model version not ready")
-    if path.endswith("/stats"):
-        return _error(400, f"requested model '{name}' is not available")
-    return _error(404, f"Request for unknown model: '{name}' is not found")
+        answer = _error(400, "Model version not ready")
+    elif path.endswith("/stats"):
+        answer = _error(400, f"requested model '{name}' is not available")
+    else:
+        answer = _error(404, f"Request for unknown model: '{name}' is not found")
+    if path.endswith(_IN_PLAIN):
+        answer.content_type = "text/plain"
+    return answer
 
 
 def _error(status: int, words: str) -> web.Response:
     """Return a refusal in a Triton's form."""
-    return web.json_response({"error": words}, status=status)
+    return as_json({"error": words}, status)

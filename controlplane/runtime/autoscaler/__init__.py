@@ -3,5 +3,5 @@
 autoscaler  look, decide and carry out, once a second
 arrivals    arrivals by second, from requests that have ended
 running     the plan that runs, whether and how it follows the load, and the thread that applies another one
-search      the process that looks for another plan
+search      the process that looks for another plan; `propose`: the plan that it finds
 """

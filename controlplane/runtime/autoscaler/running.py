@@ -10,13 +10,14 @@ from dataclasses import replace
 from controlplane.control.autoscaler.state import LoadLimits
 from controlplane.control.converge.devices import map_devices
 from controlplane.domain.errors import EngineError, TrisectError
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following import Following
 from controlplane.files.plans import read_plan
 from controlplane.runtime.devices import devices_of, host_devices
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event
+from controlplane.runtime.fleet.preflight import ApplyRequest
 
 
 class Running:
@@ -114,9 +115,8 @@ class Applying:
         if settings is None or before is None:
             raise EngineError(f"fleet {files.fleet!r} is gone")
         devices = map_devices(plan, devices_of(self._fleet.launcher))
-        self._fleet.apply(
-            plan, replace(settings, devices=devices), cause="following the load", made_from=made_from
-        )
+        settings = replace(settings, devices=devices)
+        self._fleet.apply(ApplyRequest(plan, settings, cause="following the load", made_from=made_from))
         used = {gpu.id for gpu in plan.gpus}
         for gpu in before.gpus:
             if gpu.id not in used:

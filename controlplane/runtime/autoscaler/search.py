@@ -105,10 +105,10 @@ class SearchProcess:
 
 def proposal(files: FleetFiles, asked: Propose, workloads: Sequence[str], now_s: float) -> Proposal:
     """Return the answer to a question. What prevents learning prevents no plan, and is said with it."""
+    from controlplane.runtime.autoscaler.propose import propose
     from controlplane.runtime.fleet.calibrate import (
         learn_recorded,  # planners: seconds, for this process only
     )
-    from controlplane.runtime.jobs.propose import propose
 
     trouble = ""
     try:

@@ -26,6 +26,7 @@ from controlplane.gateway.replicas.control_port import monitor_stream
 from controlplane.monitor.client import QUERY, RequestLog
 from controlplane.monitor.records import Record
 from controlplane.runtime.fleet.fleet import Fleet, locked
+from controlplane.runtime.fleet.preflight import ApplyRequest
 
 LOOK_S = 2.0
 _AGAIN_S = 5.0
@@ -141,7 +142,9 @@ class Keeper:
                 self._fleet.files.write_plans(plan, None)
             message = "taken over from the leader before"
         else:
-            outcome = self._fleet.apply(plan, settings, rename_endpoints=True, cause="by its Fleet object")
+            outcome = self._fleet.apply(
+                ApplyRequest(plan, settings, rename_endpoints=True, cause="by its Fleet object")
+            )
             message = f"{len(outcome.servers)} servers"
         count = sum(1 for _ in plan.partitions())
         return FleetReport(wanted.generation, True, "Applied", message, code, count, dict(settings.devices))

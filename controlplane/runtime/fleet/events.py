@@ -7,15 +7,14 @@ A fleet's history outlives it, in a file beside its directory, until a fleet of 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.observation import Event
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import read_restarts
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
 if TYPE_CHECKING:
     from controlplane.runtime.fleet.fleet import Fleet, Outcome
@@ -46,7 +45,7 @@ def events(files: FleetFiles, *, since_s: float, limit: int) -> tuple[Event, ...
 def destroy(fleet: Fleet) -> Outcome:
     """End a fleet and keep its history, including the end. Raises as `Fleet.destroy` does."""
     from controlplane.control.converge.actions import Stop
-    from controlplane.report.tables.plan_table import counted
+    from controlplane.report.words import counted
 
     known, told = fleet.files.exists(), tuple[Event, ...]()
     if known:
@@ -59,12 +58,7 @@ def destroy(fleet: Fleet) -> Outcome:
         with contextlib.suppress(OSError):
             fleet.files.ended.unlink(missing_ok=True)
             History(fleet.files.ended).write(*told, end)
-            for old in _oldest(fleet.files.ended.parent):
+            kept = fleet.files.ended.parent.glob("*.sqlite")
+            for old in sorted(kept, key=lambda path: path.stat().st_mtime)[:-_KEPT_FLEETS]:
                 old.unlink()
     return outcome
-
-
-def _oldest(directory: Path) -> Iterator[Path]:
-    """Yield all but the newest histories of ended fleets."""
-    newest = sorted(directory.glob("*.sqlite"), key=lambda path: path.stat().st_mtime, reverse=True)
-    yield from newest[_KEPT_FLEETS:]

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Protocol
 
 from controlplane.control.converge.actions import (
     Action,
@@ -47,13 +46,6 @@ class Limits:
     end_s: float = 3.0
     grace_s: float = 2.0
     parallel_starts: int = 4
-
-
-class Journal(Protocol):
-    """The journal of a run's steps."""
-
-    def write(self, event: str, **details: object) -> None:
-        """Append one event."""
 
 
 Say = Callable[[str], None]
@@ -101,13 +93,16 @@ class Executor:
 
     launcher: Launcher
     gateway: Gateway
-    fleet: str
-    journal: Journal
+    journal: Callable[..., None]
+    """Appends an event with its details to the fleet's journal."""
     say: Say
     limits: Limits = field(default_factory=Limits)
+    controlled: bool = False
+    """Whether a controller ends what has not drained in time, as `runtime/controller/draining` says."""
     _servers: dict[str, Server] = field(default_factory=dict)
     _started: list[Server] = field(default_factory=list)
     _drained: set[str] = field(default_factory=set)
+    _left: set[str] = field(default_factory=set)
 
     def run(self, actions: Sequence[Action], actual: Actual) -> None:
         """Run the actions in order; adjacent starts in parallel, and drains and stops likewise.
@@ -129,7 +124,7 @@ class Executor:
                         self._run(action)
                         committed = committed or isinstance(action, Commit)
         except TrisectError as error:
-            self.journal.write("failed", reason=str(error))
+            self.journal("failed", reason=str(error))
             if not committed:
                 self._undo()
             raise
@@ -137,7 +132,7 @@ class Executor:
     def _start(self, actions: list[Start]) -> None:
         before = {name for name, s in self._servers.items() if s.state is ServerState.RUNNING}
         for action in actions:
-            self.journal.write("start", server=action.spec.name)
+            self.journal("start", server=action.spec.name)
             spec = action.spec
             self.say(
                 f"start {spec.labels.partition} ({spec.labels.role}) {spec.percent:g} % of {spec.device}"
@@ -156,13 +151,14 @@ class Executor:
                 self._servers[server.name] = server
                 if server.name not in before:
                     self._started.append(server)
-                self.journal.write("started", server=server.name, id=server.id)
+                self.journal("started", server=server.name, id=server.id)
         if failures:
             raise failures[0]
 
     def _stop(self, names: list[str]) -> None:
+        names = [name for name in names if name not in self._left]
         for name in names:
-            self.journal.write("stop", server=name)
+            self.journal("stop", server=name)
             self.say(f"stop {name}")
         with ThreadPoolExecutor(max(1, len(names))) as pool:
             stopping = [
@@ -181,7 +177,7 @@ class Executor:
 
         match action:
             case Remove(name):
-                self.journal.write("remove", server=name)
+                self.journal("remove", server=name)
                 self.launcher.stop(self._servers[name], drain_s=0.0)
             case Prove(name, endpoints):
                 for endpoint in endpoints:
@@ -190,7 +186,7 @@ class Executor:
                 for endpoint in endpoints:
                     client.unload(self._servers[name], endpoint, deadline_s=self.limits.prove_s)
             case Commit(routes):
-                self.journal.write("commit", routes={e: list(r.members) for e, r in routes.items()})
+                self.journal("commit", routes={e: list(r.members) for e, r in routes.items()})
                 self.say(f"route {', '.join(sorted(routes)) or 'nothing'}")
                 self.gateway.commit(self._routes(routes))
             case Start() | Drain() | Stop():
@@ -208,12 +204,15 @@ class Executor:
     def _drain(self, names: list[str]) -> None:
         """Wait for all servers at once, within the time of one."""
         for name in names:
-            self.journal.write("drain", server=name)
+            self.journal("drain", server=name)
         deadline = time.monotonic() + self.limits.drain_s
         for name in names:
             empty = partial(owes_nothing, self.gateway, self._servers[name])
             if wait_until(empty, deadline_s=deadline - time.monotonic()):
                 self._drained.add(name)
+            elif self.controlled:
+                self._left.add(name)
+                self.say(f"{name} still has requests in flight: the controller ends it when it has drained")
             else:
                 self.say(f"warning: {name} still has requests in flight after {self.limits.drain_s:g} s")
 

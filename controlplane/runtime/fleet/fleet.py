@@ -17,7 +17,6 @@ import filelock
 from controlplane.control.converge.actions import (
     Action,
     Actual,
-    Commit,
     Drain,
     Remove,
     Start,
@@ -25,36 +24,22 @@ from controlplane.control.converge.actions import (
     converge,
     destroy,
 )
-from controlplane.control.converge.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
-from controlplane.control.converge.redirect import companions, moves, redirected
+from controlplane.control.converge.desired import Desired, as_moved, desired_fleet, moved
 from controlplane.control.order import order_of
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
-from controlplane.domain.fleet import GatewayConfig, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import GatewayConfig, Server, ServerState
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
-from controlplane.files.mistakes import nearest
 from controlplane.files.pinned import Applied, PinRules, Record
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
 from controlplane.planning.replan.differences import Ending, TermChange, endings, terms
 from controlplane.ports import Clock, Gateway, Launcher
-from controlplane.report.tables.plan_table import counted
-from controlplane.runtime.fleet.execute import Executor, Limits, Say, named, observe
-from controlplane.runtime.fleet.history import Event, History
-from controlplane.runtime.fleet.preflight import check_endings
-
-
-class FleetJournal:
-    """`execute.Journal` in the fleet's files."""
-
-    def __init__(self, files: FleetFiles, clock: Clock) -> None:
-        self._files = files
-        self._clock = clock
-
-    def write(self, event: str, **details: Any) -> None:
-        """Append one event with the time. A full disk loses it, so that a redirect does not fail."""
-        with contextlib.suppress(EngineError):
-            self._files.append_journal(self._clock.wall(), event, details)
+from controlplane.report.words import counted
+from controlplane.runtime.fleet.execute import Executor, Limits, Say, observe
+from controlplane.runtime.fleet.history import History
+from controlplane.runtime.fleet.preflight import ApplyRequest, check_endings
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +97,7 @@ class Fleet:
         """Return the fleet of a plan that was applied, with the models that were pinned then."""
         record = self.files.record()
         applied = record.of_plan(plan_hash(plan))
-        if applied is None:  # by a version that pinned nothing, or by another leader in the cluster
+        if applied is None:  # another leader in the cluster applied it
             applied, desired = self.planned(plan, settings)
             self.files.write_record(replace(record, applied=applied))
             return desired
@@ -137,7 +122,7 @@ class Fleet:
         return applied, desired_fleet(
             plan,
             fleet=self.name,
-            plan_hash=plan_hash(plan),
+            plan_hash=applied.plan,
             rendered=rendered,
             devices=settings.devices,
             fleet_wide_calls=settings.endpoints.fleet_wide_calls,
@@ -148,160 +133,92 @@ class Fleet:
         gates = endpoints.late_binding or plan.ordered
         self.gateway.start(replace(endpoints, late_binding=gates), endpoints=moves)
 
-    def preview(
-        self,
-        plan: Plan,
-        settings: FleetSettings,
-        *,
-        as_planned: bool = False,
-        models: Applied | None = None,
-    ) -> tuple[Action, ...]:
-        """Return the actions of `apply` without writing anything; say which endpoints would end.
-
-        `models` are pinned ones; without them those that are in the repository now.
-        """
-        check_endings(self._endings(plan), self.say, accepted=True)
-        _, desired = self.planned(plan, settings, models, write=False)
+    def preview(self, request: ApplyRequest) -> tuple[Action, ...]:
+        """Return the actions of `apply` without writing anything; say which endpoints would end."""
+        check_endings(self._endings(request.plan), self.say, accepted=True)
+        _, desired = self.planned(request.plan, request.settings, request.models, write=False)
         actual = observe(self.launcher, self.gateway, self.name)
-        return converge(self._wanted(plan, desired, actual, as_planned), actual)
+        return converge(self._wanted(request, desired, actual), actual)
 
     def changed_terms(self, plan: Plan) -> tuple[TermChange, ...]:
         """Return the terms of workloads that differ from those of the plan applied last."""
         before = self.files.plan()
         return terms(before, plan) if before is not None else ()
 
-    def apply(
-        self,
-        plan: Plan,
-        settings: FleetSettings,
-        *,
-        as_planned: bool = False,
-        rename_endpoints: bool = False,
-        cause: str = "by hand",
-        made_from: str | None = None,
-    ) -> Outcome:
-        """Make the fleet match a plan; `cause` is for the history.
+    def apply(self, request: ApplyRequest) -> Outcome:
+        """Make the fleet match a plan. Other workloads' traffic continues.
 
-        `made_from` is the hash of the plan that must still run, and whose models the new plan serves:
-        EngineError, before any change, where another one does.
-
-        Partitions that were redirected since this plan was applied stay where they are, unless `as_planned`.
-        Raises EngineError, GatewayError, and InputError; other workloads' traffic continues. InputError,
-        before any change, where a workload stays and its endpoint ends, unless `rename_endpoints`.
+        Raises EngineError, GatewayError, and InputError; before any change InputError where a workload stays
+        and its endpoint ends without consent, and EngineError where another plan runs than `made_from`.
         """
-        return self._apply(
-            plan,
-            settings,
-            as_planned=as_planned,
-            verb="apply",
-            rename_endpoints=rename_endpoints,
-            cause=cause,
-            made_from=made_from,
-        )
+        from controlplane.runtime.fleet.rendering import forget_unused  # as `planned`
 
-    def _apply(
-        self,
-        plan: Plan,
-        settings: FleetSettings,
-        *,
-        as_planned: bool,
-        verb: str,
-        rename_endpoints: bool,
-        cause: str = "by hand",
-        made_from: str | None = None,
-        models: Applied | None = None,
-    ) -> Outcome:
         with locked(self.files):
             with self._no_trace_of_a_refusal():
-                self._check_made_from(made_from)
-                if made_from is not None:
-                    models = self._models_of_present(plan)
-                check_endings(self._endings(plan), self.say, accepted=rename_endpoints)
-                self._announce_output(settings.output)
-                # Before any start: a plan that cannot be rendered is refused.
-                applied, desired = self.planned(plan, settings, models)
-                self.open_gateway(
-                    plan, settings.endpoints, moves=len({p.endpoint for _, _, p in plan.placements()})
-                )
-                binds_late, overtake_ms = settings.endpoints.late_binding, settings.endpoints.overtake_ms
-                self.gateway.arrange(order_of(plan, overtake_ms if binds_late else None))
+                applied, desired = self._prepared(request)
             actual = observe(self.launcher, self.gateway, self.name)
-            actions = converge(self._wanted(plan, desired, actual, as_planned), actual)
-            before, known, changed_terms = self.files.plan(), self.files.settings(), self.changed_terms(plan)
-            settings = settings.after(known)
-            record = self.files.record()
-            if actions or before != plan or known != settings:
-                # Before any start: after a failure, `status` and `destroy` need the settings.
-                self.files.write_settings(settings)
-                leaving = tuple(a for a in actions if isinstance(a, Drain | Stop))
-                try:
-                    self._execute(actions[: len(actions) - len(leaving)], actual)
-                    # Before the drains, which take long: after a kill meanwhile, a controller that read the
-                    # previous plan would route by it.
-                    self._write_applied(plan, applied, before)
-                    self._run(leaving, actual)
-                except TrisectError as error:
-                    self._tell("warning", verb, self.name, f"plan {plan_hash(plan)} {cause}, failed: {error}")
-                    raise
-                self._tell("info", verb, self.name, summary_of(plan, before, actions, cause))
-            elif applied != record.applied:  # other files of the same content
-                self.files.write_record(replace(record, applied=applied))
+            actions = converge(self._wanted(request, desired, actual), actual)
+            changed_terms = self.changed_terms(request.plan)
+            settings = self._executed(request, applied, actions, actual)
             servers = self.launcher.servers(self.name)
-            self._forget_rendered(settings, (*desired.servers.values(), *(s.spec for s in servers)))
+            forget_unused(self.files, settings, (*desired.servers.values(), *(s.spec for s in servers)))
             return Outcome(actions, servers, changed_terms)
 
-    def preview_rollback(self) -> tuple[Action, ...]:
-        """Return the actions of `rollback`. Raises InputError where there is no previous plan."""
-        previous, settings, models = self._before()
-        return self.preview(previous, settings, models=models)
+    def previous(self) -> ApplyRequest:
+        """Return what brings back the previous plan, with the models of then.
 
-    def rollback(self) -> Outcome:
-        """Apply the previous plan with the models of then. Raises InputError where there is none."""
-        previous, settings, models = self._before()
-        # These endpoints were served before, and a rollback consents to them; the ones that end are reported.
-        return self._apply(
-            previous, settings, as_planned=False, verb="rollback", rename_endpoints=True, models=models
-        )
-
-    def _before(self) -> tuple[Plan, FleetSettings, Applied | None]:
-        settings, previous = self.files.settings(), self.files.previous_plan()
-        if settings is None or previous is None:
+        Raises InputError where there is none.
+        """
+        settings, plan = self.files.settings(), self.files.previous_plan()
+        if settings is None or plan is None:
             raise InputError(f"fleet {self.name!r} has no plan to go back to")
         models = self.files.record().previous
-        # None where a version that pinned nothing applied it.
-        return previous, settings, models if models and models.plan == plan_hash(previous) else None
+        # None where another leader in the cluster applied it.
+        models = models if models and models.plan == plan_hash(plan) else None
+        # These endpoints were served before, and a rollback consents to them; the ones that end are reported.
+        return ApplyRequest(plan, settings, rename_endpoints=True, verb="rollback", models=models)
 
-    def redirect(self, workloads: Sequence[str], settings: FleetSettings) -> dict[str, NamedRoute]:
-        """Redirect workloads to their shadows, or back, in one commit; return their new routes.
+    def _prepared(self, request: ApplyRequest) -> tuple[Applied, Desired]:
+        """Refuse what must not be applied, render the plan and have the gateway ready for it."""
+        from controlplane.runtime.fleet.rendering import announce_output  # as `planned`
 
-        A partition moves as a whole, with all its workloads. Raises InputError for an unknown workload or
-        one without a hot shadow.
-        """
-        with locked(self.files):
-            plan = self.files.plan()
-            if plan is None:
-                raise InputError(f"fleet {self.name!r} has no plan")
-            endpoints = {p.name: p.endpoint for _, _, p in plan.placements()}
-            for workload in workloads:
-                if workload not in endpoints:
-                    raise InputError(
-                        f"is no workload of fleet {self.name!r}{nearest(workload, endpoints)}", field=workload
-                    )
-            actual = observe(self.launcher, self.gateway, self.name)
-            running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
-            # The routes as they are: a pool that lost a server keeps the others.
-            current = named(self.gateway.routes())
-            present = as_moved(self.desired(plan, settings), running, current)
-            asked = [endpoints[w] for w in workloads]
-            if others := companions(present, asked):
-                self.say(f"{', '.join(others)}: in one partition with {', '.join(asked)}, so redirected too")
-            turned = [*asked, *others]
-            routes = redirected(present, current, turned, {spec.name for spec in running})
-            self._run((Commit(routes),), actual)
-            partitions = {s.name: s.spec.labels.partition for s in actual.servers}
-            for partition, source, target in moves(current, routes, turned, partitions):
-                self._tell("info", "redirect", partition, f"{source} -> {target}: by hand")
-            return {e: routes[e] for e in turned}
+        plan, settings, models = request.plan, request.settings, request.models
+        if request.made_from is not None:
+            models = self._models_of(request.made_from, plan)
+        check_endings(self._endings(plan), self.say, accepted=request.rename_endpoints)
+        announce_output(self.files, settings.output)
+        # Before any start: a plan that cannot be rendered is refused.
+        prepared = self.planned(plan, settings, models)
+        endpoints = settings.endpoints
+        self.open_gateway(plan, endpoints, moves=len({p.endpoint for _, _, p in plan.placements()}))
+        self.gateway.arrange(order_of(plan, endpoints.overtake_ms if endpoints.late_binding else None))
+        return prepared
+
+    def _executed(
+        self, request: ApplyRequest, applied: Applied, actions: tuple[Action, ...], actual: Actual
+    ) -> FleetSettings:
+        """Run the actions, and write what is applied by them; return the settings that hold now."""
+        plan, before, known = request.plan, self.files.plan(), self.files.settings()
+        settings, record = request.settings.after(known), self.files.record()
+        if not actions and before == plan and known == settings:
+            if applied != record.applied:  # other files of the same content
+                self.files.write_record(replace(record, applied=applied))
+            return settings
+        # Before any start: after a failure, `status` and `destroy` need the settings.
+        self.files.write_settings(settings)
+        leaving = tuple(a for a in actions if isinstance(a, Drain | Stop))
+        try:
+            self._execute(actions[: len(actions) - len(leaving)], actual)
+            # Before the drains, which take long: after a kill meanwhile, a controller that read the previous
+            # plan would route by it.
+            self._write_applied(plan, applied, before)
+            self.run(leaving, actual, controlled=request.controlled)
+        except TrisectError as error:
+            reason = f"plan {applied.plan} {request.cause}, failed: {error}"
+            self.note("warning", request.verb, self.name, reason)
+            raise
+        self.note("info", request.verb, self.name, summary_of(plan, before, actions, request.cause))
+        return settings
 
     def destroy(self) -> Outcome:
         """Drain and stop all servers with this fleet's labels and the gateway, and remove its files."""
@@ -310,10 +227,10 @@ class Fleet:
             actual = observe(self.launcher, self.gateway, self.name)
             actions = destroy(actual)
             try:
-                self._run(actions, actual)
+                self.run(actions, actual)
             except GatewayError as error:
                 self.say(f"warning: {error}; the servers are stopped anyway")
-                self._run(tuple(a for a in actions if isinstance(a, Remove | Stop)), actual)
+                self.run(tuple(a for a in actions if isinstance(a, Remove | Stop)), actual)
             self.gateway.stop()
             self.launcher.sweep(self.name)
             for output in () if settings is None else (settings.output, *settings.former_outputs):
@@ -335,34 +252,32 @@ class Fleet:
                 shutil.rmtree(self.files.directory, ignore_errors=True)
             raise
 
-    def _models_of_present(self, plan: Plan) -> Applied | None:
-        """Return the present plan's pinned models for another plan; None where that has further ones."""
-        present = self.files.record().applied
+    def _models_of(self, running: str, plan: Plan) -> Applied | None:
+        """Return the pinned models of the plan with this hash for another plan that was made from it.
+
+        None where that has further models. Raises EngineError where another plan runs by now.
+        """
+        present = self.files.plan()
+        found = "none" if present is None else plan_hash(present)
+        if found != running:
+            raise EngineError(
+                f"the plan was made from plan {running}, and {found} runs by now; nothing was touched: "
+                "another command changed it"
+            )
+        pinned = self.files.record().applied
         models = {placement.model for _, _, placement in plan.placements()}
-        if present is None or not models <= present.models.keys():
+        if pinned is None or not models <= pinned.models.keys():
             return None
-        return Applied(plan_hash(plan), {model: present.models[model] for model in sorted(models)})
+        return Applied(plan_hash(plan), {model: pinned.models[model] for model in sorted(models)})
 
     def _write_applied(self, plan: Plan, applied: Applied, before: Plan | None) -> None:
         """Record a plan and its models, and what a rollback brings back where one of the two is new."""
         record = self.files.record()
-        former = None if before is None else record.of_plan(plan_hash(before))
-        changed = before is not None and (
-            plan_hash(before) != plan_hash(plan) or (former is not None and not applied.same_as(former))
-        )
+        code = None if before is None else plan_hash(before)
+        former = None if code is None else record.of_plan(code)
+        changed = code not in (None, applied.plan) or (former is not None and not applied.same_as(former))
         self.files.write_record(Record(applied, former if changed else record.previous))
         self.files.write_plans(plan, before if changed else None)
-
-    def _check_made_from(self, expected: str | None) -> None:
-        if expected is None:
-            return
-        running = self.files.plan()
-        found = "none" if running is None else plan_hash(running)
-        if found != expected:
-            raise EngineError(
-                f"the plan was made from plan {expected}, and {found} runs by now; nothing was "
-                "touched: another command changed it"
-            )
 
     def _endings(self, plan: Plan) -> tuple[Ending, ...]:
         """Return the served endpoints that a plan ends."""
@@ -371,11 +286,12 @@ class Fleet:
         served = set(self.gateway.routes()) if ended else set()
         return tuple(e for e in ended if e.endpoint in served)
 
-    def _wanted(self, plan: Plan, desired: Desired, actual: Actual, as_planned: bool) -> Desired:
+    def _wanted(self, request: ApplyRequest, desired: Desired, actual: Actual) -> Desired:
         """Return the fleet that is wanted now; report which redirects stay and which are undone."""
         running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
         before = self.files.plan()
-        keep = not as_planned and before is not None and plan_hash(before) == plan_hash(plan)
+        same_plan = before is not None and plan_hash(before) == plan_hash(request.plan)
+        keep = same_plan and not request.as_planned
         for one in moved(desired, running, actual.routes):
             has = f"{one.partition} was redirected to {one.present.percent:g} % of {one.present.device}"
             planned = f"{one.planned.percent:g} % of {one.planned.device}"
@@ -386,42 +302,31 @@ class Fleet:
             )
         return as_moved(desired, running, actual.routes) if keep else desired
 
-    def _run(self, actions: tuple[Action, ...], actual: Actual) -> None:
-        self._execute(actions, actual)
+    def run(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
+        """Run actions to their end. Raises EngineError, GatewayError."""
+        self._execute(actions, actual, controlled=controlled)
         if any(isinstance(a, Stop) for a in actions):
             self.launcher.sweep(self.name)
-        self._journal().write("converged")
+        self._journal("converged")
 
-    def _execute(self, actions: tuple[Action, ...], actual: Actual) -> None:
-        Executor(self.launcher, self.gateway, self.name, self._journal(), self.say, self.limits).run(
-            actions, actual
-        )
+    @property
+    def waits(self) -> Limits:
+        """The longest waits, with the fleet's own for a start."""
+        settings = self.files.settings()
+        return self.limits if settings is None else replace(self.limits, start_s=settings.load_timeout_s)
 
-    def _tell(self, level: str, kind: str, subject: str, reason: str) -> None:
+    def _execute(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
+        run = Executor(self.launcher, self.gateway, self._journal, self.say, self.waits, controlled)
+        run.run(actions, actual)
+
+    def _journal(self, event: str, **details: Any) -> None:
+        """Append an event with the time. A full disk loses it, so that a redirect does not fail."""
+        with contextlib.suppress(EngineError):
+            self.files.append_journal(self.clock.wall(), event, details)
+
+    def note(self, level: str, kind: str, subject: str, reason: str) -> None:
+        """Write an event to the history."""
         History(self.files.history).write(Event(self.clock.wall(), level, kind, subject, reason))
-
-    def _journal(self) -> FleetJournal:
-        return FleetJournal(self.files, self.clock)
-
-    def _announce_output(self, output: str) -> None:
-        """Record an output directory before it is used, so that its content is removed after any kill."""
-        known = self.files.settings()
-        if known is not None and output not in (known.output, *known.former_outputs):
-            self.files.write_settings(replace(known, former_outputs=(*known.former_outputs, output)))
-
-    def _forget_rendered(self, settings: FleetSettings, specs: Sequence[ServerSpec]) -> None:
-        """Remove the repositories that none of `specs` uses; a rollback renders its plan again.
-
-        Of the pinned models stay those which these repositories, the plan and the previous one have.
-        """
-        record = self.files.record()
-        needed = {spec.repository for spec in specs}
-        needed |= {r for one in (record.applied, record.previous) if one for r in one.repositories.values()}
-        forget_rendered(Path(settings.output), self.name, needed)
-        former = settings.former_outputs
-        left = tuple(output for output in former if forget_rendered(Path(output), self.name, needed))
-        if left != former:
-            self.files.write_settings(replace(settings, former_outputs=left))
 
 
 def summary_of(plan: Plan, before: Plan | None, actions: Sequence[Action], cause: str) -> str:

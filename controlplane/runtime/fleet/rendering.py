@@ -1,19 +1,25 @@
-"""A plan's model repositories on disk, made from pinned models."""
+"""A plan's model repositories on disk, made from pinned models, and what of them is still needed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controlplane.control.converge.desired import Rendered
+from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import ServerSpec
 from controlplane.domain.plan import Plan
 from controlplane.domain.tree import Link, Tree
 from controlplane.files.content import Seen
+from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied, PinRules, PinStore
 from controlplane.files.plans import plan_hash
-from controlplane.files.rendered import pinned_root, rendered_path, write_rendered
+from controlplane.files.rendered import forget_rendered, pinned_root, rendered_path, write_rendered
+from controlplane.ports import Launcher
+from controlplane.profiler.temporary import check_python_path
+from controlplane.render.instances import instances_note
 from controlplane.render.repository import (
     partition_tree,
     refuse_large_requests,
@@ -21,6 +27,7 @@ from controlplane.render.repository import (
     takes_turns,
 )
 from controlplane.render.source import SourceModel, folders_of, pinned_at, read_source
+from controlplane.runtime.fleet.execute import Say
 
 _PINNED_PARTS = 3
 """Of a link to a pinned model: its digest, the model and the name in the model's folder."""
@@ -60,6 +67,21 @@ def pinned_plan(
         raise
 
 
+def check_models(plan: Plan, repository: Path, output: Path, launcher: Launcher, say: Say) -> None:
+    """Say which models of a plan are not served with the instances that the user wrote.
+
+    Raises InputError as `read_source`, and for an `output` from which a Python model would not start.
+    """
+    types = {placement.model: gpu.type for gpu, _, placement in plan.placements()}
+    for model, gpu_type in sorted(types.items()):
+        source = read_source(repository, model)
+        if "python" in (source.config.backend, *(one.config.backend for one in source.composing)):
+            check_python_path(launcher, output.resolve())
+        note = instances_note(source.config, on_gpu=gpu_type != CPU_DEVICE)
+        if note:
+            say(f"{model}: {note}")
+
+
 def rendered_plan(plan: Plan, applied: Applied, place: Place) -> dict[str, Rendered]:
     """Render a plan from models that are pinned. Raises InputError where one is gone, and EngineError."""
     models = sorted({placement.model for _, _, placement in plan.placements()})
@@ -71,6 +93,28 @@ def rendered_plan(plan: Plan, applied: Applied, place: Place) -> dict[str, Rende
             )
     sources = {model: read_source(Path(applied.models[model].repository), model) for model in models}
     return _rendered(plan, sources, place)
+
+
+def announce_output(files: FleetFiles, output: str) -> None:
+    """Record an output directory before it is used, so that its content is removed after any kill."""
+    known = files.settings()
+    if known is not None and output not in (known.output, *known.former_outputs):
+        files.write_settings(replace(known, former_outputs=(*known.former_outputs, output)))
+
+
+def forget_unused(files: FleetFiles, settings: FleetSettings, specs: Iterable[ServerSpec]) -> None:
+    """Remove the repositories that none of `specs` uses; a rollback renders its plan again.
+
+    Of the pinned models stay those which these repositories, the plan and the previous one have.
+    """
+    record = files.record()
+    needed = {spec.repository for spec in specs}
+    needed |= {r for one in (record.applied, record.previous) if one for r in one.repositories.values()}
+    forget_rendered(Path(settings.output), files.fleet, needed)
+    former = settings.former_outputs
+    left = tuple(output for output in former if forget_rendered(Path(output), files.fleet, needed))
+    if left != former:
+        files.write_settings(replace(settings, former_outputs=left))
 
 
 def _trees(plan: Plan, sources: Mapping[str, SourceModel]) -> dict[str, tuple[Tree, bool]]:

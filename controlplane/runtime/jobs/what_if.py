@@ -1,12 +1,16 @@
-"""Plans of the same workloads with other SLOs and other rates: what a looser SLO would save."""
+"""A plan's report, and plans for other SLOs and rates: what a looser SLO would save."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.domain.workload import Workload
+from controlplane.files.documents import plain
+from controlplane.planning.explain.explain import explain_queues
 from controlplane.ports import Progress
+from controlplane.report.page.document import plan_document
+from controlplane.report.page.html import page
 from controlplane.runtime.jobs.plan import Planned
 
 SLO_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
@@ -68,3 +72,11 @@ def _point(planned: Planned, factor: float, workloads: Sequence[Workload]) -> Po
         plan = planned.strategy.plan(replace(planned.request, workloads=tuple(workloads), previous=None))
     cost = sum(gpu.price_per_hour for gpu in plan.gpus)
     return Point(factor, len(plan.gpus), cost, len(plan.infeasible))
+
+
+def plan_report(planned: Planned, other_terms: Mapping[str, Sequence[Point]] | None = None) -> str:
+    """Return the report of a plan, with the costs under other SLOs and rates where they are given."""
+    document = plan_document(planned.plan, explain_queues(planned.plan, planned.request.devices))
+    if other_terms is not None:
+        document["what_if"] = plain(other_terms)
+    return page("Plan", document)

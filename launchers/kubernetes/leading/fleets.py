@@ -11,9 +11,10 @@ from lightkube.resources.core_v1 import Pod
 from lightkube.types import PatchType
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Cluster
 from controlplane.domain.wanted import FleetReport, WantedFleet
 from launchers.kubernetes import names
-from launchers.kubernetes.api import ClusterApi, ClusterPlace
+from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.leading.remote import run_in_pod
 
 FLEET: Any = create_namespaced_resource(names.DOMAIN, "v1alpha1", "Fleet", "fleets")
@@ -93,9 +94,9 @@ class FleetObject:
 class FleetOrders:
     """One fleet's object. Raises EngineError, and InputError for a place that is none."""
 
-    def __init__(self, place: ClusterPlace, fleet: str) -> None:
-        self._place = place
-        self._api = ClusterApi(place)
+    def __init__(self, cluster: Cluster, fleet: str) -> None:
+        self._cluster = cluster
+        self._api = ClusterApi(cluster)
         self._fleet = fleet
 
     def controllers(self) -> tuple[str, ...]:
@@ -148,7 +149,7 @@ class FleetOrders:
                 f"no controller of fleet {self._fleet!r} runs in namespace {self._api.namespace}: `kubectl "
                 "get pods --selector app.kubernetes.io/component=controller` says why"
             )
-        return run_in_pod(self._place, pod, command)
+        return run_in_pod(self._cluster, pod, command)
 
 
 CONTROL_PORT = 8003

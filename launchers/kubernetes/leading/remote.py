@@ -16,7 +16,8 @@ from lightkube.config.client_adapter import user_auth, verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
 
 from controlplane.domain.errors import EngineError
-from launchers.kubernetes.api import ClusterPlace
+from controlplane.domain.fleet import Cluster
+from launchers.kubernetes.api import config_of
 from launchers.kubernetes.permissions import RoleRule
 
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -25,12 +26,12 @@ _CONNECT_S = 10.0
 _EXEC = RoleRule("", "pods/exec", ("get", "create"))
 
 
-def run_in_pod(place: ClusterPlace, pod: str, command: Sequence[str]) -> int:
+def run_in_pod(cluster: Cluster, pod: str, command: Sequence[str]) -> int:
     """Run a command in a pod's first container, with its output on this program's; return its exit code.
 
     Raises EngineError where the cluster refuses, or the connection ends before the command.
     """
-    return asyncio.run(_run(place.config(), place.namespace, pod, command))
+    return asyncio.run(_run(config_of(cluster), cluster.namespace, pod, command))
 
 
 async def _run(config: SingleConfig, namespace: str | None, pod: str, command: Sequence[str]) -> int:

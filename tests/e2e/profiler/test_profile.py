@@ -19,7 +19,7 @@ from controlplane.profiler.requests import requests_for
 from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.render.source import read_source
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from launchers.process import ProcessLauncher
 
 pytestmark = pytest.mark.e2e

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inss_policy import weights
 from inss_setup import surfaces
 
 from controlplane.papers.inss.features import Episodes
-from controlplane.papers.inss.policy import decide, scores
+from controlplane.papers.inss.policy import built_in, decide, scores
 from controlplane.papers.inss.problem import Problem, fits
 
 pytestmark = pytest.mark.unit
@@ -35,7 +34,7 @@ def test_scores_follow_their_gpus(seed: int, models: int, gpus: int, steps: int)
         k, u = np.divmod(np.maximum(action - 1, 0), width)
         here.place(action)
         there.place(np.where(action == 0, 0, 1 + np.argsort(order)[k] * width + u))
-    one, other = scores(weights(), here.observe())[0], scores(weights(), there.observe())[0]
+    one, other = scores(built_in(), here.observe())[0], scores(built_in(), there.observe())[0]
     placed = one[1:].reshape(gpus, width)[order]
     assert np.allclose(placed, other[1:].reshape(gpus, width), atol=1e-4)
     assert np.isclose(one[0], other[0], atol=1e-4)
@@ -46,6 +45,6 @@ def test_scores_follow_their_gpus(seed: int, models: int, gpus: int, steps: int)
 @given(seed=st.integers(0, 2**31), models=st.integers(1, 12), gpus=st.integers(1, 6))
 def test_every_plan_fits(seed: int, models: int, gpus: int) -> None:
     problem = instances.sample(np.random.default_rng(seed), surfaces(), models, gpus, backlog_s=0.05)
-    gpu, units = decide(problem, weights(), seed=seed)
+    gpu, units = decide(problem, built_in(), seed=seed)
     assert fits(problem, gpu, units)
     assert ((gpu == -1) | ((units >= 1) & (units <= problem.units[np.maximum(gpu, 0)]))).all()

@@ -19,22 +19,26 @@ from controlplane.cli.schemas import NAMES, schema
 from controlplane.cli.verbs import VERBS
 from controlplane.control.converge.actions import Stop
 from controlplane.domain.device import ShareKind
-from controlplane.domain.observation import RateSeen
+from controlplane.domain.observation import Event, RateSeen
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
 from controlplane.domain.profile import Environment, Profile
 from controlplane.files import catalogue
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.yaml_text import parse
-from controlplane.papers.inss.training.training import Check
 from controlplane.planning.replan.differences import TermChange
-from controlplane.report.tables.demo_table import DemoRow
-from controlplane.report.tables.load_table import LoadView
+from controlplane.report.tables.demo_table import DemoRow, Repair, Span
 from controlplane.report.tables.observed_table import Kept, Unseen, observed_document
-from controlplane.report.tables.repair_table import Repair, Span
-from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow, status_document
+from controlplane.report.tables.status_table import (
+    GuardRow,
+    LoadView,
+    Restarted,
+    Status,
+    StatusRow,
+    WorkloadRow,
+    status_document,
+)
 from controlplane.runtime.fleet.fleet import Outcome
-from controlplane.runtime.fleet.history import Event
 from controlplane.runtime.jobs.profile import Written
 
 pytestmark = pytest.mark.unit
@@ -155,7 +159,7 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
             ),
         ),
         7,
-        restarts=((2.0, "haproxy: killed"),),
+        restarts=(Restarted(2.0, "haproxy: killed"),),
         load=LoadView("yes", (rate,)),
     )
     outcome = Outcome((Stop("old"),), (), (TermChange("search", "slo_ms", 40.0, 30.0),))
@@ -166,6 +170,9 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
     environment = Environment("CPU", None, "2.51", "onnxruntime", "host", "2026-11-22")
     profile = Profile("m", "cpu", ShareKind.CPU_QUOTA, environment, (), holdout_error={"igniter": 0.1})
     written = Written(profile, Path("m.json"), 30.0)
+    # Training imports torch, which takes seconds.
+    from controlplane.papers.inss.training.training import Check
+
     check_point = Check(*(0.5 for _ in fields(Check)))
     documents: dict[str, dict[str, Any]] = {
         "status": dict(status_document("default", status)),

@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from build import partition, plan
 
 from controlplane.cli import main as cli
 from controlplane.cli import wiring
-from controlplane.cli.exits import EXIT_PIPE
+from controlplane.cli.endings import EXIT_PIPE
 from controlplane.cli.main import run
-from controlplane.cli.stderr import say
+from controlplane.cli.output import say
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import EngineError, GatewayError, InfeasibleError, InputError
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.plans import read_plan
 
@@ -76,9 +76,7 @@ def fleet() -> None:
     """Write the files of a fleet that was applied and whose servers are gone."""
     files = FleetFiles(state_root(), "default")
     files.write_settings(FleetSettings("process", "/m", "/o", {}))
-    placement = Placement("search", "search", "resnet50", 100, 40)
-    partition = Partition("P", 50.0, (ServedModel("resnet50", 8),), (placement,))
-    files.write_plans(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),)), None)
+    files.write_plans(plan(partition("P", 50.0, "search", model="resnet50", batch=8)), None)
 
 
 @pytest.mark.parametrize("verb", EVERY, ids=" ".join)

@@ -3,12 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from build import plan
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.control.order import order_of, promised, requests_inside
 from controlplane.domain.order import LONGEST_MS, MOST_RANKS, OVERTAKES_MS, PROMISE_WINDOW_S, ranks_of
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
+from controlplane.domain.plan import Partition, Placement, Prediction, ServedModel
 
 pytestmark = pytest.mark.unit
 
@@ -19,10 +20,6 @@ def placement(name: str, ms: float | None, rate: float = 10.0, slo_ms: float = 1
 
 def partition(*placed: Placement, batch: int = 1, name: str = "P1") -> Partition:
     return Partition(name, 50.0, tuple(ServedModel(p.model, batch) for p in placed), placed)
-
-
-def plan(*partitions: Partition) -> Plan:
-    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", partitions),))
 
 
 @given(

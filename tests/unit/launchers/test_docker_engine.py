@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import build
 import docker.errors
 import pytest
 import requests.exceptions
-import servers
 from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import EngineError, InputError, MissingTool, NotNow
@@ -180,7 +180,7 @@ def an_engine_that_says(door: str, *events: tuple[str, str, dict[str, str]]) -> 
 
 
 def test_an_end_after_the_kernels_kill_says_that_memory_was_short(door: str) -> None:
-    short, other = (servers.server(servers.spec(memory_limit_mb=34.0), i) for i in ("a", "b"))
+    short, other = (build.server(build.spec(memory_limit_mb=34.0), i) for i in ("a", "b"))
     died = {"exitCode": "137"}
     told = (("a", "oom", {}), ("a", "kill", {"signal": "9"}), ("a", "die", died), ("b", "die", died))
     found: list[News] = []

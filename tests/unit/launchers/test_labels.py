@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
-import servers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,24 +54,9 @@ def test_names_on_the_host_are_short_and_tell_whose_they_are(one: Server, other:
         assert labels.memory_owner(region, other.spec.labels.fleet) is None
 
 
-def test_a_server_of_a_version_that_limited_all_memory_has_that_limit() -> None:
-    spec = servers.spec(memory_mb=34.0)
-    text = json.loads(labels.text_of(servers.server(spec)))
-    del text["memory_limit_mb"]
-    assert labels.server_of(json.dumps(text), id="7", state=ServerState.RUNNING).spec.memory_limit_mb == 34.0
-
-
 def test_labels_of_another_version_are_refused_with_the_way_out() -> None:
     with pytest.raises(EngineError, match=r"server 7 .*stop it with the version that started it"):
         labels.server_of('{"fleet": "f"}', id="7", state=ServerState.RUNNING)
-
-
-def test_a_server_of_a_version_that_locked_nothing_is_read_as_one_that_obeys_everybody() -> None:
-    told = json.loads(labels.text_of(servers.server(servers.spec())))
-    for key in ("reloads", "fleet_wide_calls", "reload_key"):
-        del told[key]
-    found = labels.server_of(json.dumps(told), id="1", state=ServerState.RUNNING)
-    assert (found.spec.reloads, found.spec.fleet_wide_calls, found.reload_key) == (True, True, None)
 
 
 def test_where_its_repository_lies_is_not_part_of_what_a_server_is() -> None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import build
 import pytest
-import servers
 from fake_mps import fake_daemons
 from fake_nvml import FakeGpu, FakeNvml
 
@@ -28,11 +28,11 @@ OTHER = "GPU-99999999-2222-3333-4444-555555555555"
 
 
 def spec(device: str = UUID, memory_mb: float | None = 4096) -> ServerSpec:
-    return servers.spec(device=device, percent=37.5, memory_limit_mb=memory_mb)
+    return build.spec(device=device, percent=37.5, memory_limit_mb=memory_mb)
 
 
 def share(partition: str, percent: float, *, gpu: str = UUID, **more: Any) -> ServerSpec:
-    return servers.spec(partition, device=gpu, percent=percent, **more)
+    return build.spec(partition, device=gpu, percent=percent, **more)
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
 
 def test_a_share_of_a_gpu_is_not_changed_while_it_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="fixed when the CUDA context is made"):
-        ProcessLauncher(tmp_path).resize(servers.server(share("a", 30)), 50)
+        ProcessLauncher(tmp_path).resize(build.server(share("a", 30)), 50)
 
 
 def test_active_shares_above_a_whole_gpu_are_refused() -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import build
 import pytest
-import servers
 from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import NotNow
@@ -26,7 +26,7 @@ from launchers.host.process_watcher import ProcessWatcher
 
 pytestmark = pytest.mark.unit
 
-SPEC = servers.spec(fleet=f"ends{os.getpid()}")
+SPEC = build.spec(fleet=f"ends{os.getpid()}")
 NAME = SPEC.name
 TRITON = """
 import os, signal, subprocess, sys, time
@@ -51,7 +51,7 @@ class Triton:
 
     @property
     def server(self) -> Server:
-        return servers.server(SPEC, str(self.process.pid))
+        return build.server(SPEC, str(self.process.pid))
 
     @property
     def processes(self) -> tuple[ServerProcess, ...]:
@@ -181,7 +181,7 @@ def held_processes() -> int:
 
 
 def test_a_pid_that_is_another_process_by_now_or_never_was() -> None:
-    others = servers.server(SPEC, str(os.getpid()))
+    others = build.server(SPEC, str(os.getpid()))
     elsewhere = replace(SPEC, labels=replace(SPEC.labels, partition="q"))
     never = replace(others, id="", spec=elsewhere)
     with watching() as watcher:

@@ -4,8 +4,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import build
 import pytest
-import servers
 
 from controlplane.domain.errors import MissingTool
 from controlplane.domain.fleet import ServerSpec
@@ -14,7 +14,7 @@ from launchers.triton import program
 
 pytestmark = pytest.mark.unit
 
-SPEC = servers.spec()
+SPEC = build.spec()
 
 
 def install(folder: Path) -> Path:
@@ -53,7 +53,7 @@ def test_a_missing_triton_is_told_with_where_and_how(tmp_path: Path, monkeypatch
 
 
 def line_of(spec: ServerSpec, *, gpu: bool = False) -> list[str]:
-    server = servers.server(spec, reload_key="k")
+    server = build.server(spec, reload_key="k")
     return program.command_line(server, program.TritonHome(Path("/opt/tritonserver")), gpu=gpu)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import build
 import pytest
-import servers
 from fake_mps import fake_daemons
 from fake_nvml import FakeGpu, FakeNvml
 
@@ -28,7 +28,7 @@ ONE, TWO = "GPU-11111111-2222-3333-4444-555555555555", "GPU-99999999-2222-3333-4
 
 
 def server(partition: str, gpu: str = ONE) -> Server:
-    return servers.server(servers.spec(partition, device=gpu, percent=30))
+    return build.server(build.spec(partition, device=gpu, percent=30))
 
 
 class Source:
@@ -61,7 +61,7 @@ def daemons(tmp_path: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_end_is_reported_once_and_nothing_of_the_server_after_it() -> None:
     kernel, engine = Source(), Source()
-    one = servers.server(servers.spec())
+    one = build.server(build.spec())
     watch = LauncherWatch((kernel, engine), MpsDaemons())
     impaired = News((one.name,), "a process of its models ended", health=Health.IMPAIRED)
     ended = News((one.name,), "its process ended", certain=True)

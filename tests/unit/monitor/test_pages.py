@@ -59,5 +59,26 @@ def test_a_backend_in_use_is_told_with_its_endpoints() -> None:
 @given(st.lists(st.text(max_size=60) | st.sampled_from(["a 1\n", "a{", "# TYPE a b c", "a{x=0} nan"])))
 def test_a_malformed_page_costs_its_own_rows_only(pieces: list[str]) -> None:
     pages = [(ONE, "\n".join(pieces)), (TWO, "good 3\n")]
-    found = {family.name: family.samples for family in tritons(pages)}
+    found = {family.name: family.samples for family in text_string_to_metric_families(tritons(pages))}
     assert [s.value for s in found["good"] if s.labels["partition"] == "two"] == [3]
+
+
+def test_a_tritons_metrics_keep_their_names_and_types() -> None:
+    own = """# HELP nv_inference_request_success Number of successful inference requests
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="m",version="1"} 5
+# HELP nv_inference_request_summary_us Summary
+# TYPE nv_inference_request_summary_us summary
+nv_inference_request_summary_us_count{model="m",version="1"} 4
+nv_inference_request_summary_us{model="m",version="1",quantile="0.5"} Nan
+# HELP nv_pinned_memory_pool_used_bytes Pinned memory pool used memory size, in bytes
+# TYPE nv_pinned_memory_pool_used_bytes gauge
+nv_pinned_memory_pool_used_bytes 0
+"""
+    servers = [Backend(f"f.{p}.active.1", "127.0.0.1", 9000, 9001) for p in "ab"]
+    lines = tritons([(server, own) for server in servers]).splitlines()
+    assert [line for line in lines if line.startswith("#")] == [x for x in own.splitlines() if x[0] == "#"]
+    for partition in "ab":
+        where = f'partition="{partition}",role="active"'
+        assert f'nv_inference_request_success{{model="m",version="1",{where}}} 5' in lines
+        assert f"nv_pinned_memory_pool_used_bytes{{{where}}} 0" in lines

@@ -31,11 +31,11 @@ class HttpCalls:
         """Return the paths."""
         found = []
         for path in ("/v2/trace/setting", "/v2/models/{name:[^/]+}/trace/setting", "/v2/logging"):
-            found += [web.get(path, self._settings), web.post(path, self._settings)]
+            found += [web.get(path, self._settings, allow_head=False), web.post(path, self._settings)]
         for kind in ("system", "cuda"):
             memory = f"/v2/{kind}sharedmemory"
             for scope in (memory, memory + "/region/{name}"):
-                found.append(web.get(scope + "/status", self._status))
+                found.append(web.get(scope + "/status", self._status, allow_head=False))
                 found.append(web.post(scope + "/unregister", self._unregister))
             found.append(web.post(memory + "/region/{name}/register", self._register))
         return found
@@ -47,7 +47,7 @@ class HttpCalls:
         answer = await self._ask(request, self._fleet.all_servers()[0])
         if owned is ANY_REGION:
             return as_response(answer)
-        return web.json_response([one for one in json.loads(answer.body) if owned.owns(one.get("name", ""))])
+        return as_json([one for one in json.loads(answer.body) if owned.owns(one.get("name", ""))])
 
     async def _register(self, request: web.Request) -> web.Response:
         owned, region = self._broadcast.admit(request[CALLER]), _region(request)
@@ -109,7 +109,13 @@ def refusal(refused: Refused) -> web.Response:
         return as_response(answer)
     status = 503 if answer is None else answer.status
     words = f"{refused.backend.server} refused: {refused}; nothing was changed anywhere"
-    return web.json_response({"error": words}, status=status)
+    return as_json({"error": words}, status)
+
+
+def as_json(content: object, status: int = 200) -> web.Response:
+    """Return an answer as a Triton writes it: without spaces, in UTF-8, which its type does not say."""
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    return web.Response(status=status, body=text.encode(), content_type="application/json")
 
 
 def as_response(answer: HttpAnswer) -> web.Response:

@@ -4,11 +4,11 @@ import base64
 import time
 from typing import Any
 
-import gateway_rig as rig
 import grpc
 import numpy as np
 import pytest
 import tritonclient.utils.shared_memory as shm
+from background import until
 from gateway_clients import CLIENTS, Target, floats, refusal, tensor
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -78,7 +78,7 @@ def test_statistics_of_one_model_count_its_requests(
     before = counts()
     client.infer(asked, tensor(CLIENTS[kind], floats(1)))
     # A Triton counts a request after it has answered.
-    rig.until(lambda: counts() == [b + m for b, m in zip(before, more, strict=True)])
+    until(lambda: counts() == [b + m for b, m in zip(before, more, strict=True)])
 
 
 def test_statistics_of_all_models(client: Any, kind: str) -> None:

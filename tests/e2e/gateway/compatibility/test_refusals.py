@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as tg
+from background import until
 from gateway_clients import CLIENTS, Target, floats, refusal, tensor
 
 pytestmark = pytest.mark.e2e
@@ -101,8 +102,8 @@ def test_an_unknown_method(target: Target) -> None:
 def cancelled(target: Target) -> Iterator[Callable[[], None]]:
     """The model is told that what is asked within is wanted no more; what is given waits until it runs."""
     before = {what: rig.noted(target.slow, what) for what in ("begun", "cancelled")}
-    yield lambda: rig.until(lambda: rig.noted(target.slow, "begun") > before["begun"])
-    rig.until(lambda: rig.noted(target.slow, "cancelled") > before["cancelled"])
+    yield lambda: until(lambda: rig.noted(target.slow, "begun") > before["begun"])
+    until(lambda: rig.noted(target.slow, "cancelled") > before["cancelled"])
 
 
 def test_a_deadline_reaches_the_model(target: Target) -> None:

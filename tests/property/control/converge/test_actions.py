@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import pytest
+from build import server
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ from controlplane.control.converge.actions import (
     destroy,
 )
 from controlplane.control.converge.desired import Desired, NamedRoute, Rendered, desired_fleet
-from controlplane.domain.fleet import Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy
 
@@ -53,7 +54,7 @@ class World:
             case Remove(name):
                 assert self.servers.pop(name).state is ServerState.EXITED
             case Start(spec):
-                self.servers[spec.name] = running(spec)
+                self.servers[spec.name] = server(spec)
             case Prove(name, endpoints):
                 assert set(endpoints) <= set(self.servers[name].spec.endpoints)
                 self.proved.add(name)
@@ -69,10 +70,6 @@ class World:
                 assert name not in led_to, "nothing is stopped that a route leads to"
                 if isinstance(action, Stop):
                     del self.servers[name]
-
-
-def running(spec: ServerSpec) -> Server:
-    return Server("1", spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3)
 
 
 shares = st.sampled_from([20.0, 30.0, 40.0])

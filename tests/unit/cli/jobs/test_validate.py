@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import build
 import pytest
 from asked_triton import asked_triton
 from typer.testing import CliRunner
@@ -14,10 +15,10 @@ from typer.testing import CliRunner
 from controlplane.cli import wiring
 from controlplane.cli.main import app
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Labels, Role, Route, Routes, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Route, Routes, Server
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet import calibrate
 from controlplane.runtime.fleet.execute import backend
 from controlplane.runtime.fleet.fleet import Fleet
@@ -49,10 +50,8 @@ class Running:
 
 
 def server(partition: str, port: int) -> Server:
-    spec = ServerSpec(
-        Labels("f", "h", partition, Role.ACTIVE, "r"), "/r", (partition.lower(),), "GPU-u", 30.0
-    )
-    return Server(partition, spec, ServerState.RUNNING, "127.0.0.1", port, 2, 3)
+    made = build.spec(partition, models=(partition.lower(),), device="GPU-u", percent=30.0)
+    return build.server(made, partition, port=port)
 
 
 def validated(directory: Path, watching: Watching, servers: list[Server]) -> dict[str, Any]:

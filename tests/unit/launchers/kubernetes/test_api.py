@@ -14,14 +14,15 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Node, Pod
 
 from controlplane.domain.errors import EngineError, InputError, NotNow
-from launchers.kubernetes.api import ClusterApi, ClusterPlace, Conflict
+from controlplane.domain.fleet import Cluster
+from launchers.kubernetes.api import ClusterApi, Conflict, config_of
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.fixture
 def api(cluster: FakeCluster) -> Iterator[ClusterApi]:
-    made = ClusterApi(ClusterPlace(), patience_s=5.0)
+    made = ClusterApi(Cluster(), patience_s=5.0)
     yield made
     made.close()
 
@@ -97,7 +98,7 @@ def test_an_absent_server_is_not_taken_for_an_empty_one(
     _, server = serving
     server.go_away()
     with (
-        contextlib.closing(ClusterApi(ClusterPlace(), patience_s=0.0)) as impatient,
+        contextlib.closing(ClusterApi(Cluster(), patience_s=0.0)) as impatient,
         pytest.raises(NotNow, match="does not answer"),
     ):
         impatient.find(Pod, {})
@@ -118,11 +119,11 @@ def test_what_admission_refuses_is_told(api: ClusterApi, cluster: FakeCluster) -
 @pytest.mark.parametrize(
     ("place", "problem"),
     [
-        (ClusterPlace(context="other"), "--context: .*other"),
-        (ClusterPlace(namespace="No_Name"), "--namespace: 'No_Name'"),
+        (Cluster(context="other"), "--context: .*other"),
+        (Cluster(namespace="No_Name"), "--namespace: 'No_Name'"),
     ],
 )
-def test_a_wrong_place_names_its_option(cluster: FakeCluster, place: ClusterPlace, problem: str) -> None:
+def test_a_wrong_place_names_its_option(cluster: FakeCluster, place: Cluster, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         ClusterApi(place)
 
@@ -130,4 +131,4 @@ def test_a_wrong_place_names_its_option(cluster: FakeCluster, place: ClusterPlac
 def test_no_kubeconfig_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(InputError, match="set KUBECONFIG"):
-        ClusterPlace().config()
+        config_of(Cluster())

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fake_kubernetes import FakeCluster, Key, Serving
 
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Cluster, Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import OUT_OF_MEMORY, Health, News, out_of_memory
 from launchers.kubernetes import names
-from launchers.kubernetes.api import ClusterApi, ClusterPlace
+from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.pods import PodWatcher
 from launchers.triton import labels
 
@@ -53,7 +53,7 @@ def tell(cluster: FakeCluster, server: Server, state: dict[str, Any], **more: An
 
 @contextlib.contextmanager
 def watching() -> Iterator[PodWatcher]:
-    with contextlib.closing(PodWatcher(ClusterApi(ClusterPlace(), patience_s=0.0), "f")) as made:
+    with contextlib.closing(PodWatcher(ClusterApi(Cluster(), patience_s=0.0), "f")) as made:
         yield made
 
 

@@ -12,9 +12,10 @@ from fake_kubernetes import FakeCluster, Key, Serving
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.domain.fleet import Cluster
 from controlplane.domain.wanted import FleetReport
 from launchers.kubernetes import names
-from launchers.kubernetes.api import ClusterApi, ClusterPlace
+from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.leading import lease as election
 from launchers.kubernetes.leading.fleets import FINALIZER, FleetObject, GatewayPods
 from launchers.kubernetes.leading.lease import Leadership, LeaseRecord, SeenLease
@@ -43,7 +44,7 @@ class Candidate:
     killed: bool = False
 
     def __post_init__(self) -> None:
-        self.api = ClusterApi(ClusterPlace(), patience_s=0.0)
+        self.api = ClusterApi(Cluster(), patience_s=0.0)
         self.leadership = Leadership(self.api, "f", self.name, self.said.append)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -153,7 +154,7 @@ def test_a_missing_permission_is_said_once_and_waited_for(cluster: FakeCluster) 
 
 
 def test_a_fleet_object_says_what_is_wanted_and_is_told_what_became_of_it(cluster: FakeCluster) -> None:
-    made = FleetObject(ClusterApi(ClusterPlace()), "f", "pod-1")
+    made = FleetObject(ClusterApi(Cluster()), "f", "pod-1")
     assert made.read() is None
     cluster.store.create(FLEET, {"metadata": {"name": "f", "generation": 2}, "spec": {"plan": {"gpus": []}}})
     wanted = made.read()
@@ -186,7 +187,7 @@ def test_the_gateways_addresses_stay_known_without_the_api_server(
         metadata = {"name": f"g{number}", "labels": labels}
         cluster.store.create(key, {"metadata": metadata, "spec": {"containers": []}})
     cluster.store.edit(("pods", "trisect", "g1"), lambda pod: pod.update(status={"podIP": "10.0.0.1"}))
-    pods = GatewayPods(ClusterApi(ClusterPlace(), patience_s=0.0), "f")
+    pods = GatewayPods(ClusterApi(Cluster(), patience_s=0.0), "f")
     pods.refresh()
     server.go_away()
     assert pods.addresses() == ("10.0.0.1:8003",)

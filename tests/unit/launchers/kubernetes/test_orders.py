@@ -6,8 +6,9 @@ import pytest
 from fake_kubernetes import FakeCluster
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Cluster
 from controlplane.domain.wanted import FleetReport
-from launchers.kubernetes.api import ClusterApi, ClusterPlace
+from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.leading import remote
 from launchers.kubernetes.leading.fleets import FleetObject, FleetOrders
 
@@ -28,7 +29,7 @@ def manifest(percent: int) -> dict[str, object]:
 @pytest.fixture
 def orders(cluster: FakeCluster) -> FleetOrders:
     cluster.faults.token = "good"
-    return FleetOrders(ClusterPlace(), "f")
+    return FleetOrders(Cluster(), "f")
 
 
 def add_controller(cluster: FakeCluster, name: str, phase: str = "Running") -> None:
@@ -48,7 +49,7 @@ def test_the_controllers_report_is_read(orders: FleetOrders) -> None:
     orders.put(manifest(30))
     assert orders.report() is None
     said = FleetReport(1, True, "Applied", "4 servers", "abc", 2, {"cpu-0": "a/cpu-0"})
-    FleetObject(ClusterApi(ClusterPlace()), "f", "c-1").report(said)
+    FleetObject(ClusterApi(Cluster()), "f", "c-1").report(said)
     assert orders.report() == said
 
 
@@ -59,7 +60,7 @@ def test_a_command_runs_in_the_leaders_pod(
         add_controller(cluster, name)
         cluster.commands[name] = (f"from {name} – late\n", 1)
     orders.put(manifest(30))
-    FleetObject(ClusterApi(ClusterPlace()), "f", "c-2").report(FleetReport(1, True, "Applied", ""))
+    FleetObject(ClusterApi(Cluster()), "f", "c-2").report(FleetReport(1, True, "Applied", ""))
     assert orders.run_by_leader("ctl", "status", "--check") == 1
     assert cluster.executed == [("c-2", ["ctl", "status", "--check"])]
     assert capsys.readouterr().out == "from c-2 – late\n"

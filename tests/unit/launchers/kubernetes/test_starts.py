@@ -11,11 +11,10 @@ import pytest
 from fake_kubernetes import FakeCluster
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Cluster, Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import OUT_OF_MEMORY
 from launchers.kubernetes import launcher as module
 from launchers.kubernetes import names
-from launchers.kubernetes.api import ClusterPlace
 from launchers.kubernetes.launcher import KubernetesLauncher
 from launchers.kubernetes.pods import PodState
 
@@ -42,7 +41,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Server], boo
 
 @pytest.fixture
 def launcher(cluster: FakeCluster, tmp_path: Path) -> KubernetesLauncher:
-    return KubernetesLauncher(tmp_path / "state", ClusterPlace())
+    return KubernetesLauncher(tmp_path / "state", Cluster())
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ def test_a_pod_that_no_node_takes_tells_the_schedulers_reason(
 ) -> None:
     unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu."}
     becomes(cluster, phase="Pending", conditions=[unscheduled])
-    with pytest.raises(LaunchTimeout, match=r"not ready in time: no node takes it: .*Insufficient cpu"):
+    with pytest.raises(LaunchTimeout, match=r"not ready after .*: no node takes it: .*Insufficient cpu"):
         launcher.start(spec, deadline_s=0.5)
     assert nothing_left(cluster)
 
@@ -135,7 +134,7 @@ def test_two_programs_that_start_one_name_get_one_pod(
     cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec, tmp_path: Path
 ) -> None:
     becomes(cluster, **running())
-    other = KubernetesLauncher(tmp_path / "other", ClusterPlace())
+    other = KubernetesLauncher(tmp_path / "other", Cluster())
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda one: one.start(spec, deadline_s=20), (launcher, other))
     assert first == second
@@ -185,7 +184,7 @@ def test_a_fleet_of_another_name_or_namespace_is_not_seen(
 ) -> None:
     becomes(cluster, **running())
     server = launcher.start(spec, deadline_s=20)
-    elsewhere = KubernetesLauncher(tmp_path / "other", ClusterPlace(namespace="elsewhere"))
+    elsewhere = KubernetesLauncher(tmp_path / "other", Cluster(namespace="elsewhere"))
     assert launcher.servers("f") == (server,)
     assert launcher.servers("g") == elsewhere.servers("f") == ()
 
@@ -306,6 +305,6 @@ def test_the_doctor_names_what_a_cluster_lacks(
     assert "nodes" in found["kubernetes permissions"].detail
     assert "violates PodSecurity" in found["kubernetes pods"].detail
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    (line,) = KubernetesLauncher(tmp_path, ClusterPlace()).capabilities()
+    (line,) = KubernetesLauncher(tmp_path, Cluster()).capabilities()
     assert not line.available
     assert "KUBECONFIG" in str(line.remedy)

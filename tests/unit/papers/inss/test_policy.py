@@ -8,13 +8,13 @@ import inss_instances as instances
 import numpy as np
 import pytest
 from inss_brute_force import room
-from inss_policy import around, base, play, weights
+from inss_policy import around, base, play
 from inss_setup import surfaces
 
 from controlplane.domain.errors import InputError
 from controlplane.papers.inss.features import Episodes
 from controlplane.papers.inss.place import running
-from controlplane.papers.inss.policy import Weights, decide, rollout, worth
+from controlplane.papers.inss.policy import Weights, built_in, decide, rollout, worth
 from controlplane.papers.inss.problem import Problem, fits, goodput, taken
 
 pytestmark = pytest.mark.unit
@@ -78,19 +78,19 @@ def test_features_are_finite_and_small() -> None:
 
 def test_a_decision_fits_is_repeated_and_is_the_best_of_those_drawn() -> None:
     problem = instances.sample(np.random.default_rng(7), surfaces(), 6, 4)
-    gpu, units = decide(problem, weights(), seed=3)
-    again = decide(problem, weights(), seed=3)
+    gpu, units = decide(problem, built_in(), seed=3)
+    again = decide(problem, built_in(), seed=3)
     assert np.array_equal(gpu, again[0])
     assert np.array_equal(units, again[1])
     assert fits(problem, gpu, units)
-    greedy = rollout(Problem.stack([problem]), weights())
+    greedy = rollout(Problem.stack([problem]), built_in())
     best = worth(Problem.stack([problem]), gpu[None], units[None], None)
     assert best >= worth(Problem.stack([problem]), *greedy, None)
 
 
 def test_what_runs_now_is_seen() -> None:
     problem = Problem.stack([base()])
-    gpu, units = rollout(problem, weights())
+    gpu, units = rollout(problem, built_in())
     first = Episodes(problem, running(gpu, units)).observe()
     none = Episodes(problem).observe()
     assert (first.actions[..., 6] == 0.5).any()
@@ -99,7 +99,7 @@ def test_what_runs_now_is_seen() -> None:
 
 
 def test_wrong_weights_are_refused() -> None:
-    arrays = asdict(weights())
+    arrays = asdict(built_in())
     with pytest.raises(InputError, match="other weights"):
         Weights.of({name: a for name, a in arrays.items() if name != "second"})
     with pytest.raises(InputError, match="shape"):
@@ -113,7 +113,7 @@ def test_planning_with_a_policy_needs_no_torch() -> None:
 import sys
 from pathlib import Path
 from controlplane.files.specs import read_spec
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.plan import Choices, make_plan
 import controlplane.papers.inss as inss
 spec, document = read_spec(Path(inss.__file__).parent / "policy.yaml")

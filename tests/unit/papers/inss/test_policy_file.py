@@ -6,7 +6,6 @@ from importlib import resources
 
 import numpy as np
 import pytest
-from inss_policy import weights
 
 from controlplane.domain.errors import InputError
 from controlplane.papers.inss.policy import built_in, read, written
@@ -21,14 +20,14 @@ def pickled() -> bytes:
 
 
 def test_a_policy_comes_back_as_written() -> None:
-    back, about = read(written(weights(), {"seed": 7}), "p.npz")
-    one, other = asdict(weights()), asdict(back)
+    back, about = read(written(built_in(), {"seed": 7}), "p.npz")
+    one, other = asdict(built_in()), asdict(back)
     assert all(np.array_equal(one[name], other[name]) for name in one)
     assert about["seed"] == 7
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not a zip", b"PK\x05\x06" + b"\0" * 18, written(weights(), {})[:-200], pickled()]
+    "content", [b"", b"not a zip", b"PK\x05\x06" + b"\0" * 18, written(built_in(), {})[:-200], pickled()]
 )
 def test_what_is_no_policy_is_named(content: bytes) -> None:
     with pytest.raises(InputError, match="not a policy") as told:

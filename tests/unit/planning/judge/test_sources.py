@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import build
 import planning
 import pytest
 
-from controlplane.domain.plan import Partition, Placement, PlannedGpu, ServedModel, Source
+from controlplane.domain.plan import Partition, PlannedGpu, Source
 from controlplane.domain.profile import ColocationPoint, Factor, Neighbour
 from controlplane.latency.calibration import Calibrated
 from controlplane.planning.judge.finalise import measured_on, sentence, source_of
@@ -17,9 +18,7 @@ pytestmark = pytest.mark.unit
 
 
 def partition(name: str, model: str, percent: float, batch: int) -> Partition:
-    return Partition(
-        name, percent, (ServedModel(model, batch),), (Placement(name, name, model, 10.0, 100.0),)
-    )
+    return build.partition(name, percent, model=model, batch=batch, slo_ms=100.0)
 
 
 def told(device: Device, own: Partition, *others: Partition) -> tuple[Source, str]:

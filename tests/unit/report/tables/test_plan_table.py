@@ -6,19 +6,20 @@ import io
 from collections.abc import Sequence
 from dataclasses import replace
 
+import build
 import pytest
 from rich.console import Console
 
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow, Totals
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, Shadow, Totals
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.report.tables.plan_table import plan_table, show
+from controlplane.report.tables.plan_table import plan_table
+from controlplane.report.tables.terminal import show
 
 pytestmark = pytest.mark.unit
 
 
 def partition(name: str, percent: float, shadow: Shadow | None) -> Partition:
-    placement = Placement(name, name, "ssd", 10, 50)
-    return Partition(name, percent, (ServedModel("ssd", 1),), (placement,), shadow=shadow)
+    return build.partition(name, percent, model="ssd", shadow=shadow)
 
 
 def hot(gpu: str, extra: float, percent: float) -> Shadow:

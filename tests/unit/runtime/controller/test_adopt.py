@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from build import server, spec
 
 from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.control.guard import decisions
 from controlplane.control.guard.sequential import Promise
 from controlplane.control.guard.state import Effect, GuardedPartition, Launch, Limits
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Role
 from controlplane.domain.observation import FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings
@@ -18,13 +19,9 @@ from controlplane.runtime.controller.adopt import adoption
 
 pytestmark = pytest.mark.unit
 
-ACTIVE = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
+ACTIVE = spec("W1", models=("w1",))
 SHADOW = replace(ACTIVE, labels=replace(ACTIVE.labels, role=Role.SHADOW))
 PARTITION = GuardedPartition("W1", "g0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT, "g0", 0.0)
-
-
-def running(spec: ServerSpec) -> Server:
-    return Server("1", spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3)
 
 
 def test_a_server_that_was_routed_to_did_not_fail_to_start_when_it_dies_after_the_adoption() -> None:
@@ -34,7 +31,7 @@ def test_a_server_that_was_routed_to_did_not_fail_to_start_when_it_dies_after_th
         (PARTITION,),
         desired,
         FleetSettings("process", "/m", "/o", {"g0": "cpu-0"}),
-        (running(ACTIVE), running(SHADOW)),
+        (server(ACTIVE), server(SHADOW)),
         routes,
         Limits(),
         0,

@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 from asked_triton import asked_triton
+from build import spec
 
 from controlplane.control.guard.state import DrainAndStop, Ending
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
     InFlight,
-    Labels,
-    Role,
     Server,
-    ServerSpec,
     ServerState,
     ShareUsage,
 )
@@ -27,7 +25,7 @@ from controlplane.runtime.controller.draining import Drain
 
 pytestmark = pytest.mark.unit
 
-SPEC = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
+SPEC = spec("W1", models=("w1",))
 SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
 GRACE_S = 2.0
 

@@ -6,18 +6,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+import build
 import pytest
 
 from controlplane.domain.errors import EngineError, TrisectError
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Violation
+from controlplane.domain.plan import Plan, Violation
 from controlplane.domain.wanted import FleetReport, WantedFleet
-from controlplane.files.documents import Document
+from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.files.plans import plan_document, plan_hash, plan_of
-from controlplane.runtime.clock import SystemClock
+from controlplane.files.plans import plan_hash, plan_of
+from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import elected
 from controlplane.runtime.controller.elected import Installation, Keeper
 from controlplane.runtime.fleet.fleet import Fleet, Outcome
+from controlplane.runtime.fleet.preflight import ApplyRequest
 
 pytestmark = pytest.mark.unit
 
@@ -25,11 +27,8 @@ SETTINGS = FleetSettings("kubernetes", "/m", "/o", {"cpu-0": "b/cpu-0"})
 
 
 def plan(*names: str) -> Plan:
-    partitions = tuple(
-        Partition(n, 30.0, (ServedModel("m", 4),), (Placement(n, n, "m", 10, 50),)) for n in names
-    )
-    made = Plan("by-hand", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", partitions),))
-    return plan_of(Document("", "", plan_document(made)))
+    made = build.plan(*(build.partition(name, 30.0, batch=4) for name in names), gpu="cpu-0")
+    return plan_of(Document("", "", versioned(made)))
 
 
 PLAN = plan("a", "b")
@@ -72,7 +71,8 @@ class Deeds:
 class DoneFleet(Fleet):
     """A fleet whose commands only are remembered."""
 
-    def apply(self, plan: Plan, settings: FleetSettings, **_: Any) -> Outcome:
+    def apply(self, request: ApplyRequest) -> Outcome:
+        plan, settings = request.plan, request.settings
         deeds = cast(Deeds, self.launcher)
         if deeds.fails is not None:
             raise deeds.fails
@@ -94,7 +94,7 @@ def keeper(directory: Path, wanted: Object) -> tuple[Keeper, Deeds, FleetFiles]:
 
 
 def wanting(plan: Plan = PLAN, **more: Any) -> WantedFleet:
-    return WantedFleet(plan_document(plan), 1, **more)
+    return WantedFleet(versioned(plan), 1, **more)
 
 
 def test_each_generation_is_applied_once_and_reported(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_leader_begins_without_the_files_of_its_earlier_leadership(tmp_path: P
     ("document", "message"),
     [
         ({"schema_version": 1}, "spec.plan: strategy: is missing"),
-        (plan_document(replace(PLAN, violations=(Violation("a", "late"),))), "allowViolations"),
+        (versioned(replace(PLAN, violations=(Violation("a", "late"),))), "allowViolations"),
     ],
 )
 def test_a_plan_that_cannot_be_applied_is_reported_once(

@@ -18,7 +18,7 @@ from controlplane.domain.observation import News
 from controlplane.files.fleets import FleetFiles
 from controlplane.monitor.client import RequestLog
 from controlplane.monitor.records import Record
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import loop, serve
 from controlplane.runtime.controller.actor import Actor, Notice
 from controlplane.runtime.controller.adopt import Adopted

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from asked_triton import asked_triton
+from build import spec
 
 from controlplane.control.guard.decisions import begin
 from controlplane.control.guard.sequential import Promise
@@ -30,9 +31,7 @@ from controlplane.domain.errors import EngineError, GatewayError, NotNow
 from controlplane.domain.fleet import (
     Delays,
     InFlight,
-    Labels,
     QuotaUse,
-    Role,
     Route,
     Server,
     ServerSpec,
@@ -54,7 +53,7 @@ pytestmark = pytest.mark.unit
 
 ASKED = ("w1/stats", "w3/config", "w3/infer")
 
-SPEC = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
+SPEC = spec("W1", models=("w1",))
 # Nobody listens there: a canary would fail, but none is due to a server that answers requests.
 SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
 

@@ -8,16 +8,17 @@ from collections import Counter
 
 import pytest
 from asked_triton import asked_triton
+from build import spec
 from no_descriptors import without_descriptors
 
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Server, ServerState
 from controlplane.runtime.controller import probes
 from controlplane.runtime.controller.probes import Outcome, Readings, read_counters, send_canary
 
 pytestmark = pytest.mark.unit
 
 
-SPEC = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
+SPEC = spec("W1", models=("w1",))
 
 
 def server_at(port: int) -> Server:

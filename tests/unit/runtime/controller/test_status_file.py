@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import build
 import pytest
 
 from controlplane.control.converge.desired import Desired, NamedRoute
@@ -24,18 +25,18 @@ from controlplane.control.guard.state import (
     Share,
 )
 from controlplane.domain.errors import EngineError
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.domain.observation import Guarding
+from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
+from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings, read_guarding
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
 from controlplane.runtime.controller.executor import found_dead
 from controlplane.runtime.controller.recorder import StatusFile
 from controlplane.runtime.controller.workers import spec_for
 from controlplane.runtime.fleet import history as history_module
-from controlplane.runtime.fleet.history import Event, EventLog, History
+from controlplane.runtime.fleet.history import EventLog, History
 
 pytestmark = pytest.mark.unit
 
@@ -101,12 +102,12 @@ def test_a_broken_history_says_what_to_do(tmp_path: Path) -> None:
         History(tmp_path / "h.sqlite").events()
 
 
-def spec(role: Role, percent: float, revision: str, partition: str = "W1") -> ServerSpec:
-    return ServerSpec(Labels("f", "p", partition, role, revision), "/r", ("w1",), "cpu-0", percent)
+def spec(role: Role, percent: float, revision: str) -> ServerSpec:
+    return build.spec("W1", models=("w1",), role=role, revision=revision, percent=percent)
 
 
 def server(made: ServerSpec, state: ServerState = ServerState.RUNNING) -> Server:
-    return Server(made.name, made, state, "127.0.0.1", 1, 2, 3)
+    return build.server(made, made.name, state)
 
 
 ACTIVE, SHADOW, LARGER = spec(Role.ACTIVE, 50, "a"), spec(Role.SHADOW, 60, "b"), spec(Role.SHADOW, 70, "a-c")

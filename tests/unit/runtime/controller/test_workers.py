@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from build import spec
 
 from controlplane.control.guard.state import DrainAndStop, Ending, Launch
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
     InFlight,
-    Labels,
-    Role,
     Route,
     Routes,
     Server,
@@ -29,7 +28,7 @@ from controlplane.runtime.fleet.execute import Limits, backend
 
 pytestmark = pytest.mark.unit
 
-SPEC = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 50.0)
+SPEC = spec("W1", models=("w1",))
 SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
 LIMITS = Limits(drain_s=30.0, grace_s=2.0)
 

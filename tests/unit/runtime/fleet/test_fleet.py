@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import build
 import pytest
+from fake_host import GatewayInMemory
 
 from controlplane.control.converge.actions import Start, Stop
 from controlplane.control.converge.desired import Desired, NamedRoute
@@ -15,23 +17,21 @@ from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
     GatewayConfig,
     InFlight,
-    Labels,
-    Role,
     Route,
     Routes,
     Server,
     ServerSpec,
-    ServerState,
 )
 from controlplane.domain.order import Order
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied
 from controlplane.files.plans import plan_hash
-from controlplane.runtime.clock import SystemClock
-from controlplane.runtime.fleet.execute import backend
+from controlplane.runtime import SystemClock
+from controlplane.runtime.fleet.execute import Limits, backend
 from controlplane.runtime.fleet.fleet import Fleet, locked, summary_of
 from controlplane.runtime.fleet.history import History
+from controlplane.runtime.fleet.preflight import ApplyRequest
 
 pytestmark = pytest.mark.unit
 
@@ -39,45 +39,12 @@ SETTINGS = FleetSettings("process", "/m", "/o", {"v100-0": "GPU-uuid"})
 
 
 def plan(*names: str) -> Plan:
-    partitions = tuple(
-        Partition(n, 30.0, (ServedModel("m", 4),), (Placement(n, n, "m", 10, 50),)) for n in names
-    )
-    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", partitions),))
+    return build.plan(*(build.partition(name, 30.0, batch=4) for name in names))
 
 
 def server(name: str) -> Server:
-    spec = ServerSpec(Labels("f", "h", name, Role.ACTIVE, "r"), "/r", (name,), "GPU-uuid", 30.0)
-    return Server("1", spec, ServerState.RUNNING, "127.0.0.1", ord(name), 2, 3)
-
-
-class Gateway:
-    def __init__(self, routes: Routes) -> None:
-        self.present = routes
-        self.stopped = False
-
-    def stop(self) -> None:
-        self.stopped = True
-
-    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
-        pass
-
-    def routes(self) -> Routes:
-        return self.present
-
-    def commit(self, routes: Routes) -> None:
-        self.present = routes
-
-    def missing(self) -> tuple[str, ...]:
-        return ()
-
-    def restore(self) -> None:
-        pass
-
-    def arrange(self, order: Order) -> None:
-        pass
-
-    def in_flight(self, leads_to: object) -> InFlight:
-        return NOTHING_IN_FLIGHT
+    made = build.spec(name, models=(name,), device="GPU-uuid", percent=30.0)
+    return build.server(made, port=ord(name))
 
 
 class Launcher:
@@ -104,12 +71,12 @@ class Rendered(Fleet):
 
 
 def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Path) -> None:
-    gateway: Any = Gateway({n: Route((backend(server(n)),)) for n in "ab"})
+    gateway: Any = GatewayInMemory({n: Route((backend(server(n)),)) for n in "ab"})
     files = FleetFiles(tmp_path, "f")
     files.write_plans(plan("a", "b"), None)
     fleet = Rendered(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
     with pytest.raises(EngineError, match="does not end"):
-        fleet.apply(plan("a"), SETTINGS)
+        fleet.apply(ApplyRequest(plan("a"), SETTINGS))
     assert set(gateway.present) == {"a"}
     # By the plan before, a controller would lead b to whatever of its partition is left.
     assert files.plan() == plan("a")
@@ -119,7 +86,7 @@ def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Pat
     assert told.reason == f"plan {plan_hash(plan('a'))} by hand, failed: it does not end"
 
 
-class Gates(Gateway):
+class Gates(GatewayInMemory):
     """Keeps what it was asked for."""
 
     def __init__(self) -> None:
@@ -155,7 +122,7 @@ def test_a_plan_that_relies_on_an_order_has_the_gateways_gates_also_without_the_
     gates, files = Gates(), FleetFiles(tmp_path, "f")
     fleet = Rendered(files, cast(Any, StartsNothing()), cast(Any, gates), SystemClock(), lambda line: None)
     with pytest.raises(EngineError, match="starts nothing"):
-        fleet.apply(two_models(1, 0), SETTINGS)
+        fleet.apply(ApplyRequest(two_models(1, 0), SETTINGS))
     assert gates.late_binding
     assert gates.order["m0"].after_ms > gates.order["m1"].after_ms == 0
     files.write_plans(two_models(1, 0), None)
@@ -163,7 +130,7 @@ def test_a_plan_that_relies_on_an_order_has_the_gateways_gates_also_without_the_
     assert gates.late_binding is False
 
 
-class Started(Gateway):
+class Started(GatewayInMemory):
     def start(self) -> None:
         raise AssertionError("a gateway was started for a plan that cannot be served")
 
@@ -173,11 +140,11 @@ def test_a_plan_that_cannot_be_rendered_starts_nothing(tmp_path: Path) -> None:
     files, gateway = FleetFiles(tmp_path, "f"), cast(Any, Started({}))
     fleet = Fleet(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
     with pytest.raises(InputError, match="--repository"):
-        fleet.apply(plan("a"), settings)
+        fleet.apply(ApplyRequest(plan("a"), settings))
     assert not files.directory.exists()
 
 
-class Full(Gateway):
+class Full(GatewayInMemory):
     """Its disk is full once it has started."""
 
     def __init__(self, state: Path) -> None:
@@ -196,7 +163,7 @@ def test_a_first_apply_that_is_refused_leaves_no_gateway(tmp_path: Path) -> None
     gateway = Full(files.gateway)
     fleet = Rendered(files, cast(Any, Launcher()), cast(Any, gateway), SystemClock(), lambda line: None)
     with pytest.raises(GatewayError, match="no space"):
-        fleet.apply(plan("a"), SETTINGS)
+        fleet.apply(ApplyRequest(plan("a"), SETTINGS))
     assert gateway.stopped
     assert not files.directory.exists()
 
@@ -204,14 +171,14 @@ def test_a_first_apply_that_is_refused_leaves_no_gateway(tmp_path: Path) -> None
 def test_a_new_leader_that_refuses_a_plan_leaves_the_replicas_their_routes(tmp_path: Path) -> None:
     """Its directory is empty, as before a first apply, and the replicas serve the plan before."""
     settings = replace(SETTINGS, repository=str(tmp_path / "none"), output=str(tmp_path / "out"))
-    files, replicas = FleetFiles(tmp_path, "f"), Gateway({"a": Route((backend(server("a")),))})
+    files, replicas = FleetFiles(tmp_path, "f"), GatewayInMemory({"a": Route((backend(server("a")),))})
     fleet = Fleet(files, cast(Any, Launcher()), cast(Any, replicas), SystemClock(), lambda line: None)
     with pytest.raises(InputError, match="--repository"):
-        fleet.apply(plan("b"), settings)
+        fleet.apply(ApplyRequest(plan("b"), settings))
     assert not replicas.stopped
 
 
-class Taken(Gateway):
+class Taken(GatewayInMemory):
     """Its ports are another's."""
 
     def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
@@ -224,12 +191,12 @@ def test_a_first_apply_that_is_refused_leaves_no_directory_and_a_later_one_all_t
     files = FleetFiles(tmp_path, "f")
     fleet = Rendered(files, cast(Any, Launcher()), cast(Any, Taken({})), SystemClock(), lambda line: None)
     with pytest.raises(GatewayError, match="8000"):
-        fleet.apply(plan("a"), SETTINGS)
+        fleet.apply(ApplyRequest(plan("a"), SETTINGS))
     assert not files.directory.exists()
     files.write_settings(SETTINGS)
     files.write_plans(plan("b"), None)
     with pytest.raises(GatewayError, match="8000"):
-        fleet.apply(plan("a"), SETTINGS)
+        fleet.apply(ApplyRequest(plan("a"), SETTINGS))
     assert files.plan() == plan("b")
     assert files.settings() == SETTINGS
 
@@ -242,12 +209,12 @@ def test_a_plan_made_from_another_than_the_one_that_runs_touches_nothing(tmp_pat
     assert running is not None
     fleet = Rendered(files, cast(Any, Launcher()), cast(Any, Started({})), SystemClock(), lambda line: None)
     with pytest.raises(EngineError, match=f"from plan 0123456789ab, and {plan_hash(running)} runs"):
-        fleet.apply(plan("a"), SETTINGS, made_from="0123456789ab")
+        fleet.apply(ApplyRequest(plan("a"), SETTINGS, made_from="0123456789ab"))
     assert files.plan() == running
-    assert files.journal() == []
+    assert not (files.directory / "journal.jsonl").exists()
 
 
-class NoGateway(Gateway):
+class NoGateway(GatewayInMemory):
     """One that ended before its servers."""
 
     def commit(self, routes: Routes) -> None:
@@ -279,14 +246,41 @@ def test_a_fleet_whose_gateway_is_dead_is_destroyed_all_the_same(tmp_path: Path)
     assert not files.directory.exists()
 
 
+@pytest.mark.parametrize(("controlled", "stopped"), [(True, []), (False, [server("b").name])])
+def test_what_has_not_drained_in_time_is_left_to_the_controller(
+    tmp_path: Path, controlled: bool, stopped: list[str]
+) -> None:
+    class Streaming(GatewayInMemory):
+        def in_flight(self, leads_to: object) -> InFlight:
+            return replace(NOTHING_IN_FLIGHT, streaming=1)
+
+    gateway: Any = Streaming({n: Route((backend(server(n)),)) for n in "ab"})
+    launcher, files = Obliging(), FleetFiles(tmp_path, "f")
+    files.write_plans(plan("a", "b"), None)
+    fleet = Rendered(
+        files,
+        cast(Any, launcher),
+        gateway,
+        SystemClock(),
+        lambda line: None,
+        Limits(drain_s=0.05),
+    )
+    settings = replace(SETTINGS, output=str(tmp_path / "out"))
+    fleet.apply(ApplyRequest(plan("a"), settings, controlled=controlled))
+    assert set(gateway.present) == {"a"}
+    assert launcher.stopped == stopped
+    fleet.destroy()
+    assert sorted(set(launcher.stopped)) == [server("a").name, server("b").name], "destroy ends all"
+
+
 def test_a_rollback_finds_the_devices_of_the_plan_before(tmp_path: Path) -> None:
-    gateway: Any = Gateway({n: Route((backend(server(n)),)) for n in "ab"})
+    gateway: Any = GatewayInMemory({n: Route((backend(server(n)),)) for n in "ab"})
     files = FleetFiles(tmp_path, "f")
     fleet = Rendered(files, cast(Any, Obliging()), gateway, SystemClock(), lambda line: None)
     (tmp_path / "out" / "f").mkdir(parents=True)
     settings = replace(SETTINGS, output=str(tmp_path / "out"))
-    fleet.apply(plan("a", "b"), settings)
-    fleet.apply(plan("a"), replace(settings, devices={"v100-1": "GPU-other"}))
+    fleet.apply(ApplyRequest(plan("a", "b"), settings))
+    fleet.apply(ApplyRequest(plan("a"), replace(settings, devices={"v100-1": "GPU-other"})))
     kept = files.settings()
     assert kept is not None
     assert kept.devices == {"v100-0": "GPU-uuid", "v100-1": "GPU-other"}
@@ -331,41 +325,43 @@ def called(endpoint: str) -> Plan:
 
 
 def test_an_endpoint_of_a_workload_that_stays_ends_only_with_consent(tmp_path: Path) -> None:
-    gateway: Any = Gateway({"ssd": Route((backend(server("a")),))})
+    gateway: Any = GatewayInMemory({"ssd": Route((backend(server("a")),))})
     files, said = FleetFiles(tmp_path, "f"), list[str]()
     files.write_plans(called("ssd"), None)
     (tmp_path / "out" / "f").mkdir(parents=True)
     settings = replace(SETTINGS, output=str(tmp_path / "out"))
     fleet = Called(files, cast(Any, Obliging()), gateway, SystemClock(), said.append)
-    fleet.preview(called("rank"), settings)
+    fleet.preview(ApplyRequest(called("rank"), settings))
     (warning,) = said
     assert warning.startswith(
         "warning: endpoint ssd ends, its clients will get 404: workload rank gets endpoint rank"
     )
     with pytest.raises(InputError, match=r"workloads stay: ssd; nothing was touched: .*--rename-endpoints"):
-        fleet.apply(called("rank"), settings)
+        fleet.apply(ApplyRequest(called("rank"), settings))
     assert said == [warning, warning]
     assert set(gateway.present) == {"ssd"}
     assert files.plan() == called("ssd")
     said.clear()
-    fleet.apply(called("rank"), settings, rename_endpoints=True)
+    fleet.apply(ApplyRequest(called("rank"), settings, rename_endpoints=True))
     assert said[0] == warning
     assert set(gateway.present) == {"rank"}
     # Back is asked for by asking for it; what ends by it is told.
     said.clear()
-    fleet.rollback()
+    fleet.apply(fleet.previous())
     assert set(gateway.present) == {"ssd"}
     assert said[0].startswith("warning: endpoint rank ends")
 
 
 def test_an_endpoint_that_is_routed_no_more_needs_no_consent(tmp_path: Path) -> None:
     # An apply with consent that was cut short: the routes have moved, the plan is not yet written.
-    gateway: Any = Gateway({"rank": Route((backend(server("a")),))})
+    gateway: Any = GatewayInMemory({"rank": Route((backend(server("a")),))})
     files, said = FleetFiles(tmp_path, "f"), list[str]()
     files.write_plans(called("ssd"), None)
     (tmp_path / "out" / "f").mkdir(parents=True)
     settings = replace(SETTINGS, output=str(tmp_path / "out"))
-    Called(files, cast(Any, Obliging()), gateway, SystemClock(), said.append).apply(called("rank"), settings)
+    Called(files, cast(Any, Obliging()), gateway, SystemClock(), said.append).apply(
+        ApplyRequest(called("rank"), settings)
+    )
     assert files.plan() == called("rank")
     assert not [line for line in said if "ends" in line]
 
@@ -384,12 +380,14 @@ def test_a_redirect_to_the_same_share_leaves_nothing_to_bring_back(
         def servers(self, fleet: str) -> tuple[Server, ...]:
             return (present,)
 
-    gateway: Any = Gateway({"a": Route((backend(present),))})
+    gateway: Any = GatewayInMemory({"a": Route((backend(present),))})
     files, said = FleetFiles(tmp_path, "f"), list[str]()
     files.write_plans(plan("a"), None)
     same = files.plan()
     assert same is not None
-    Rendered(files, cast(Any, Redirected()), gateway, SystemClock(), said.append).preview(same, SETTINGS)
+    Rendered(files, cast(Any, Redirected()), gateway, SystemClock(), said.append).preview(
+        ApplyRequest(same, SETTINGS)
+    )
     (line,) = said
     assert line.startswith(f"a was redirected to {percent:g} % of GPU-uuid and stays there{told}")
     assert ("--as-planned" in line) == bool(told)

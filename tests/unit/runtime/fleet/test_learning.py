@@ -74,7 +74,7 @@ class Fleet:
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
     gpus = {"v100": ("v100-0", "v100-1")}
-    monkeypatch.setattr("controlplane.runtime.jobs.propose.host_devices", lambda: gpus)
+    monkeypatch.setattr("controlplane.runtime.autoscaler.propose.host_devices", lambda: gpus)
     (tmp_path / "spec.yaml").write_text(SPEC)
     spec, document = read_spec(tmp_path / "spec.yaml")
     profiles = tmp_path / "profiles"

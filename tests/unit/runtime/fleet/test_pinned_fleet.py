@@ -9,27 +9,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import build
 import pytest
 from fake_host import Program
 from fleet_world import World, world
 
-from controlplane.cli.exits import EXIT_ENGINE, exit_code
 from controlplane.domain.errors import EngineError
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
+from controlplane.domain.observation import Event
+from controlplane.domain.plan import Plan, Shadow
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files import content, pinned
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.controller.drift import DriftWatch
-from controlplane.runtime.fleet.history import Event
+from controlplane.runtime.fleet.preflight import ApplyRequest
+from controlplane.runtime.fleet.redirect import redirect
 
 pytestmark = pytest.mark.unit
 
 
 def plan(percent: float = 20.0) -> Plan:
-    placement = Placement("a", "a", "echo", 10.0, 50.0)
     shadow = Shadow(ShadowPolicy.HOT, "cpu-0", 10.0, percent + 10.0)
-    partition = Partition("a", percent, (ServedModel("echo", 1),), (placement,), shadow=shadow)
-    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", (partition,)),))
+    return build.plan(build.partition("a", percent, model="echo", shadow=shadow), gpu="cpu-0")
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_redirect_by_hand_does_not_depend_on_the_repository(here: World) -> No
     write(here, "never applied")
     before = active(here)
     with here.host.running_as(Program()):
-        here.fleet.redirect(["a"], here.settings_kept())
+        redirect(here.fleet, ["a"], here.settings_kept())
     assert active(here) != before
     settle(here)
     assert served(here) == {"applied"}
@@ -100,7 +100,7 @@ def test_a_redirect_by_hand_does_not_depend_on_the_repository(here: World) -> No
 def test_a_plan_that_follows_the_load_serves_what_was_applied(here: World) -> None:
     write(here, "never applied")
     with here.host.running_as(Program()):
-        here.fleet.apply(plan(30.0), here.settings, made_from=plan_hash(plan()))
+        here.fleet.apply(ApplyRequest(plan(30.0), here.settings, made_from=plan_hash(plan())))
     assert served(here) == {"applied"}
 
 
@@ -110,11 +110,11 @@ def test_a_rollback_brings_the_models_back_with_the_plan(here: World, percent: f
     apply(here, plan(percent))
     write(here, "never applied")
     with here.host.running_as(Program()):
-        here.fleet.rollback()
+        here.fleet.apply(here.fleet.previous())
     assert served(here) == {"applied"}
     assert here.fleet.files.plan() == plan()
     with here.host.running_as(Program()):
-        here.fleet.rollback()
+        here.fleet.apply(here.fleet.previous())
     assert served(here) == {"second"}
 
 
@@ -124,7 +124,7 @@ def test_a_second_apply_changes_nothing_and_reads_no_model(
     monkeypatch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("a file was hashed"))
     monkeypatch.setattr(pinned, "_copy", lambda *_: pytest.fail("a file was copied"))
     assert apply(here, plan()).actions == ()
-    assert here.fleet.preview(plan(), here.settings) == ()
+    assert here.fleet.preview(ApplyRequest(plan(), here.settings)) == ()
 
 
 def test_only_the_present_and_the_previous_content_stay(here: World) -> None:
@@ -148,7 +148,7 @@ def test_a_full_disk_fails_the_apply_and_changes_nothing(
         patch.setattr(pinned, "_copy", full)
         with pytest.raises(EngineError, match="No space left on device") as failed:
             apply(here, plan(30.0))
-    assert exit_code(failed.value) == EXIT_ENGINE
+    assert failed.value.exit_code == 4
     assert (sorted(here.directory.rglob("*")), dict(here.host.routes)) == before
     assert here.fleet.files.plan() == plan()
     here.host.kill(active(here))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import build
 import pytest
+from build import spec
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.fleet import Role, Server
+from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import read_plan, write_plan
 from controlplane.runtime.fleet.preflight import check_shares, refuse_namesake, shares_of_others
@@ -18,22 +21,13 @@ pytestmark = pytest.mark.unit
 GPU = "GPU-1"
 
 
-def server(
-    fleet: str,
-    partition: str,
-    percent: float,
-    *,
-    role: Role = Role.ACTIVE,
-    device: str = "cpu-0",
-    log: str = "",
-) -> Server:
-    spec = ServerSpec(Labels(fleet, "h", partition, role, f"r{percent:g}"), "/r", ("m",), device, percent)
-    return Server("1", spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3, log_path=log or None)
+def server(fleet: str, partition: str, percent: float, *, log: str | None = None, **more: Any) -> Server:
+    made = spec(partition, fleet=fleet, percent=percent, revision=f"r{percent:g}", **more)
+    return build.server(made, log_path=log)
 
 
 def plan(percent: float, device: str = "cpu") -> Plan:
-    partition = Partition("p", percent, (ServedModel("m", 1),), (Placement("w", "w", "m", 10, 60),))
-    return Plan("joint", Rule.P99, "ours", (PlannedGpu(f"{device}-0", device, (partition,)),))
+    return build.plan(build.partition("p", percent, "w", slo_ms=60.0), gpu=f"{device}-0")
 
 
 def checked(tmp_path: Path, wanted: Plan, servers: list[Server], *, accepted: bool = False) -> list[str]:

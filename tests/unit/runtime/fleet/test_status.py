@@ -3,15 +3,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+import build
 import pytest
 
 from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import Labels, Role, Route, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Role, Route, Server, ServerState
 from controlplane.domain.observation import LatencyWindow
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles
 from controlplane.report.health import problems
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet.execute import backend
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.status import fleet_status, status_rows, workload_rows
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.unit
 
 
 def server(revision: str, role: Role, state: ServerState = ServerState.RUNNING) -> Server:
-    spec = ServerSpec(Labels("f", "p", "W", role, revision), "/r", ("w",), "cpu-0", 30.0)
-    return Server(revision, spec, state, "127.0.0.1", 1, 2, 3)
+    made = build.spec("W", models=("w",), role=role, revision=revision, percent=30.0)
+    return build.server(made, revision, state)
 
 
 class Running:

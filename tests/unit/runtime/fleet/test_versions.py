@@ -9,13 +9,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
+import build
 import pytest
 
 from controlplane.domain import triton_releases
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Server
 from controlplane.files.fleets import FleetFiles
 from controlplane.ports import Launcher
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet import preflight
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History
@@ -41,11 +42,10 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     handler = type("Told", (Answers,), {"body": json.dumps(request.param).encode()})
-    spec = ServerSpec(Labels("f", "h", "p", Role.ACTIVE, "r"), "/r", ("m",), "cpu-0", 30.0)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         port = http.server_address[1]
-        yield Server("1", spec, ServerState.RUNNING, "127.0.0.1", port, port, port)
+        yield build.server(build.spec(), port=port)
         http.shutdown()
 
 

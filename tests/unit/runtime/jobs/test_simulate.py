@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import build
 import pytest
 
 from controlplane.domain.errors import InputError
@@ -14,9 +15,7 @@ pytestmark = pytest.mark.unit
 
 
 def plan(rate_rps: float) -> Plan:
-    placements = (Placement("W1", "W1", "ssd", rate_rps, 100.0),)
-    partition = Partition("P", 50.0, (ServedModel("ssd", 4),), placements)
-    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
+    return build.plan(build.partition("P", 50.0, "W1", model="ssd", batch=4, rate_rps=rate_rps, slo_ms=100.0))
 
 
 def test_more_requests_than_anybody_waits_for_are_refused_at_once(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from inss_policy import around, base, untrained
+from inss_policy import around, base
 
 from controlplane.domain.errors import InputError
 from controlplane.papers.inss.features import Episodes
@@ -15,13 +15,14 @@ from controlplane.papers.inss.policy import scores
 from controlplane.papers.inss.training.agent import (
     Agent,
     SacSettings,
+    ScoreNetwork,
     TensorObservation,
     Transitions,
     exported,
     log_policy,
 )
 from controlplane.papers.inss.training.training import Trained, TrainSettings, sizes_up_to, train
-from controlplane.runtime.clock import SystemClock
+from controlplane.runtime import SystemClock
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
@@ -98,7 +99,8 @@ def test_patience_stops_early() -> None:
 
 
 def test_numpy_computes_what_torch_does() -> None:
-    network = untrained()
+    torch.manual_seed(1)
+    network = ScoreNetwork(16)
     problem, before = around(6, 4, 16)(np.random.default_rng(1))
     seen = Episodes(problem, before).observe()
     ours = scores(exported(network), seen)

@@ -4,24 +4,23 @@ from collections.abc import Callable
 
 import pytest
 
-from controlplane.runtime.jobs import compiling
-from controlplane.runtime.jobs.compiling import say_when_compiling
+from controlplane import kernels
+from controlplane.cli.output import say_when_compiling
 
 pytestmark = pytest.mark.unit
 
 
 def test_kernels_are_announced_as_they_are_compiled_and_parts_of_numba_are_not(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listeners: list[Callable[[str], None]] = []
-    said: list[str] = []
-    monkeypatch.setattr(compiling, "on_compilation", listeners.append)
-    compiled = say_when_compiling(said.append)
+    monkeypatch.setattr(kernels, "on_compilation", listeners.append)
+    compiled = say_when_compiling()
     for name in ("numba.np.arrayobj.impl", "controlplane.latency.queueing.kernel.chain"):
         assert not compiled()
         listeners[0](name)
     assert compiled()
-    assert said == [
+    assert capsys.readouterr().err.splitlines() == [
         "compiling for this processor, once in an installation:",
         "  latency.queueing.kernel.chain",
     ]

@@ -17,8 +17,8 @@ from controlplane.files.following import Following
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.plans import plan_hash, read_plan
 from controlplane.files.specs import read_spec
+from controlplane.runtime.autoscaler.propose import propose
 from controlplane.runtime.jobs.plan import Choices, make_plan
-from controlplane.runtime.jobs.propose import propose
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
@@ -37,7 +37,7 @@ def asked(direction: Direction, rate_rps: float) -> Propose:
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFiles:
     """A fleet on a host with three cores, of which two may be planned."""
     cores = {"cpu": ("cpu-0", "cpu-1", "cpu-2")}
-    monkeypatch.setattr("controlplane.runtime.jobs.propose.host_devices", lambda: cores)
+    monkeypatch.setattr("controlplane.runtime.autoscaler.propose.host_devices", lambda: cores)
     points = [
         Measurement(percent, batch, ms, capacity_rps=1000.0 * batch / ms)
         for percent in (20.0, 60.0, 100.0)

@@ -11,8 +11,7 @@ import pytest
 from controlplane.cli.main import run
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
-from controlplane.runtime.jobs.compare.compare import predicted_late
-from controlplane.runtime.jobs.compare.truths import TRUTHS, chosen
+from controlplane.runtime.jobs.compare import TRUTHS, chosen, predicted_late
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 SPEC = """schema_version: 1
@@ -69,7 +68,7 @@ def test_unknown_truths_and_strategies_are_named_with_the_nearest(
 
 
 def test_truths_are_the_chosen_ones_each_once() -> None:
-    assert [t.name for t in chosen(["slower", "believed", "slower"])] == ["slower", "believed"]
+    assert [t.truth.name for t in chosen(["slower", "believed", "slower"])] == ["slower", "believed"]
     assert TRUTHS["slower"].factor == 1.1
 
 
