@@ -38,6 +38,17 @@ class Level(StrEnum):
     CRITICAL = "critical"
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of a fleet's history; `at_s` is seconds since the epoch."""
+
+    at_s: float
+    level: str
+    kind: str
+    subject: str
+    reason: str
+
+
 class Answer(NamedTuple):
     """One ended request: the time (monotonic clock), the latency since its arrival, the server.
 

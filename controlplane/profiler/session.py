@@ -69,7 +69,7 @@ class Measured:
 class Profiler:
     """Measures models on one device. `profiles` holds the results, `scratch` the servers' repositories.
 
-    `options` are for every server.
+    `options` are for every server, and so is `load_timeout_s`, without progress.
     """
 
     launcher: Launcher
@@ -78,6 +78,7 @@ class Profiler:
     profiles: Path
     scratch: Path
     options: ServerOptions = NO_OPTIONS
+    load_timeout_s: float = START_S
 
     def measure(self, subject: Subject, place: Place, *, resume: bool = True) -> Measured:
         """Measure one model and return its profile, without fits.
@@ -140,7 +141,7 @@ class Profiler:
             turns=in_turn(source),
             options=self.options,
         )
-        with running(self.launcher, spec, deadline_s=START_S) as server:
+        with running(self.launcher, spec, deadline_s=self.load_timeout_s) as server:
             yield server
 
     def _environment(self, source: SourceModel, place: Place) -> Environment:

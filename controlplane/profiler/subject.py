@@ -49,7 +49,7 @@ def read_subject(repository: Path, model: str, device: Device, wishes: Wishes | 
     wishes = wishes or Wishes()
     source = read_source(repository, model)
     largest = batch_limit(source.config)
-    points = chosen_points(device.grid, largest, wishes.percents, wishes.batches)
+    points = chosen_points(model, device.grid, largest, wishes.percents, wishes.batches)
     free = wishes.percents is None and wishes.batches is None
     given = wishes.inputs.get(model, NO_INPUTS)
     requests = requests_for(source, given)

@@ -22,7 +22,8 @@ import tritonclient.http as triton_http
 from host_ports import free_ports
 from private_engine import PrivateEngine
 
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.domain.observation import Event
+from controlplane.runtime.fleet.history import History
 
 ROOT = Path(__file__).parents[2]
 CTL = Path(sys.executable).parent / "ctl"

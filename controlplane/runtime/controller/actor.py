@@ -23,12 +23,11 @@ from controlplane.control.guard.state import (
 )
 from controlplane.domain.errors import LogOnce
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import FleetSeen, Health
+from controlplane.domain.observation import Event, FleetSeen, Health
 from controlplane.runtime.controller.adopt import Adopted
 from controlplane.runtime.controller.observer import Observer
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event
 
 Notice = Callable[[Event], None]
 _REPEAT_S = 60.0

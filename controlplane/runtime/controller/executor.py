@@ -25,7 +25,7 @@ from controlplane.control.guard.state import (
 )
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import Health
+from controlplane.domain.observation import Event, Health
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.runtime.controller.actor import Actor, Decision, Notice, changed_routes, event_of
 from controlplane.runtime.controller.adopt import Adopted
@@ -33,7 +33,7 @@ from controlplane.runtime.controller.observer import Observer
 from controlplane.runtime.controller.recorder import Recorder, StatusFile
 from controlplane.runtime.controller.workers import Workers, memory_limit_mb, spec_for
 from controlplane.runtime.fleet.fleet import Fleet, locked
-from controlplane.runtime.fleet.history import Event, EventLog, History
+from controlplane.runtime.fleet.history import EventLog, History
 
 
 class Executor(Actor):

@@ -200,7 +200,7 @@ class Controller:
 
     def _new_workers(self) -> tuple[Workers, Observer]:
         fleet = self._fleet
-        workers = Workers(fleet.launcher, fleet.gateway, self._report_failed_work, fleet.limits)
+        workers = Workers(fleet.launcher, fleet.gateway, self._report_failed_work, fleet.waits)
         return workers, Observer(
             fleet.launcher, fleet.gateway, fleet.name, workers, self._requests, self._host
         )

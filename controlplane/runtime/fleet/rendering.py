@@ -17,6 +17,8 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied, PinRules, PinStore
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered, pinned_root, rendered_path, write_rendered
+from controlplane.ports import Launcher
+from controlplane.profiler.temporary import check_python_path
 from controlplane.render.instances import instances_note
 from controlplane.render.repository import (
     partition_tree,
@@ -65,11 +67,17 @@ def pinned_plan(
         raise
 
 
-def name_other_instances(plan: Plan, repository: Path, say: Say) -> None:
-    """Say which models of a plan are not served with the instances that the user wrote."""
+def check_models(plan: Plan, repository: Path, output: Path, launcher: Launcher, say: Say) -> None:
+    """Say which models of a plan are not served with the instances that the user wrote.
+
+    Raises InputError as `read_source`, and for an `output` from which a Python model would not start.
+    """
     types = {placement.model: gpu.type for gpu, _, placement in plan.placements()}
     for model, gpu_type in sorted(types.items()):
-        note = instances_note(read_source(repository, model).config, on_gpu=gpu_type != CPU_DEVICE)
+        source = read_source(repository, model)
+        if "python" in (source.config.backend, *(one.config.backend for one in source.composing)):
+            check_python_path(launcher, output.resolve())
+        note = instances_note(source.config, on_gpu=gpu_type != CPU_DEVICE)
         if note:
             say(f"{model}: {note}")
 

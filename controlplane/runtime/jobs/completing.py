@@ -25,8 +25,8 @@ from controlplane.render.source import read_written, to_complete
 from controlplane.triton.client import TritonClient, load, unload
 
 _START_S = 60.0
-_LOAD_S = 120.0
-"""The longest time for one model to load."""
+LOAD_S = 120.0
+"""The longest time for one model to load, unless the user gives another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Completer:
     scratch: Path
     options: ServerOptions = NO_OPTIONS
     backends: frozenset[str] | None = None
+    load_s: float = LOAD_S
 
     @property
     def on_core(self) -> bool:
@@ -73,7 +74,7 @@ class Completer:
         with self._serving(repository) as server, TritonClient(server) as client:
             for model in models:
                 try:
-                    config = _loaded_config(server, client, model)
+                    config = _loaded_config(server, client, model, self.load_s)
                 except EngineError as error:
                     failed[model] = str(error).removeprefix(f"{server.name}: load {model}: ")
                     continue
@@ -128,16 +129,18 @@ def lacks_backend(config: ModelConfig, folder: Path, backends: frozenset[str] | 
 def complete_or_refuse(completer: Completer, repository: Path, models: Sequence[str]) -> None:
     """Complete what needs it. Raises InputError with Triton's message for a model that it did not load."""
     for model, said in completer.complete(repository, models).items():
-        raise InputError(
-            f"Triton cannot complete this model's configuration: {said}",
-            file=str(repository / model),
-            field="model",
-        )
+        raise not_completed(repository, model, said)
 
 
-def _loaded_config(server: Server, client: TritonClient, model: str) -> ModelConfig:
+def not_completed(repository: Path, model: str, said: str) -> InputError:
+    """Return the refusal of a model that Triton did not load, with its message."""
+    problem = f"Triton cannot complete this model's configuration: {said}"
+    return InputError(problem, file=str(repository / model), field="model")
+
+
+def _loaded_config(server: Server, client: TritonClient, model: str, load_s: float) -> ModelConfig:
     """Load a model, read its configuration and unload it. Raises EngineError with Triton's message."""
-    load(server, model, deadline_s=_LOAD_S)
+    load(server, model, deadline_s=load_s)
     config: ModelConfig = ParseDict(dict(client.config(model)), ModelConfig(), ignore_unknown_fields=True)
-    unload(server, model, deadline_s=_LOAD_S)
+    unload(server, model, deadline_s=load_s)
     return config

@@ -26,7 +26,7 @@ from controlplane.control.guard.state import (
 )
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
-from controlplane.domain.observation import Guarding
+from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings, read_guarding
 from controlplane.runtime import SystemClock
@@ -36,7 +36,7 @@ from controlplane.runtime.controller.executor import found_dead
 from controlplane.runtime.controller.recorder import StatusFile
 from controlplane.runtime.controller.workers import spec_for
 from controlplane.runtime.fleet import history as history_module
-from controlplane.runtime.fleet.history import Event, EventLog, History
+from controlplane.runtime.fleet.history import EventLog, History
 
 pytestmark = pytest.mark.unit
 
