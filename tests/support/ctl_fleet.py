@@ -275,6 +275,19 @@ class Ctl:
         return found + [folder for folder, _, _ in os.walk(CGROUPS) if self.fleet in os.path.basename(folder)]
 
 
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[bool]:
+    """Make the folder, on a disk of its own where this user may mount one; whether it is."""
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={megabytes}m,mode=700"]
+    mounted = subprocess.run(["mount", *options, "none", str(folder)], capture_output=True).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
 def infer_http(client: triton_http.InferenceServerClient, endpoint: str) -> None:
     """A request that must be answered by the model `echo`."""
     _infer(triton_http, client, endpoint)
