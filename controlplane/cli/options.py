@@ -12,13 +12,25 @@ from urllib.parse import urlsplit
 import typer
 
 from controlplane.cli import completers
-from controlplane.cli.object_stores import local_repository
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.server_options import ServerOptions
+from controlplane.stores import url
 
 Number = TypeVar("Number", int, float)
+
+
+def local_repository(path: Path) -> Path:
+    """Return a local path. Raises InputError for an object store."""
+    if not url.is_store(str(path)):
+        return path
+    place = url.parse(str(path))
+    raise InputError(
+        f"{place} is not read: plans and servers need the models' files in a local folder. Mount it, or "
+        f"`ctl init {place}` copies it to {place.name}; then name that folder",
+        field="repository",
+    )
 
 
 class LauncherName(StrEnum):
@@ -81,7 +93,6 @@ Overcommit = Annotated[
     bool,
     typer.Option("--overcommit", help="Accept a plan that takes more of a core than other fleets leave."),
 ]
-Host = Annotated[str, typer.Option(help="The address the gateway listens on.")]
 HttpPort = Annotated[int, typer.Option(help="The gateway's HTTP port.", min=1, max=65535)]
 GrpcPort = Annotated[int, typer.Option(help="The gateway's gRPC port.", min=1, max=65535)]
 MetricsPort = Annotated[int, typer.Option(help="The gateway's metrics port.", min=1, max=65535)]

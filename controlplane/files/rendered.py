@@ -18,7 +18,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.tree import Link, Tree
-from controlplane.files.writing import sync_directory
+from controlplane.files.writing import sync_directory, write_synced
 
 _HASH_DIGITS = 16
 
@@ -147,12 +147,8 @@ def _write(path: Path, entry: str | Link) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(entry, Link):
         path.symlink_to(entry.target)
-        return
-    with path.open("wb") as stream:
-        os.fchmod(stream.fileno(), 0o644)
-        stream.write(entry.encode())
-        stream.flush()
-        os.fsync(stream.fileno())
+    else:
+        write_synced(path, entry.encode())
 
 
 def _put_back(old: Path, root: Path) -> None:

@@ -55,6 +55,29 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file that all users may read, whatever the umask; wait for its content, not for its name.
+
+    Raises OSError.
+    """
+    with path.open("wb") as stream:
+        os.fchmod(stream.fileno(), 0o644)
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def append_line(path: Path, content: object) -> None:
+    """Append a line of JSON, without waiting for the disk. Raises OSError."""
+    line = json.dumps(content).encode() + b"\n"
+    with path.open("a+b", buffering=0) as stream:
+        # A full disk or a crash may have cut the line before.
+        if end := stream.seek(0, os.SEEK_END):
+            stream.seek(end - 1)
+            line = line if stream.read(1) == b"\n" else b"\n" + line
+        stream.write(line)
+
+
 def write_vital(path: Path, text: str) -> None:
     """Write like `write_text`, but on a full disk overwrite the file in place if its blocks suffice.
 

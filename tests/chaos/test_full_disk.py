@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from ctl_fleet import Ctl, partition, plan
+from ctl_fleet import Ctl, partition, plan, small_disk
 from held_resources import processes
 from steady_clients import CLIENTS, PAUSE_S, Traffic
 
@@ -25,16 +24,8 @@ PLAN = plan(partition("a", 30, shadow=False))
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Ctl]:
     """With its state on a small disk of its own, where this user may mount one."""
-    state = tmp_path / "state"
-    state.mkdir()
-    options = ["-t", "tmpfs", "-o", "size=12m,mode=700"]
-    mounted = subprocess.run(["mount", *options, "none", str(state)], capture_output=True).returncode == 0
-    try:
-        with Ctl(tmp_path, "full") as here:
-            yield here
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(state)], check=True)
+    with small_disk(tmp_path / "state", 12), Ctl(tmp_path, "full") as here:
+        yield here
 
 
 def fill(disk: Path) -> None:

@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 import socket
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ import pytest
 import stepped_clock
 import tritonclient.http as triton_http
 from background import Background
-from ctl_fleet import Ctl, infer_http, partition, plan
+from ctl_fleet import Ctl, infer_http, partition, plan, small_disk
 from held_resources import PROGRAMS, Held, MemorySlopes, processes, report
 from steady_clients import CLIENTS, PAUSE_S, Traffic
 from stepped_clock import SteppedClock
@@ -139,7 +138,7 @@ class Storm:
 
     def poison(self) -> None:
         """A request of another endpoint that ends its server, and perhaps the shadow."""
-        self.post("p", POISON)
+        self.post("p", json.dumps(gateway_rig.POISON).encode())
 
     def nest(self) -> None:
         """JSON that ends a Triton that parses it."""
@@ -185,35 +184,14 @@ class Storm:
 PLAN = plan(partition("a", 30), partition("p", 20, model="text", shadow=False))
 STARVED = ("supervisor", "facade", "monitor", "controller")
 """HAProxy needs a descriptor for each request, and counts those that it may have when it starts."""
-POISON = json.dumps(
-    {
-        "inputs": [{"name": "INPUT", "datatype": "BYTES", "shape": [1, 1], "data": ["p"]}],
-        "outputs": [{"name": "OUTPUT", "parameters": {"classification": 1}}],
-    }
-).encode()
-"""Triton 2.51 ends itself over the classes of texts."""
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Ctl]:
     """With its state on a small disk of its own, where this user may mount one."""
-    state = tmp_path / "state"
-    state.mkdir()
-    mounted = (
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "none", str(state)],
-            capture_output=True,
-            check=False,
-        ).returncode
-        == 0
-    )
-    try:
-        with Ctl(tmp_path, "storm") as here:
-            shutil.copytree(gateway_rig.MODELS / "text", here.repository / "text")
-            yield here
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(state)], check=True)
+    with small_disk(tmp_path / "state", 16), Ctl(tmp_path, "storm") as here:
+        shutil.copytree(gateway_rig.MODELS / "text", here.repository / "text")
+        yield here
 
 
 def await_whole(host: Ctl) -> None:

@@ -6,19 +6,20 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tritonclient.http as triton_http
-from ctl_fleet import ROOT, Ctl, infer_http, partition, plan
+from ctl_fleet import Ctl, infer_http, partition, plan
+from gateway_rig import perf_analyzer
 from steady_clients import Traffic
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 PROTOCOLS = ("http", "grpc")
-PERF = ROOT / ".tools" / "perf"
 
 
 @pytest.fixture
@@ -104,49 +105,21 @@ def test_a_kill_after_a_plan_that_changes_only_an_slo_is_mended_by_the_same_plan
 
 def test_perf_analyzer_loses_nothing_while_a_share_changes(host: Ctl) -> None:
     host.apply(plan(partition("a", 40, shadow=False)))
-    results = {}
-    clients = {}
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(PERF / "lib")}
-    for protocol, port in (("grpc", host.grpc), ("http", host.http)):
+
+    def load(protocol: str, port: int) -> list[dict[str, Any]]:
         out = host.directory / f"{protocol}.json"
-        results[protocol] = out
-        clients[protocol] = subprocess.Popen(
-            [
-                str(PERF / "bin" / "perf_analyzer"),
-                "-m",
-                "a",
-                "-u",
-                f"127.0.0.1:{port}",
-                "-i",
-                protocol,
-                "-b",
-                "1",
-                "--async",
-                "--request-rate-range=100",
-                "--request-distribution=poisson",
-                "-p",
-                "3000",
-                "-s",
-                "999",
-                "-r",
-                "10",
-                "--percentile=99",
-                f"--profile-export-file={out}",
-            ],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        done = perf_analyzer(
+            *("-m", "a", "-u", f"127.0.0.1:{port}", "-i", protocol, "-b", "1", "--async"),
+            *("--request-rate-range=100", "--request-distribution=poisson", "--percentile=99"),
+            *("-p", "3000", "-s", "999", "-r", "10", f"--profile-export-file={out}"),
         )
-    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        return list(json.loads(out.read_text())["experiments"][0]["requests"])
+
+    with ThreadPoolExecutor(2) as pool:
+        loads = [pool.submit(load, *one) for one in (("grpc", host.grpc), ("http", host.http))]
         host.apply(plan(partition("a", 50, shadow=False)))
-        told = {p: c.communicate(timeout=90)[0] for p, c in clients.items()}
-    finally:
-        for client in clients.values():
-            client.kill()
-    for protocol, client in clients.items():
-        assert client.returncode == 0, told[protocol]
-        requests = json.loads(results[protocol].read_text())["experiments"][0]["requests"]
+    for requests in (one.result() for one in loads):
         assert len(requests) > 200
         assert all(r["response_timestamps"] for r in requests)
 

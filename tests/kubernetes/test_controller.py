@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -18,7 +17,7 @@ from background import until
 from ctl_fleet import plan
 from kube.cluster import Cluster
 from kube.installed import Installation, condition, is_applied
-from kube.story import PATIENCE_S, Blow, ClusterHost, active, kill, partition
+from kube.story import PATIENCE_S, Blow, ClusterHost, active, kill, loaded, partition
 from service import service
 
 pytestmark = pytest.mark.kubernetes
@@ -57,22 +56,9 @@ def uids(pods: list[dict[str, Any]]) -> set[str]:
 
 
 def under_load(installed: Installation, happens: Callable[[rig.Load], None]) -> rig.Load:
-    """Load on the Service while something happens, and for five seconds' worth of requests afterwards."""
+    """Load on the Service while something happens, and for a while afterwards."""
     with service(lambda: installed.targets(8000), lambda: installed.targets(8001)) as (http, grpc):
-        load = rig.Load(rig.Ports(http, grpc, 0))
-
-        async def run() -> None:
-            stop = asyncio.Event()
-            unary = asyncio.create_task(load.unary(RATE_RPS, stop))
-            await asyncio.to_thread(until, lambda: len(load.outcomes) > RATE_RPS)
-            await asyncio.to_thread(happens, load)
-            enough = len(load.outcomes) + 5 * RATE_RPS
-            await asyncio.to_thread(until, lambda: len(load.outcomes) > enough)
-            stop.set()
-            await unary
-
-        asyncio.run(run())
-    return load
+        return loaded(rig.Ports(http, grpc, 0), RATE_RPS, happens)
 
 
 def test_a_missing_rule_is_named_and_its_grant_is_enough_to_go_on(installed: Installation) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gateway_rig as rig
@@ -117,18 +117,12 @@ def test_a_rolling_update_of_the_gateway_loses_no_request(installed: Installed) 
             cluster.await_until(DEPLOYMENT, rolled_out)
             until(lambda: before.isdisjoint(pod["metadata"]["name"] for pod in installed.pods()), 120)
 
-        async def run() -> None:
-            stop = asyncio.Event()
-            unary = asyncio.create_task(load.unary(RATE_RPS, stop))
-            streams = [asyncio.create_task(load.stream(0.2, stop, n)) for n in range(STREAMS)]
-            await asyncio.to_thread(until, lambda: len(load.streamed) == STREAMS)
-            await asyncio.to_thread(replace)
+        streams = [partial(load.stream, 0.2, n) for n in range(STREAMS)]
+        with rig.under_load(partial(load.unary, RATE_RPS), *streams):
+            until(lambda: len(load.streamed) == STREAMS)
+            replace()
             done = time.monotonic()
-            await asyncio.to_thread(until, lambda: load.answered("one", done) != [])
-            stop.set()
-            await asyncio.gather(unary, *streams)
-
-        asyncio.run(run())
+            until(lambda: load.answered("one", done) != [])
     unary = [o for o in load.outcomes if o.kind != "stream"]
     ended = [o for o in load.outcomes if o.kind == "stream" and o.error is not None]
     print(

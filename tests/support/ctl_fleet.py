@@ -22,7 +22,8 @@ import tritonclient.http as triton_http
 from host_ports import free_ports
 from private_engine import PrivateEngine
 
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.domain.observation import Event
+from controlplane.runtime.fleet.history import History
 
 ROOT = Path(__file__).parents[2]
 CTL = Path(sys.executable).parent / "ctl"
@@ -272,6 +273,19 @@ class Ctl:
         found += [str(p) for p in Path("/dev/shm").iterdir() if self.fleet in p.name]
         # Of any hierarchy, while other programs' groups come and go.
         return found + [folder for folder, _, _ in os.walk(CGROUPS) if self.fleet in os.path.basename(folder)]
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[bool]:
+    """Make the folder, on a disk of its own where this user may mount one; whether it is."""
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={megabytes}m,mode=700"]
+    mounted = subprocess.run(["mount", *options, "none", str(folder)], capture_output=True).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def infer_http(client: triton_http.InferenceServerClient, endpoint: str) -> None:

@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,10 +36,15 @@ from launchers.triton.readiness import failed_by_chance
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
 MODELS = Path(__file__).parent / "gateway_models"
-ALIASES = {"twin": "echo", "again": "repeat", "tally": "counted"}
+ALIASES = {"twin": "echo"}
 """Second names, rendered as a plan's are, of models that run under their own name in the same server."""
 FORGETFUL_S = {"brief": 1}
 """After so many seconds of silence these have forgotten a sequence; other models remember it for longer."""
+POISON: dict[str, Any] = {
+    "inputs": [{"name": "INPUT", "datatype": "BYTES", "shape": [1, 1], "data": ["p"]}],
+    "outputs": [{"name": "OUTPUT", "parameters": {"classification": 1}}],
+}
+"""Triton 2.51 ends itself over the classes of texts."""
 HOST = "127.0.0.1"
 NOTICED_S = 0.02
 """Until somebody has read that a connection was closed, where the host holds nobody up."""
@@ -374,7 +380,7 @@ class Load:
             error = repr(problem) + str(problem)
         self.outcomes.append(Outcome(kind, started, time.monotonic(), server, error))
 
-    async def stream(self, pause_s: float, stop: asyncio.Event, number: int) -> int:
+    async def stream(self, pause_s: float, number: int, stop: asyncio.Event) -> int:
         """One open stream, one message in flight; returns how many messages were answered.
 
         A lost message leaves its stream without an answer, a repeated one answers with an old id.
@@ -440,6 +446,27 @@ async def _arrive(
             if len(under_way) < MOST:
                 under_way.add(task := group.create_task(next(requests)))
                 task.add_done_callback(under_way.discard)
+
+
+@contextlib.contextmanager
+def under_load(*clients: Callable[[asyncio.Event], Coroutine[Any, Any, Any]]) -> Iterator[None]:
+    """Clients in a thread beside the test; at the end they are stopped and their errors raised."""
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        started.set_result((asyncio.get_running_loop(), stop))
+        await asyncio.gather(*(client(stop) for client in clients))
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: asyncio.run(run()))
+        loop, stop = started.result(60)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(RuntimeError):  # all have ended by themselves
+                loop.call_soon_threadsafe(stop.set)
+            running.result()
 
 
 @dataclass(frozen=True)

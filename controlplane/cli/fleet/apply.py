@@ -11,11 +11,10 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import cluster, options, wiring
-from controlplane.cli.exits import EXIT_NO
+from controlplane.cli.endings import EXIT_NO
 from controlplane.cli.fleet import committed
 from controlplane.cli.fleet.committed import converged
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import say, say_when_compiling
+from controlplane.cli.output import answer, say, say_when_compiling
 from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
@@ -151,14 +150,13 @@ def apply(
             if dry_run:
                 committed.show_manifest(fleet, parsed, allow_violations=allow_violations, json=json)
                 return
-            committed.commit(
-                kept,
+            report = kept.apply(
                 parsed,
                 committed.settings_of(repository, output, place),
                 allow_violations=allow_violations,
                 rename_endpoints=rename_endpoints,
-                json=json,
             )
+            committed.show_report(fleet, report, json=json)
             return
     follow = preflight.checked_follow(
         wiring.fleet_files(fleet),
@@ -194,10 +192,8 @@ def apply(
         steps = describe(actions)
         if dry_run:
             shown = tuple(commands(actions, built.launcher))
-            if json:
-                print_json({"fleet": fleet, "steps": list(steps), "terms": changed, "commands": list(shown)})
-            else:
-                print("\n\n".join(("\n".join(steps) or terms_line(changed), *shown)))
+            text = "\n\n".join(("\n".join(steps) or terms_line(changed), *shown))
+            answer({"fleet": fleet, "steps": steps, "terms": changed, "commands": shown}, text, json=json)
             if exit_code and (steps or changed):
                 raise typer.Exit(EXIT_NO)
             return
@@ -210,14 +206,10 @@ def apply(
         outcome = built.apply(request)
         preflight.keep_follow(built.files, follow, profiles)
     preflight.warn_of_old_servers(outcome.servers, built)
-    if json:
-        listening = {"host": endpoints.host, "http": endpoints.http_port, "grpc": endpoints.grpc_port}
-        print_json({**converged(fleet, outcome), "listening": listening})
-        return
-    if not outcome.actions:
-        print(terms_line(outcome.terms))
-        return
-    print(
+    listening = {"host": endpoints.host, "http": endpoints.http_port, "grpc": endpoints.grpc_port}
+    behind = (
         f"fleet {fleet}: {len(outcome.servers)} servers behind "
         f"http://{endpoints.host}:{endpoints.http_port} and grpc {endpoints.host}:{endpoints.grpc_port}"
     )
+    done = {**converged(fleet, outcome), "listening": listening}
+    answer(done, behind if outcome.actions else terms_line(outcome.terms), json=json)

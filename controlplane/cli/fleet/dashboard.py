@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.cli.output import print_json_line
-from controlplane.cli.stderr import say
+from controlplane.cli.output import print_json_line, say
 
 
 def dashboard(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from controlplane.cli import cluster, options, wiring
 from controlplane.cli.fleet import committed
 from controlplane.cli.fleet.committed import converged
-from controlplane.cli.output import print_json
+from controlplane.cli.output import answer
 from controlplane.report.tables.change_table import terms_line
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.execute import describe
@@ -33,7 +33,5 @@ def rollback(
     serving = controller_process.left_alone if no_serve else controller_process.left_running
     with serving(found.files):
         outcome = found.apply(replace(found.previous(), controlled=not no_serve))
-    if json:
-        print_json(converged(fleet, outcome))
-        return
-    print(f"fleet {fleet}: {len(outcome.servers)} servers" if outcome.actions else terms_line(outcome.terms))
+    servers = f"fleet {fleet}: {len(outcome.servers)} servers"
+    answer(converged(fleet, outcome), servers if outcome.actions else terms_line(outcome.terms), json=json)

@@ -10,10 +10,8 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import completers, options, wiring
-from controlplane.cli.measured_elsewhere import Elsewhere, unknown_lines, write_elsewhere
-from controlplane.cli.model_inputs import model_inputs
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import progress_bar, say, warn
+from controlplane.cli.jobs.profile_options import Elsewhere, model_inputs, unknown_lines, write_elsewhere
+from controlplane.cli.output import print_json, progress_bar, say, warn
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.profile import Counters
 from controlplane.files.fleets import state_root
@@ -22,8 +20,7 @@ from controlplane.profiler.session import START_S, Profiler
 from controlplane.profiler.subject import Wishes
 from controlplane.render.instances import instances_note
 from controlplane.render.source import all_models
-from controlplane.report import profile_line
-from controlplane.report.tables.plan_table import counted
+from controlplane.report.words import counted
 from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.profile import (
     Failed,
@@ -238,23 +235,44 @@ def written_document(one: Written, beside: int) -> dict[str, object]:
 def _print(one: Written | Failed, result: Callable[[str], None]) -> None:
     """Print a model's file with `result`, and its problem on stderr."""
     if isinstance(one, Failed):
-        if one.refused is not None:
-            warn(profile_line.refused_line(one.model, one.words, one.refused.file))
-        else:
-            warn(profile_line.failed_line(one.model, one.words))
+        warn(f"{one.model}: not profiled: {_refusal(one)}")
         return
-    error = one.profile.holdout_error.get("igniter")
-    result(profile_line.written_line(one.path, len(one.profile.points), one.seconds, error))
+    profile, model = one.profile, one.profile.model
+    error = profile.holdout_error.get("igniter")
+    fit = "" if error is None else f", Eq 11 is off by {100 * error:.1f} % on held-out points"
+    result(f"{one.path}: {counted(len(profile.points), 'point')} written after {one.seconds:.0f} s{fit}")
     if one.missing:
-        warn(profile_line.missing_line(one.profile.model, one.missing, one.reason))
+        warn(
+            f"warning: {model}: {counted(one.missing, 'point')} failed: {one.reason}; plans use what was "
+            "measured, and the same command measures the rest"
+        )
     if one.left_out:
-        say(profile_line.left_out_line(one.profile.model, one.left_out))
-    if one.profile.answers is not None:
-        result(profile_line.answers_line(one.profile.model, one.profile.answers))
-    if one.spinning is not None:
-        waste = one.spinning
-        figures = (waste.percent, waste.of_percent, waste.cost, waste.slowdown)
-        warn(profile_line.spinning_line(one.profile.model, *figures))
+        say(
+            f"{model}: too slow for {counted(one.left_out, 'more point')} within the budget: a larger "
+            "--budget, or --percents and --batches, measures more"
+        )
+    if (times := profile.answers) is not None:
+        result(f"{model}: first answer after {times.first_ms:.1f} ms, last after {times.last_ms:.1f} ms")
+    if (waste := one.spinning) is not None:
+        warn(
+            f"{model}: its threads waste its CPU quota: at {waste.percent:g} % an inference takes "
+            f"{waste.cost:.1f} times the processor time that it takes at {waste.of_percent:g} %, and up to "
+            f"{waste.slowdown:.1f} times as long, where {waste.of_percent / waste.percent:.1f} times is to "
+            "be expected; set intra_op_num_threads to 1 and session.intra_op.allow_spinning to 0 "
+            "(onnxruntime), or OMP_NUM_THREADS=1, and profile it again"
+        )
+
+
+def _refusal(one: Failed) -> str:
+    """Return why a model was not profiled, with the way out where its server refused a generated input."""
+    if one.refused is None:
+        return one.words
+    if one.refused.file is not None:
+        return f"its server refused an input of {one.refused.file}: {one.words}"
+    return (
+        f"its server refused a generated input: {one.words}; give inputs that it takes: --input-data "
+        f"{one.model}:FILE (perf_analyzer's JSON)"
+    )
 
 
 def _counters(nsys: str | None, ncu: Sequence[str], models: Sequence[str]) -> Counters:

@@ -16,13 +16,14 @@ from pathlib import Path
 from controlplane.control.guard import sequential
 from controlplane.control.guard.state import GuardState, Phase, phase
 from controlplane.domain.errors import GatewayError
+from controlplane.domain.observation import Event
 from controlplane.files.accepting import QueuingHTTPServer
 from controlplane.gateway import processes
 from controlplane.monitor import metrics
 from controlplane.monitor.metrics import Page
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller.loop import Controller
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
 _STALE_S = 15.0
 _CONTENT = "text/plain; version=0.0.4; charset=utf-8"

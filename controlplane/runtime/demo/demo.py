@@ -29,8 +29,7 @@ from controlplane.profiler.subject import Wishes
 from controlplane.profiler.sweep import in_flight
 from controlplane.profiler.temporary import to_its_end
 from controlplane.render.source import read_source
-from controlplane.report.tables.demo_table import DemoRow
-from controlplane.report.tables.repair_table import Repair
+from controlplane.report.tables.demo_table import DemoRow, Repair
 from controlplane.runtime import SystemClock
 from controlplane.runtime.demo import clients, violation
 from controlplane.runtime.fleet import controller_process, preflight

@@ -17,14 +17,15 @@ import numpy as np
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Partition, Placement
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.waiting import wait_until
-from controlplane.report.tables.repair_table import Repair, Span
+from controlplane.report.tables.demo_table import Repair, Span
 from controlplane.runtime.demo.clients import Seen
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
 _BEFORE_S = 5.0
 _AFTER_S = 5.0

@@ -28,6 +28,7 @@ from controlplane.control.converge.desired import Desired, as_moved, desired_fle
 from controlplane.control.order import order_of
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
 from controlplane.domain.fleet import GatewayConfig, Server, ServerState
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
 from controlplane.files.pinned import Applied, PinRules, Record
@@ -35,9 +36,9 @@ from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
 from controlplane.planning.replan.differences import Ending, TermChange, endings, terms
 from controlplane.ports import Clock, Gateway, Launcher
-from controlplane.report.tables.plan_table import counted
+from controlplane.report.words import counted
 from controlplane.runtime.fleet.execute import Executor, Limits, Say, observe
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 from controlplane.runtime.fleet.preflight import ApplyRequest, check_endings
 
 

@@ -11,12 +11,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from controlplane.domain.errors import EngineError, NotNow
-from controlplane.domain.observation import BatchStatistics
+from controlplane.domain.observation import BatchStatistics, Event
 
 _KEEP = 20_000
 _MOST_WAITING = 1000
@@ -54,17 +53,6 @@ CREATE INDEX IF NOT EXISTS batches_of_minute ON batches (minute);
 
 Key = tuple[str, str]
 """Partition and endpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event; `at_s` is seconds since the epoch."""
-
-    at_s: float
-    level: str
-    kind: str
-    subject: str
-    reason: str
 
 
 class Minute(NamedTuple):

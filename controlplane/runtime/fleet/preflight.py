@@ -20,6 +20,7 @@ from controlplane.domain import triton_releases
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server, ServerSpec
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
 from controlplane.files.documents import Document
@@ -32,10 +33,10 @@ from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
 from controlplane.report.tables.change_table import ending_line
 from controlplane.runtime.devices import devices_of
-from controlplane.runtime.fleet.execute import Say
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `ctl plan` checks a spec here, without the extra `serve`
+    from controlplane.runtime.fleet.execute import Say
     from controlplane.runtime.fleet.fleet import Fleet
 
 Shares = Mapping[str, Mapping[str, float]]

@@ -13,7 +13,7 @@ from controlplane.profiler.requests import requests_for
 from controlplane.render.config import batch_limit, input_specs, iterates, keeps_sequences
 from controlplane.render.instances import backend_of, instances_note
 from controlplane.render.source import SourceModel, all_models, read_source, read_written
-from controlplane.report.printable import printable
+from controlplane.report.words import printable
 from controlplane.runtime.jobs.completing import Completer, lacks_backend
 
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import gateway_rig as rig
@@ -48,29 +49,21 @@ def test_eighty_endpoints_move_at_once_after_a_growth_from_ten(
     monkeypatch.setattr(startup, "_RELOAD_DEADLINE_S", 60.0)
     one, two = Route((pair["one"].backend,)), Route((pair["two"].backend,))
 
-    async def run(gateway: HaproxyGateway, ports: rig.Ports) -> list[rig.Load]:
-        loads = [rig.Load(ports, endpoint) for endpoint in (*ENDPOINTS[:3], *ENDPOINTS[-3:])]
-        stop = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            for load in loads[:3]:
-                group.create_task(load.unary(20.0, stop))
-            await asyncio.to_thread(gateway.start, rig.options(ports), len(ENDPOINTS))
-            await asyncio.to_thread(gateway.commit, dict.fromkeys(ENDPOINTS, one))
-            for load in loads[3:]:
-                group.create_task(load.unary(20.0, stop))
-            for route in (two, one, two):
-                await asyncio.to_thread(gateway.commit, dict.fromkeys(ENDPOINTS, route))
-            await _answered(loads, "two")
-            stop.set()
-        return loads
-
     ports = rig.Ports(*free_ports(3))
     gateway = HaproxyGateway(tmp_path / "gateway")
     try:
         gateway.start(rig.options(ports), endpoints=FEW)
         (before,) = processes_of(tmp_path, processes.HAPROXY)
         gateway.commit(dict.fromkeys(ENDPOINTS[:FEW], one))
-        loads = asyncio.run(run(gateway, ports))
+        loads = [rig.Load(ports, endpoint) for endpoint in (*ENDPOINTS[:3], *ENDPOINTS[-3:])]
+        early, late = ([partial(one.unary, 20.0) for one in some] for some in (loads[:3], loads[3:]))
+        with rig.under_load(*early):
+            gateway.start(rig.options(ports), len(ENDPOINTS))
+            gateway.commit(dict.fromkeys(ENDPOINTS, one))
+            with rig.under_load(*late):
+                for route in (two, one, two):
+                    gateway.commit(dict.fromkeys(ENDPOINTS, route))
+                until(lambda: all(o.outcomes and o.outcomes[-1].server == "two" for o in loads))
         assert processes_of(tmp_path, processes.HAPROXY) != (before,)
     finally:
         gateway.stop()
@@ -99,13 +92,6 @@ def test_a_commit_without_room_moves_the_endpoint_of_a_dead_server_first(
         load = rig.Load(ports, "saved")
         asyncio.run(load.at_once(4))
         assert {outcome.server for outcome in load.outcomes} == {"two"}
-
-
-async def _answered(loads: list[rig.Load], server: str) -> None:
-    deadline = asyncio.get_running_loop().time() + 60.0
-    while not all(load.outcomes and load.outcomes[-1].server == server for load in loads):
-        assert asyncio.get_running_loop().time() < deadline, "not every endpoint moved"
-        await asyncio.sleep(0.02)
 
 
 def test_haproxy_comes_back_though_a_stopped_command_holds_the_lock_of_commits(tmp_path: Path) -> None:

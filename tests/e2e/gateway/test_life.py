@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import gateway_rig as rig
@@ -57,16 +58,11 @@ def test_requests_in_flight_are_counted_and_end_where_they_are(gateway: Running,
     made.commit({"slow": Route((one,))})
     load = rig.Load(ports, "slow", seconds_of_work=rig.HELD)
 
-    async def run() -> None:
-        with rig.held(pair["one"]):
-            task = asyncio.create_task(load.at_once(2))
-            await asyncio.to_thread(until, lambda: made.in_flight(one).total == 2)
-            await asyncio.to_thread(made.commit, {"slow": Route((two,))})
-            assert (await asyncio.to_thread(made.in_flight, one)).total == 2
-            assert (await asyncio.to_thread(made.in_flight, two)).total == 0
-        await task
-
-    asyncio.run(run())
+    with rig.under_load(lambda _: load.at_once(2)), rig.held(pair["one"]):
+        until(lambda: made.in_flight(one).total == 2)
+        made.commit({"slow": Route((two,))})
+        assert made.in_flight(one).total == 2
+        assert made.in_flight(two).total == 0
     assert load.failed() == []
     assert {o.server for o in load.outcomes} == {"one"}
     until(lambda: made.in_flight(one).total == 0)
@@ -81,16 +77,11 @@ def test_a_server_killed_after_its_redirect_loses_nothing_it_held(
         made.commit({"slow": Route((doomed.backend,), two)})
         load = rig.Load(ports, "slow", seconds_of_work=rig.HELD)
 
-        async def run() -> None:
-            with rig.held(doomed):
-                task = asyncio.create_task(load.at_once(20))
-                await asyncio.to_thread(until, lambda: made.in_flight(doomed.backend).total == 20)
-                await asyncio.to_thread(made.commit, {"slow": Route((two,))})
-                assert (await asyncio.to_thread(made.in_flight, doomed.backend)).total == 20
-                await asyncio.to_thread(doomed.kill)
-                await task
-
-        asyncio.run(run())
+        with rig.held(doomed), rig.under_load(lambda _: load.at_once(20)):
+            until(lambda: made.in_flight(doomed.backend).total == 20)
+            made.commit({"slow": Route((two,))})
+            assert made.in_flight(doomed.backend).total == 20
+            doomed.kill()
     assert load.failed() == []
     assert [o.server for o in load.outcomes] == ["two"] * 20
 
@@ -207,26 +198,18 @@ def test_haproxy_killed_after_a_redirect_loses_what_it_held_and_nothing_goes_bac
     load = rig.Load(ports)
     turns: list[Turn] = []
 
-    async def run() -> None:
-        stop = asyncio.Event()
-        task = asyncio.create_task(load.anew(60, stop))
+    with rig.under_load(partial(load.anew, 60)):
         since = time.monotonic()
         for before, after in ((one, two), (two, one)):
-            await asyncio.to_thread(
-                until, lambda b=before, s=since: len(load.answered(b.server, s)) >= ANSWERS
-            )
+            until(lambda b=before, s=since: len(load.answered(b.server, s)) >= ANSWERS)
             redirected = time.monotonic()
-            await asyncio.to_thread(made.commit, {"echo": Route((after,))})
+            made.commit({"echo": Route((after,))})
             (pid,) = processes.find(places, processes.HAPROXY)
             killed = time.monotonic()
-            await asyncio.to_thread(_kill, pid)
+            _kill(pid)
             since = time.monotonic()
             turns.append(Turn(after.server, redirected, killed, since))
-        await asyncio.to_thread(until, lambda: len(load.answered(one.server, since)) >= ANSWERS)
-        stop.set()
-        await task
-
-    asyncio.run(run())
+        until(lambda: len(load.answered(one.server, since)) >= ANSWERS)
     assert [o for o in load.failed() if not any(turn.held(o) for turn in turns)] == []
     ends = [*(turn.redirected for turn in turns[1:]), time.monotonic()]
     for turn, end in zip(turns, ends, strict=True):

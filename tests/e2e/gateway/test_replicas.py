@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import gateway_rig as rig
@@ -109,19 +109,12 @@ def test_replaced_replicas_lose_no_request(
             assert replicas[name].end() == 0
             del living[name]
 
-        async def run() -> None:
-            stop = asyncio.Event()
-            unary = asyncio.create_task(load.unary(RATE_RPS, stop))
-            anew = asyncio.create_task(load.anew(RATE_RPS / 4, stop))
-            await asyncio.to_thread(until, lambda: len(load.outcomes) > RATE_RPS)
+        with rig.under_load(partial(load.unary, RATE_RPS), partial(load.anew, RATE_RPS / 4)):
+            until(lambda: len(load.outcomes) > RATE_RPS)
             for name in ("first", "second"):
-                await asyncio.to_thread(replace, name)
+                replace(name)
             done = time.monotonic()
-            await asyncio.to_thread(until, lambda: load.answered("one", done) != [])
-            stop.set()
-            await asyncio.gather(unary, anew)
-
-        asyncio.run(run())
+            until(lambda: load.answered("one", done) != [])
     print(f"\nboth replicas replaced under load: {len(load.outcomes)} requests, {len(load.failed())} failed")
     assert load.failed() == []
     gateway.stop()

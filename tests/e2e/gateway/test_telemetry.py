@@ -46,17 +46,10 @@ def test_every_request_is_seen_with_its_server_and_its_time(fresh: Running, pair
         kinds = [outcome.kind for outcome in load.answered(server, 0.0)]
         return min(map(kinds.count, ("http", "grpc", "stream"))) >= 5
 
-    async def run() -> None:
-        stop = asyncio.Event()
-        tasks = [asyncio.create_task(load.unary(20, stop))]
-        tasks.append(asyncio.create_task(load.stream(0.1, stop, 1)))
-        await asyncio.to_thread(until, lambda: answered("one"))
-        await asyncio.to_thread(made.commit, {"slow": Route((pair["two"].backend,))})
-        await asyncio.to_thread(until, lambda: answered("two"))
-        stop.set()
-        await asyncio.gather(*tasks)
-
-    asyncio.run(run())
+    with rig.under_load(partial(load.unary, 20), partial(load.stream, 0.1, 1)):
+        until(lambda: answered("one"))
+        made.commit({"slow": Route((pair["two"].backend,))})
+        until(lambda: answered("two"))
     assert load.failed() == []
     until(lambda: telemetry.windows(KEEP_S)["slow"].requests >= len(load.outcomes))
     window = telemetry.windows(KEEP_S)["slow"]
@@ -158,20 +151,14 @@ def test_what_a_server_held_when_it_died_is_counted_though_haproxy_logs_nothing(
         made.commit({"echo": Route((doomed.backend,), pair["two"].backend)})
         load = rig.Load(ports)
 
-        async def run() -> None:
-            # HAProxy keeps the connection that these make. On a new one it would send again what is lost.
-            await load.at_once(4)
-            # Calls that it has not read: its end resets their connection.
-            os.kill(doomed.process.pid, signal.SIGSTOP)
-            task = asyncio.create_task(load.at_once(20))
-            await asyncio.to_thread(
-                until, lambda: made.in_flight(doomed.backend).total + len(load.outcomes) == 24
-            )
-            await asyncio.to_thread(doomed.kill)
-            await task
-
         until(lambda: telemetry.counts().unlogged is not None)
-        asyncio.run(run())
+        # HAProxy keeps the connection that these make. On a new one it would send again what is lost.
+        asyncio.run(load.at_once(4))
+        # Calls that it has not read: its end resets their connection.
+        os.kill(doomed.process.pid, signal.SIGSTOP)
+        with rig.under_load(lambda _: load.at_once(20)):
+            until(lambda: made.in_flight(doomed.backend).total + len(load.outcomes) == 24)
+            doomed.kill()
     # Mostly some are lost, and without a line; how many hangs on the order in which HAProxy ends its streams.
     until(lambda: telemetry.windows(60)["echo"].requests == len(load.outcomes))
     assert telemetry.windows(60)["echo"].errors == len(load.failed())

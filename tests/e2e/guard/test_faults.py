@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,27 +108,20 @@ def test_a_model_that_no_longer_loads_opens_the_breaker(fleet: Guarded) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    told = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if told.returncode != 0:
-        pytest.skip("CAPABILITY MISSING: no tmpfs can be mounted here to be filled")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with ctl_fleet.small_disk(tmp_path / "small", 24) as mounted:
+        if not mounted:
+            pytest.skip("CAPABILITY MISSING: no tmpfs can be mounted here to be filled")
+        yield tmp_path / "small"
 
 
 @pytest.mark.soak
-def test_a_full_disk_stops_no_redirect(small_disk: Path) -> None:
-    with Guarded(small_disk) as fleet:
+def test_a_full_disk_stops_no_redirect(disk: Path) -> None:
+    with Guarded(disk) as fleet:
         fleet.apply(plan(cores(1), partition("w", "hot", cores(1)[0])))
         fleet.await_guarded()
         before = fleet.active("w")
-        filler = small_disk / "filler"
+        filler = disk / "filler"
         with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
             while True:
                 stream.write(bytes(4096))

@@ -22,13 +22,7 @@ from guard_rig import Guarded, Load
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 PERCENT, WORK_S, EVERY_S = 25.0, 0.003, 0.2
-POISON = json.dumps(
-    {
-        "inputs": [{"name": "INPUT", "datatype": "BYTES", "shape": [1, 1], "data": ["p"]}],
-        "outputs": [{"name": "OUTPUT", "parameters": {"classification": 1}}],
-    }
-)
-"""Triton 2.51 ends itself over the classes of texts."""
+POISON = json.dumps(gateway_rig.POISON)
 
 
 def partition(name: str, **endpoints: str) -> dict[str, Any]:

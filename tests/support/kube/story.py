@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,6 @@ from kube.node import Node
 
 ECHO = Path(__file__).parents[1] / "gateway_models" / "echo"
 RATE_RPS = 200
-AFTERWARDS = 5 * RATE_RPS
-"""Requests after something has happened."""
 PATIENCE_S = 180.0
 
 
@@ -96,19 +94,18 @@ class ClusterHost(Ctl):
 
 def under_load(host: ClusterHost, happens: Callable[[rig.Load], None]) -> rig.Load:
     """Load on the fleet's gateway while something happens, and for a while afterwards."""
-    load = rig.Load(rig.Ports(host.http, host.grpc, host.metrics))
+    return loaded(rig.Ports(host.http, host.grpc, host.metrics), RATE_RPS, happens)
 
-    async def run() -> None:
-        stop = asyncio.Event()
-        unary = asyncio.create_task(load.unary(RATE_RPS, stop))
-        await asyncio.to_thread(until, lambda: len(load.outcomes) > RATE_RPS)
-        await asyncio.to_thread(happens, load)
-        enough = len(load.outcomes) + AFTERWARDS
-        await asyncio.to_thread(until, lambda: len(load.outcomes) > enough)
-        stop.set()
-        await unary
 
-    asyncio.run(run())
+def loaded(ports: rig.Ports, rate_rps: int, happens: Callable[[rig.Load], None]) -> rig.Load:
+    """Load while something happens, and for five seconds' worth of requests afterwards."""
+    load = rig.Load(ports)
+
+    with rig.under_load(partial(load.unary, rate_rps)):
+        until(lambda: len(load.outcomes) > rate_rps)
+        happens(load)
+        enough = len(load.outcomes) + 5 * rate_rps
+        until(lambda: len(load.outcomes) > enough)
     return load
 
 

@@ -8,7 +8,6 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from controlplane.cli.exits import EXIT_INPUT, exit_code
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
 from controlplane.domain.tree import Link, Tree
@@ -127,7 +126,7 @@ def test_a_model_that_has_no_alias_is_refused_with_the_way_out(
     assert "workloads W-a, W-b and W-c cannot share one queue of model 'm'" in refused.value.problem
     assert "`isolated: true` at each of them in the spec" in refused.value.problem
     assert refused.value.file == str(repository / "m" / "config.pbtxt")
-    assert exit_code(refused.value) == EXIT_INPUT
+    assert refused.value.exit_code == 2
     render_partition(partition("W1"), gpu_type="cpu", repository=repository)
 
 
@@ -213,7 +212,7 @@ def test_only_one_partition_may_serve_a_model_with_sequences(repository: Path) -
         InputError, match=r"'W1' is served by a pool \(W1-1, W1-2\).*`isolated: true`"
     ) as told:
         refuse_pooled_sequences(plan("W1-1", "W1-2"), repository)
-    assert exit_code(told.value) == EXIT_INPUT
+    assert told.value.exit_code == 2
 
 
 def write_ensemble(repository: Path) -> None:

@@ -13,13 +13,13 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, RichLog, Static
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.report.page.fleet import Happened
+from controlplane.domain.observation import Event
 from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow
 from controlplane.report.top.screen import Look, Top, Watched
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
-EVENT = Happened(1.0, "warning", "redirect", "P", "slow server")
+EVENT = Event(1.0, "warning", "redirect", "P", "slow server")
 STATUS = Status(
     (StatusRow("P", "active", "running", "v100-0", 50.0, "MPS", ("search", "ads"), True, 1, 2),),
     (
@@ -38,7 +38,7 @@ class Fleet:
         self.status = STATUS
         self.broken: EngineError | None = None
         self.refused: InputError | None = None
-        self.events: tuple[Happened, ...] = (EVENT,)
+        self.events: tuple[Event, ...] = (EVENT,)
         self.redirected: list[str] = []
 
     def look(self) -> Look:
@@ -127,7 +127,7 @@ def test_it_renews_its_figures_and_shows_each_event_once() -> None:
     async def scene(screen: Screen) -> None:
         await screen.until(lambda: len(screen.log()) == 1)
         busy = replace(STATUS.workloads[0], rate_rps=95.0)
-        fleet.events = (EVENT, Happened(2.0, "info", "apply", "shop", "new plan"))
+        fleet.events = (EVENT, Event(2.0, "info", "apply", "shop", "new plan"))
         fleet.status = replace(STATUS, workloads=(busy, STATUS.workloads[1]))
         await screen.until(lambda: screen.cells("search")[1] == "95.0")
         await screen.until(lambda: len(screen.log()) == 2)

@@ -16,6 +16,7 @@ from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.converge.redirect import moves
 from controlplane.domain.errors import EngineError, NotNow
 from controlplane.domain.fleet import Routes, Server
+from controlplane.domain.observation import Event
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets
 from controlplane.files.gateway import Restart, append_restart
 from controlplane.files.gateway_paths import GatewayPaths
@@ -24,7 +25,7 @@ from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet import events
 from controlplane.runtime.fleet import history as history_module
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event, EventLog, History
+from controlplane.runtime.fleet.history import EventLog, History
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,6 @@ import pytest
 from build import partition
 from typer.testing import CliRunner
 
-from controlplane.cli.exits import EXIT_INPUT, exit_code
 from controlplane.cli.main import app
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, PlannedGpu, Rule
@@ -72,7 +71,7 @@ def test_it_is_refused_at_the_count_with_the_way_out(tmp_path: Path) -> None:
         "this host has 2 cores and 2 are planned: none is left for the gateway, the controller and clients, "
         "and P99s will break; plan with `count: 1`, or accept it with --all-cores"
     )
-    assert exit_code(error) == EXIT_INPUT
+    assert error.exit_code == 2
     parsed, document = read_spec(spec(tmp_path, "price_per_hour: 1"))
     with pytest.raises(
         InputError, match=r"spec.yaml:4: gpus\[1\].type: this host has 1 core and 1 are planned"
@@ -98,5 +97,5 @@ def test_apply_refuses_before_anything_is_touched(tmp_path: Path, monkeypatch: p
     assert isinstance(told, InputError)
     assert (told.file, told.line) == (str(path), line)
     assert told.problem.endswith("or accept it with --all-cores")
-    assert not (tmp_path / "state").exists()
+    assert list((tmp_path / "state").rglob("default*")) == []
     assert read_plan(path)[0].gpus
