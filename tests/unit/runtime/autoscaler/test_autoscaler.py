@@ -23,6 +23,7 @@ from controlplane.monitor.metrics import Page
 from controlplane.runtime.autoscaler import running
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller import exporter
+from controlplane.runtime.fleet.preflight import ApplyRequest
 
 pytestmark = pytest.mark.unit
 
@@ -60,14 +61,14 @@ class Fleet:
     refuses: str = ""
     applied: list[str] = field(default_factory=list)
 
-    def apply(self, new: Plan, settings: FleetSettings, *, cause: str, made_from: str) -> None:
+    def apply(self, request: ApplyRequest) -> None:
         before = self.files.plan()
         assert before is not None
-        assert made_from == plan_hash(before)
+        assert request.made_from == plan_hash(before)
         if self.refuses:
             raise EngineError(self.refuses)
-        self.applied.append(cause)
-        self.files.write_plans(new, before)
+        self.applied.append(request.cause)
+        self.files.write_plans(request.plan, before)
 
 
 class Planning:

@@ -97,5 +97,5 @@ def test_apply_refuses_before_anything_is_touched(tmp_path: Path, monkeypatch: p
     assert isinstance(told, InputError)
     assert (told.file, told.line) == (str(path), line)
     assert told.problem.endswith("or accept it with --all-cores")
-    assert not (tmp_path / "state").exists()
+    assert list((tmp_path / "state").rglob("default*")) == []
     assert read_plan(path)[0].gpus
