@@ -36,7 +36,7 @@ from launchers.triton.readiness import failed_by_chance
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
 MODELS = Path(__file__).parent / "gateway_models"
-ALIASES = {"twin": "echo", "again": "repeat", "tally": "counted"}
+ALIASES = {"twin": "echo"}
 """Second names, rendered as a plan's are, of models that run under their own name in the same server."""
 FORGETFUL_S = {"brief": 1}
 """After so many seconds of silence these have forgotten a sequence; other models remember it for longer."""

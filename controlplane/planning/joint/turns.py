@@ -37,7 +37,7 @@ from controlplane.planning.joint.context import Context
 from controlplane.planning.judge.evaluate import SLACK, Terms, judge
 from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import gpu_of, memory_together, partition_of
-from controlplane.planning.judge.queues import Queues
+from controlplane.planning.judge.queues import QueueCache
 from controlplane.planning.judge.shadows import wish_of
 
 MOST_MODELS = 8
@@ -70,7 +70,7 @@ class Turns:
     """
 
     context: Context
-    queues: Queues
+    queues: QueueCache
     apart: frozenset[str]
     workloads: Mapping[str, Workload]
     late_binding: bool = False

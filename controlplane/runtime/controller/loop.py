@@ -266,7 +266,7 @@ class Controller:
                 self._actor.adopt_warm(server, self._workers)
             else:
                 self._actor.adopt_standby(server, self._workers)
-        self._actor.stop_surplus(found.surplus, found.state, self._workers)
+        self._actor.stop_surplus(found, self._workers)
 
     def _report_failed_work(self, subject: str, reason: str) -> None:
         self._actor.event("warning", "failed", subject, reason)

@@ -146,7 +146,9 @@ def test_a_controller_killed_during_an_apply_costs_nothing(fleet: Guarded, step:
     fleet.apply(PLAN)
 
 
-@pytest.mark.parametrize(("fault", "cause"), [("kill", "crash"), ("stop", "hang")])
+@pytest.mark.parametrize(
+    ("fault", "cause"), [("kill", "crash"), ("stop", "hang"), ("stop its model", "failing inferences")]
+)
 def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: str) -> None:
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
         load.await_answers(40)
@@ -160,14 +162,48 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
             case "stop":
                 for process in (triton, *stubs):
                     process.suspend()
+            case "stop its model":
+                # Triton goes on, and refuses a batch each second.
+                for process in stubs:
+                    process.suspend()
         moved = fleet.await_event("redirect", since_s=hit_s)
         until(lambda: rig.is_dead(triton), 30.0, "the dead server's end")
         load.await_answers(40, since_s=time.time())
     assert moved.reason.rpartition(": ")[2] == cause
+    assert moved.at_s - hit_s < 20.0
     # Lost is only what the dead server held, or was handed before it was known to be dead.
     assert load.unexplained(hit_s, dead_s if fault == "kill" else moved.at_s) == []
     fleet.await_guarded()
     until(lambda: before not in {s.name for s in fleet.launched()}, 30.0, "nothing of it is left")
+
+
+def test_a_controller_killed_with_its_server_leaves_the_share_as_it_was(fleet: Guarded) -> None:
+    percent = share(fleet)
+    for _ in range(2):
+        triton, *_ = fleet.tree(fleet.active("w"))
+        killed_s, _ = rig.kill([fleet.controller(), triton])
+        fleet.start_controller()
+        fleet.await_event("launch", since_s=killed_s, says=f"{percent:g} %")
+        rig.await_true(lambda: share(fleet) == percent, 60.0, "the larger shadow gives the share back")
+        fleet.await_guarded()
+        assert sorted(s.spec.percent for s in fleet.servers()) == [percent, percent + 10], "none that is dead"
+
+
+def test_a_controller_that_starts_again_ends_what_drains_and_keeps_the_shadow(fleet: Guarded) -> None:
+    before = fleet.active("w")
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
+        load.await_answers(40)
+        hit_s = time.time()
+        for process in fleet.tree(before):
+            process.suspend()
+        fleet.await_event("launch", since_s=hit_s)
+        rig.kill([fleet.controller()])
+        fleet.start_controller()
+        fleet.await_event("adopt", since_s=hit_s)
+        rig.await_true(lambda: fleet.tree(before) == [], 60.0, "the hung server's end")
+        fleet.await_guarded()
+    launched = [e.reason for e in fleet.events() if e.kind == "launch" and e.at_s >= hit_s]
+    assert len(launched) == 1, launched
 
 
 def test_a_server_that_another_program_ends_costs_no_request(fleet: Guarded) -> None:
