@@ -20,7 +20,7 @@ APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=5
 # Tests start `ctl` hundreds of times: where a shell switches bytecode off, each start would compile all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup docs links demo check test test-packages test-gpu test-kubernetes lint bench bench-kubernetes soak clean host-packages
+.PHONY: setup docs links demo check test test-packages test-gpu test-kubernetes lint bench bench-kubernetes conformance soak clean host-packages
 .DELETE_ON_ERROR:
 
 setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
@@ -159,6 +159,10 @@ lint: .venv/.done
 bench: setup
 	@for path in benchmarks/[a-z]*.py; do name=$$(basename $$path .py); echo "== $$name"; \
 	  $(PY) -m benchmarks.$$name || exit 1; done
+
+# All calls of the conformance suite, also the long ones, of a plain Triton and of a fleet.
+conformance: setup
+	$(PY) -m pytest -q --durations 10 tests/conformance
 
 soak: setup
 	$(PY) -m pytest -q -m soak --timeout 3600

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import psutil
-import tritonclient.grpc as tg
 from bare_triton import BareTriton, bare_triton
 from tritonclient.grpc import service_pb2
 
@@ -67,11 +66,9 @@ class Seen(NamedTuple):
 def drive(
     triton: BareTriton, process: psutil.Process, endpoint: str, floats: int, loops: int, n: int
 ) -> Seen:
-    x = tg.InferInput("X", [1, floats], "FP32")
-    x.set_data_from_numpy(np.zeros((1, floats), np.float32))
     request = service_pb2.ModelInferRequest(model_name=endpoint)
-    request.inputs.append(x._get_tensor())
-    request.raw_input_contents.append(x._get_content())
+    request.inputs.add(name="X", datatype="FP32", shape=[1, floats])
+    request.raw_input_contents.append(np.zeros(floats, np.float32).tobytes())
     with ClosedLoop(triton.grpc, [request.SerializeToString()], loops) as loop:
         loop.wait_for(n // 10, deadline_s=60)
         first, before = loop.answered, cpu_s(process)

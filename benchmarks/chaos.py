@@ -27,6 +27,8 @@ from pathlib import Path
 
 import guard_rig as rig
 import psutil
+from ctl_fleet import plan
+from guard_rig import Guarded
 
 from benchmarks.harness import Figures
 from controlplane.runtime.fleet.history import History
@@ -62,7 +64,7 @@ class Row:
     left_behind: int
 
 
-def victims(fleet: rig.Guarded, fault: str) -> list[psutil.Process]:
+def victims(fleet: Guarded, fault: str) -> list[psutil.Process]:
     triton, *stubs = fleet.tree(fleet.active("w"))
     match fault:
         case "crash":
@@ -72,22 +74,22 @@ def victims(fleet: rig.Guarded, fault: str) -> list[psutil.Process]:
         case "stub":
             return stubs
         case "shadow":
-            (standby,) = [s for s in fleet.servers() if s.name != fleet.active("w")]
+            (standby,) = [s for s in fleet.launched() if s.name != fleet.active("w")]
             return fleet.tree(standby.name)
         case "both":
-            return [process for s in fleet.servers() for process in fleet.tree(s.name)]
+            return [process for s in fleet.launched() for process in fleet.tree(s.name)]
         case "controller":
             return [fleet.controller()]
         case _:
             return fleet.gateway_processes(fault)
 
 
-def recorded(fleet: rig.Guarded) -> int:
+def recorded(fleet: Guarded) -> int:
     """The failed requests that the record tells of, until now."""
     return sum(minute.failed for minute in History(fleet.files / "history.sqlite").minutes(0.0))
 
 
-def survive(fleet: rig.Guarded, fault: str, seed: int) -> Row:
+def survive(fleet: Guarded, fault: str, seed: int) -> Row:
     before = {p.pid for p in fleet.processes(TRISECT_FLEET=fleet.fleet)}
     redirected_s, known = None, recorded(fleet)
     with rig.Load(fleet.grpc, "w", RATE_RPS, WORK_S, seed=seed) as load:
@@ -145,8 +147,8 @@ def main() -> int:
     options = parser.parse_args()
     rows = []
     for repeat in range(options.repeats):
-        with tempfile.TemporaryDirectory(prefix="trisect-chaos-") as name, rig.guarded(Path(name)) as fleet:
-            fleet.apply(rig.plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS)))
+        with tempfile.TemporaryDirectory(prefix="trisect-chaos-") as name, Guarded(Path(name)) as fleet:
+            fleet.apply(plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS)))
             fleet.await_guarded()
             for i, fault in enumerate(options.faults.split(",")):
                 rows.append(survive(fleet, fault, seed=100 * repeat + i))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from composed_models import write_models
-from ctl_host import Host, ended
+from ctl_fleet import Ctl
 
 from benchmarks.harness import show, table
 from controlplane.profiler.load import off_core, poisson_times
@@ -39,24 +38,16 @@ Arrivals = Mapping[str, Sequence[float]]
 X = clients.Tensor("X", "FP32", np.zeros((1, 1), np.float32))
 
 
-def done(host: Host, *arguments: str) -> str:
-    """Stdout of a verb. Raises RuntimeError where it fails."""
-    told = host.bare(*arguments)
-    if told.returncode:
-        raise RuntimeError(f"ctl {' '.join(arguments)}: {told.stderr}")
-    return told.stdout
-
-
-def planned(host: Host) -> dict[str, dict[str, float]]:
+def planned(host: Ctl) -> dict[str, dict[str, float]]:
     """Profile and plan both; return what was found by workload."""
     place = ["--repository", str(host.repository), "--device", "cpu-0", "--launcher", "process"]
     few = ["--percents", "30,100", "--batches", "1,2,4", "--budget", "25"]
     for name in RATES:
-        print(done(host, "profile", name, *place, *few), end="", flush=True)
+        print(host.bare("profile", name, *place, *few).stdout, end="", flush=True)
     workloads = [{"name": n, "model": n, "slo_ms": SLO_MS, "rate_rps": rate} for n, rate in RATES.items()]
     spec = {"schema_version": 1, "gpus": [{"type": "cpu", "count": 1}], "workloads": workloads}
     (host.directory / "spec.json").write_text(json.dumps(spec))
-    done(host, "plan", "spec.json", "--output", "plan.json")
+    host.bare("plan", "spec.json", "--output", "plan.json")
     plan = json.loads((host.directory / "plan.json").read_text())
     return {
         w["name"]: {
@@ -70,14 +61,15 @@ def planned(host: Host) -> dict[str, dict[str, float]]:
     }
 
 
-def simulated(host: Host, arrivals: Arrivals, seconds: float) -> dict[str, float]:
+def simulated(host: Ctl, arrivals: Arrivals, seconds: float) -> dict[str, float]:
     """P99 by workload of these arrivals, as `ctl simulate` finds it."""
     options = []
     for name, due_s in arrivals.items():
         file = host.directory / f"{name}.csv"
         file.write_text("\n".join(["time_s", *(f"{at:.6f}" for at in due_s), ""]))
         options.append(f"--arrivals={name}={file}")
-    told = json.loads(done(host, "simulate", "plan.json", "--seconds", f"{seconds:g}", "--json", *options))
+    done = host.bare("simulate", "plan.json", "--seconds", f"{seconds:g}", "--json", *options)
+    told = json.loads(done.stdout)
     return {w["name"]: w["p99_ms"] for w in told["workloads"]}
 
 
@@ -87,7 +79,7 @@ def drawn(seconds: float, seed: int) -> Arrivals:
     return {name: poisson_times(rate, seconds, random) for name, rate in RATES.items()}
 
 
-def loaded(host: Host, pool: ThreadPoolExecutor, arrivals: Arrivals) -> dict[str, Future[clients.Seen]]:
+def loaded(host: Ctl, pool: ThreadPoolExecutor, arrivals: Arrivals) -> dict[str, Future[clients.Seen]]:
     """Send the requests of every workload to its endpoint."""
     target = f"127.0.0.1:{host.grpc}"
     return {
@@ -107,18 +99,16 @@ def main() -> int:
     rounds = [drawn(asked.seconds, seed) for seed in range(asked.rounds)]
     each_s = asked.seconds + GAP_S
     every = {n: [i * each_s + at for i, one in enumerate(rounds) for at in one[n]] for n in RATES}
-    with tempfile.TemporaryDirectory() as scratch, ended(Host(Path(scratch), f"steps{os.getpid()}")) as host:
+    with tempfile.TemporaryDirectory() as scratch, Ctl(Path(scratch), "steps") as host:
         write_models(host.repository)
         found = planned(host)
         ports = ["--http-port", str(host.http), "--grpc-port", str(host.grpc)]
         ports += ["--metrics-port", str(host.metrics), "--repository", str(host.repository)]
-        applied = host.ctl("apply", "plan.json", "--yes", "--launcher", "process", *ports)
-        if applied.returncode:
-            raise RuntimeError(applied.stderr)
+        host.ctl("apply", "plan.json", "--yes", "--launcher", "process", *ports)
         with off_core(0), ThreadPoolExecutor(2) as pool:
             seen = [{n: f.result() for n, f in loaded(host, pool, one).items()} for one in rounds]
             moving = loaded(host, pool, drawn(REDIRECT_S, asked.rounds))
-            moved = [host.ctl("redirect", name).returncode for name in RATES]
+            moved = [host.ctl("redirect", name, exit_code=None).returncode for name in RATES]
             beside = {n: f.result() for n, f in moving.items()}
         whole = simulated(host, every, asked.rounds * each_s)
         by_round = [simulated(host, one, each_s) for one in rounds]

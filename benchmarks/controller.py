@@ -18,9 +18,11 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import ctl_fleet
 import guard_rig as rig
 import numpy as np
 import psutil
+from guard_rig import Guarded
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.profiler.load import open_loop, poisson_times
@@ -59,10 +61,10 @@ def plan(workloads: int, rate_rps: float) -> dict[str, object]:
             for n in names
         ]
         gpus.append({"id": device, "type": "cpu", "partitions": parts})
-    return {**rig.plan(), "gpus": gpus}
+    return {**ctl_fleet.plan(), "gpus": gpus}
 
 
-def processes(fleet: rig.Guarded) -> dict[str, psutil.Process]:
+def processes(fleet: Guarded) -> dict[str, psutil.Process]:
     found = {"controller": psutil.Process(fleet.controller().pid)}
     for role in ("monitor", "facade", "supervisor", "haproxy"):
         for process in fleet.gateway_processes(role):
@@ -90,7 +92,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="trisect-cost-") as name, rig.guarded(Path(name)) as fleet:
+    with tempfile.TemporaryDirectory(prefix="trisect-cost-") as name, Guarded(Path(name)) as fleet:
         fleet.apply(plan(options.workloads, options.rate), "--all-cores")
         fleet.await_guarded(options.workloads)
         watched = processes(fleet)

@@ -33,7 +33,8 @@ def plot(found: Followed, path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    sent_s, latency_ms = np.array(sorted(found.load.answers)).T
+    answers = sorted((r.started_s, r.latency_ms) for r in found.load.requests)
+    sent_s, latency_ms = np.array(answers).T
     begin_s = sent_s[0]
     sent_s = sent_s - begin_s
     number = int(sent_s[-1] // WINDOW_S)

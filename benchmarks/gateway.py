@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 import resource
 import statistics
 import sys
@@ -35,17 +34,8 @@ LARGE = 100 * 2**18
 
 
 def drive(protocol: str, port: int, connections: int, window_ms: int) -> tuple[float, float]:
-    """Requests a second and p50 in milliseconds of a closed loop."""
-    done = rig.perf_analyzer(
-        *("-m", "echo", "-u", f"{rig.HOST}:{port}", "-i", protocol, "-b", "1", "--shape", "INPUT:16"),
-        *("--concurrency-range", str(connections), "-p", str(window_ms), "-s", "999", "-r", "8"),
-        "--percentile=50",
-    )
-    rate = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
-    p50 = re.search(r"p50 latency: (\d+) usec", done.stdout)
-    if done.returncode or rate is None or p50 is None:
-        raise SystemExit(f"perf_analyzer failed:\n{done.stdout}{done.stderr}")
-    return float(rate.group(1)), int(p50.group(1)) / 1000
+    """Requests a second and p50 in ms of a closed loop."""
+    return rig.closed_loop(protocol, f"{rig.HOST}:{port}", connections, window_ms, "--shape", "INPUT:16")
 
 
 def against_direct(figures: Figures, ports: Any, triton: rig.Triton, rounds: int, window_ms: int) -> None:

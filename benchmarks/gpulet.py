@@ -43,9 +43,11 @@ IDS = {m: i for i, m in enumerate(("lenet1", "lenet2", "lenet3", "lenet4", "lene
 IDS |= {m: i for i, m in enumerate(("resnet50", "ssd-mobilenetv1", "vgg16", "mnasnet1_0", "mobilenet_v2"), 7)}
 IDS |= {"densenet161": 12, "bert": 13}
 """The authors' numbers: they decide between models of equal rate x SLO."""
+HALVES = schemes.Scheme("sbp 1:1", sizes=(50,))
+"""SBP on GPUs cut in halves (Fig 5)."""
 SCHEDULABLE = (
     (schemes.SBP, 5772, 3194),
-    (schemes.HALVES, 19682, 18658),
+    (HALVES, 19682, 18658),
     (schemes.GREEDY, None, 19170),
     (schemes.GPULET, None, 19170),
     (schemes.GPULET_INT, None, 19028),
@@ -108,7 +110,7 @@ def scenarios(bench: Bench, every: int) -> bool:
         each_ms = (time.process_time() - before) * 1000.0 / len(listed)
         ratio = count * every / code
         print(f"{plan.name:<18}{count:>8}{code:>8}{ratio:>8.3f}{paper or '–':>8}{each_ms:>9.2f}", flush=True)
-        good &= every > 1 or plan is schemes.HALVES or abs(ratio - 1.0) <= TOLERANCE
+        good &= every > 1 or plan is HALVES or abs(ratio - 1.0) <= TOLERANCE
     return good
 
 

@@ -36,9 +36,9 @@ class Figure:
     @property
     def aim(self) -> str:
         """The aim in words."""
-        if self.at_most is not None:
-            return f"at most {self.at_most:g}"
-        return "–" if self.at_least is None else f"at least {self.at_least:g}"
+        least = None if self.at_least is None else f"at least {self.at_least:g}"
+        most = None if self.at_most is None else f"at most {self.at_most:g}"
+        return ", ".join(filter(None, (least, most))) or "–"
 
 
 @dataclass(slots=True)

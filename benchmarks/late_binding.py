@@ -16,24 +16,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-import os
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
 import planning
-from gateway_rig import perf_analyzer
+from gateway_rig import closed_loop
 from gpu_kernels import Job, Order, ShortestRemaining, Streams, late, naive, run
 from mixed_models import Answers, Front, Mixed, due, gateway, plan_of, sent, triton
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import Figures, show, table
 from controlplane.control.order import order_of
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.plan import Plan, Rule
@@ -110,29 +107,15 @@ def highest_rate(latencies: Callable[[Sequence[float]], list[float]]) -> int:
     return held * FIG2_STEP_RPS
 
 
-def fig2() -> bool:
+def fig2(figures: Figures) -> None:
+    """The highest rate with P99 up to 4.8 ms: late dispatch over all kernels at once."""
     size = {"kernels": FIG2_KERNELS, "kernel_us": FIG2_KERNEL_US}
     at_once = highest_rate(lambda at: naive(at, queues=FIG2_QUEUES, **size))
-    table = Table(title="Fig 2: highest rate with P99 up to 4.8 ms, jobs/s", title_justify="left")
-    for name in ("dispatch, us a kernel", "all kernels at once", "late", "ratio", "paper", ""):
-        table.add_column(name, justify="right")
-    good = True
     for us in FIG2_DISPATCH_US:
         bound = highest_rate(lambda at, us=us: late(at, slots=FIG2_SLOTS, dispatch_us=us, **size))
         low, high = FIG2_AIMS[us]
-        held = low <= bound / at_once <= high
-        paper = FIG2_PAPER[us]
-        table.add_row(
-            f"{us:g}",
-            str(at_once),
-            str(bound),
-            f"{bound / at_once:.2f}",
-            "-" if paper is None else f"{paper:g}",
-            "" if held else "MISSED",
-        )
-        good &= held
-    Console(width=120).print(table)
-    return good
+        name, paper = f"Fig 2: late over at once, {us:g} us a kernel", FIG2_PAPER[us]
+        figures.add(name, bound / at_once, at_least=low, at_most=high, reference=paper)
 
 
 def jobs(rate: float, seed: int) -> list[Job]:
@@ -156,53 +139,52 @@ def ran(rate: float, seed: int, order: Order) -> tuple[list[float], list[float]]
     return short, long
 
 
-def fig12() -> bool:
+def fig12(figures: Figures) -> None:
+    """P99 of short jobs: one stream, 32 streams and SRPT, medians of all seeds."""
     ways: dict[str, Callable[[], Order]] = {
         "one stream": lambda: Streams(1),
         "32 streams": lambda: Streams(32),
         "SRPT": lambda: ShortestRemaining(2),
     }
-    table = Table(
-        title=f"Fig 12: P99 of short jobs in ms, sigma {SIGMA:g}, medians of {len(SEEDS)} seeds",
-        title_justify="left",
-    )
-    for name in ("jobs/s", *ways, "streams / SRPT", ""):
-        table.add_column(name, justify="right")
-    good = True
     for rate in RATES:
         one, streams, srpt = (
             float(np.median([p99(ran(rate, seed, way())[0]) for seed in SEEDS])) for way in ways.values()
         )
         low, high = STREAMS_TO_SRPT
-        held = srpt < streams < one and low <= streams / srpt <= high
-        row = (str(rate), *(f"{ms:.1f}" for ms in (one, streams, srpt)), f"{streams / srpt:.2f}")
-        table.add_row(*row, "" if held else "MISSED")
-        good &= held
-    Console(width=120).print(table)
-    return good
+        figures.add(f"Fig 12, {rate}/s: P99 with 32 streams", streams, "ms", at_most=one)
+        figures.add(f"Fig 12, {rate}/s: P99 with SRPT", srpt, "ms", at_most=streams)
+        figures.add(f"Fig 12, {rate}/s: 32 streams over SRPT", streams / srpt, at_least=low, at_most=high)
 
 
-def fig13() -> bool:
+def fig13(figures: Figures) -> None:
     """Mean latencies over the threshold: short ones never rise, long ones never fall, but for noise."""
-    table = Table(title=f"Fig 13: mean latencies in ms at {FIG13_RPS} jobs/s", title_justify="left")
-    for name in ("threshold", "short", "long"):
-        table.add_column(name, justify="right")
+    shown = table(f"Fig 13: mean latencies in ms at {FIG13_RPS} jobs/s", ">threshold", ">short", ">long")
     means = []
     for threshold in (*THRESHOLDS, math.inf):
         runs = [ran(FIG13_RPS, seed, ShortestRemaining(2, threshold=threshold)) for seed in SEEDS]
         means.append(tuple(float(np.mean([np.mean(one[kind]) for one in runs])) for kind in (SHORT, LONG)))
         name = "none (SRPT)" if math.isinf(threshold) else f"{threshold:g}"
-        table.add_row(name, *(f"{ms:.2f}" for ms in means[-1]))
-    Console(width=120).print(table)
-    ordered = all(FIG13_NOISE * a[0] >= b[0] and a[1] <= FIG13_NOISE * b[1] for a, b in pairwise(means))
-    good = ordered and means[-1] == means[-2]
-    if not good:
-        print("MISSED: the shape of Fig 13")
-    return good
+        shown.add_row(name, *(f"{ms:.2f}" for ms in means[-1]))
+    show(shown)
+    short, long = (max(of(a, b) for a, b in pairwise(means)) for of in (_short_rises, _long_falls))
+    figures.add("Fig 13: the largest rise of the short ones", short, at_most=FIG13_NOISE)
+    figures.add("Fig 13: the largest fall of the long ones", long, at_most=FIG13_NOISE)
+    figures.add(
+        "Fig 13: no threshold over the largest", means[-1][0] / means[-2][0], at_least=1.0, at_most=1.0
+    )
 
 
-def paella(options: argparse.Namespace) -> bool:
-    return all([fig2(), fig12(), fig13()])
+def _short_rises(before: tuple[float, ...], after: tuple[float, ...]) -> float:
+    return after[SHORT] / before[SHORT]
+
+
+def _long_falls(before: tuple[float, ...], after: tuple[float, ...]) -> float:
+    return before[LONG] / after[LONG]
+
+
+def paella(options: argparse.Namespace, figures: Figures) -> None:
+    for part in (fig2, fig12, fig13):
+        part(figures)
 
 
 @contextlib.contextmanager
@@ -257,53 +239,49 @@ def failures(runs: Sequence[dict[str, Answers]]) -> list[str]:
     return [failure for run in runs for answers in run.values() for failure in answers.failures]
 
 
-def shown(title: str, runs: dict[Way, list[dict[str, Answers]]]) -> None:
-    table = Table(title=f"{title}; load of the host {os.getloadavg()[0]:.1f}", title_justify="left")
-    for name in ("", "model", "p50 ms", "P99 ms", "HTTP", "gRPC", "P99 of each run", "batch", "failed"):
-        table.add_column(name, justify="right")
+def show_runs(title: str, runs: dict[Way, list[dict[str, Answers]]]) -> None:
+    columns = (">", ">model", ">p50 ms", ">P99 ms", ">HTTP", ">gRPC", ">P99 of each run", ">batch", ">failed")
+    made = table(title, *columns)
     for way, those in runs.items():
         for model in sorted(those[0], reverse=True):
             protocols = [
                 float(np.median([np.quantile(run[model].latencies[p], 0.99) for run in those]))
                 for p in ("http", "grpc")
             ]
-            table.add_row(
+            made.add_row(
                 *(way.name, model, f"{middle(those, model, 0.5):.1f}", f"{middle(those, model, 0.99):.1f}"),
                 *(f"{ms:.1f}" for ms in protocols),
                 " ".join(f"{run[model].quantile(0.99):.0f}" for run in those),
                 f"{mean_batch(those, model):.2f}",
                 str(sum(len(run[model].failures) for run in those)),
             )
-    Console(width=140).print(table)
+    show(made, width=140)
 
 
-def order(options: argparse.Namespace) -> bool:
-    ways = (OFF, FIRST_COME, SHORTEST)
-    runs = interleaved(ways, options)
-    shown(f"2 and 30 ms, load {options.load:g}, batch {options.batch}, {options.seconds:g} s a run", runs)
+def order(options: argparse.Namespace, figures: Figures) -> None:
+    runs = interleaved((OFF, FIRST_COME, SHORTEST), options)
+    show_runs(f"2 and 30 ms, load {options.load:g}, batch {options.batch}, {options.seconds:g} s a run", runs)
     first, shortest = runs[FIRST_COME], runs[SHORTEST]
     short, long = (middle(first, m, 0.99) / middle(shortest, m, 0.99) for m in ("short", "long"))
     batches = min(mean_batch(shortest, m) / mean_batch(first, m) for m in ("short", "long"))
-    failed = failures(first) + failures(shortest)
-    print(
-        f"short P99 {short:.1f} times lower (aim {SHORT_GAIN:g}), long P99 {1 / long:.2f} times "
-        f"(at most {LONG_LOSS:g}), mean batch {batches:.2f} (at least {BATCH_KEPT:g}), {len(failed)} failed"
-    )
-    return short >= SHORT_GAIN and 1 / long <= LONG_LOSS and batches >= BATCH_KEPT and not failed
+    figures.add("short P99, first come over shortest first", short, at_least=SHORT_GAIN)
+    figures.add("long P99, shortest first over first come", 1 / long, at_most=LONG_LOSS)
+    figures.add("mean batch, shortest first over first come", batches, at_least=BATCH_KEPT)
+    figures.add("failed", len(failures(first) + failures(shortest)), at_most=0)
 
 
-def threshold(options: argparse.Namespace) -> bool:
+def threshold(options: argparse.Namespace, figures: Figures) -> None:
     ways = tuple(Way(f"{ms} ms", True, ms) for ms in OVERTAKE_MS)
     runs = interleaved(ways, options)
-    shown(f"over --overtake-ms, load {options.load:g}, batch {options.batch}", runs)
+    show_runs(f"over --overtake-ms, load {options.load:g}, batch {options.batch}", runs)
     curves = {m: [middle(runs[way], m, 0.99) for way in ways] for m in ("short", "long")}
-    falls = all(b <= NOISE * a for a, b in pairwise(curves["short"]))
-    rises = all(a <= NOISE * b for a, b in pairwise(curves["long"]))
-    print(f"short falls: {falls}, long rises: {rises} (noise of {NOISE - 1:.0%} allowed)")
-    return falls and rises
+    rise = max(b / a for a, b in pairwise(curves["short"]))
+    fall = max(a / b for a, b in pairwise(curves["long"]))
+    figures.add("the largest rise of the short one's P99", rise, at_most=NOISE)
+    figures.add("the largest fall of the long one's P99", fall, at_most=NOISE)
 
 
-def overload(options: argparse.Namespace) -> bool:
+def overload(options: argparse.Namespace, figures: Figures) -> None:
     """The fourth model gets 1.5 times its rate. Capacity: the work that an overloaded Triton does alone."""
     models = tuple(
         Mixed(name, ms, 0.0, OVERLOAD_PLANNED * part / ms * 1e3, slo_ms=150.0)
@@ -311,14 +289,11 @@ def overload(options: argparse.Namespace) -> bool:
     )
     rates = {m.name: m.rate_rps for m in models}
     above = {**rates, "d": 1.5 * rates["d"]}
-    table = Table(
-        title=f"planned load {OVERLOAD_PLANNED:g}, then 1.5 times the rate of d; "
-        f"load of the host {os.getloadavg()[0]:.1f}",
-        title_justify="left",
+    made = table(
+        f"planned load {OVERLOAD_PLANNED:g}, then 1.5 times the rate of d",
+        *(">", ">model", ">requests", ">refused", ">P99 ms", ">ratio"),
     )
-    for name in ("", "model", "requests", "refused", "P99 ms", "ratio"):
-        table.add_column(name, justify="right")
-    good, worked = True, {}
+    worked, failed = {}, 0
     with partition(models, 1) as front:
         for way in (OFF, LIMITED):
             at = front(way)
@@ -327,78 +302,66 @@ def overload(options: argparse.Namespace) -> bool:
             for m in models:
                 before, now = usual[m.name].quantile(0.99), busy[m.name].quantile(0.99)
                 answered, refused = len(busy[m.name].all_ms), busy[m.name].refused
-                table.add_row(
+                made.add_row(
                     *(way.name, m.name, str(answered + refused), str(refused)),
                     *(f"{before:.0f} -> {now:.0f}", f"{now / before:.2f}"),
                 )
                 if way is LIMITED and m.name != "d":
-                    good &= now <= m.slo_ms and refused <= BY_CHANCE * answered
+                    figures.add(f"P99 of {m.name} beside the overload", now, "ms", at_most=m.slo_ms)
+                    figures.add(f"refused of {m.name}", refused / answered, at_most=BY_CHANCE)
             work_ms = sum(len(busy[m.name].all_ms) * m.fixed_ms for m in models)
             worked[way] = work_ms / busy["d"].seconds / 1e3
-            table.add_row(way.name, "work", f"{worked[way]:.3f} of the time", "", "", "")
-            good &= not failures([usual, busy])
-    good &= worked[LIMITED] >= GOODPUT * worked[OFF]
-    Console(width=120).print(table)
-    return good
+            failed += len(failures([usual, busy]))
+    show(made)
+    figures.add("work done in order", worked[LIMITED], "of the time", at_least=GOODPUT * worked[OFF])
+    figures.add("failed", failed, at_most=0)
 
 
-def cost(options: argparse.Namespace) -> bool:
+def cost(options: argparse.Namespace, figures: Figures) -> None:
     """A closed loop of perf_analyzer on a model without work, through slots alone and through a gate."""
     models = (Mixed("short", 0.0, 0.0, 1000.0), Mixed("long", 30.0, 0.0, 1.0))
-    wide = Way("gate", True, 0)
-    print(f"{'':<24}{'slots':>10}{'gate':>10}{'ratio':>8}   load {os.getloadavg()[0]:.1f}")
+    gate = Way("gate", True, 0)
     with partition(models, 8) as front:
-        for protocol in ("grpc", "http"):
-            for connections in (1, 16):
-                pairs = [
+        for protocol, connections in product(("grpc", "http"), (1, 16)):
+            pairs = np.array(
+                [
                     [
-                        driven(protocol, getattr(front(way), protocol), connections, options.window_ms)
-                        for way in (OFF, wide)
+                        closed_loop(
+                            *(protocol, getattr(front(way), protocol), connections, options.window_ms),
+                            endpoint="short",
+                        )
+                        for way in (OFF, gate)
                     ]
                     for _ in range(options.rounds)
                 ]
-                for index, unit in enumerate(("req/s", "p50 ms")):
-                    off, on = (float(np.median([pair[i][index] for pair in pairs])) for i in (0, 1))
-                    ratio = float(np.median([pair[1][index] / pair[0][index] for pair in pairs]))
-                    print(f"{protocol}, {connections:>2} {unit:<12}{off:>14.2f}{on:>10.2f}{ratio:>8.2f}")
-    return True
+            )
+            for index, unit in enumerate(("req/s", "ms p50")):
+                name = f"{protocol}, {connections} connections"
+                for way, values in zip(("slots", "gate"), pairs[:, :, index].T, strict=True):
+                    figures.add(f"{name}, {way}", float(np.median(values)), unit)
+                ratios = pairs[:, 1, index] / pairs[:, 0, index]
+                figures.add(f"{name}, gate over slots, {unit}", float(np.median(ratios)))
 
 
-def driven(protocol: str, address: str, connections: int, window_ms: int) -> tuple[float, float]:
-    """Requests a second and p50 in ms."""
-    done = perf_analyzer(
-        *("-m", "short", "-u", address, "-i", protocol, "-b", "1"),
-        *("--concurrency-range", str(connections), "-p", str(window_ms), "-s", "999", "-r", "8"),
-        "--percentile=50",
-    )
-    rate = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
-    p50 = re.search(r"p50 latency: (\d+) usec", done.stdout)
-    if done.returncode or rate is None or p50 is None:
-        raise SystemExit(f"perf_analyzer failed:\n{done.stdout}{done.stderr}")
-    return float(rate.group(1)), int(p50.group(1)) / 1000
-
-
-def plans(options: argparse.Namespace) -> bool:
+def plans(options: argparse.Namespace, figures: Figures) -> None:
     """Random lists of 50 models, planned twice; each plan is simulated with what its own order says."""
-    table = Table(title=f"{PLANNED_MODELS} workloads of as many models", title_justify="left")
-    for name in ("list", "", "GPUs", "partitions", "in turns", "in order", "late workloads", "CPU s"):
-        table.add_column(name, justify="right")
+    columns = (">list", ">", ">GPUs", ">partitions", ">in turns", ">in order", ">late workloads", ">CPU s")
+    made = table(f"{PLANNED_MODELS} workloads of as many models", *columns)
     device = planning.cores(COPIES)
-    good, saved = True, 0
+    gpus, wrong = {True: 0, False: 0}, 0
     for seed in range(1, options.rounds + 1):
         request = PlanRequest(
             planning.mixed(PLANNED_MODELS, COPIES, seed), {"v100": device}, Rule.P99, planning.StoppedClock()
         )
-        gpus = []
         for late_binding in (False, True):
             began = time.process_time()
             plan = registry.strategy("joint", late_binding=late_binding).plan(request)
             cpu_s = time.process_time() - began
             late = late_workloads(plan)
-            good &= plan.verified and not plan.infeasible and late == 0
-            gpus.append(len(plan.gpus))
+            wrong += late + len(plan.infeasible) + (not plan.verified)
+            gpus[late_binding] += len(plan.gpus)
             partitions = [partition for _, partition in plan.partitions()]
-            table.add_row(
+            made.add_row(
                 str(seed),
                 "late binding" if late_binding else "any order",
                 str(len(plan.gpus)),
@@ -408,10 +371,9 @@ def plans(options: argparse.Namespace) -> bool:
                 str(late),
                 f"{cpu_s:.1f}",
             )
-        saved += gpus[0] - gpus[1]
-    Console(width=120).print(table)
-    print(f"{saved} GPUs fewer with late binding")
-    return good and saved > 0
+    show(made)
+    figures.add("GPUs fewer with late binding", gpus[False] - gpus[True], at_least=1)
+    figures.add("late, infeasible or unverified", wrong, at_most=0)
 
 
 def late_workloads(plan: Plan) -> int:
@@ -444,7 +406,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--window-ms", type=int, default=700)
     options = parser.parse_args()
-    return 0 if TABLES[options.what](options) else 1
+    figures = Figures()
+    TABLES[options.what](options, figures)
+    return figures.end()
 
 
 if __name__ == "__main__":

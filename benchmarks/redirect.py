@@ -34,6 +34,8 @@ from itertools import product
 from pathlib import Path
 
 import guard_rig as rig
+from ctl_fleet import plan
+from guard_rig import Guarded
 from redirect_clients import AFTER_S, CLIENTS, ENDPOINT, load_s, start
 
 from controlplane.control.guard.ahead import p99_s
@@ -109,14 +111,12 @@ class LeftOut(Exception):
 
 def one_run(directory: Path, case: Case, seed: int) -> Run:
     """Raises LeftOut, and EngineError where the client gave up."""
-    with rig.guarded(directory) as fleet:
+    with Guarded(directory) as fleet:
         fleet.apply(
-            rig.plan(
-                rig.partition("w", PERCENT, rate_rps=case.rate_rps, slo_ms=case.slo_ms, batch=case.batch)
-            )
+            plan(rig.partition("w", PERCENT, rate_rps=case.rate_rps, slo_ms=case.slo_ms, batch=case.batch))
         )
         fleet.await_guarded()
-        (server,) = [s for s in fleet.servers() if s.name == fleet.active("w")]
+        (server,) = [s for s in fleet.launched() if s.name == fleet.active("w")]
         load = start(case.client, fleet, case.rate_rps, case.service_s * PERCENT / 100.0, seed)
         try:
             time.sleep(load_s(case.rate_rps))
@@ -146,7 +146,7 @@ def one_run(directory: Path, case: Case, seed: int) -> Run:
     )
 
 
-def other_percent(fleet: rig.Guarded, server: Server) -> float:
+def other_percent(fleet: Guarded, server: Server) -> float:
     """What a server uses of a core beside its services, in percent, over one second."""
     launcher, began = fleet.launcher(), time.monotonic()
     before_s = launcher.usage(server).cpu_seconds or 0.0
@@ -155,7 +155,7 @@ def other_percent(fleet: rig.Guarded, server: Server) -> float:
     return min(max(0.0, 100.0 * used_s / (time.monotonic() - began) - LOAD * PERCENT), MOST_OTHER * PERCENT)
 
 
-def watched(fleet: rig.Guarded, server: Server, cut_s: float) -> tuple[ModelStatistics | None, float | None]:
+def watched(fleet: Guarded, server: Server, cut_s: float) -> tuple[ModelStatistics | None, float | None]:
     """The cut server's counters as late as they can be read, and when the new routes stood."""
     after = None
     with TritonClient(server, deadline_s=1.0) as triton:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import corpus
 import numpy as np
-from ctl_host import ROOT, Host, ended
+from ctl_fleet import ROOT, Ctl
 from rich.table import Table
 
 from benchmarks.harness import show, table
@@ -62,7 +62,7 @@ class Failed(Exception):
 class Bench:
     """`ctl` on the corpus. `tracebacks` are the commands that ended with one."""
 
-    def __init__(self, host: Host, inputs: dict[str, Path], seconds: float) -> None:
+    def __init__(self, host: Ctl, inputs: dict[str, Path], seconds: float) -> None:
         self.host = host
         self.inputs = inputs
         self.seconds = seconds
@@ -72,7 +72,7 @@ class Bench:
         """Stdout of a verb, and its seconds. Raises Failed."""
         began_s = time.monotonic()
         run = self.host.ctl if verb in {"apply", "destroy"} else self.host.bare
-        told = run(verb, *arguments)
+        told = run(verb, *arguments, exit_code=None)
         if "Traceback" in told.stderr:
             self.tracebacks.append(f"ctl {verb} {' '.join(arguments)}\n{told.stderr}")
         if told.returncode:
@@ -202,7 +202,7 @@ def main() -> int:
     asked = parser.parse_args()
     names = asked.models.split(",") if asked.models else list(corpus.ENTRIES)
     rows = []
-    with tempfile.TemporaryDirectory() as scratch, ended(Host(Path(scratch), f"corpus{os.getpid()}")) as host:
+    with tempfile.TemporaryDirectory() as scratch, Ctl(Path(scratch), "corpus") as host:
         os.environ["XDG_STATE_HOME"] = host.environment["XDG_STATE_HOME"]
         bench = Bench(host, corpus.make(WHEELS, Path(scratch)), asked.seconds)
         began_s = time.monotonic()

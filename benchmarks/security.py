@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import statistics
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 import gateway_rig as rig
 from certificates import Authority
 
+from benchmarks.harness import Figures
 from controlplane.domain.fleet import AccessConfig, Route
 from controlplane.files.clients import Client
 from controlplane.gateway.security.registry import ClientRegistry
@@ -39,15 +39,10 @@ def drive(protocol: str, way: Way, given: argparse.Namespace) -> float:
     elif ca is not None:
         secured = ("--ssl-https-ca-certificates-file", str(ca))
     authorised = () if token is None else ("-H", f"authorization: Bearer {token}")
-    done = rig.perf_analyzer(
-        *("-m", "echo", "-u", f"{scheme}{rig.HOST}:{port}", "-i", protocol, "-b", "1", "--shape", "INPUT:16"),
-        *("--concurrency-range", str(given.connections), "-p", str(given.window_ms), "-s", "999", "-r", "4"),
-        *("--percentile=50", *secured, *authorised),
-    )
-    rate = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
-    if done.returncode or rate is None:
-        raise SystemExit(f"perf_analyzer failed:\n{done.stdout}{done.stderr}")
-    return float(rate.group(1))
+    address, shape = f"{scheme}{rig.HOST}:{port}", ("--shape", "INPUT:16")
+    return rig.closed_loop(
+        protocol, address, given.connections, given.window_ms, *shape, *secured, *authorised
+    )[0]
 
 
 def main() -> int:
@@ -77,24 +72,17 @@ def main() -> int:
             registry = ClientRegistry(here / name / "gateway")
             token = registry.create(Client("bench", ("*",), operator=True)) if protection.tokens else None
             ways[name] = (ports, authority.certificate if protection.certificate else None, token)
-        worst = 1.0
-        print(
-            f"{'':<12}" + "".join(f"{name:>12}" for name in kinds) + "    requests a second; ratio to plain"
-        )
+        figures = Figures()
         for protocol in ("http", "grpc"):
             rates: dict[str, list[float]] = {name: [] for name in kinds}
             for _ in range(given.rounds):
                 for name, way in ways.items():
                     rates[name].append(drive(protocol, way, given))
-            ratios = {
-                name: statistics.median(a / b for a, b in zip(rates[name], rates["plain"], strict=True))
-                for name in kinds
-            }
-            print(f"{protocol:<12}" + "".join(f"{statistics.median(r):>12.0f}" for r in rates.values()))
-            print(f"{'':<12}" + "".join(f"{ratio:>12.2f}" for ratio in ratios.values()))
-            worst = min(worst, *ratios.values())
-    print(f"lowest ratio {worst:.2f}, aim {AIM}")
-    return 0 if worst >= AIM else 1
+            for name, seen in rates.items():
+                ratio = statistics.median(a / b for a, b in zip(seen, rates["plain"], strict=True))
+                figures.add(f"{protocol}, {name}", statistics.median(seen), "req/s")
+                figures.add(f"{protocol}, {name}, over plain", ratio, at_least=AIM)
+    return figures.end()
 
 
 if __name__ == "__main__":

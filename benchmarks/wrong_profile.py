@@ -127,7 +127,7 @@ def record(plan: Plan, case: Case, redirected_s: Mapping[str, float], files: Fle
         )
         settings = Settings(MINUTE_S, seed=n + 1, answers=1_000_000)
         result = simulate(running, {"v100": case.truth}, settings, conditions)
-        busy = {p.partition: p.busy_percent for gpu in result.gpus for p in gpu.partitions}
+        busy = {p.id: p.busy_percent for gpu in result.gpus for p in gpu.partitions}
         minutes = []
         for _, partition in running.partitions():
             batches = Counter(a.batch for a in result.answers if a.partition == partition.id)

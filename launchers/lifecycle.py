@@ -19,10 +19,11 @@ from typing import Generic, TypeVar
 
 from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
-from controlplane.domain.fleet import Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Watch
 from launchers.cpu_quota.mechanism import core_of
 from launchers.gpu import gpus, mps
+from launchers.patience import Patience
 from launchers.triton import labels, program, readiness
 from launchers.triton.program import ServerPorts
 from launchers.watch import LauncherWatch, ServerWatcher
@@ -61,7 +62,8 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
         """Start one Triton and wait until it is ready; where it already runs, wait for that one.
 
-        Raises InputError for a device that there is not, or a name that runs with another spec.
+        A start that makes progress may take longer than `deadline_s` (`Patience`). Raises InputError for a
+        device that there is not, or a name that runs with another spec.
         """
         deadline = time.monotonic() + deadline_s
         with self._starting.one_at_a_time(spec.name), self._connected() as connection:
@@ -69,7 +71,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 adopted = self._adopted(connection, spec, deadline)
                 if adopted is not None:
                     return adopted
-                started = self._started(connection, spec, self._place(spec, start=True), deadline)
+                started = self._started(connection, spec, self._place(spec, start=True), deadline_s)
                 if started is not None:
                     return started
             raise EngineError(f"{spec.name}: {ATTEMPTS} times {BAD_LUCK}; try again")
@@ -98,6 +100,10 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def reading(self, device: str) -> DeviceReading:
         """Return NVML's readings of a GPU."""
         return gpus.reading(device)
+
+    @abstractmethod
+    def usage(self, server: Server) -> ShareUsage:
+        """Return the counters of a server."""
 
     @abstractmethod
     def enforcement(self) -> str | None:
@@ -186,7 +192,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
         return None
 
     def _started(
-        self, connection: Connection, spec: ServerSpec, place: Place, deadline: float
+        self, connection: Connection, spec: ServerSpec, place: Place, limit_s: float
     ) -> Server | None:
         """Start a server and return it once it is ready; None, with nothing left, where chance failed it."""
         with self._ports() as ports:
@@ -195,13 +201,13 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 created = self._create(connection, server, place)
                 if created is not None:
                     server = created
-                    ready = self._awaited(connection, server, deadline)
+                    ready = self._awaited(connection, server, Patience(limit_s))
             finally:
                 if ready is None:
                     self._discard(connection, server)
             return ready
 
-    def _awaited(self, connection: Connection, server: Server, deadline: float) -> Server | None:
+    def _awaited(self, connection: Connection, server: Server, patience: Patience) -> Server | None:
         while True:
             state = self._start_state(connection, server)
             if state.ready is not None:
@@ -212,8 +218,13 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                     return None
                 problem = "ended before it was ready"
                 raise EngineError(self._failure(server, problem, state.ended, log))
-            if time.monotonic() > deadline:
-                log, problem = self._log(connection, server), "was not ready in time"
+            if patience.wants_a_look():
+                patience.look(len(self._log(connection, server)), self.usage(server))
+            if patience.is_over():
+                log = self._log(connection, server)
+                problem = (
+                    f"was not ready after {patience.limit_s:g} s without progress (--load-timeout sets them)"
+                )
                 raise LaunchTimeout(self._failure(server, problem, state.waits_for, log))
             time.sleep(self._poll_s)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from controlplane.domain.plan import Plan as PlanValue
 from controlplane.domain.plan import Rule, Violation
 from controlplane.domain.profile import Profile
-from controlplane.files.plans import plan_document, read_plan, write_plan
+from controlplane.files.documents import versioned
+from controlplane.files.plans import read_plan, write_plan
 from controlplane.files.writing import to_json
 from controlplane.planning.registry import DEFAULT
 from controlplane.runtime import SystemClock
@@ -44,7 +45,7 @@ class Plan(PlanValue):
 
     def to_json(self) -> str:
         """Return the content of the plan's file."""
-        return to_json(plan_document(self))
+        return to_json(versioned(self))
 
 
 def plan(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from controlplane.cli.stderr import say
+from controlplane.cli.output import say
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root

@@ -18,11 +18,15 @@ from typing import Any
 
 import typer
 
-from controlplane.cli.exits import ENGINE, EXIT_PIPE, INPUT, INTERRUPTED, TERMINATED, Kind, kind_of
-from controlplane.cli.stderr import Verbosity, chosen
+from controlplane.cli.output import Verbosity, chosen, print_json
 from controlplane.cli.verbs import VERBS
-from controlplane.domain.errors import DISK_FULL, InputError, TrisectError
-from controlplane.report.printable import printable
+from controlplane.domain.errors import DISK_FULL, EngineError, InputError, TrisectError
+from controlplane.report.words import printable
+
+EXIT_NO = 1
+"""The answer to a question of a script is no: --check, --exit-code, `ctl wait`; or the demo failed."""
+EXIT_PIPE = 128 + signal.SIGPIPE
+"""The reader of stdout has closed it; as shells count."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -36,9 +40,11 @@ class Interrupted(Exception):
     """A verb that Ctrl-C, SIGTERM or SIGHUP ended."""
 
     def __init__(self, verb: str | None, cause: KeyboardInterrupt) -> None:
-        self.kind = TERMINATED if isinstance(cause, Terminated) else INTERRUPTED
+        terminated = isinstance(cause, Terminated)
+        self.kind = "terminated" if terminated else "interrupted"
+        self.exit_code = 128 + (signal.SIGTERM if terminated else signal.SIGINT)
         left = "" if verb is None else f": {VERBS[verb].left}"
-        super().__init__(f"{self.kind.name}{left}")
+        super().__init__(f"{self.kind}{left}")
 
 
 class ClosedPipe(Exception):
@@ -122,20 +128,18 @@ def end(error: Exception, arguments: Sequence[str]) -> int:
             return EXIT_PIPE
         case OSError() if error.filename is None and error.errno in _FULL:
             _drop_stdout()
-            return _print(ENGINE, f"stdout cannot be written: {error.strerror}", ())
-        case Interrupted():
-            return _print(error.kind, str(error), arguments)
+            return _print(EngineError(f"stdout cannot be written: {error.strerror}"), ())
         case InputError():
-            place = {"file": error.file, "line": error.line, "field": error.field}
-            return _print(INPUT, str(error), arguments, **place)
-        case TrisectError():
-            return _print(kind_of(error), str(error), arguments)
+            return _print(error, arguments, file=error.file, line=error.line, field=error.field)
+        case TrisectError() | Interrupted():
+            return _print(error, arguments)
         case ModuleNotFoundError() if error.name is not None and (extra := extra_of(error.name)) is not None:
             needed = f"this needs the package {error.name!r}: pip install 'trisect[{extra}]'"
-            return _print(ENGINE, needed, arguments)
+            return _print(EngineError(needed), arguments)
         case OSError() if error.filename is not None:
             # The host's fault: a directory that this user may not enter, a disk that is gone.
-            return _print(ENGINE, f"{error.filename}: {error.strerror}", arguments, file=str(error.filename))
+            unusable = EngineError(f"{error.filename}: {error.strerror}")
+            return _print(unusable, arguments, file=str(error.filename))
         case _:
             raise error
 
@@ -144,25 +148,24 @@ def misused(error: typer.TyperException, arguments: Sequence[str]) -> int:
     """Print what is wrong with the command line, after the verb's usage, and return the exit code."""
     shown: Any = error
     shown.show()
-    _print_document(Kind("usage", error.exit_code), error.format_message(), arguments)
+    _print_document("usage", error.exit_code, error.format_message(), arguments)
     return error.exit_code
 
 
-def _print(kind: Kind, message: str, arguments: Sequence[str], **place: str | int | None) -> int:
+def _print(error: TrisectError | Interrupted, arguments: Sequence[str], **place: str | int | None) -> int:
     if chosen() is Verbosity.VERBOSE:
         traceback.print_exc()
-    print(f"ctl: {printable(message)}", file=sys.stderr)
-    _print_document(kind, message, arguments, **place)
-    return kind.code
+    print(f"ctl: {printable(str(error))}", file=sys.stderr)
+    _print_document(error.kind, error.exit_code, str(error), arguments, **place)
+    return error.exit_code
 
 
-def _print_document(kind: Kind, message: str, arguments: Sequence[str], **place: str | int | None) -> None:
-    if "--json" not in arguments:
-        return
-    from controlplane.cli.output import print_json
-
-    about = {"kind": kind.name, "exit_code": kind.code, "message": message}
-    print_json({"error": about | dict.fromkeys(("file", "line", "field")) | place})
+def _print_document(
+    kind: str, code: int, message: str, arguments: Sequence[str], **place: str | int | None
+) -> None:
+    if "--json" in arguments:
+        about = {"kind": kind, "exit_code": code, "message": message}
+        print_json({"error": about | dict.fromkeys(("file", "line", "field")) | place})
 
 
 _MODULES = {

@@ -15,8 +15,7 @@ from typer.core import TyperGroup
 
 from controlplane.cli.defaults import configured
 from controlplane.cli.endings import ClosedPipe, Interrupted, end, handle_signals, misused
-from controlplane.cli.stderr import Verbosity, choose, detail
-from controlplane.cli.verbosity import Quiet, Verbose, with_verbosity
+from controlplane.cli.output import Quiet, Verbose, Verbosity, choose, detail, with_verbosity
 from controlplane.cli.verbs import GROUPS, VERBS
 
 _WIDEST = max(map(len, VERBS))

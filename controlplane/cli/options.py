@@ -12,13 +12,25 @@ from urllib.parse import urlsplit
 import typer
 
 from controlplane.cli import completers
-from controlplane.cli.object_stores import local_repository
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.server_options import ServerOptions
+from controlplane.stores import url
 
 Number = TypeVar("Number", int, float)
+
+
+def local_repository(path: Path) -> Path:
+    """Return a local path. Raises InputError for an object store."""
+    if not url.is_store(str(path)):
+        return path
+    place = url.parse(str(path))
+    raise InputError(
+        f"{place} is not read: plans and servers need the models' files in a local folder. Mount it, or "
+        f"`ctl init {place}` copies it to {place.name}; then name that folder",
+        field="repository",
+    )
 
 
 class LauncherName(StrEnum):
@@ -81,7 +93,6 @@ Overcommit = Annotated[
     bool,
     typer.Option("--overcommit", help="Accept a plan that takes more of a core than other fleets leave."),
 ]
-Host = Annotated[str, typer.Option(help="The address the gateway listens on.")]
 HttpPort = Annotated[int, typer.Option(help="The gateway's HTTP port.", min=1, max=65535)]
 GrpcPort = Annotated[int, typer.Option(help="The gateway's gRPC port.", min=1, max=65535)]
 MetricsPort = Annotated[int, typer.Option(help="The gateway's metrics port.", min=1, max=65535)]
@@ -263,8 +274,6 @@ def writable(option: str) -> Callable[[Path | None], Path | None]:
             raise InputError(f"there is no directory {str(path.parent)!r}; {way_out}", field=option)
         if path is not None and path.is_dir():
             raise InputError(f"{str(path)!r} is a directory; name a file in it", field=option)
-        if path is not None and path.exists() and not path.is_file():
-            raise InputError(f"{str(path)!r} is no file that can be replaced; name another", field=option)
         return path
 
     return check
@@ -280,6 +289,15 @@ def page_file(option: str) -> Callable[[Path | None], Path | None]:
 
     return check
 
+
+LoadTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--load-timeout",
+        help="Seconds without progress (log, memory, processor time) after which a start has failed.",
+        min=1,
+    ),
+]
 
 Report = Annotated[
     Path | None,

@@ -1,16 +1,17 @@
-"""Types of the documents that `--json` prints, from which `ctl schema` makes JSON Schemas.
+"""JSON Schemas of the documents that `--json` prints: of dataclasses, and of the keys of other mappings.
 
 Later versions add keys, so the schemas allow unknown ones. A changed meaning changes `schema_version`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from types import GenericAlias
+from typing import Any, get_type_hints
 
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
+from pydantic import TypeAdapter, create_model
 
-from controlplane.domain.observation import RateSeen
+from controlplane.domain.comparison import Comparison
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
 from controlplane.domain.tensors import Finding
@@ -18,399 +19,148 @@ from controlplane.files.documents import SCHEMA_VERSION, adapter
 from controlplane.files.limits import Limit
 from controlplane.planning.replan.differences import TermChange
 from controlplane.ports import Capability
-from controlplane.report.tables.demo_table import DemoRow
+from controlplane.report.tables.demo_table import DemoRow, Repair
 from controlplane.report.tables.observed_table import Kept, Unseen
-from controlplane.report.tables.repair_table import Repair
-from controlplane.report.tables.status_table import GuardRow, StatusRow, WorkloadRow
-from controlplane.runtime.fleet.history import Event
-
-
-class _Versioned(TypedDict):
-    schema_version: int
-
-
-class _Mistake(TypedDict):
-    kind: str
-    exit_code: int
-    message: str
-    file: str | None
-    line: int | None
-    field: str | None
-
-
-class _Error(_Versioned):
-    error: _Mistake
-
-
-class _Doctor(_Versioned):
-    capabilities: list[Capability]
-
-
-class _Demo(_Versioned):
-    workloads: list[DemoRow]
-    repair: Repair | None
-    no_repair: str | None
-
-
-class _Init(_Versioned):
-    repository: str
-    spec: str
-    models: list[Finding]
-
-
-class _ProfileWritten(TypedDict):
-    model: str
-    file: str
-    points: int
-    points_missing: int
-    points_beside_others: int
-    seconds: float
-    holdout_error: float | None
-
-
-class _Profile(_Versioned):
-    profiles: list[_ProfileWritten]
-
-
-class _Figures(TypedDict):
-    n: int
-    mape_percent: float
-    bias_percent: float
-    p95_percent: float
-    max_percent: float
-    coverage_95_percent: float
-
-
-class _LatencyModel(TypedDict):
-    overall: _Figures
-    per_model: dict[str, _Figures]
-    per_kind: dict[str, _Figures]
-
-
-class _Validated(_Versioned):
-    latency_models: dict[str, _LatencyModel]
-
-
-class _Observed(TypedDict):
-    partition: str
-    model: str
-    batch: int
-    batches: int
-    busy: float
-    neighbours: list[str]
-    predicted_ms: float
-    observed_ms: float
-    unmeasured: str | None
-    refused: str | None
-
-
-class _ValidatedFleet(_Versioned):
-    promises: list[Kept]
-    observed: list[_Observed]
-    unseen: list[Unseen]
-
-
-class _Train(_Versioned):
-    policy: str
-    summary: str
-    curve: list[dict[str, float | None]]
-
-
-class _SimulatedWorkload(TypedDict):
-    name: str
-    requests: int
-    p50_ms: float | None
-    p99_ms: float | None
-    mean_ms: float | None
-    slo_ms: float
-    violations_percent: float
-    drops_percent: float
-    throughput_rps: float
-    goodput_rps: float
-    utilisation: float
-    holds: bool
-
-
-class _SimulatedPartition(TypedDict):
-    id: str
-    model: str
-    busy_percent: float
-    mean_batch: float
-
-
-class _SimulatedGpu(TypedDict):
-    id: str
-    busy_percent: float
-    power_w: float
-    partitions: list[_SimulatedPartition]
-
-
-class _SimulatedTotals(TypedDict):
-    holds: int
-    breaks: int
-
-
-class _Simulate(_Versioned):
-    seed: int
-    seconds: float
-    workloads: list[_SimulatedWorkload]
-    gpus: list[_SimulatedGpu]
-    totals: _SimulatedTotals
-
-
-class _GuardedWorkload(TypedDict):
-    name: str
-    slo_ms: float
-    requests: int
-    late_percent: float
-    late_percent_without: float
-    holds: bool
-    holds_without: bool
-
-
-class _Fault(TypedDict):
-    fault: str
-    at_s: float
-    redirected_s: float | None
-    late_s: int
-    late_s_without: int
-
-
-class _GuardsEvent(TypedDict):
-    at_s: float
-    subject: str
-    reason: str
-
-
-class _SimulateGuarded(_Versioned):
-    seed: int
-    seconds: float
-    workloads: list[_GuardedWorkload]
-    faults: list[_Fault]
-    events: list[_GuardsEvent]
-    totals: _SimulatedTotals
-
-
-class _Truth(TypedDict):
-    name: str
-    title: str
-    meaning: str
-
-
-class _UnderTruth(TypedDict):
-    late: list[str]
-    late_percent: float
-    power_w: float | None
-
-
-class _Utilisation(TypedDict):
-    median: float
-    largest: float
-
-
-class _Compared(TypedDict):
-    name: str
-    gpus: int
-    cost_per_hour: float
-    share_percent: float
-    planning_ms: float
-    infeasible: list[str]
-    predicted_late: list[str]
-    utilisation: _Utilisation | None
-    truths: dict[str, _UnderTruth]
-
-
-class _RefusedStrategy(TypedDict):
-    name: str
-    reason: str
-
-
-class _Compare(_Versioned):
-    workloads: int
-    noun: str
-    priced: bool
-    seconds: float
-    seed: int
-    truths: list[_Truth]
-    strategies: list[_Compared]
-    refused: list[_RefusedStrategy]
-
-
-class _Render(_Versioned):
-    partitions: dict[str, str]
-
-
-class _Steps(_Versioned):
-    fleet: str
-    steps: list[str]
-    terms: list[TermChange]
-
-
-class _DryRun(_Steps):
-    commands: list[str]
-
-
-class _Converged(_Steps):
-    servers: list[str]
-
-
-class _Listening(TypedDict):
-    host: str
-    http: int
-    grpc: int
-
-
-class _Applied(_Converged):
-    listening: _Listening
-
-
-class _Committed(_Versioned):
-    fleet: str
-    generation: int
-    plan: str
-    partitions: int
-    message: str
-
-
-class _Manifest(_Versioned):
-    fleet: str
-    manifest: dict[str, Any]
-
-
-class _Restart(TypedDict):
-    seconds_ago: float
-    reason: str
-
-
-class _Load(TypedDict):
-    following: str
-    workloads: list[RateSeen]
-
-
-class _Status(_Versioned):
-    fleet: str
-    controller: int | None
-    trouble: str | None
-    history_trouble: str | None
-    gateway_missing: list[str]
-    restarts: list[_Restart]
-    servers: list[StatusRow]
-    workloads: list[WorkloadRow]
-    guard: list[GuardRow]
-    load: _Load | None
-
-
-class _Wait(_Versioned):
-    fleet: str
-    problems: list[str]
-
-
-class _Dashboard(_Versioned):
-    fleet: str
-    address: str
-
-
-class _Report(_Versioned):
-    fleet: str
-    file: str
-
-
-class _Events(_Versioned):
-    fleet: str
-    events: list[Event]
-
-
-class _Redirect(_Versioned):
-    fleet: str
-    routes: dict[str, list[str]]
-
-
-class _TokenCreated(_Versioned):
-    fleet: str
-    client: str
-    token: str | None
-
-
-class _Client(TypedDict):
-    name: str
-    endpoints: list[str]
-    certificate: str | None
-    operator: bool
-    limit: Limit
-
-
-class _TokenList(_Versioned):
-    fleet: str
-    clients: list[_Client]
-
-
-class _LimitSet(_Versioned):
-    fleet: str
-    endpoint: str
-    limit: Limit
-
-
-class _Refused(TypedDict):
-    endpoint: str
-    client: str | None
-    seconds_left: int
-
-
-class _LimitList(_Versioned):
-    fleet: str
-    limits: dict[str, Limit]
-    refused: list[_Refused]
-
-
-class _LimitRemoved(_Versioned):
-    fleet: str
-    removed: str
-
-
-class _TokenRevoked(_Versioned):
-    fleet: str
-    revoked: str
-
-
-class _Serve(_Versioned):
-    at_s: float
-    level: str
-    kind: str
-    subject: str
-    reason: str
-
-
-class _Destroy(_Versioned):
-    fleet: str
-    destroyed: bool
-
-
+from controlplane.report.tables.status_table import Status
+from controlplane.simulate.result import GpuOutcome
+
+
+def _mapping(title: str, **keys: Any) -> Any:
+    """Return the type of a mapping that has all these keys."""
+    fields: dict[str, Any] = {key: (kind, ...) for key, kind in keys.items()}
+    return create_model(title, **fields)
+
+
+def _list(kind: Any) -> Any:
+    return GenericAlias(list, (kind,))
+
+
+def _by_name(kind: Any) -> Any:
+    return GenericAlias(dict, (str, kind))
+
+
+def _document(title: str, **keys: Any) -> Any:
+    return _mapping(title, schema_version=int, **keys)
+
+
+_TEXT, _NUMBER = str | None, float | None
+_FIGURES = _mapping(
+    "Figures",
+    n=int,
+    mape_percent=float,
+    bias_percent=float,
+    p95_percent=float,
+    max_percent=float,
+    coverage_95_percent=float,
+)
+_LATENCY_MODEL = _mapping(
+    "LatencyModel", overall=_FIGURES, per_model=_by_name(_FIGURES), per_kind=_by_name(_FIGURES)
+)
+_OBSERVED = _mapping(
+    "Observed",
+    partition=str,
+    model=str,
+    batch=int,
+    batches=int,
+    busy=float,
+    neighbours=list[str],
+    predicted_ms=float,
+    observed_ms=float,
+    unmeasured=_TEXT,
+    refused=_TEXT,
+)
+_PROFILE = _mapping(
+    "ProfileWritten",
+    model=str,
+    file=str,
+    points=int,
+    points_missing=int,
+    points_beside_others=int,
+    seconds=float,
+    holdout_error=_NUMBER,
+)
+_SIMULATED = _mapping(
+    "SimulatedWorkload",
+    name=str,
+    requests=int,
+    p50_ms=_NUMBER,
+    p99_ms=_NUMBER,
+    mean_ms=_NUMBER,
+    slo_ms=float,
+    violations_percent=float,
+    drops_percent=float,
+    throughput_rps=float,
+    goodput_rps=float,
+    utilisation=float,
+    holds=bool,
+)
+_GUARDED = _mapping(
+    "GuardedWorkload",
+    name=str,
+    slo_ms=float,
+    requests=int,
+    late_percent=float,
+    late_percent_without=float,
+    holds=bool,
+    holds_without=bool,
+)
+_FAULT = _mapping("Fault", fault=str, at_s=float, redirected_s=_NUMBER, late_s=int, late_s_without=int)
+_TOTALS = _mapping("SimulatedTotals", holds=int, breaks=int)
+_EVENT = _mapping("GuardsEvent", at_s=float, subject=str, reason=str)
+_RUN = {"seed": int, "seconds": float}
+_STEPS = {"fleet": str, "steps": list[str], "terms": list[TermChange]}
+_CONVERGED = {**_STEPS, "servers": list[str]}
+_LISTENING = _mapping("Listening", host=str, http=int, grpc=int)
+_COMMITTED = _document("Committed", fleet=str, generation=int, plan=str, partitions=int, message=str)
+_MANIFEST = _document("Manifest", fleet=str, manifest=dict[str, Any])
+_STATUS = _document("Status", fleet=str, **get_type_hints(Status))
+_CLIENT = _mapping("Client", name=str, endpoints=list[str], certificate=_TEXT, operator=bool, limit=Limit)
+_REFUSED = _mapping("Refused", endpoint=str, client=_TEXT, seconds_left=int)
+_MISTAKE = _mapping("Mistake", kind=str, exit_code=int, message=str, file=_TEXT, line=int | None, field=_TEXT)
 _DOCUMENTS: dict[str, Any] = {
     "spec": Spec,
-    "error": _Error,
-    "doctor": _Doctor,
-    "init": _Init,
-    "demo": _Demo,
-    "profile": _Profile,
-    "validate": _Validated | _ValidatedFleet,
-    "train": _Train,
+    "error": _document("Error", error=_MISTAKE),
+    "doctor": _document("Doctor", capabilities=list[Capability]),
+    "init": _document("Init", repository=str, spec=str, models=list[Finding]),
+    "demo": _document("Demo", workloads=list[DemoRow], repair=Repair | None, no_repair=_TEXT),
+    "profile": _document("Profile", profiles=_list(_PROFILE)),
+    "validate": _document("Validated", latency_models=_by_name(_LATENCY_MODEL))
+    | _document("ValidatedFleet", promises=list[Kept], observed=_list(_OBSERVED), unseen=list[Unseen]),
+    "train": _document("Train", policy=str, summary=str, curve=list[dict[str, float | None]]),
     "plan": Plan,
-    "simulate": _Simulate | _SimulateGuarded,
-    "compare": _Compare,
-    "render": _Render | _Manifest,
-    "apply": _DryRun | _Applied | _Committed | _Manifest,
-    "status": _Status,
-    "top": _Status,
-    "wait": _Wait,
-    "dashboard": _Dashboard,
-    "report": _Report,
-    "events": _Events,
-    "redirect": _Redirect,
-    "rollback": _Converged | _Committed,
-    "limit": _LimitSet | _LimitList | _LimitRemoved,
-    "token": _TokenCreated | _TokenList | _TokenRevoked,
-    "serve": _Serve,
-    "destroy": _Destroy,
+    "simulate": _document(
+        "Simulate", **_RUN, workloads=_list(_SIMULATED), gpus=list[GpuOutcome], totals=_TOTALS
+    )
+    | _document(
+        "SimulateGuarded",
+        **_RUN,
+        workloads=_list(_GUARDED),
+        faults=_list(_FAULT),
+        events=_list(_EVENT),
+        totals=_TOTALS,
+    ),
+    "compare": _document("Compare", **get_type_hints(Comparison)),
+    "render": _document("Render", partitions=dict[str, str]) | _MANIFEST,
+    "apply": _document("DryRun", **_STEPS, commands=list[str])
+    | _document("Applied", **_CONVERGED, listening=_LISTENING)
+    | _COMMITTED
+    | _MANIFEST,
+    "status": _STATUS,
+    "top": _STATUS,
+    "wait": _document("Wait", fleet=str, problems=list[str]),
+    "dashboard": _document("Dashboard", fleet=str, address=str),
+    "report": _document("Report", fleet=str, file=str),
+    "events": _document("Events", fleet=str, events=list[Event]),
+    "redirect": _document("Redirect", fleet=str, routes=dict[str, list[str]]),
+    "rollback": _document("Converged", **_CONVERGED) | _COMMITTED,
+    "limit": _document("LimitSet", fleet=str, endpoint=str, limit=Limit)
+    | _document("LimitList", fleet=str, limits=dict[str, Limit], refused=_list(_REFUSED))
+    | _document("LimitRemoved", fleet=str, removed=str),
+    "token": _document("TokenCreated", fleet=str, client=str, token=_TEXT)
+    | _document("TokenList", fleet=str, clients=_list(_CLIENT))
+    | _document("TokenRevoked", fleet=str, revoked=str),
+    "serve": _document("Serve", **get_type_hints(Event)),
+    "destroy": _document("Destroy", fleet=str, destroyed=bool),
 }
 NAMES = tuple(_DOCUMENTS)
 """`spec` is the input of `ctl plan`, `error` what any verb prints that fails; the others are verbs."""

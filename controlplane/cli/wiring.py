@@ -7,30 +7,30 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controlplane.cli.options import LauncherName
-from controlplane.cli.stderr import say
+from controlplane.cli.output import say
 from controlplane.domain import units
 from controlplane.domain.errors import InputError, MissingTool
-from controlplane.domain.fleet import Cluster, GatewayConfig, Server
+from controlplane.domain.fleet import AccessConfig, Cluster, GatewayConfig, Server
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets, state_root
 from controlplane.runtime import SystemClock
 
 if TYPE_CHECKING:
     from controlplane.domain.device import DeviceLimits
+    from controlplane.domain.observation import Event
     from controlplane.files.pinned import PinRules
     from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
     from controlplane.ports import Gateway, Launcher
     from controlplane.profiler.session import Place
     from controlplane.report.tables.status_table import Status
     from controlplane.runtime.fleet.fleet import Fleet
-    from controlplane.runtime.fleet.history import Event
     from controlplane.runtime.jobs.completing import Completer
 
 
@@ -157,26 +157,13 @@ def _applied(name: str) -> FleetFiles:
     return files
 
 
-_GATEWAY_FIELDS = {
-    "--host": "host",
-    "--http-port": "http_port",
-    "--grpc-port": "grpc_port",
-    "--metrics-port": "metrics_port",
-    "--compress-answers": "compress_answers",
-    "--fleet-wide-calls": "fleet_wide_calls",
-    "--late-binding": "late_binding",
-    "--overtake-ms": "overtake_ms",
-    "--trace-endpoint": "trace_endpoint",
-}
-_ACCESS_FIELDS = {
+_FIELDS = {
     "--tls-cert": "certificate",
     "--tls-key": "key",
     "--tls-client-ca": "client_ca",
     "--require-tokens": "tokens",
-    "--plain-text": "plain_text",
-    "--audit": "audit",
-    "--max-connections": "max_connections",
 }
+"""The fields of options that are not called like theirs."""
 
 
 def chosen_gateway(name: str, given: Mapping[str, object]) -> GatewayConfig:
@@ -188,8 +175,8 @@ def chosen_gateway(name: str, given: Mapping[str, object]) -> GatewayConfig:
     units.safe_name(name, "--fleet")
     settings = FleetFiles(state_root(), name).settings()
     known = GatewayConfig() if settings is None else settings.endpoints
-    access = replace(known.protection, **_given(given, _ACCESS_FIELDS))
-    chosen = replace(known, protection=access, **_given(given, _GATEWAY_FIELDS))
+    access = replace(known.protection, **_given(given, AccessConfig))
+    chosen = replace(known, protection=access, **_given(given, GatewayConfig))
     ports = {
         "--http-port": chosen.http_port,
         "--grpc-port": chosen.grpc_port,
@@ -201,11 +188,14 @@ def chosen_gateway(name: str, given: Mapping[str, object]) -> GatewayConfig:
     return chosen
 
 
-def _given(given: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, Any]:
+def _given(given: Mapping[str, object], kind: type[AccessConfig | GatewayConfig]) -> dict[str, Any]:
+    """Return the options that were given, by the fields of `kind` that they set."""
+    known = {field.name for field in fields(kind)}
+    named = {_FIELDS.get(o, o.removeprefix("--").replace("-", "_")): value for o, value in given.items()}
     return {
-        fields[option]: str(value.absolute()) if isinstance(value, Path) else value
-        for option, value in given.items()
-        if option in fields and value is not None
+        name: str(value.absolute()) if isinstance(value, Path) else value
+        for name, value in named.items()
+        if name in known and value is not None
     }
 
 
@@ -316,12 +306,15 @@ def main_device() -> str:
     return kinds[1] if len(kinds) > 1 else kinds[0]
 
 
-def completer(with_launcher: Launcher, options: ServerOptions = NO_OPTIONS) -> Completer:
+def completer(
+    with_launcher: Launcher, options: ServerOptions = NO_OPTIONS, load_timeout_s: float | None = None
+) -> Completer:
     """Return what has a Triton on the main device complete configurations."""
-    from controlplane.runtime.jobs.completing import Completer
+    from controlplane.runtime.jobs.completing import LOAD_S, Completer
 
     device, scratch = place(main_device()).name, state_root() / ".completed"
-    return Completer(with_launcher, device, scratch, options, _backends(with_launcher))
+    load_s = load_timeout_s or LOAD_S
+    return Completer(with_launcher, device, scratch, options, _backends(with_launcher), load_s)
 
 
 def _backends(launcher: Launcher) -> frozenset[str] | None:

@@ -1,4 +1,4 @@
-"""Strategies side by side: each one's plan for the same workloads, and how it fares under several truths."""
+"""Strategies side by side, as `ctl compare --json` prints them: each one's plan, and how it fares."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """How a simulated world differs from what a plan believes.
-
-    model: the latency model of the execution times; None is the plan's own. factor: on these times.
-    burstiness: the coefficient of variation of the gaps between requests: 0 is even; None keeps the
-    workloads' arrivals.
-    """
+    """How a simulated world differs from what a plan believes, in words."""
 
     name: str
     title: str
     meaning: str
-    model: str | None = None
-    factor: float = 1.0
-    burstiness: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class UnderTruth:
     """A plan under one truth: the late workloads, and the mean power where it is known."""
 
     late: tuple[str, ...]
@@ -33,21 +25,34 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Utilisation:
+    """Utilisations of a plan's workloads."""
+
+    median: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A strategy that cannot plan the spec, with the reason."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
-    """One strategy's plan.
+    """One strategy's plan. `predicted_late` by the default latency model."""
 
-    `predicted_late` by the default latency model; `utilisation`: the median and the largest.
-    """
-
-    strategy: str
+    name: str
     gpus: int
     cost_per_hour: float
     share_percent: float
     planning_ms: float
     infeasible: tuple[str, ...]
     predicted_late: tuple[str, ...]
-    utilisation: tuple[float, float] | None
-    outcomes: Mapping[str, Outcome]
+    utilisation: Utilisation | None
+    truths: Mapping[str, UnderTruth]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,5 @@ class Comparison:
     seconds: float
     seed: int
     truths: tuple[Truth, ...]
+    refused: tuple[Refused, ...]
     strategies: tuple[Compared, ...]
-    refused: tuple[tuple[str, str], ...] = ()
-    """The strategies that cannot plan this spec, with the reason."""

@@ -25,7 +25,10 @@ _LACKS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, err
 
 
 class TrisectError(Exception):
-    """Base of every error with a message written for the user."""
+    """Base of every error with a message written for the user: its kind as in JSON, and its exit code."""
+
+    kind = "engine"
+    exit_code = 4
 
 
 class InputError(TrisectError, ValueError):
@@ -33,6 +36,9 @@ class InputError(TrisectError, ValueError):
 
     The text reads `file:line: field: what is wrong; the way out`, leaving out what does not apply.
     """
+
+    kind = "input"
+    exit_code = 2
 
     def __init__(
         self, problem: str, *, file: str | None = None, line: int | None = None, field: str | None = None
@@ -47,6 +53,9 @@ class InputError(TrisectError, ValueError):
 
 class InfeasibleError(TrisectError):
     """No plan keeps the SLOs on the given GPUs."""
+
+    kind = "infeasible"
+    exit_code = 3
 
 
 class EngineError(TrisectError):
@@ -78,6 +87,9 @@ class RequestRefused(EngineError):
 
 class GatewayError(TrisectError):
     """The gateway failed, or its port is taken."""
+
+    kind = "gateway"
+    exit_code = 5
 
 
 def server_words(text: str) -> str:

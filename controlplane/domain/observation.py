@@ -38,6 +38,17 @@ class Level(StrEnum):
     CRITICAL = "critical"
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of a fleet's history; `at_s` is seconds since the epoch."""
+
+    at_s: float
+    level: str
+    kind: str
+    subject: str
+    reason: str
+
+
 class Answer(NamedTuple):
     """One ended request: the time (monotonic clock), the latency since its arrival, the server.
 
@@ -94,7 +105,7 @@ class ServerSeen:
 
     `in_flight` are requests that wait for one answer each, `streaming` those on decoupled models and in
     sequences, where a pause shows nothing. `sequences` live between two requests. `progressed`: it was seen
-    to work since the look before.
+    to work since the look before. `failing` requests of one of its queues failed in a row.
     `queue_ms` and `compute_ms` are Triton's recent means, None where they were not read or nothing ran.
     `inferences` is the mean number in one request by the model's endpoint, without those not read. `delays`
     are the recent ones of its busiest thread, None where it has no quota or they are unknown.
@@ -110,6 +121,7 @@ class ServerSeen:
     streaming: int = 0
     sequences: int = 0
     progressed: bool = False
+    failing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +158,8 @@ class Guarding:
 
     `standby` is the shadow's name, ready or not; None without a shadow. `failed_starts` counts failures in a
     row; with an open breaker no server is started before `retry_at_s`. `owned_gpu` and `owned_percent` are
-    the partition's share while a shadow that took over from a dead server has another one; else None.
+    the partition's share, which its active server does not have while it lends it a larger one. `active` is
+    that server's label. `ending` are the labels of servers that drain or are stopped, and how they end.
     """
 
     partition: str
@@ -159,6 +172,8 @@ class Guarding:
     retry_at_s: float | None
     owned_gpu: str | None = None
     owned_percent: float | None = None
+    active: str = ""
+    ending: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

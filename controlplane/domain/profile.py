@@ -160,8 +160,8 @@ class Profile(Checked):
     @property
     def only_percent(self) -> float | None:
         """The one share that the points know; None where they know several, or there is no point."""
-        percents = {p.percent for p in self.points}
-        return percents.pop() if len(percents) == 1 else None
+        first = self.points[0].percent if self.points else None
+        return first if all(p.percent == first for p in self.points) else None
 
     @property
     def largest_batch(self) -> int:

@@ -11,49 +11,46 @@ from dataclasses import dataclass, field
 
 from controlplane.domain.errors import InputError
 
-_OWNED = (
-    "id",
-    "model-repository",
-    "model-store",
-    "backend-directory",
-    "exit-timeout-secs",
-    "model-control-mode",
-    "load-model",
-    "repository-poll-secs",
-    "disable-auto-complete-config",
-    "strict-model-config",
-    "rate-limit",
-    "rate-limit-resource",
-    "allow-http",
-    "http-address",
-    "http-port",
-    "http-restricted-api",
-    "reuse-http-port",
-    "allow-grpc",
-    "grpc-address",
-    "grpc-port",
-    "grpc-restricted-protocol",
-    "reuse-grpc-port",
-    "grpc-use-ssl",
-    "grpc-use-ssl-mutual",
-    "allow-metrics",
-    "allow-gpu-metrics",
-    "metrics-address",
-    "metrics-port",
-    "metrics-config",
-    "allow-sagemaker",
-    "sagemaker-port",
-    "allow-vertex-ai",
-    "vertex-ai-port",
-    "log-file",
-    "log-format",
-    "log-error",
-    "log-info",
-)
-"""The options of Triton that Trisect sets, or that would make a server another one than it knows."""
+_OURS = """
+    help id exit-timeout-secs log-info log-error log-format log-file model-store model-repository
+    disable-auto-complete-config strict-model-config model-control-mode repository-poll-secs load-model
+    allow-http http-address http-port reuse-http-port http-restricted-api allow-grpc grpc-address grpc-port
+    reuse-grpc-port grpc-use-ssl grpc-use-ssl-mutual grpc-server-cert grpc-server-key grpc-root-cert
+    grpc-restricted-protocol allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count
+    allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model allow-metrics
+    allow-gpu-metrics metrics-address metrics-port metrics-config backend-directory rate-limit
+    rate-limit-resource
+"""
+_PASSES = """
+    log-verbose log-warning exit-on-error strict-readiness model-load-thread-count model-load-retry-count
+    enable-peer-access http-header-forward-pattern http-thread-count grpc-header-forward-pattern
+    grpc-infer-allocation-pool-size grpc-infer-response-compression-level grpc-keepalive-time
+    grpc-keepalive-timeout grpc-keepalive-permit-without-calls grpc-http2-max-pings-without-data
+    grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes grpc-max-connection-age
+    grpc-max-connection-age-grace allow-cpu-metrics metrics-interval-ms trace-config backend-config
+    repoagent-directory cache-config cache-directory pinned-memory-pool-byte-size cuda-memory-pool-byte-size
+    cuda-virtual-address-size min-supported-compute-capability buffer-manager-thread-count host-policy
+    model-load-gpu-limit response-cache-byte-size trace-file trace-level trace-rate trace-count
+    trace-log-frequency
+"""
+_REFUSED = {
+    "model-config-name": "servers would read configs/NAME.pbtxt past the plan: make it the config.pbtxt",
+    "model-namespacing": "clients and plans name a model by its name alone: name your models differently",
+}
+"""Options that change what a server reads, and what to do instead."""
 
-_OWNED_SETTING = "shm-region-prefix-name"
-"""The setting of `--backend-config=python,...` by which Trisect finds a server's shared memory."""
+JUDGED: Mapping[str, str] = {
+    **{name: f"Trisect sets --{name} itself; leave it out" for name in _OURS.split()},
+    **dict.fromkeys(_PASSES.split(), ""),
+    **{name: f"--{name} is refused: {instead}" for name, instead in _REFUSED.items()},
+}
+"""Each option of Triton's help -> why it is refused; empty for one that passes, as options not listed do."""
+
+_SETTINGS = {
+    "shm-region-prefix-name": "Trisect sets the backend's shm-region-prefix-name itself; leave it out",
+    "default-max-batch-size": "default-max-batch-size is refused: write max_batch_size into config.pbtxt",
+}
+"""Settings of `--backend-config` that are refused, and why."""
 
 _OWNED_VARIABLES = (
     "TRISECT_",
@@ -97,11 +94,12 @@ def _check_argument(argument: str, field: str) -> None:
         raise InputError(f"{argument!r} is not --NAME=VALUE or --NAME", field=field)
     # Triton takes every beginning of an option's name that is not the beginning of another one's too.
     name = found[1]
-    owned = next((option for option in _OWNED if option.startswith(name)), None)
-    if owned is not None:
-        raise InputError(f"--{name}: Trisect sets --{owned} itself; leave it out", field=field)
-    if "backend-config".startswith(name) and _OWNED_SETTING in argument:
-        raise InputError(f"Trisect sets the backend's {_OWNED_SETTING} itself; leave it out", field=field)
+    meant = [name] if name in JUDGED else [option for option in JUDGED if option.startswith(name)]
+    refused = next((JUDGED[option] for option in meant if JUDGED[option]), None)
+    if refused is None and "backend-config" in meant:
+        refused = next((why for setting, why in _SETTINGS.items() if setting in argument), None)
+    if refused is not None:
+        raise InputError(f"--{name}: {refused}", field=field)
 
 
 def _check_variable(name: str, value: str) -> None:

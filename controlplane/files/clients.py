@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
-from controlplane.files.documents import read_state, versioned
+from controlplane.files.documents import read_listed, versioned
 from controlplane.files.limits import Limit
 from controlplane.files.writing import write_json
 
@@ -47,11 +47,6 @@ class Client:
     def allows(self, endpoint: str) -> bool:
         """Return whether the client may call an endpoint."""
         return ANY in self.endpoints or endpoint in self.endpoints
-
-
-@dataclass(frozen=True, slots=True)
-class _Clients:
-    clients: tuple[Client, ...]
 
 
 def hashed(token: str) -> str:
@@ -95,10 +90,10 @@ def _token_in(authorization: str) -> str | None:
 
 def read_clients(path: Path) -> tuple[Client, ...]:
     """Return all clients; none without a file. Raises InputError where it is broken."""
-    return (read_state(path, _Clients) or _Clients(())).clients
+    return read_listed(path, "clients", Client)
 
 
 def write_clients(path: Path, clients: Iterable[Client]) -> None:
     """Replace the file, readable by its user only. Raises EngineError where the disk refuses."""
-    write_json(path, versioned(_Clients(tuple(clients))))
+    write_json(path, versioned({"clients": tuple(clients)}))
     os.chmod(path, 0o600)

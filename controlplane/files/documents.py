@@ -10,10 +10,11 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, make_dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from types import GenericAlias
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -120,6 +121,20 @@ def read(path: Path) -> Document:
 def read_state(path: Path, kind: type[Value]) -> Value | None:
     """Read a file that only this program writes; None without one. Raises InputError where it is broken."""
     return read(path).parse(kind, newer=True) if path.exists() else None
+
+
+def read_listed(path: Path, key: str, kind: type[Value]) -> tuple[Value, ...]:
+    """Return the records that a file of this program lists under its one `key`; none without a file.
+
+    Raises InputError where it is broken.
+    """
+    wanted: Any = kind
+    return getattr(read_state(path, _listing(key, wanted)), key, ())
+
+
+@cache
+def _listing(key: str, kind: Any) -> Any:
+    return make_dataclass("Listing", [(key, GenericAlias(tuple, (kind, ...)))])
 
 
 def read_text(path: Path, limit_bytes: int = _JSON_LIMIT_BYTES) -> str:

@@ -7,28 +7,24 @@ plans, specs and profiles are imported where a file of theirs is read: most comm
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster, GatewayConfig
-from controlplane.files.documents import read, read_text, versioned
-from controlplane.files.writing import write_json, write_text
+from controlplane.domain.observation import Guarding
+from controlplane.domain.units import Positive
+from controlplane.files.documents import read, read_listed, read_text, versioned
+from controlplane.files.writing import append_line, to_json, write_derived, write_json, write_text
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import Plan
     from controlplane.files.following import FollowingFiles
     from controlplane.files.pinned import Record
-from collections.abc import Sequence
-
-from controlplane.domain.observation import Guarding
-from controlplane.files.documents import read_state
-from controlplane.files.writing import to_json, write_derived
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,7 @@ class FleetSettings:
     """The settings of the last apply. Paths are absolute.
 
     `devices` maps a plan's GPU id to the launcher's name for it. `former_outputs` are earlier output folders
-    from which a server still reads.
+    from which a server still reads. `load_timeout_s` is how long a start may be without progress.
     """
 
     launcher: str
@@ -46,6 +42,7 @@ class FleetSettings:
     endpoints: GatewayConfig = field(default_factory=GatewayConfig)
     former_outputs: tuple[str, ...] = ()
     cluster: Cluster = field(default_factory=Cluster)
+    load_timeout_s: Positive = 90.0
 
     def after(self, before: FleetSettings | None) -> FleetSettings:
         """Return these settings with the earlier devices and output folders.
@@ -76,9 +73,15 @@ def _way_out() -> Iterator[None]:
 
 
 def state_root() -> Path:
-    """$XDG_STATE_HOME/trisect, by default ~/.local/state/trisect."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "trisect"
+    """Return $XDG_STATE_HOME/trisect, by default ~/.local/state/trisect, closed to other users.
+
+    Configurations of models, which may hold secrets, and logs are below it.
+    """
+    root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "trisect"
+    with contextlib.suppress(OSError):
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        root.chmod(0o700)
+    return root
 
 
 def this_host(machine_id: Path = Path("/etc/machine-id")) -> str:
@@ -213,28 +216,11 @@ class FleetFiles:
 
     def append_journal(self, wall_s: float, event: str, details: Mapping[str, Any]) -> None:
         """Append one line to the journal. Not waited for: nothing is replayed from it."""
-        line = json.dumps({"at": round(wall_s, 3), "event": event, **details}).encode() + b"\n"
         try:
             self.make()
-            with self._journal.open("a+b", buffering=0) as stream:
-                # A full disk or a crash may have cut the line before.
-                if end := stream.seek(0, os.SEEK_END):
-                    stream.seek(end - 1)
-                    line = line if stream.read(1) == b"\n" else b"\n" + line
-                stream.write(line)
+            append_line(self._journal, {"at": round(wall_s, 3), "event": event, **details})
         except OSError as error:
             raise EngineError(f"{self._journal}: cannot be written: {error.strerror}") from error
-
-    def journal(self) -> list[dict[str, Any]]:
-        """Return the lines of the journal, oldest first, without a line that a crash cut short."""
-        lines = []
-        if self._journal.exists():
-            for text in self._journal.read_text(errors="replace").splitlines():
-                try:
-                    lines.append(json.loads(text))
-                except ValueError:
-                    continue
-        return lines
 
 
 def fleets(root: Path) -> list[str]:
@@ -244,19 +230,14 @@ def fleets(root: Path) -> list[str]:
     return sorted(p.name for p in root.iterdir() if FleetFiles(root, p.name).exists())
 
 
-@dataclass(frozen=True, slots=True)
-class _Partitions:
-    partitions: tuple[Guarding, ...]
-
-
 def write_guarding(path: Path, partitions: Sequence[Guarding]) -> None:
     """Replace the file. Raises EngineError where the disk refuses."""
-    write_derived(path, to_json(versioned(_Partitions(tuple(partitions)))))
+    write_derived(path, to_json(versioned({"partitions": partitions})))
 
 
 def read_guarding(path: Path) -> tuple[Guarding, ...]:
     """Read the file; nothing where there is none or a power cut damaged it: the next change renews it."""
     try:
-        return (read_state(path, _Partitions) or _Partitions(())).partitions
+        return read_listed(path, "partitions", Guarding)
     except InputError:
         return ()

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import RateSeen
 from controlplane.domain.spec import Spec
-from controlplane.files.documents import Document, read_state
+from controlplane.files.documents import Document, read_state, versioned
 from controlplane.files.measurements.profiles import NAME as CALIBRATION
 from controlplane.files.specs import read_spec
-from controlplane.files.writing import fields_of, to_compact_json, write_derived, write_json, write_text
-
-_VERSION = 1
+from controlplane.files.writing import to_compact_json, write_derived, write_json, write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ class FollowingFiles:
 
     def write(self, following: Following) -> None:
         """Replace the settings. Raises EngineError where the disk refuses."""
-        write_json(self._settings, {"schema_version": _VERSION, **asdict(following)})
+        write_json(self._settings, versioned(following))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class RatesSeen:
 
 def write_rates(path: Path, seen: RatesSeen) -> None:
     """Replace the file. Raises EngineError where the disk refuses."""
-    write_derived(path, to_compact_json({"schema_version": _VERSION, **fields_of(seen)}))
+    write_derived(path, to_compact_json(versioned(seen)))
 
 
 def read_rates(path: Path) -> RatesSeen | None:

@@ -6,13 +6,13 @@ The processes of the data path read these files when they start, so they can res
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 from controlplane.domain.fleet import AccessConfig, Backend, Route
 from controlplane.domain.order import Order, Precedence
-from controlplane.files.documents import read, read_state, versioned
-from controlplane.files.writing import fields_of, to_json, write_derived, write_json, write_vital
+from controlplane.files.documents import read, read_listed, read_state, versioned
+from controlplane.files.writing import append_line, fields_of, to_json, write_derived, write_json, write_vital
 
 _RESTARTS_LIMIT_BYTES = 64 * 2**10
 
@@ -148,23 +148,17 @@ class _Place(Precedence):
     endpoint: str = field(kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    endpoints: tuple[_Place, ...]
-
-
 def write_order(path: Path, order: Order) -> None:
     """Replace the file with the place of each endpoint's requests in the queue of its partition."""
-    places = tuple(_Place(**fields_of(one), endpoint=endpoint) for endpoint, one in sorted(order.items()))
-    write_json(path, versioned(_Places(places)))
+    places = [{**fields_of(one), "endpoint": endpoint} for endpoint, one in sorted(order.items())]
+    write_json(path, versioned({"endpoints": places}))
 
 
 def read_order(path: Path) -> Order:
     """Return the precedences by endpoint; none without a file. Raises InputError where it is broken."""
-    places = read_state(path, _Places) or _Places(())
     return {
         one.endpoint: Precedence(one.partition, one.after_ms, one.inside, one.overloaded_at, one.promised)
-        for one in places.endpoints
+        for one in read_listed(path, "endpoints", _Place)
     }
 
 
@@ -183,8 +177,7 @@ def append_restart(path: Path, restart: Restart) -> None:
     if path.exists() and path.stat().st_size > _RESTARTS_LIMIT_BYTES:
         lines = path.read_text().splitlines(keepends=True)
         write_derived(path, "".join(lines[len(lines) // 2 :]))
-    with path.open("a") as stream:
-        stream.write(json.dumps(asdict(restart)) + "\n")
+    append_line(path, fields_of(restart))
 
 
 def read_restarts(path: Path) -> tuple[Restart, ...]:

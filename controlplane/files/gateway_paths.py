@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import stat
@@ -12,6 +14,10 @@ from controlplane.domain.errors import GatewayError
 
 _SOCKET_PATH_LIMIT = 80
 """The kernel takes 107 bytes; HAProxy binds under a temporary name that is some 16 bytes longer."""
+
+
+_PIPE_BYTES = 2**20
+"""What the kernel allows to every user: some seconds of lines at thousands of requests a second."""
 
 
 class _Below:
@@ -138,3 +144,20 @@ class GatewayPaths:
                     f"{directory} is a link or belongs to another user (uid {found.st_uid}); remove it"
                 )
             directory.chmod(0o700)
+
+
+def open_log(path: Path) -> int:
+    """Return a descriptor of the log's pipe for reading and writing, which never waits; make a missing pipe.
+
+    HAProxy and the facade send a line for every request through it to the monitor. It lies in the gateway's
+    folder, so no other user can send to it or read it, and a stopped monitor loses no line before the pipe is
+    full. Lines do not mix, since each is shorter than PIPE_BUF.
+
+    Whoever has it open for both keeps the lines in it while its reader restarts. Raises OSError.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(path, 0o600)
+    pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return pipe

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
-from controlplane.files.documents import read_state, versioned
+from controlplane.files.documents import read_listed, versioned
 from controlplane.files.writing import fields_of, write_json
 
 
@@ -53,20 +53,10 @@ class _Limited(Limit):
 
 
 @dataclass(frozen=True, slots=True)
-class _Limits:
-    limits: tuple[_Limited, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Refusal:
     endpoint: str
     client: str
     until_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusals:
-    refusals: tuple[_Refusal, ...]
 
 
 def check(endpoint: str, limit: Limit) -> None:
@@ -80,25 +70,23 @@ def check(endpoint: str, limit: Limit) -> None:
 
 def read_limits(path: Path) -> dict[str, Limit]:
     """Return the limits by endpoint; none without a file. Raises InputError where it is broken."""
-    found = read_state(path, _Limits) or _Limits(())
-    return {
-        one.endpoint: Limit(one.max_rate_rps, one.max_requests, one.max_body_bytes) for one in found.limits
-    }
+    found = read_listed(path, "limits", _Limited)
+    return {one.endpoint: Limit(one.max_rate_rps, one.max_requests, one.max_body_bytes) for one in found}
 
 
 def write_limits(path: Path, limits: Iterable[tuple[str, Limit]]) -> None:
     """Replace the file in one step. Raises EngineError where the disk refuses."""
-    entries = tuple(_Limited(**fields_of(limit), endpoint=endpoint) for endpoint, limit in limits)
-    write_json(path, versioned(_Limits(entries)))
+    entries = [{**fields_of(limit), "endpoint": endpoint} for endpoint, limit in limits]
+    write_json(path, versioned({"limits": entries}))
 
 
 def read_refusals(path: Path) -> dict[tuple[str, str], int]:
     """Return the refusals, also recent ones that have ended. Raises InputError where the file is broken."""
-    found = read_state(path, _Refusals) or _Refusals(())
-    return {(one.endpoint, one.client): one.until_s for one in found.refusals}
+    found = read_listed(path, "refusals", _Refusal)
+    return {(one.endpoint, one.client): one.until_s for one in found}
 
 
 def write_refusals(path: Path, refusals: Refusals) -> None:
     """Replace the file in one step. Raises EngineError where the disk refuses."""
-    entries = tuple(_Refusal(*key, until_s) for key, until_s in refusals.items())
-    write_json(path, versioned(_Refusals(entries)))
+    entries = [_Refusal(*key, until_s) for key, until_s in refusals.items()]
+    write_json(path, versioned({"refusals": entries}))

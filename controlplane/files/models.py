@@ -72,11 +72,11 @@ def _path(folder: str, model: Path) -> Path:
 
 
 def _stamp(model: Path) -> str:
-    """Return a hash of the configuration and, by size and time, of the files of the versions."""
+    """Return a hash of the configuration and, by size and time, of the model's files."""
     config = model / _CONFIG
     seen: list[object] = [hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else None]
     # Running the model writes a __pycache__ there.
-    files = (p for p in model.glob("[0-9]*/**/*") if p.is_file() and p.suffix != ".pyc")
+    files = (p for p in model.glob("**/*") if p != config and p.is_file() and p.suffix != ".pyc")
     for file in sorted(files):
         found = file.stat()
         seen.append((str(file.relative_to(model)), found.st_size, found.st_mtime_ns))

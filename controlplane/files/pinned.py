@@ -21,7 +21,7 @@ from pathlib import Path
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.files.content import Digest, Roots, Seen, Stamp, by_bytes, by_time, seen, settled, survey
 from controlplane.files.documents import SCHEMA_VERSION, read_state
-from controlplane.files.writing import sync_directory, to_compact_json, write_text
+from controlplane.files.writing import sync_directory, to_compact_json, write_synced, write_text
 
 CONFIG_NAME = "config.pbtxt"
 LIMIT = "TRISECT_PINNED_GB"
@@ -182,7 +182,7 @@ class PinStore:
     def _fill(self, target: Path, model: ModelFolder, found: Mapping[str, Stamp | None]) -> dict[str, Seen]:
         """Write one model's folder; return the files that it was made from, with their digests."""
         target.mkdir(parents=True)
-        _write(target / CONFIG_NAME, model.config)
+        write_synced(target / CONFIG_NAME, model.config.encode())
         if not self._rules.copies:
             for inside in {path.split("/")[0] for path in found} - {CONFIG_NAME}:
                 (target / inside).symlink_to(model.directory / inside)
@@ -210,13 +210,6 @@ class PinStore:
                 f"{self._rules.limit_gb:g} GB: raise it with ${LIMIT}",
                 field=f"${LIMIT}",
             )
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -88,19 +88,14 @@ def _once(document: Document, name: str, seen: set[str], location: Location) -> 
     seen.add(name)
 
 
-def plan_document(plan: Plan) -> dict[str, Any]:
-    """Return a plan as the JSON of its file."""
-    return versioned(plan)
-
-
 def write_plan(path: Path, plan: Plan) -> None:
     """Write the plan's file in one step."""
-    write_json(path, plan_document(plan))
+    write_json(path, versioned(plan))
 
 
 def plan_hash(plan: Plan) -> str:
     """Return a hash (12 hex digits) of what a plan runs, without times, seeds and totals."""
-    document = plan_document(plan)
+    document = versioned(plan)
     runs = [document[key] for key in ("gpus", "triton_args", "env")] if plan.options else document["gpus"]
     return hashlib.sha256(to_json(runs).encode()).hexdigest()[:12]
 
@@ -114,5 +109,5 @@ def fleet_manifest(fleet: str, plan: Plan, *, allow_violations: bool) -> dict[st
         "apiVersion": API_VERSION,
         "kind": "Fleet",
         "metadata": {"name": fleet},
-        "spec": {"plan": plan_document(plan), "allowViolations": allow_violations},
+        "spec": {"plan": versioned(plan), "allowViolations": allow_violations},
     }

@@ -18,14 +18,23 @@ from pathlib import Path
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.tree import Link, Tree
-from controlplane.files.writing import sync_directory
+from controlplane.files.writing import sync_directory, write_synced
 
 _HASH_DIGITS = 16
 
 
 def write_rendered(output: Path, fleet: str, partition: str, tree: Tree) -> Path:
-    """Write a partition's repository and return its path. Raises EngineError where the disk refuses."""
+    """Write a partition's repository and return its path. Raises EngineError where the disk refuses.
+
+    The fleet's folder is closed to other users: parameters in a configuration may hold secrets.
+    """
     path = rendered_path(output, fleet, partition, tree)
+    folder = path.parents[1]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise EngineError(f"{folder}: cannot be made for this user only: {error.strerror}") from error
     write_tree(path, tree)
     return path
 
@@ -75,7 +84,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def write_tree(root: Path, tree: Tree) -> bool:
-    """Make `root` hold exactly `tree`; return False if it did already.
+    """Make `root` hold exactly `tree`; return False if it did already. A container's user may read it.
 
     The new tree is on disk under another name before `root` changes, so a full disk leaves the old tree
     intact. Raises EngineError where the disk refuses.
@@ -91,6 +100,7 @@ def write_tree(root: Path, tree: Tree) -> bool:
         for path, entry in tree.entries.items():
             _write(fresh / path, entry)
         for directory, _, _ in os.walk(fresh):
+            os.chmod(directory, 0o755)
             sync_directory(Path(directory))
         # No portable call swaps two directories. After a crash between the renames `root` is missing until
         # the next call.
@@ -137,11 +147,8 @@ def _write(path: Path, entry: str | Link) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(entry, Link):
         path.symlink_to(entry.target)
-        return
-    with path.open("wb") as stream:
-        stream.write(entry.encode())
-        stream.flush()
-        os.fsync(stream.fileno())
+    else:
+        write_synced(path, entry.encode())
 
 
 def _put_back(old: Path, root: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import IO, Any
 
-from controlplane.domain.errors import DISK_FULL, EngineError
+from controlplane.domain.errors import DISK_FULL, EngineError, NotNow
 
 _BLOCK_BYTES = 512
 """The unit of `st_blocks`."""
@@ -25,8 +25,12 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file in one step: the old one stays whole until the new one is on disk.
 
-    A power cut after it returns loses nothing. Raises EngineError where the disk refuses.
+    A power cut after it returns loses nothing. A device or pipe is written to. Raises EngineError where the
+    disk refuses.
     """
+    if path.exists() and not path.is_file():
+        _write_through(path, content)
+        return
     _replace(path, content, to_disk=True)
     try:
         sync_directory(path.parent)
@@ -49,6 +53,29 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file that all users may read, whatever the umask; wait for its content, not for its name.
+
+    Raises OSError.
+    """
+    with path.open("wb") as stream:
+        os.fchmod(stream.fileno(), 0o644)
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def append_line(path: Path, content: object) -> None:
+    """Append a line of JSON, without waiting for the disk. Raises OSError."""
+    line = json.dumps(content).encode() + b"\n"
+    with path.open("a+b", buffering=0) as stream:
+        # A full disk or a crash may have cut the line before.
+        if end := stream.seek(0, os.SEEK_END):
+            stream.seek(end - 1)
+            line = line if stream.read(1) == b"\n" else b"\n" + line
+        stream.write(line)
 
 
 def write_vital(path: Path, text: str) -> None:
@@ -102,6 +129,13 @@ def _overwrite(path: Path, content: bytes) -> bool:
         return False
 
 
+def _write_through(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise EngineError(f"{path}: cannot be written: {error.strerror}") from error
+
+
 def _replace(path: Path, content: bytes, *, to_disk: bool) -> None:
     temporary: str | None = None
     if path.is_symlink():  # what it names is replaced, and not the link
@@ -118,9 +152,10 @@ def _replace(path: Path, content: bytes, *, to_disk: bool) -> None:
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        raise EngineError(
-            f"{path}: cannot be written: {error.strerror}; the old file is unchanged"
-        ) from error
+        problem = f"{path}: cannot be written: {error.strerror}; the old file is unchanged"
+        if error.errno in DISK_FULL:
+            raise NotNow(f"{problem}; make room there and try again") from error
+        raise EngineError(problem) from error
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)

@@ -209,7 +209,7 @@ def traits_of(endpoint: str, members: Sequence[Backend], *, patience_s: float) -
             continue
         sequence = config.get("sequence_batching")
         idle = None
-        if sequence is not None:
+        if sequence is not None and not sequence.get("iterative_sequence"):
             idle = int(sequence.get("max_sequence_idle_microseconds") or _DEFAULT_IDLE_US)
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
         steps = config.get("ensemble_scheduling", {}).get("step", [])

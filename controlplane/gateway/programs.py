@@ -9,8 +9,7 @@ import sys
 from typing import BinaryIO
 
 from controlplane.domain.errors import EngineError, GatewayError
-from controlplane.files import log_pipe
-from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.gateway_paths import GatewayPaths, open_log
 from controlplane.files.waiting import locked, wait_until
 from controlplane.files.writing import write_derived
 from controlplane.gateway import processes, store
@@ -91,7 +90,7 @@ class Programs:
 
     def _log_pipe(self) -> int:
         if self._log is None:
-            self._log = log_pipe.opened(self._paths.log_pipe)
+            self._log = open_log(self._paths.log_pipe)
         return self._log
 
     def monitor(self) -> subprocess.Popen[bytes]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
 
-from controlplane.domain.errors import GatewayError, MissingTool
+from controlplane.domain.errors import GatewayError, InputError, MissingTool
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.plan import MOST_SERVERS
 from controlplane.files.gateway import FormerFacade, GatewaySettings, write_settings
@@ -32,6 +33,8 @@ _SOFT_STOP = signal.SIGUSR1
 _POLL_S = 0.01
 _MORE_PATHS = ("/usr/sbin", "/usr/local/sbin")
 
+_READ_BY_HAPROXY = re.compile(r"[\w./@+:~=-]+")
+
 
 class Startup:
     """The processes of one gateway."""
@@ -47,6 +50,10 @@ class Startup:
         if settings is None or not runs or settings.protection != wanted.protection:
             # One that runs was accepted when it was started, by an earlier version perhaps.
             check_exposure(wanted.host, wanted.protection)
+        for path in filter(None, (str(self._paths.state), wanted.protection.client_ca)):
+            if not _READ_BY_HAPROXY.fullmatch(path):
+                problem = "HAProxy's configuration cannot name a path with a blank, a comma or a quote in it"
+                raise InputError(f"{problem}: choose another (of the state: $XDG_STATE_HOME)", file=path)
         self._paths.make()
         with locked(self._paths.start_lock):
             if runs and settings is not None:

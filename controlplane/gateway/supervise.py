@@ -50,7 +50,7 @@ _LOG_LIMIT_BYTES = 4 * 2**20
 
 @dataclass(slots=True)
 class ManagedProcess:
-    """One process to keep running. `handle` is its pidfd, None while it is down."""
+    """One process to keep running. `handle` is its pidfd, None while it is down or cannot be watched."""
 
     role: str
     start: Callable[[], subprocess.Popen[bytes]]
@@ -156,9 +156,9 @@ class Supervisor:
             say(f"{process.role} is not renewed: {error}")
             return True
         if child.poll() is None:
-            process.child, process.pid, process.handle = child, child.pid, os.pidfd_open(child.pid)
-            process.started_at = time.monotonic()
+            process.child, process.handle, process.started_at = child, None, time.monotonic()
             self._finishing[former] = former_child
+            self._start(process)
             self._remember(process.role, "renewed with the settings of the last apply")
         else:
             say(f"{process.role} is not renewed: the new one {ended(child.wait())}")
@@ -177,15 +177,20 @@ class Supervisor:
         process.due_at = 0.0
 
     def _start(self, process: ManagedProcess) -> None:
-        process.started_at = time.monotonic()
+        """Start a process, unless it runs already, and watch it."""
         try:
-            process.child = process.start()
+            if process.child is None:
+                process.started_at = time.monotonic()
+                process.child = process.start()
             process.pid = process.child.pid
             process.handle = os.pidfd_open(process.pid)
         except ProcessLookupError:
             self._died(process)  # within its start
         except (OSError, TrisectError) as error:
-            self._died(process, f"does not start: {error}")
+            if process.child is None:
+                self._died(process, f"does not start: {error}")
+            else:  # it runs: it is watched as soon as this process has a descriptor for it
+                process.due_at = time.monotonic() + _LOOK_S
 
     def _await(self) -> None:
         handles = {process.handle: process for process in self._managed if process.handle is not None}

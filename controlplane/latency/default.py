@@ -22,7 +22,7 @@ from controlplane.latency.fitting.answers import (
     Scores,
     check_profiles,
     check_question,
-    dress,
+    make_estimate,
 )
 from controlplane.latency.fitting.interference import Interference, Process, Rows
 from controlplane.latency.fitting.kinds import Known
@@ -63,7 +63,7 @@ class Ours:
         # A point beside others repeats no better than a solo one; errors beside others contain that already.
         floor = self.repeatability.margin(slots.percent, quantile)
         margin = np.hypot(surface_margin, np.maximum(beside / (1.0 + slowdown), floor))
-        return dress(
+        return make_estimate(
             slots,
             execution * (1.0 + slowdown),
             cycle * (1.0 + slowdown),

@@ -23,8 +23,9 @@ from typing import Protocol
 
 from aiohttp import web
 
-from controlplane.files import log_pipe
+from controlplane.files import accepting
 from controlplane.files.gateway import GatewaySettings, read_settings
+from controlplane.files.gateway_paths import open_log
 from controlplane.monitor.audit import AuditLog
 from controlplane.monitor.client import AGAIN_S, BEAT_S, FOLLOW
 from controlplane.monitor.page_access import PageAccess
@@ -158,7 +159,7 @@ async def _run(places: argparse.Namespace) -> None:
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
-    with open(log_pipe.opened(places.log), "rb", buffering=0) as incoming:
+    with open(open_log(places.log), "rb", buffering=0) as incoming:
         log = Log(incoming.fileno(), monitor, _readers(given, places.audit, monitor.addresses.server))
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -214,7 +215,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=Path, required=True)
     for name in ("plan", "controller", "exporter", "log"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    asyncio.run(_run(parser.parse_args()))
+    accepting.run(_run(parser.parse_args()))
     return 0
 
 

@@ -32,6 +32,7 @@ _COMPLETE = "-"
 _UNAVAILABLE_HTTP, _UNAVAILABLE_GRPC = 503, 14
 """How a Triton declines by policy: its queue is full, or a request waited too long in it. Behind a gate also
 where no server was reached."""
+_CLIENT_FAULTS_HTTP = 400
 SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
 """UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
 
@@ -72,6 +73,11 @@ class Record(NamedTuple):
     def failed(self) -> bool:
         """Whether the fleet failed; bad, abandoned and refused requests are not failures."""
         return not (self.abandoned or self.refused) and (self.http >= 500 or self.grpc in SERVER_FAULTS_GRPC)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether a model answered. A bad request may be answered without its model."""
+        return self.http < _CLIENT_FAULTS_HTTP and self.grpc is None
 
 
 def protocol_of(sender: str) -> str:

@@ -282,8 +282,8 @@ def executed(
     window = statistics.difference(counted[0], counted[-1])
     mean_ms = statistics.mean_execution_ms(window, batch)
     executions = window.batches[batch].executions
-    # A decoupled model may answer long after its execution has returned.
-    mean_ms = max(mean_ms, cycle_ms) if traffic.streamed else mean_ms
+    # A decoupled model may answer long after its execution has returned, an iterating one after several.
+    mean_ms = max(mean_ms, cycle_ms) if traffic.streamed or traffic.in_steps else mean_ms
     return Executed(mean_ms, deviation_ms(counted, batch), executions, executions / window.executions)
 
 

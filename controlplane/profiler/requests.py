@@ -53,7 +53,7 @@ def requests_for(source: SourceModel, inputs: Inputs = NO_INPUTS) -> tuple[Model
     """
     file = f"{source.directory}/config.pbtxt"
     specs = input_specs(source.config)
-    if all(spec.optional for spec in specs):
+    if not specs:
         raise InputError("lists no input, so no request can be made", file=file, field="input")
     _check_shapes(specs, inputs.shapes, file, source.name)
     _check_ranges(specs, inputs, file, source.name)
@@ -162,9 +162,7 @@ def _check_ranges(specs: Sequence[TensorSpec], inputs: Inputs, file: str, model:
 
 def _generated(model: str, specs: Sequence[TensorSpec], inputs: Inputs, file: str) -> Sample:
     values = []
-    for spec in specs:
-        if spec.optional:
-            continue
+    for spec in _sent(model, specs, inputs, file):
         shape = inputs.shapes.get(spec.name, spec.dims)
         if any(d < 0 for d in shape):
             hint = ",".join(str(d) if d > 0 else "N" for d in shape)
@@ -177,6 +175,21 @@ def _generated(model: str, specs: Sequence[TensorSpec], inputs: Inputs, file: st
         data = _values(spec.datatype, math.prod(shape), inputs.ranges.get(spec.name))
         values.append(TensorValue(spec.name, spec.datatype, shape, data))
     return tuple(values)
+
+
+def _sent(model: str, specs: Sequence[TensorSpec], inputs: Inputs, file: str) -> Sequence[TensorSpec]:
+    """Return the inputs to generate: the required ones; without any, those of a known shape."""
+    required = [spec for spec in specs if not spec.optional]
+    known = [spec for spec in specs if spec.name in inputs.shapes or not spec.is_open]
+    if not required and not known:
+        hint = ",".join(str(d) if d > 0 else "N" for d in specs[0].dims)
+        raise InputError(
+            "all inputs are optional and of variable shape: give the shape of those to send, like "
+            f"--shape {model}:{specs[0].name}:{hint}, or --input-data {model}:FILE",
+            file=file,
+            field="input",
+        )
+    return required or known
 
 
 def _request(sample: Sample, *, batched: bool) -> ModelInferRequest:

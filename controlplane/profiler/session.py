@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from controlplane.domain.device import Device
-from controlplane.domain.errors import EngineError, FleetBusy, MissingTool, NotNow
+from controlplane.domain.errors import EngineError, FleetBusy, MissingTool, NotNow, RequestRefused
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
@@ -29,8 +29,7 @@ from controlplane.profiler.point import Bench, Watched
 from controlplane.profiler.subject import Subject
 from controlplane.profiler.sweep import Pace, Point, effort, fits, needed_s, point_seconds
 from controlplane.profiler.temporary import check_python_path, exclusive, running
-from controlplane.render.composing import is_ensemble
-from controlplane.render.repository import profiling_tree
+from controlplane.render.repository import in_turn, profiling_tree
 from controlplane.render.source import SourceModel
 
 START_S = 60.0
@@ -70,7 +69,7 @@ class Measured:
 class Profiler:
     """Measures models on one device. `profiles` holds the results, `scratch` the servers' repositories.
 
-    `options` are for every server.
+    `options` are for every server, and so is `load_timeout_s`, without progress.
     """
 
     launcher: Launcher
@@ -79,6 +78,7 @@ class Profiler:
     profiles: Path
     scratch: Path
     options: ServerOptions = NO_OPTIONS
+    load_timeout_s: float = START_S
 
     def measure(self, subject: Subject, place: Place, *, resume: bool = True) -> Measured:
         """Measure one model and return its profile, without fits.
@@ -138,10 +138,10 @@ class Profiler:
             endpoints=tuple(endpoints),
             device=place.name,
             percent=percent,
-            turns=is_ensemble(source.config),
+            turns=in_turn(source),
             options=self.options,
         )
-        with running(self.launcher, spec, deadline_s=START_S) as server:
+        with running(self.launcher, spec, deadline_s=self.load_timeout_s) as server:
             yield server
 
     def _environment(self, source: SourceModel, place: Place) -> Environment:
@@ -280,7 +280,8 @@ class _Run:
         top = self._top
         if not self._pace.slow:
             endpoint = endpoint_of(self._source.name, top.batch)
-            request_ms = bench.request_ms(endpoint, self._traffic, top.batch, 2.0 * self._seconds)
+            with _refused_as_a_batch(top):
+                request_ms = bench.request_ms(endpoint, self._traffic, top.batch, 2.0 * self._seconds)
             self._profile = replace(self._profile, request_ms=request_ms)
         if top in self._left():
             self._keep(self._settled(bench, top))
@@ -314,7 +315,8 @@ class _Run:
         own = effort(point.batch, self._pace.batch_s(point))
         best: Watched | None = None
         for _ in range(_ATTEMPTS):
-            watched = bench.saturate(endpoint, self._traffic, point.batch, self._seconds, own)
+            with _refused_as_a_batch(point):
+                watched = bench.saturate(endpoint, self._traffic, point.batch, self._seconds, own)
             if best is None or watched.trust.order > best.trust.order:
                 best = watched
             if not watched.trust.disturbed or self._late():
@@ -340,6 +342,20 @@ class _Run:
         left = len(self._left())
         total = max(len(self._points), len(self._profile.points))
         self._profiler.progress.advance(what, total - left, total, self._needed_s() if left else 0.0)
+
+
+@contextlib.contextmanager
+def _refused_as_a_batch(point: Point) -> Iterator[None]:
+    """Say what to do where a model that answered single requests refuses some that Triton made a batch."""
+    try:
+        yield
+    except RequestRefused as error:
+        if point.batch == 1:
+            raise
+        raise EngineError(
+            f"{error}; a request alone was answered, and a batch of {point.batch} is refused: if the model's "
+            "code takes one request at a time, measure it with --batches 1, else with smaller --batches"
+        ) from error
 
 
 def _batches(points: Sequence[Point]) -> set[int]:

@@ -11,7 +11,7 @@ from controlplane.domain.profile import RequestSet
 from controlplane.profiler.requests import NO_INPUTS, Inputs, check_batches_form, request_set, requests_for
 from controlplane.profiler.sweep import Point, chosen_points, fewer_points
 from controlplane.profiler.traffic import Traffic
-from controlplane.render.config import batch_limit, keeps_sequences
+from controlplane.render.config import batch_limit, iterates
 from controlplane.render.source import SourceModel, read_source, steps_of
 
 
@@ -49,7 +49,7 @@ def read_subject(repository: Path, model: str, device: Device, wishes: Wishes | 
     wishes = wishes or Wishes()
     source = read_source(repository, model)
     largest = batch_limit(source.config)
-    points = chosen_points(device.grid, largest, wishes.percents, wishes.batches)
+    points = chosen_points(model, device.grid, largest, wishes.percents, wishes.batches)
     free = wishes.percents is None and wishes.batches is None
     given = wishes.inputs.get(model, NO_INPUTS)
     requests = requests_for(source, given)
@@ -57,7 +57,8 @@ def read_subject(repository: Path, model: str, device: Device, wishes: Wishes | 
     traffic = Traffic(
         requests,
         streamed=source.config.model_transaction_policy.decoupled,
-        in_sequence=keeps_sequences(source.config),
+        in_sequence=source.config.HasField("sequence_batching"),
+        in_steps=iterates(source.config),
         steps=steps_of(source),
     )
     fewer = fewer_points(device.grid, largest) if free else ()

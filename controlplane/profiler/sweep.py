@@ -78,7 +78,11 @@ def fewer_points(grid: ShareGrid, max_batch: int) -> tuple[tuple[Point, ...], ..
 
 
 def chosen_points(
-    grid: ShareGrid, max_batch: int, percents: Sequence[float] | None, batches: Sequence[int] | None
+    model: str,
+    grid: ShareGrid,
+    max_batch: int,
+    percents: Sequence[float] | None,
+    batches: Sequence[int] | None,
 ) -> tuple[Point, ...]:
     """Return the default points, or all combinations if the user chose percents, batches or both.
 
@@ -95,7 +99,8 @@ def chosen_points(
             )
     for batch in batches or ():
         if not 1 <= batch <= max_batch:
-            raise InputError(f"{batch} is not between 1 and the model's {max_batch}", field="--batches")
+            problem = f"{batch} is not between 1 and the {max_batch} of model {model!r}"
+            raise InputError(problem, field="--batches")
     sizes = sorted(set(batches or default_batches(max_batch)))
     shares = sorted(set(percents or default_percents(grid, 3)))
     return tuple(Point(p, b) for p in shares for b in sizes)

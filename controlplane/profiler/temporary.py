@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,15 +39,19 @@ def exclusive(launcher: Launcher, fleet: str, lock_file: Path, busy: str) -> Ite
         yield
 
 
-def check_python_path(launcher: Launcher, repository: Path) -> None:
-    """Raise InputError for a path with a blank, which Triton's Python backend passes to a shell as it is.
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9._/+@%=:,~-]*")
 
-    No model starts there, and the deadline passes. In a container the path is another one.
+
+def check_python_path(launcher: Launcher, repository: Path) -> None:
+    """Raise InputError for a path from which Triton's Python backend starts no model.
+
+    It passes the path to a shell as it is, and reads it as ASCII. No model starts there, and the deadline
+    passes. In a container the path is another one.
     """
-    if launcher.name == "process" and any(c.isspace() for c in str(repository)):
+    if launcher.name == "process" and not _PLAIN_PATH.fullmatch(str(repository)):
         raise InputError(
-            "has a blank in its path, and Triton's Python backend starts no model there: move it, or set "
-            "XDG_STATE_HOME where it is Trisect's own folder",
+            "has a blank, a letter beyond ASCII or a sign of the shell in its path, and Triton's Python "
+            "backend starts no model there: move it, or set XDG_STATE_HOME where it is Trisect's own folder",
             file=str(repository),
         )
 

@@ -20,17 +20,20 @@ class Traffic:
 
     `streamed`: a decoupled model, which answers on a stream, any number of times. `in_sequence`: the requests
     are whole sequences, of which one runs after another, because only one server knows a sequence's state.
+    `in_steps`: each request is a sequence by itself, which the model executes step by step.
     `steps`: the models that an ensemble's requests pass, as Triton counts no batches of an ensemble.
     """
 
     requests: tuple[ModelInferRequest, ...]
     streamed: bool = False
     in_sequence: bool = False
+    in_steps: bool = False
     steps: tuple[str, ...] = ()
 
     def ends(self) -> tuple[bool, ...]:
         """Return after which requests the traffic may end: with the last one of a sequence."""
-        return tuple(not self.in_sequence or r.parameters["sequence_end"].bool_param for r in self.requests)
+        whole = not self.in_sequence or self.in_steps
+        return tuple(whole or r.parameters["sequence_end"].bool_param for r in self.requests)
 
     def in_flight(self, batch: int) -> int:
         """Return how many requests keep the server busy with batches of `batch`."""

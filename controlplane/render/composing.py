@@ -18,6 +18,8 @@ from controlplane.domain.errors import InputError
 from controlplane.files.reading import read_bytes
 
 PARAMETER = "composing_models"
+_MODEL_FILE = "model.py"
+"""The file that the Python backend starts with, where the configuration names no other."""
 _CALL = "InferenceRequest"
 """The class with which a model's code calls another model."""
 
@@ -44,7 +46,8 @@ def composing_models(directory: Path, config: ModelConfig | None, file: str) -> 
     if config is not None and is_ensemble(config):
         return tuple(sorted({step.model_name for step in config.ensemble_scheduling.step}))
     declared = _declared(config)
-    calls = called_models(directory)
+    file_name = _MODEL_FILE if config is None else config.default_model_filename or _MODEL_FILE
+    calls = called_models(directory, file_name)
     if calls is None:
         return declared
     if calls.computed and not declared:
@@ -58,15 +61,16 @@ def composing_models(directory: Path, config: ModelConfig | None, file: str) -> 
     return tuple(sorted({*calls.models, *declared}))
 
 
-def called_models(directory: Path) -> Calls | None:
+def called_models(directory: Path, started_by: str = _MODEL_FILE) -> Calls | None:
     """Return the models that a model's code calls; None where it calls none.
 
-    Code that cannot be parsed counts as calling none: Triton says what is wrong with it.
+    Its code is what the file `started_by` of each version imports from the model's folder. Code that cannot
+    be parsed counts as calling none: Triton says what is wrong with it.
     """
     found: set[str] = set()
     calls, computed = False, False
-    for file in directory.glob("[0-9]*/*.py"):
-        for call in _calls(file):
+    for tree in _code(directory, started_by):
+        for call in _calls(tree):
             calls = True
             given = next((k.value for k in call.keywords if k.arg == "model_name"), None)
             if isinstance(given, ast.Constant):
@@ -83,14 +87,42 @@ def _declared(config: ModelConfig | None) -> tuple[str, ...]:
     return tuple(sorted({name.strip() for name in names if name.strip()}))
 
 
-def _calls(file: Path) -> Iterator[ast.Call]:
-    if file.is_dir():
-        return
-    code = read_bytes(file)
-    try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError):
-        return
+def _code(directory: Path, started_by: str) -> Iterator[ast.Module]:
+    """Parse the files that versions start with, and those of the model's folder that these import."""
+    left = list(directory.glob(f"[0-9]*/{Path(started_by).name}"))
+    seen: set[Path] = set()
+    while left:
+        file = left.pop()
+        if file in seen or not file.is_file():
+            continue
+        seen.add(file)
+        try:
+            tree = ast.parse(read_bytes(file))
+        except (SyntaxError, ValueError):
+            continue
+        yield tree
+        inside = file.relative_to(directory)
+        # A model's code finds its version's folder by itself, and its own by `model_repository`.
+        roots = (directory / inside.parts[0], directory)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                left += (path for name in node.names for root in roots for path in _files(root, name.name))
+            elif isinstance(node, ast.ImportFrom):
+                within = roots if node.level == 0 else (file.parents[node.level - 1],)
+                names = [".".join(filter(None, (node.module, name.name))) for name in node.names]
+                left += (path for name in names for root in within for path in _files(root, name))
+
+
+def _files(root: Path, name: str) -> Iterator[Path]:
+    """Return where the modules of a dotted name may be: each package's file, and the last one's."""
+    path = root
+    for part in name.split("."):
+        path /= part
+        yield path.with_name(f"{part}.py")
+        yield path / "__init__.py"
+
+
+def _calls(tree: ast.Module) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = node.func

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import ServedModel
 from controlplane.domain.tensors import SAMPLE_SHAPE, Shapes, TensorSpec, parsed_dims
 from controlplane.render.composing import is_ensemble
+from controlplane.render.instances import place_instances
 
 BATCH_LIMIT = 32
 """The largest dynamic batch of any plan: TensorRT engines are commonly built for it."""
@@ -25,6 +25,8 @@ def parse_config(text: str, file: str) -> ModelConfig:
     except text_format.ParseError as error:
         # The text begins with line:column, which the InputError has already.
         reason = str(error).split(" : ", 1)[-1]
+        if "surrogates not allowed" in reason:
+            reason = "a text in it is not UTF-8"
         raise InputError(
             f"is not a model configuration: {reason}", file=file, line=error.GetLine() or None
         ) from None
@@ -36,7 +38,7 @@ def batch_limit(config: ModelConfig) -> int:
     1 for a model without batching, and for one with sequences: Triton batches those of them that happen to
     have a request at the same time, on which a plan cannot count.
     """
-    if keeps_sequences(config):
+    if config.HasField("sequence_batching"):
         return 1
     return max(1, min(BATCH_LIMIT, int(config.max_batch_size)))
 
@@ -76,21 +78,6 @@ def completed_config(written: ModelConfig | None, completed: ModelConfig) -> str
     return text
 
 
-_BACKEND_OF = {
-    "onnxruntime_onnx": "onnxruntime",
-    "pytorch_libtorch": "pytorch",
-    "tensorflow_graphdef": "tensorflow",
-    "tensorflow_savedmodel": "tensorflow",
-    "tensorrt_plan": "tensorrt",
-}
-"""The backends that Triton takes for the platforms of older configurations."""
-
-
-def backend_of(config: ModelConfig) -> str | None:
-    """Return the name of the backend that executes a model; None for an ensemble and where it is unknown."""
-    return config.backend or _BACKEND_OF.get(config.platform)
-
-
 _OWN_SCHEDULERS = frozenset({"vllm", "tensorrtllm"})
 """Backends that batch the steps of their requests anew for every token, so that a batch has no time."""
 
@@ -117,11 +104,12 @@ def check_servable(config: ModelConfig, file: str) -> None:
 
 def keeps_sequences(config: ModelConfig) -> bool:
     """Return whether the model keeps state between requests, so that a sequence needs the same server."""
-    return bool(config.HasField("sequence_batching"))
+    return bool(config.HasField("sequence_batching")) and not iterates(config)
 
 
-TURN = "turn"
-"""The resource of Triton's rate limiter that every execution in a partition with several models takes."""
+def iterates(config: ModelConfig) -> bool:
+    """Return whether the model executes one request several times, by itself a sequence."""
+    return bool(config.sequence_batching.iterative_sequence)
 
 
 def served_config(
@@ -131,7 +119,8 @@ def served_config(
 
     With a queue delay of 0 the one preferred size limits the dynamic batch but accepts a larger request, so
     max_batch_size stays as in the source. The sequence batcher of a model is not changed. `turns`: of all
-    models of the server one executes at a time. An ensemble executes nothing itself: it only gets its name.
+    instances of the server one executes at a time. An ensemble executes nothing itself, and only gets its
+    name.
     """
     config = ModelConfig()
     config.CopyFrom(source)
@@ -140,20 +129,14 @@ def served_config(
         whole: str = text_format.MessageToString(config)
         return HEADER + whole
     _set_batching(config, served)
-    _set_instances(config, served.instances, gpu_type)
-    if turns:
-        limiter = config.instance_group[0].rate_limiter
-        limiter.Clear()
-        limiter.resources.add(name=TURN, count=1)
+    place_instances(config, count=served.instances, gpu_type=gpu_type, turns=turns)
     text: str = text_format.MessageToString(config)
     return HEADER + text
 
 
 def _set_batching(config: ModelConfig, served: ServedModel) -> None:
-    if keeps_sequences(config):
-        return
-    if config.max_batch_size < 1:
-        config.ClearField("dynamic_batching")
+    """Set the plan's batch. A model without batching keeps its queue's limits, deadlines and priorities."""
+    if config.HasField("sequence_batching") or config.max_batch_size < 1:
         return
     batching = config.dynamic_batching
     del batching.preferred_batch_size[:]
@@ -161,21 +144,19 @@ def _set_batching(config: ModelConfig, served: ServedModel) -> None:
     batching.max_queue_delay_microseconds = served.max_queue_delay_us
 
 
-def _set_instances(config: ModelConfig, count: int, gpu_type: str) -> None:
-    """Replace all instance groups by one, which keeps the first one's other settings."""
-    group = ModelInstanceGroup()
-    if config.instance_group:
-        group.CopyFrom(config.instance_group[0])
-    group.count = count
-    del group.gpus[:]
-    if gpu_type == CPU_DEVICE:
-        group.kind = ModelInstanceGroup.KIND_CPU
-    elif group.kind != ModelInstanceGroup.KIND_MODEL:
-        group.kind = ModelInstanceGroup.KIND_GPU
-        # A partition's server sees one GPU only, as number 0.
-        group.gpus.append(0)
-    del config.instance_group[:]
-    config.instance_group.append(group)
+def measured_config(source: ModelConfig) -> ModelConfig:
+    """Return what is measured of a model.
+
+    Requests wait longer than in service, and all are equal: its queue would refuse them, and its response
+    cache answer them.
+    """
+    config = ModelConfig()
+    config.CopyFrom(source)
+    config.ClearField("response_cache")
+    if config.HasField("dynamic_batching"):
+        config.dynamic_batching.ClearField("default_queue_policy")
+        config.dynamic_batching.ClearField("priority_queue_policy")
+    return config
 
 
 def sample_shapes(config: ModelConfig, file: str) -> Shapes:

@@ -21,7 +21,8 @@ from controlplane.domain.plan import Partition, Plan, ServedModel
 from controlplane.domain.tree import Link, Tree
 from controlplane.files.pinned import CONFIG_NAME
 from controlplane.render.composing import is_ensemble
-from controlplane.render.config import HEADER, keeps_sequences, served_config
+from controlplane.render.config import HEADER, keeps_sequences, measured_config, served_config
+from controlplane.render.instances import take_turns
 from controlplane.render.source import SourceModel, read_source
 
 _SHOWN = (
@@ -53,12 +54,20 @@ def partition_sources(partition: Partition, repository: Path) -> dict[str, Sourc
 
 
 def takes_turns(partition: Partition, sources: Mapping[str, SourceModel]) -> bool:
-    """Return whether the partition's server executes one model at a time.
+    """Return whether the partition's server executes one batch at a time.
 
-    It does where it serves several, and for the steps of an ensemble, which share its quota: a step that
-    overlaps with another delays it by as much, and the batch that arrived first ends later.
+    It has to where it serves several models, or one that takes turns itself.
     """
-    return partition.turns or any(is_ensemble(source.config) for source in sources.values())
+    return partition.turns or any(in_turn(source) for source in sources.values())
+
+
+def in_turn(source: SourceModel) -> bool:
+    """Return whether the steps of an ensemble, or several instances of a model, execute one at a time.
+
+    They share one quota: what overlaps delays each other by as much, and the batch that arrived first ends
+    later.
+    """
+    return is_ensemble(source.config) or take_turns(source.config)
 
 
 def refuse_pooled_sequences(plan: Plan, repository: Path) -> None:
@@ -168,15 +177,24 @@ def _differing(entries: Mapping[str, str | Link], more: Mapping[str, str | Link]
 def profiling_tree(source: SourceModel, *, endpoints: Mapping[str, int], gpu_type: str) -> Tree:
     """Return a repository to measure one model: one endpoint for each batch, as in a plan with that batch.
 
-    Models that execute others have one endpoint: the others have their own names, and so one batch.
+    Models that execute others have one endpoint: the others have their own names, and so one batch. The
+    response cache and the limits of queues are left out.
     """
+    source = _measured(source)
     entries: dict[str, str | Link] = {}
     for endpoint, batch in endpoints.items():
         served = ServedModel(source.name, batch)
-        config = served_config(source.config, endpoint=endpoint, served=served, gpu_type=gpu_type)
+        config = served_config(
+            source.config, endpoint=endpoint, served=served, gpu_type=gpu_type, turns=in_turn(source)
+        )
         inner = _composing(source, served, gpu_type, turns=is_ensemble(source.config))
         entries |= _directory(endpoint, config, source) | inner
     return Tree(entries)
+
+
+def _measured(source: SourceModel) -> SourceModel:
+    inner = tuple(_measured(one) for one in source.composing)
+    return replace(source, config=measured_config(source.config), composing=inner)
 
 
 def _directory(endpoint: str, config: str, source: SourceModel) -> dict[str, str | Link]:
@@ -209,7 +227,7 @@ def alias_config(source: SourceModel, *, endpoint: str, of: str) -> str:
 def check_shareable(source: SourceModel, workloads: tuple[str, ...]) -> None:
     """Raise InputError, with reason and way out, if these workloads cannot share the model's queue."""
     config = source.config
-    if keeps_sequences(config):
+    if config.HasField("sequence_batching"):
         field, reason, cure = "sequence_batching", "each one has sequences of its own", ""
     elif not config.input or not config.output:
         field, reason, cure = "input", "an alias has to name inputs and outputs", "write them down here, or "

@@ -1,7 +1,6 @@
 """Reading of a source model's directory: the only effect of rendering.
 
-A configuration that is missing or lacks what a plan needs is replaced by the one that Triton made of it,
-where that is kept (`files.completed`).
+The configuration is the one that Triton made of the written one, where that is kept (`files.models`).
 """
 
 from __future__ import annotations
@@ -24,10 +23,14 @@ from controlplane.render.composing import composing_models, is_ensemble
 from controlplane.render.config import (
     check_servable,
     is_complete,
-    keeps_sequences,
     parse_config,
     with_sample_shapes,
 )
+from controlplane.render.instances import backend_of
+
+_PYTHON = "python"
+_COMPLETES = b"auto_complete_config"
+"""The function of a Python model that completes its configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,11 @@ def all_models(repository: Path) -> tuple[str, ...]:
     return found
 
 
+def files_beside(repository: Path) -> tuple[str, ...]:
+    """Return the names of the files beside a repository's models, sorted: no server has them."""
+    return tuple(sorted(p.name for p in repository.iterdir() if p.is_file() and not p.name.startswith(".")))
+
+
 def no_models(repository: Path) -> tuple[str, ...]:
     """Return the names of the other folders of a repository, sorted: they have no config and no version."""
     others = (p for p in repository.iterdir() if p.is_dir() and not p.name.startswith("."))
@@ -93,20 +101,33 @@ def read_written(directory: Path) -> ModelConfig | None:
     """
     file = directory / CONFIG_NAME
     try:
-        return parse_config(read_bytes(file).decode(), str(file))
+        # As in Triton, a comment may have another encoding.
+        return parse_config(read_bytes(file).decode(errors="surrogateescape"), str(file))
     except InputError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
-    except UnicodeDecodeError as error:
-        raise InputError(f"cannot be read: {error}", file=str(file)) from None
 
 
 def to_complete(repository: Path, model: str) -> bool:
     """Return whether Triton has yet to complete the model's configuration. Raises InputError."""
     directory = repository.resolve() / model
     written = read_written(directory)
-    return not (written is not None and is_complete(written)) and read_completed(directory) is None
+    if written is not None and is_complete(written) and not _is_changed_by_loading(directory, written):
+        return False
+    return read_completed(directory) is None
+
+
+def _is_changed_by_loading(directory: Path, written: ModelConfig) -> bool:
+    """Return whether a Triton serves another configuration than the complete one that is written.
+
+    Backends complete more than what is missing (batching, of an ONNX file), and so may a Python model's code.
+    """
+    if is_ensemble(written):
+        return False
+    if backend_of(written) != _PYTHON:
+        return True
+    return any(_COMPLETES in read_bytes(file) for file in directory.rglob("*.py") if file.is_file())
 
 
 def read_source(repository: Path, model: str) -> SourceModel:
@@ -197,7 +218,7 @@ def _composing(repository: Path, model: str, above: tuple[str, ...], file: str) 
         raise InputError(f"executes {model!r}, and {error}", file=file) from None
     reason = (
         "keeps state between requests (sequence_batching)"
-        if keeps_sequences(found.config)
+        if found.config.HasField("sequence_batching")
         else "answers a request several times (decoupled)"
         if found.config.model_transaction_policy.decoupled
         else None
@@ -212,27 +233,25 @@ def _composing(repository: Path, model: str, above: tuple[str, ...], file: str) 
 
 
 def _config(directory: Path) -> ModelConfig:
-    """Return the written configuration if it is complete, else the completed one, else what is written."""
+    """Return the configuration that Triton completed, else the written one."""
     file = str(directory / CONFIG_NAME)
     written = read_written(directory)
-    if written is not None and is_complete(written):
-        return written
     text = read_completed(directory)
-    if text is not None:
-        completed = parse_config(text, file)
-        if written is None and not is_complete(completed):
-            raise InputError(
-                "is missing, and Triton cannot tell the model's inputs and outputs from its files; write it",
-                file=file,
-            )
-        return completed
-    if written is None:
+    if text is None:
+        if written is not None:
+            return written
         raise InputError(
             "is missing, and Triton has not completed it yet: `ctl init`, `ctl profile` and `ctl apply` have "
             "it completed; or write the file",
             file=file,
         )
-    return written
+    completed = parse_config(text, file)
+    if written is None and not is_complete(completed):
+        raise InputError(
+            "is missing, and Triton cannot tell the model's inputs and outputs from its files; write it",
+            file=file,
+        )
+    return completed
 
 
 def _is_part(path: Path) -> bool:

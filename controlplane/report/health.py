@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from controlplane.domain.fleet import ServerState
-from controlplane.report.tables.plan_table import number
-from controlplane.report.tables.status_table import Status
+from controlplane.report.tables.status_table import Status, is_late
+from controlplane.report.words import number
 
 
 def problems(status: Status) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ def problems(status: Status) -> tuple[str, ...]:
     found += [
         f"workload {w.workload}: P99 {number(w.p99_ms)} ms is above its SLO of {number(w.slo_ms)} ms"
         for w in status.workloads
-        if w.p99_ms is not None and w.p99_ms > w.slo_ms
+        if is_late(w)
     ]
     found += [
         f"partition {row.partition}: {row.failed_starts} starts failed, and none is tried again yet"

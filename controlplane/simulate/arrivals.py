@@ -159,10 +159,10 @@ class ArrivalStream:
 
     def _next_block(self) -> FloatArray:
         assert isinstance(self.demand, Demand)
-        law = self.demand.gaps
-        if law is Gaps.POISSON:
+        distribution = self.demand.gaps
+        if distribution is Gaps.POISSON:
             gaps = self.rng.standard_exponential(BLOCK)
-        elif law is Gaps.CONSTANT:
+        elif distribution is Gaps.CONSTANT:
             gaps = np.ones(BLOCK)
         else:
             shape = 1.0 / self.demand.cv**2

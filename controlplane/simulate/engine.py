@@ -199,7 +199,7 @@ class _Run:
             masks = np.arange(share.size)
             partitions = [
                 PartitionOutcome(
-                    partition=server.partition,
+                    id=server.partition,
                     model=server.model,
                     busy_percent=100.0 * float(share[(masks & server.field) == server.bit].sum()),
                     mean_batch=self._loop.mean_batch(s) * server.client_batch,

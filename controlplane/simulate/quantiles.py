@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.latency.protocol import FloatArray
 
 RELATIVE_ERROR = 1 / 256
 """No quantile is off by more than this share of its value, between 1 µs and four hours."""
@@ -23,12 +23,6 @@ FIRST = (1023 - 10) << 8
 """The bin of 2^-10 ms, which counts shorter times too."""
 BINS = 34 << 8
 """Up to 2^24 ms, four and a half hours; the last bin counts longer times too."""
-
-
-def bin_of(times_ms: FloatArray) -> IntArray:
-    """Return the bin of each time, shape of `times_ms`."""
-    bits = np.ascontiguousarray(times_ms, dtype=np.float64).view(np.int64)
-    return np.asarray(np.clip((bits >> SHIFT) - FIRST, 0, BINS - 1))
 
 
 def edges_ms() -> FloatArray:

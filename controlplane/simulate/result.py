@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from controlplane.latency.protocol import FloatArray, IntArray
 
@@ -50,9 +50,9 @@ class WorkloadOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutcome:
-    """One model in one partition: busy time and mean batch."""
+    """One model in the partition `id`: busy time and mean batch."""
 
-    partition: str
+    id: str
     model: str
     busy_percent: float
     mean_batch: float
@@ -116,23 +116,7 @@ class SimulationResult:
                 }
                 for w in self.workloads
             ],
-            "gpus": [
-                {
-                    "id": g.id,
-                    "busy_percent": g.busy_percent,
-                    "power_w": g.power_w,
-                    "partitions": [
-                        {
-                            "id": p.partition,
-                            "model": p.model,
-                            "busy_percent": p.busy_percent,
-                            "mean_batch": p.mean_batch,
-                        }
-                        for p in g.partitions
-                    ],
-                }
-                for g in self.gpus
-            ],
+            "gpus": [asdict(gpu) for gpu in self.gpus],
             "totals": {"holds": len(self.workloads) - self.breaks, "breaks": self.breaks},
         }
 

@@ -200,8 +200,8 @@ def _change(server: Server, model: str, verb: str, deadline_s: float) -> None:
         reason = str(error)
         if timed_out(error):
             reason = (
-                f"no answer within {deadline_s:g} s; if the model's code ends its own process, Triton waits "
-                "for ever"
+                f"no answer within {deadline_s:g} s (--load-timeout gives a load more); if the model's code "
+                "ends its own process, Triton waits for ever"
             )
         raise EngineError(f"{server.name}: {verb} {model}: {reason}") from error.__cause__
 

@@ -87,12 +87,16 @@ def sample_inputs(config: Mapping[str, Any], folder: Path) -> tuple[SampleInput,
 def zero_inputs(config: Mapping[str, Any]) -> tuple[SampleInput, ...]:
     """Return zeros, or texts, for every input that a model's configuration requires.
 
+    Without any, for those of a known shape, since a batch's size is the first dimension of an input.
     A variable dimension counts as 1 where the configuration has no `sample_shape` of the input. Raises
     EngineError for an unknown data type.
     """
-    required = (tensor for tensor in config.get("input", []) if not tensor.get("optional"))
+    inputs = config.get("input", [])
+    required = [tensor for tensor in inputs if not tensor.get("optional")]
+    known = (tensor for tensor in inputs if all(int(d) > 0 for d in _dims(tensor, config)))
     return tuple(
-        _input(tensor["name"], {**tensor, "dims": _dims(tensor, config)}, config, None) for tensor in required
+        _input(tensor["name"], {**tensor, "dims": _dims(tensor, config)}, config, None)
+        for tensor in required or known
     )
 
 
@@ -148,7 +152,8 @@ def sample_request(endpoint: str, repository: str, read: ReadConfig) -> SampleRe
     model = executed_by(config) or endpoint
     source = config if model == endpoint else read(model)
     alone = {"sequence_id": _SEQUENCE, "sequence_start": True, "sequence_end": True}
-    parameters = alone if "sequence_batching" in config else {}
+    sequences = config.get("sequence_batching", {"iterative_sequence": True})
+    parameters = {} if sequences.get("iterative_sequence") else alone
     inputs = sample_inputs(source, Path(repository) / model)
     if config.get("model_transaction_policy", {}).get("decoupled", False):
         return SampleRequest(_message(endpoint, inputs, parameters), None, not has_sample(source))

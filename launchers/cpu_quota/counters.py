@@ -52,8 +52,9 @@ class QuotaCounters:
         found, now = self._found.get(pid), self._now()
         if found is not None and now - found.at_s <= SEARCH_S:
             return found
-        for group in _cpu_folders(pid, self._proc):
-            if "throttled_" in (group / "cpu.stat").read_text():
+        for group in _folders(pid, "cpu", self._proc):
+            stat = group / "cpu.stat"
+            if stat.exists() and "throttled_" in stat.read_text():
                 before = found.ran_ns if found is not None else {}
                 ran_ns = dict(self._threads(group))
                 thread = max(ran_ns, key=lambda one: ran_ns[one] - before.get(one, 0))
@@ -111,16 +112,8 @@ def counters(text: str) -> dict[str, int]:
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
 
 
-def _cpu_folders(pid: int, proc: Path) -> Iterator[Path]:
-    """Yield the folders in which a process's quota may be: of version 2, and of version 1's cpu controller.
-
-    Raises OSError where the process is gone.
-    """
-    return (folder for folder in _folders(pid, "cpu", proc) if (folder / "cpu.stat").exists())
-
-
 def _folders(pid: int, controller: str, proc: Path) -> Iterator[Path]:
-    """Yield a process's groups: of version 2, and of this controller in version 1."""
+    """Yield a process's groups: of version 2, and of this controller in version 1. Raises OSError."""
     for controllers, path in group_paths(pid, proc):
         mounts = mount_points("cgroup2") if controllers == [""] else []
         if controller in controllers:

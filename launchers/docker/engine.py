@@ -35,14 +35,12 @@ _STOPS = frozenset({str(STOP_SIGNAL.value), str(signal.SIGTERM.value)})
 Say = Callable[[str], None]
 
 
-def address() -> str:
-    """Return $DOCKER_HOST, else the default socket. Raises EngineError for an engine on another host."""
-    told = os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
-    return local(told)
+def address(given: str | None = None) -> str:
+    """Return the given address, else $DOCKER_HOST, else the default socket.
 
-
-def local(told: str) -> str:
-    """Return `told` if it is a socket of this host. Raises EngineError."""
+    Raises EngineError for an engine on another host.
+    """
+    told = given or os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
     if not told.startswith("unix://"):
         raise EngineError(
             f"the Docker engine at {told} is not on this host: ports and model folders are local; "

@@ -22,7 +22,7 @@ from launchers.cpu_quota.counters import QuotaCounters, memory_kills
 from launchers.cpu_quota.mechanism import bandwidth
 from launchers.docker import containers, engine
 from launchers.docker.containers import ContainerOptions
-from launchers.docker.engine import ANSWER_S, ContainerWatcher, Say, have_image, local
+from launchers.docker.engine import ANSWER_S, ContainerWatcher, Say, have_image
 from launchers.gpu import gpus, mps
 from launchers.host import process_table, shared_memory
 from launchers.host.process_table import ServerProcess
@@ -250,7 +250,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
             return _LAST_UP in _log(one)  # another user's process: only its log shows it
 
     def _address(self) -> str:
-        return local(self._given_address) if self._given_address else engine.address()
+        return engine.address(self._given_address)
 
     def _connected(self, answer_s: float = ANSWER_S) -> AbstractContextManager[docker.DockerClient]:
         return engine.engine(self._address(), answer_s)

@@ -9,6 +9,7 @@ whichever state directory or launcher started that process, and what cannot be r
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -70,23 +71,13 @@ def sweep(fleet: str, alive: set[str], folder: Path = FOLDER) -> list[str]:
 def _remove(folder: Path, chosen: Callable[[str], bool]) -> list[str]:
     found = [path for path in folder.iterdir() if chosen(path.name)]
     used = _mapped() if found else frozenset()
-    return [str(path) for path in found if _inode(path) not in used and _unlinked(path)]
-
-
-def _unlinked(path: Path) -> bool:
-    """Whether it was removed: another user's file, or a folder, stays."""
-    try:
-        path.unlink()
-    except OSError:
-        return False
-    return True
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.lstat().st_ino
-    except OSError:
-        return None
+    removed = []
+    for path in found:
+        with contextlib.suppress(OSError):  # it is gone; another user's file, or a folder, stays
+            if path.lstat().st_ino not in used:
+                path.unlink()
+                removed.append(str(path))
+    return removed
 
 
 def _mapped() -> frozenset[int]:

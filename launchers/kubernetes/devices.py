@@ -17,7 +17,7 @@ from launchers.kubernetes.api import ClusterApi, Gone
 from launchers.kubernetes.pod import DRIVER, GPU_TAINT, PodPlace, by_claim, by_daemon, shared_claim
 from launchers.kubernetes.pods import PodState
 
-_CORE = re.compile(r"cpu-(\d+)")
+_CORE = re.compile(r"cpu-\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,7 @@ class NodeDevice:
     @property
     def core(self) -> int:
         """The number of a core; Kubernetes pins nothing, so it only tells shares of different cores apart."""
-        found = _CORE.fullmatch(self.device)
-        if found is None:
-            raise ValueError(f"{self.device} is no core")
-        return int(found.group(1))
+        return int(self.device.removeprefix(f"{CPU_DEVICE}-"))
 
 
 _HOSTNAME = "kubernetes.io/hostname"

@@ -35,26 +35,6 @@ RULES = (
 )
 """What every fleet needs."""
 
-CONTROLLER_RULES = (
-    RoleRule("coordination.k8s.io", "leases", ("get", "create", "update")),
-    RoleRule("trisect.dev", "fleets", ("get", "patch")),
-    RoleRule("trisect.dev", "fleets/status", ("patch",)),
-)
-"""What a controller in the cluster needs beside them."""
-
-USER_RULES = (
-    RoleRule("trisect.dev", "fleets", ("get", "list", "create", "patch", "delete")),
-    RoleRule("", "pods", ("get", "list")),
-    RoleRule("", "pods/exec", ("get", "create")),
-)
-"""What a user needs for a fleet that controllers in the cluster keep; `exec` runs commands in their pods."""
-
-GPU_RULES = (
-    RoleRule("resource.k8s.io", "resourceclaims", ("create", "patch")),
-    RoleRule("resource.k8s.io", "resourceslices", ("list",), cluster_wide=True),
-)
-"""What a fleet with GPUs needs where the cluster allocates them dynamically (DRA)."""
-
 
 def missing_rule(message: str) -> str | None:
     """Return the API server's refusal with the rule that is missing; None where it says something else."""

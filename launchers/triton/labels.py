@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.server_options import ServerOptions
 
@@ -46,7 +46,7 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
         options = ServerOptions(tuple(told["triton_args"]), told["env"])
         spec = _record(ServerSpec, {**told, "labels": _record(Labels, told), "options": options})
         return _record(Server, {**told, "id": id, "spec": spec, "state": state})
-    except (ValueError, KeyError, TypeError) as error:
+    except (InputError, ValueError, KeyError, TypeError) as error:
         raise EngineError(
             f"server {id} carries labels this version cannot read ({error!r}): stop it with the version "
             "that started it, or end it by hand"

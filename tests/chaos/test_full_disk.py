@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from ctl_host import Host, ended, partition, plan
+from ctl_fleet import Ctl, partition, plan, small_disk
 from held_resources import processes
 from steady_clients import CLIENTS, PAUSE_S, Traffic
 
@@ -24,18 +22,10 @@ PLAN = plan(partition("a", 30, shadow=False))
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+def host(tmp_path: Path) -> Iterator[Ctl]:
     """With its state on a small disk of its own, where this user may mount one."""
-    state = tmp_path / "state"
-    state.mkdir()
-    options = ["-t", "tmpfs", "-o", "size=12m,mode=700"]
-    mounted = subprocess.run(["mount", *options, "none", str(state)], capture_output=True).returncode == 0
-    try:
-        with ended(Host(tmp_path, f"full{os.getpid()}x{time.monotonic_ns() % 10**6}")) as here:
-            yield here
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(state)], check=True)
+    with small_disk(tmp_path / "state", 12), Ctl(tmp_path, "full") as here:
+        yield here
 
 
 def fill(disk: Path) -> None:
@@ -49,11 +39,11 @@ def fill(disk: Path) -> None:
                 continue
 
 
-def await_back(host: Host, programs: tuple[str, ...], before: set[int]) -> float:
+def await_back(host: Ctl, programs: tuple[str, ...], before: set[int]) -> float:
     """Return how long it took until another process of each program runs, and the gateway is whole."""
     began = time.monotonic()
     while True:
-        status = json.loads(host.ctl("status", "--json").stdout)
+        status = host.document("status")
         whole = status["gateway_missing"] == [] and status["controller"] is not None
         if whole and all({p.pid for p in processes(host, name)} - before for name in programs):
             return time.monotonic() - began
@@ -61,8 +51,8 @@ def await_back(host: Host, programs: tuple[str, ...], before: set[int]) -> float
         time.sleep(0.2)
 
 
-def test_what_is_killed_on_a_full_disk_comes_back_at_once(host: Host) -> None:
-    assert host.apply(PLAN).returncode == 0
+def test_what_is_killed_on_a_full_disk_comes_back_at_once(host: Ctl) -> None:
+    host.apply(PLAN)
     state = host.files.parents[1]
     with Traffic(host) as traffic:
         traffic.await_more(20)
@@ -90,25 +80,25 @@ def test_what_is_killed_on_a_full_disk_comes_back_at_once(host: Host) -> None:
         (state / "filler").unlink(missing_ok=True)
 
 
-def test_a_killed_controller_is_started_again_unless_it_was_ended_on_purpose(host: Host) -> None:
-    assert host.apply(PLAN).returncode == 0
+def test_a_killed_controller_is_started_again_unless_it_was_ended_on_purpose(host: Ctl) -> None:
+    host.apply(PLAN)
     (first,) = processes(host, "controller")
     first.kill()
     first.wait(10)
     await_back(host, ("controller",), {first.pid})
     (second,) = processes(host, "controller")
     # Nor where the last command wants none.
-    assert host.apply(PLAN, "--no-serve", ports=False).returncode == 0
+    host.apply(PLAN, "--no-serve", ports=False)
     second.kill()
     second.wait(10)
     (supervisor,) = processes(host, "supervisor")
     supervisor.kill()
     supervisor.wait(10)
     deadline = time.monotonic() + 10.0
-    while "supervisor" in json.loads(host.ctl("status", "--json").stdout)["gateway_missing"]:
+    while "supervisor" in host.document("status")["gateway_missing"]:
         assert time.monotonic() < deadline
     assert processes(host, "controller") == []
-    events = json.loads(host.ctl("events", "--json").stdout)["events"]
+    events = host.document("events")["events"]
     told = [e["reason"] for e in events if e["subject"] == "controller"]
     # The killed supervisor may have said so too.
     assert ["not started again" in reason for reason in told][:2] == [False, True], told

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import gateway_rig as rig
 import pytest
+from background import until
 
 from controlplane.domain.fleet import Route
 from controlplane.gateway.haproxy import HaproxyGateway
@@ -60,32 +61,23 @@ def test_a_killed_server_loses_only_what_it_held(tmp_path: Path, times: int, rat
         load, bystander = rig.Load(ports), rig.Load(ports, "twin")
         kills: list[Kill] = []
 
-        async def answers(server: str, since: float) -> None:
-            await asyncio.to_thread(rig.until, lambda: len(load.answered(server, since)) >= ANSWERS)
+        def answers(server: str, since: float) -> None:
+            until(lambda: len(load.answered(server, since)) >= ANSWERS)
 
-        async def run() -> None:
-            stop, over = asyncio.Event(), asyncio.Event()
-            await asyncio.to_thread(_route, made, running, "one")
-            standing_by = asyncio.create_task(bystander.one_by_one(over))
-            task = asyncio.create_task(load.unary(rate_rps, stop))
+        _route(made, running, "one")
+        with rig.under_load(bystander.one_by_one), rig.under_load(partial(load.unary, rate_rps)):
             since = time.monotonic()
             for turn in range(times):
                 active, other = ("one", "two") if turn % 2 == 0 else ("two", "one")
-                await answers(active, since)
+                answers(active, since)
                 began = time.monotonic()
-                await asyncio.to_thread(running[active].kill)
+                running[active].kill()
                 kills.append(Kill(began, time.monotonic(), active))
-                await answers(other, kills[-1].ended)
-                running[active] = await asyncio.to_thread(_again, tmp_path, running[active], models)
-                await asyncio.to_thread(_route, made, running, other)
+                answers(other, kills[-1].ended)
+                running[active] = _again(tmp_path, running[active], models)
+                _route(made, running, other)
                 since = time.monotonic()
-            await answers(other, since)
-            stop.set()
-            await task
-            over.set()
-            await standing_by
-
-        asyncio.run(run())
+            answers(other, since)
         assert bystander.failed() == []
         host = rig.HeldUp.seen_by(bystander)
         failed = load.failed()

@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 import socket
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ import pytest
 import stepped_clock
 import tritonclient.http as triton_http
 from background import Background
-from ctl_host import Host, ended, infer_http, partition, plan
+from ctl_fleet import Ctl, infer_http, partition, plan, small_disk
 from held_resources import PROGRAMS, Held, MemorySlopes, processes, report
 from steady_clients import CLIENTS, PAUSE_S, Traffic
 from stepped_clock import SteppedClock
@@ -54,22 +53,15 @@ def cost(fault: str) -> float:
 class Unit(Background):
     """The fleet's controller, started again whenever it ended, as systemd does."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Ctl) -> None:
         super().__init__()
         self._host = host
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            with subprocess.Popen(
-                self._host.command("serve"),
-                cwd=self._host.directory,
-                env=self._host.environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            ) as serving:
+            with self._host.running("serve") as serving:
                 while serving.poll() is None and not self._stop.wait(0.1):
                     pass
-                serving.terminate()
             self._stop.wait(2.0)
 
 
@@ -77,14 +69,10 @@ class Unit(Background):
 class Storm:
     """One fault after another; `faults` are the times of each kind."""
 
-    host: Host
+    host: Ctl
     dice: random.Random
     clock: SteppedClock | None
     faults: list[tuple[float, str]] = field(default_factory=list)
-
-    @property
-    def state(self) -> Path:
-        return self.host.directory / "state" / "trisect" / self.host.fleet
 
     def strike(self) -> None:
         kinds: list[tuple[str, Callable[[], None]]] = [
@@ -103,6 +91,14 @@ class Storm:
         name, fault = self.dice.choice(kinds)
         self.faults.append((time.monotonic(), name))
         fault()
+
+    def behind(self, failed: list[tuple[float, str]]) -> Counter[tuple[str, str]]:
+        """Failures by the fault before them and by their error."""
+        found: Counter[tuple[str, str]] = Counter()
+        for at, error in failed:
+            before = [name for struck_at, name in self.faults if struck_at <= at]
+            found[before[-1] if before else "none", error] += 1
+        return found
 
     def kill(self, program: str) -> None:
         victims = processes(self.host, program)
@@ -142,7 +138,7 @@ class Storm:
 
     def poison(self) -> None:
         """A request of another endpoint that ends its server, and perhaps the shadow."""
-        self.post("p", POISON)
+        self.post("p", json.dumps(gateway_rig.POISON).encode())
 
     def nest(self) -> None:
         """JSON that ends a Triton that parses it."""
@@ -161,7 +157,7 @@ class Storm:
 
     def fill(self) -> None:
         """Every byte of the state's disk, for a moment."""
-        filler = self.state / "filler"
+        filler = self.host.files / "filler"
         try:
             with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
                 while stream.write(bytes(1 << 16)):
@@ -173,7 +169,7 @@ class Storm:
     def truncate(self) -> None:
         """A file that is derived or only reported: losing it may cost nothing but itself."""
         names = ("guard.json", "journal.jsonl", "controller.pid", "gateway/restarts.jsonl")
-        path = self.state / self.dice.choice(names)
+        path = self.host.files / self.dice.choice(names)
         with contextlib.suppress(OSError):
             os.truncate(path, self.dice.randrange(path.stat().st_size + 1))
 
@@ -182,58 +178,28 @@ class Storm:
         clock.set(self.dice.choice((-3600, 0, 3600)))
 
     def killed_apply(self) -> None:
-        command = self.host.command(*self.host.apply_command(PLAN, ports=False))
-        with subprocess.Popen(
-            command,
-            cwd=self.host.directory,
-            env=self.host.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as running:
-            time.sleep(self.dice.uniform(0.0, 3.0))
-            running.kill()
+        self.host.cut_short(PLAN, self.dice.uniform(0.0, 3.0), ports=False)
 
 
 PLAN = plan(partition("a", 30), partition("p", 20, model="text", shadow=False))
 STARVED = ("supervisor", "facade", "monitor", "controller")
 """HAProxy needs a descriptor for each request, and counts those that it may have when it starts."""
-POISON = json.dumps(
-    {
-        "inputs": [{"name": "INPUT", "datatype": "BYTES", "shape": [1, 1], "data": ["p"]}],
-        "outputs": [{"name": "OUTPUT", "parameters": {"classification": 1}}],
-    }
-).encode()
-"""Triton 2.51 ends itself over the classes of texts."""
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+def host(tmp_path: Path) -> Iterator[Ctl]:
     """With its state on a small disk of its own, where this user may mount one."""
-    state = tmp_path / "state"
-    state.mkdir()
-    mounted = (
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "none", str(state)],
-            capture_output=True,
-            check=False,
-        ).returncode
-        == 0
-    )
-    try:
-        with ended(Host(tmp_path, f"storm{os.getpid()}x{time.monotonic_ns() % 10**6}")) as here:
-            shutil.copytree(gateway_rig.MODELS / "text", here.repository / "text")
-            yield here
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(state)], check=True)
+    with small_disk(tmp_path / "state", 16), Ctl(tmp_path, "storm") as here:
+        shutil.copytree(gateway_rig.MODELS / "text", here.repository / "text")
+        yield here
 
 
-def await_whole(host: Host) -> None:
+def await_whole(host: Ctl) -> None:
     """Until a command finds everything as planned, and a client is served."""
     deadline = time.monotonic() + SERVED_S
     while True:
-        applied = host.apply(PLAN, "--as-planned", ports=False)
-        told = host.ctl("status", "--json")
+        applied = host.apply(PLAN, "--as-planned", ports=False, exit_code=None)
+        told = host.ctl("status", "--json", exit_code=None)
         whole = applied.returncode == 0 and told.returncode == 0
         if whole and json.loads(told.stdout)["controller"] is not None:
             infer_http(triton_http.InferenceServerClient(f"127.0.0.1:{host.http}"), "a")
@@ -242,7 +208,7 @@ def await_whole(host: Host) -> None:
         time.sleep(0.5)
 
 
-def await_released(host: Host, before: Held) -> tuple[list[str], Held]:
+def await_released(host: Ctl, before: Held) -> tuple[list[str], Held]:
     """What is held beyond before once it is nothing or the time is over: shadows start, servers drain."""
     deadline = time.monotonic() + SERVED_S
     while True:
@@ -264,11 +230,11 @@ def calm(traffic: Traffic, dice: random.Random, seconds: float) -> None:
 @pytest.mark.parametrize(
     "seconds", [20, pytest.param(120, id="120 s", marks=SOAK), pytest.param(1800, id="30 min", marks=SOAK)]
 )
-def test_faults_at_random_cost_what_was_in_flight(host: Host, seconds: float) -> None:
+def test_faults_at_random_cost_what_was_in_flight(host: Ctl, seconds: float) -> None:
     seed = int(os.environ.get("TRISECT_STORM_SEED", "1"))
     clock = None if stepped_clock.COMPILER is None else SteppedClock(host.directory)
     host.environment.update({} if clock is None else clock.environment)
-    assert host.apply(PLAN, "--no-serve").returncode == 0
+    host.apply(PLAN, "--no-serve")
     storm = Storm(host, random.Random(seed), clock)
     with Unit(host), Traffic(host) as traffic:
         await_whole(host)
@@ -291,9 +257,8 @@ def test_faults_at_random_cost_what_was_in_flight(host: Host, seconds: float) ->
     print(
         f"seed {seed}: {dict(struck)}; {len(traffic.failed)} of {traffic.done + len(traffic.failed)} failed"
     )
-    for at, error in traffic.failed:
-        last = [name for struck_at, name in storm.faults if struck_at <= at][-1:]
-        print(f"  after {last}: {error[:100]}")
+    for (fault, error), count in storm.behind(traffic.failed).most_common():
+        print(f"  {count:5} behind {fault}: {error}")
     assert len(traffic.failed) <= sum(cost(name) for name in struck.elements())
     assert [at for at, _ in traffic.failed if at > healthy_since] == [], "whole again"
     assert leaks == []

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from composed_models import write_models
-from ctl_host import Host, ended, partition, plan
+from ctl_fleet import Ctl, partition, plan
 
 from controlplane.files.measurements.profiles import read_profile
 from controlplane.profiler.load import poisson_times
@@ -22,7 +21,7 @@ X = clients.Tensor("X", "FP32", np.zeros((1, 1), np.float32))
 
 
 def test_models_that_execute_others_are_surveyed_and_measured_with_them(tmp_path: Path) -> None:
-    with ended(Host(tmp_path, f"composed{os.getpid()}")) as host:
+    with Ctl(tmp_path, "composed") as host:
         write_models(host.repository)
         surveyed = host.bare("init", str(host.repository), "--json")
         notes = {one["model"]: (one["state"], one["note"]) for one in json.loads(surveyed.stdout)["models"]}
@@ -30,8 +29,7 @@ def test_models_that_execute_others_are_surveyed_and_measured_with_them(tmp_path
         assert notes["pipeline"] == notes["calls"] == ("ready", whole)
 
         few = ["--percents", "100", "--batches", "1,4", "--budget", "5", "--launcher", "process"]
-        measured = host.bare("profile", "pipeline", "calls", "--repository", str(host.repository), *few)
-        assert measured.returncode == 0, measured.stderr
+        host.bare("profile", "pipeline", "calls", "--repository", str(host.repository), *few)
         for model in ("pipeline", "calls"):
             one, four = read_profile(tmp_path / "profiles" / "cpu" / f"{model}.json").points
             # The work of both steps: 2 ms and 1 ms for each inference.
@@ -39,8 +37,7 @@ def test_models_that_execute_others_are_surveyed_and_measured_with_them(tmp_path
             assert four.execution_ms > 12
 
         parts = [partition(name, 40, model=name) for name in ("pipeline", "calls")]
-        applied = host.apply(plan(*parts))
-        assert applied.returncode == 0, applied.stderr
+        host.apply(plan(*parts))
         due = poisson_times(20.0, 6.0, np.random.default_rng(1))
         with ThreadPoolExecutor(2) as pool:
             load = [
@@ -48,7 +45,6 @@ def test_models_that_execute_others_are_surveyed_and_measured_with_them(tmp_path
                 for name in ("pipeline", "calls")
             ]
             for name in ("pipeline", "calls"):
-                moved = host.ctl("redirect", name)
-                assert moved.returncode == 0, moved.stderr
+                host.ctl("redirect", name)
             seen = [future.result() for future in load]
         assert [(s.latency_ms.size, s.failures) for s in seen] == [(len(due), ())] * 2

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import following_rig as rig
 import pytest
-from ctl_host import Host
+from ctl_fleet import Ctl
 from following_rig import MODEL, PERCENT
 from sleeping_triton import EACH_MS, FIXED_MS
 
@@ -24,12 +23,12 @@ WINDOWS = 3
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+def host(tmp_path: Path) -> Iterator[Ctl]:
     with rig.following_host(tmp_path) as here:
         yield here
 
 
-def test_a_doubled_rate_is_followed_and_no_request_fails(host: Host) -> None:
+def test_a_doubled_rate_is_followed_and_no_request_fails(host: Ctl) -> None:
     (doubled,) = rig.followed(host, [(50.0, BATCHES_S)]).steps
     # Mostly another batch alone; a smeared step may pass for the begin of a ramp, which takes a core more.
     batches, cores = ({one[at] for one in doubled.layout} for at in (2, 0))
@@ -38,41 +37,41 @@ def test_a_doubled_rate_is_followed_and_no_request_fails(host: Host) -> None:
 
 
 @pytest.mark.soak
-def test_a_doubled_rate_changes_batches_a_tripled_one_servers_and_back(host: Host) -> None:
+def test_a_doubled_rate_changes_batches_a_tripled_one_servers_and_back(host: Ctl) -> None:
     steps = rig.followed(host, [(50.0, BATCHES_S), (85.0, PLAN_S), (20.0, BACK_S)]).steps
     assert steps[0].layout == [("cpu-0", PERCENT, 2)], "the share stays"
     cores = [{gpu for gpu, _, _ in step.layout} for step in steps]
     assert [len(used) for used in cores] == [1, 2, 1]
-    assert {rig.await_event(host, "free", "", 0.0, 20.0).subject} == cores[1] - cores[2]
+    assert {host.await_event("free", deadline_s=20.0).subject} == cores[1] - cores[2]
 
 
-def test_a_profile_that_is_a_fifth_wrong_is_learned_and_the_next_plan_is_right(host: Host) -> None:
+def test_a_profile_that_is_a_fifth_wrong_is_learned_and_the_next_plan_is_right(host: Ctl) -> None:
     shares, batches = (20.0, 40.0, 60.0, 80.0, 100.0), (1, 2)
     rig.profile(host, {(p, b): WRONG * (FIXED_MS + EACH_MS * b + 2.0) for p in shares for b in batches})
     rig.applied(host, rig.planned(host, LEARNING_RPS, LEARNING_SLO_MS), "--no-serve")
     before_ms = execution_ms(host)
-    with rig.Load(host.grpc, LEARNING_RPS) as load, rig.brief_controller(host):
-        asked = rig.await_event(host, "load", "review of the execution times", 0.0, REVIEW_S)
-        rig.await_event(host, "apply", "following the load", asked.at_s - 1.0, REVIEW_S)
+    with rig.loaded(host, LEARNING_RPS) as load, rig.brief_controller(host):
+        asked = host.await_event("load", says="review of the execution times", deadline_s=REVIEW_S)
+        since_s = asked.at_s - 1.0
+        host.await_event("apply", says="following the load", since_s=since_s, deadline_s=REVIEW_S)
         learned = execution_ms(host) / before_ms
         # A window in which the host stood still says nothing.
         seen = (seen_of_profile(host) for _ in range(WINDOWS))
         assert any(abs(learned / times - 1.0) < RIGHT < abs(1.0 / times - 1.0) for times in seen)
-    assert load.failed == []
+    assert load.failed() == []
     (factor,) = read_calibration(host.directory / "profiles")
     assert (factor.model, factor.neighbours) == (MODEL.name, ())
 
 
-def execution_ms(host: Host) -> float:
+def execution_ms(host: Ctl) -> float:
     """What the plan that runs says of a batch of its one server."""
     ((workload,),) = (p["workloads"] for g in rig.plan(host)["gpus"] for p in g["partitions"])
     return float(workload["predicted"]["execution_ms"])
 
 
-def seen_of_profile(host: Host) -> float:
+def seen_of_profile(host: Ctl) -> float:
     """The times of full batches in the next seconds, as a part of what the profile predicts."""
     profiles = str(host.directory / "profiles")
-    done = host.ctl("validate", "--profiles", profiles, "--seconds", "8", "--calibrate", "--json")
-    assert done.returncode == 0, done.stderr
-    (full,) = (row for row in json.loads(done.stdout)["observed"] if row["batch"] == MODEL.batch)
+    done = host.document("validate", "--profiles", profiles, "--seconds", "8", "--calibrate")
+    (full,) = (row for row in done["observed"] if row["batch"] == MODEL.batch)
     return float(full["observed_ms"] / full["predicted_ms"])

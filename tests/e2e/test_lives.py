@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gateway_rig as rig
 import psutil
 import pytest
 import stepped_clock
 import tritonclient.http as triton_http
-from ctl_host import Host, ended, infer_http, partition, plan
+from background import until
+from ctl_fleet import Ctl, infer_http, partition, plan
 from no_descriptors import without_descriptors
 from steady_clients import CLIENTS, Traffic
 from stepped_clock import SteppedClock
@@ -30,25 +27,14 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    with ended(Host(tmp_path, f"lives{os.getpid()}x{time.monotonic_ns() % 10**6}")) as here:
-        assert here.apply(plan(partition("a", 30, shadow=False))).returncode == 0
+def host(tmp_path: Path) -> Iterator[Ctl]:
+    with Ctl(tmp_path, "lives") as here:
+        here.apply(plan(partition("a", 30, shadow=False)))
         yield here
 
 
-def ours(host: Host) -> list[psutil.Process]:
-    """Every process of the fleet: controller, gateway, HAProxy, Tritons and models."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        environ = process.info["environ"] or {}
-        line = " ".join(process.info["cmdline"] or [])
-        if environ.get("TRISECT_FLEET") == host.fleet or host.fleet in line or str(host.directory) in line:
-            found.append(process)
-    return [p for p in found if p.pid != os.getpid()]
-
-
-def named(host: Host, text: str) -> list[psutil.Process]:
-    return [p for p in ours(host) if text in " ".join(p.cmdline())]
+def named(host: Ctl, text: str) -> list[psutil.Process]:
+    return [p for p in host.all_processes() if text in " ".join(p.cmdline())]
 
 
 def kill(processes: list[psutil.Process]) -> None:
@@ -58,7 +44,7 @@ def kill(processes: list[psutil.Process]) -> None:
     psutil.wait_procs(processes, 30)
 
 
-def serves(host: Host) -> bool:
+def serves(host: Ctl) -> bool:
     client = triton_http.InferenceServerClient(f"127.0.0.1:{host.http}")
     try:
         infer_http(client, "a")
@@ -69,11 +55,8 @@ def serves(host: Host) -> bool:
         client.close()
 
 
-def await_served(host: Host, seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not serves(host):
-        assert time.monotonic() < deadline, "not served again"
-        time.sleep(0.1)
+def await_served(host: Ctl) -> None:
+    until(lambda: serves(host), 90.0, "served again")
 
 
 MAPS = ("devices", "env", "files")
@@ -96,12 +79,8 @@ def _is_map(key: str, value: Any) -> bool:
     return key == "models" and isinstance(value, dict)
 
 
-def state(host: Host) -> Path:
-    return host.directory / "state" / "trisect" / host.fleet
-
-
-def test_what_ends_after_a_newer_version_wrote_the_files_is_started_again(host: Host) -> None:
-    files = [p for p in state(host).rglob("*.json") if p.is_file()]
+def test_what_ends_after_a_newer_version_wrote_the_files_is_started_again(host: Ctl) -> None:
+    files = [p for p in host.files.rglob("*.json") if p.is_file()]
     assert {"fleet.json", "plan.json", "slots.json", "settings.json"} <= {p.name for p in files}
     for path in files:
         written = path.with_suffix(".new")
@@ -113,60 +92,52 @@ def test_what_ends_after_a_newer_version_wrote_the_files_is_started_again(host: 
         kill([psutil.Process(pid) for pid in before])
         await_served(host)
     host.kill_controller()
-    told = host.ctl("status")
-    assert told.returncode == 0
+    told = host.ctl("status", exit_code=0)
     assert "a newer version of ctl applied fleet" in told.stderr
     again = host.apply(plan(partition("a", 30, shadow=False)), ports=False)
-    assert (again.returncode, again.stdout.strip()) == (0, "nothing to do"), again.stderr
+    assert again.stdout.strip() == "nothing to do"
 
 
-def test_a_fleet_is_served_again_after_the_host_started_cold(host: Host) -> None:
-    kill(ours(host))
-    assert ours(host) == []
+def test_a_fleet_is_served_again_after_the_host_started_cold(host: Ctl) -> None:
+    kill(host.all_processes())
+    assert host.all_processes() == []
     # As a boot leaves it: no shared memory, no sockets.
     for region in Path("/dev/shm").iterdir():
         if host.fleet in region.name:
             region.unlink()
-    for folder in state(host).rglob("run"):
+    for folder in host.files.rglob("run"):
         shutil.rmtree(folder)
-    # The unit's command.
-    with subprocess.Popen(
-        host.command("serve"), cwd=host.directory, env=host.environment, stderr=subprocess.PIPE
-    ) as unit:
-        try:
-            await_served(host)
-        finally:
-            unit.send_signal(signal.SIGTERM)
-            unit.wait(30)
+    with host.running("serve"):  # the unit's command
+        await_served(host)
     assert serves(host), "without its controller"
 
 
 @pytest.mark.skipif(stepped_clock.COMPILER is None, reason=stepped_clock.NOT_RUN)
 def test_a_clock_that_is_set_costs_no_request_and_hides_no_death(tmp_path: Path) -> None:
     clock = SteppedClock(tmp_path)
-    with ended(Host(tmp_path, f"clock{os.getpid()}x{time.monotonic_ns() % 10**6}")) as host:
+    with Ctl(tmp_path, "clock") as host:
         host.environment.update(clock.environment)
-        assert host.apply(plan(partition("a", 30))).returncode == 0
+        host.apply(plan(partition("a", 30)))
         telemetry = GatewayTelemetry(GatewayPaths.of(host.files / "gateway").monitor_socket)
         with Traffic(host) as traffic:
             for ahead_s in (3600, 0, -3600):
                 clock.set(ahead_s)
                 traffic.await_more(20)
-                rig.until(lambda: "a" in telemetry.windows(1.0))
+                until(lambda: "a" in telemetry.windows(1.0))
             assert traffic.failed == []
             before = routed(host)
             host.kill("a", "active")
-            rig.until(lambda: routed(host) not in ([], before))
+            until(lambda: routed(host) not in ([], before))
             traffic.await_more(20)
         assert len(traffic.failed) <= 2 * CLIENTS, traffic.failed
 
 
 def test_a_controller_without_descriptors_ends_no_server(tmp_path: Path) -> None:
-    with ended(Host(tmp_path, f"full{os.getpid()}x{time.monotonic_ns() % 10**6}")) as host:
+    with Ctl(tmp_path, "full") as host:
         # Few servers: the kernel polls no more processes than the limit, and refuses otherwise.
-        assert host.apply(plan(partition("a", 30))).returncode == 0
-        rig.until(lambda: all(one["shadow_ready"] for one in status(host)["guard"]))
-        before, controller = ports(host), status(host)["controller"]
+        host.apply(plan(partition("a", 30)))
+        until(lambda: all(one["shadow_ready"] for one in host.document("status")["guard"]))
+        before, controller = ports(host), host.document("status")["controller"]
         with Traffic(host) as traffic:
             with without_descriptors(controller):
                 # It lists the servers every 5 s, and sends a canary to each shadow as often.
@@ -174,23 +145,18 @@ def test_a_controller_without_descriptors_ends_no_server(tmp_path: Path) -> None
                 while time.monotonic() < end:
                     traffic.await_more(20)
             # It can write no event meanwhile.
-            rig.until(lambda: "the engine answers again" in host.ctl("events").stdout)
+            until(lambda: "the engine answers again" in host.ctl("events").stdout)
             assert "Too many open files" in host.ctl("events").stdout
             traffic.await_more(20)
             assert traffic.failed == []
-        assert (ports(host), status(host)["controller"]) == (before, controller)
+        assert (ports(host), host.document("status")["controller"]) == (before, controller)
 
 
-def status(host: Host) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(host.ctl("status", "--json").stdout)
-    return told
-
-
-def ports(host: Host) -> list[int]:
+def ports(host: Ctl) -> list[int]:
     """The ports of all servers."""
     return sorted(server["http_port"] for server in host.servers())
 
 
-def routed(host: Host) -> list[int]:
+def routed(host: Ctl) -> list[int]:
     """The ports of the servers that serve."""
     return [server["http_port"] for server in host.servers() if server["routed"]]

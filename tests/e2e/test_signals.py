@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 import readme
+from background import until
 from bare_triton import ROOT
-from gateway_rig import until
 from host_ports import free_ports
 
 from controlplane.cli.verbs import VERBS

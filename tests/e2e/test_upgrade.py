@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import former_version
-import gateway_rig as rig
 import pytest
-from ctl_host import Host, ended, partition, plan
+from background import until
+from ctl_fleet import Ctl, partition, plan
 from steady_clients import CLIENTS, Traffic
 
 from controlplane.files.gateway_paths import GatewayPaths
@@ -25,17 +24,15 @@ def test_a_fleet_of_the_version_before_is_upgraded_without_a_lost_request(tmp_pa
     installed = former_version.install(tmp_path)
     if installed is None:
         pytest.skip(former_version.NOT_RUN)
-    with ended(Host(tmp_path, f"upgrade{os.getpid()}x{time.monotonic_ns() % 10**6}")) as host:
+    with Ctl(tmp_path, "upgrade") as host:
         host.environment["PYTHONPATH"] = str(installed.path)
-        applied = host.apply(PLAN)
-        assert applied.returncode == 0, applied.stderr
+        host.apply(PLAN)
         places = GatewayPaths.of(host.files / "gateway")
         with Traffic(host) as traffic:
             traffic.await_more(20)
             installed.upgrade()
             host.kill_controller()
-            applied = host.apply(PLAN, ports=False)
-            assert applied.returncode == 0, applied.stderr
+            host.apply(PLAN, ports=False)
             assert places.supervisor_lock.read_text() == processes.code_version()
             for role in (processes.FACADE, processes.MONITOR):
                 _replaced(places, role, signal.SIGTERM)
@@ -53,4 +50,4 @@ def _replaced(places: GatewayPaths, role: str, by: signal.Signals) -> None:
     assert before, role
     for pid in before:
         os.kill(pid, by)
-    rig.until(lambda: not {*before} & {*processes.find(places, role)} and bool(processes.find(places, role)))
+    until(lambda: not {*before} & {*processes.find(places, role)} and bool(processes.find(places, role)))

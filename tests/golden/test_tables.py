@@ -22,11 +22,18 @@ from controlplane.domain.plan import (
     Violation,
 )
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.report.tables.demo_table import DemoRow, demo_table
+from controlplane.report.tables.demo_table import (
+    DemoRow,
+    Repair,
+    Span,
+    demo_table,
+    repair_lines,
+    repair_table,
+)
 from controlplane.report.tables.plan_table import plan_table
-from controlplane.report.tables.repair_table import Repair, Span, repair_lines, repair_table
 from controlplane.report.tables.status_table import (
     GuardRow,
+    Restarted,
     Status,
     StatusRow,
     WorkloadRow,
@@ -149,7 +156,7 @@ def test_a_status_of_shared_queues() -> None:
         WorkloadRow("A", "a", ("P",), 100, 10, 8.25, 9.5, 1, refused=12),
         WorkloadRow("B", "b", ("P", "Q-1", "Q-2", "Q-3"), 250, 40),
     )
-    restarts = ((75.0, "haproxy ended by signal 9"), (74.0, "monitor ended by signal 9"))
+    restarts = (Restarted(75.0, "haproxy ended by signal 9"), Restarted(74.0, "monitor ended by signal 9"))
     told = text(status_view(Status((row,), workloads, (), 7, restarts=restarts)))
     assert told == (HERE / "status_shared_table.txt").read_text()
 

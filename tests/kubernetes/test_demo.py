@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ctl_host import CTL, ROOT
+from ctl_fleet import CTL, ROOT
 from host_ports import free_ports
 from kube import images
 from kube.cluster import Cluster

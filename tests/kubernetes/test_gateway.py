@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gateway_rig as rig
 import pytest
 import yaml
+from background import until
 from kube import echo_server, own_image
 from kube.cluster import Cluster
 from service import service
@@ -114,20 +115,14 @@ def test_a_rolling_update_of_the_gateway_loses_no_request(installed: Installed) 
             note = {"metadata": {"annotations": {"restarted": "once"}}}
             cluster.merge(DEPLOYMENT, {"spec": {"template": note}})
             cluster.await_until(DEPLOYMENT, rolled_out)
-            rig.until(lambda: before.isdisjoint(pod["metadata"]["name"] for pod in installed.pods()), 120)
+            until(lambda: before.isdisjoint(pod["metadata"]["name"] for pod in installed.pods()), 120)
 
-        async def run() -> None:
-            stop = asyncio.Event()
-            unary = asyncio.create_task(load.unary(RATE_RPS, stop))
-            streams = [asyncio.create_task(load.stream(0.2, stop, n)) for n in range(STREAMS)]
-            await asyncio.to_thread(rig.until, lambda: len(load.streamed) == STREAMS)
-            await asyncio.to_thread(replace)
+        streams = [partial(load.stream, 0.2, n) for n in range(STREAMS)]
+        with rig.under_load(partial(load.unary, RATE_RPS), *streams):
+            until(lambda: len(load.streamed) == STREAMS)
+            replace()
             done = time.monotonic()
-            await asyncio.to_thread(rig.until, lambda: load.answered("one", done) != [])
-            stop.set()
-            await asyncio.gather(unary, *streams)
-
-        asyncio.run(run())
+            until(lambda: load.answered("one", done) != [])
     unary = [o for o in load.outcomes if o.kind != "stream"]
     ended = [o for o in load.outcomes if o.kind == "stream" and o.error is not None]
     print(

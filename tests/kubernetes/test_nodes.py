@@ -8,7 +8,8 @@ from typing import Any
 
 import gateway_rig as rig
 import pytest
-from ctl_host import ended, plan
+from background import until
+from ctl_fleet import plan
 from kube.cluster import Cluster
 from kube.story import PATIENCE_S, RATE_RPS, Blow, ClusterHost, active, partition, under_load
 
@@ -31,9 +32,8 @@ def host(
     cluster: Cluster, triton_image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterHost]:
     cluster.namespace("nodes", security="privileged")
-    with ended(ClusterHost(cluster, tmp_path_factory.mktemp("nodes"), "nodes", "nodes")) as made:
-        done = made.apply(across_nodes())
-        assert done.returncode == 0, done.stderr
+    with ClusterHost(cluster, tmp_path_factory.mktemp("nodes"), "nodes", "nodes") as made:
+        made.apply(across_nodes())
         yield made
     cluster.forget("nodes")
 
@@ -56,10 +56,10 @@ def test_a_lost_node_loses_no_request_beyond_those_in_flight(host: ClusterHost) 
         lost.lose()
         blows.append(Blow(name, began, time.monotonic()))
         try:
-            rig.until(lambda: active(load) != name, PATIENCE_S)
+            until(lambda: active(load) != name, PATIENCE_S)
         finally:
             lost.revive()
-        rig.until(host.settled, PATIENCE_S)
+        until(host.settled, PATIENCE_S)
 
     load = under_load(host, lose)
     (blow,) = blows

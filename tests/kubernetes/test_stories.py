@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gateway_rig as rig
 import pytest
-from ctl_host import ended, plan
+from background import until
+from ctl_fleet import plan
 from kube.cluster import Cluster
 from kube.story import PATIENCE_S, RATE_RPS, Blow, ClusterHost, active, kill, partition, under_load
 
@@ -28,9 +28,8 @@ def host(
     """A fleet of one partition and its shadow."""
     # A folder of the node is no volume that the restricted profile admits; the pods are as it demands.
     cluster.namespace("stories", security="privileged")
-    with ended(ClusterHost(cluster, tmp_path_factory.mktemp("stories"), "stories", "stories")) as made:
-        done = made.apply(plan(partition(40)))
-        assert done.returncode == 0, done.stderr
+    with ClusterHost(cluster, tmp_path_factory.mktemp("stories"), "stories", "stories") as made:
+        made.apply(plan(partition(40)))
         yield made
     cluster.forget("stories")
 
@@ -38,7 +37,7 @@ def host(
 def test_the_same_plan_again_changes_nothing(host: ClusterHost) -> None:
     before = {pod["metadata"]["uid"] for pod in host.pods()}
     again = host.apply(plan(partition(40)))
-    assert (again.returncode, again.stdout.strip()) == (0, "nothing to do"), again.stderr
+    assert again.stdout.strip() == "nothing to do"
     assert {pod["metadata"]["uid"] for pod in host.pods()} == before
 
 
@@ -46,8 +45,7 @@ def test_a_changed_share_under_load_fails_no_request(host: ClusterHost) -> None:
     before = host.ready()
 
     def change(load: rig.Load) -> None:
-        done = host.apply(plan(partition(60)))
-        assert done.returncode == 0, done.stderr
+        host.apply(plan(partition(60)))
 
     load = under_load(host, change)
     sent, failed = len(load.outcomes), len(load.failed())
@@ -63,8 +61,8 @@ def test_a_deleted_pod_loses_no_request_beyond_those_in_flight(host: ClusterHost
         name, began = active(load), time.monotonic()
         host.cluster.api.delete(f"/api/v1/namespaces/{host.namespace}/pods/{name}").raise_for_status()
         blows.append(Blow(name, began, time.monotonic()))
-        rig.until(lambda: active(load) != name, PATIENCE_S)
-        rig.until(host.settled, PATIENCE_S)
+        until(lambda: active(load) != name, PATIENCE_S)
+        until(host.settled, PATIENCE_S)
 
     assert report("active pod deleted", under_load(host, delete), blows) < REDIRECTED_S
 
@@ -76,9 +74,9 @@ def test_an_out_of_memory_kill_loses_no_request_beyond_those_in_flight(host: Clu
         name = active(load)
         node, container = host.container(name)
         blows.append(Blow(name, *node.exhaust(container)))
-        rig.until(lambda: active(load) != name, PATIENCE_S)
-        rig.until(lambda: host.restarts(name) != 0, PATIENCE_S)
-        rig.until(host.settled, PATIENCE_S)
+        until(lambda: active(load) != name, PATIENCE_S)
+        until(lambda: host.restarts(name) != 0, PATIENCE_S)
+        until(host.settled, PATIENCE_S)
 
     assert report("active server out of memory", under_load(host, run_out), blows) < REDIRECTED_S
     told = host.ctl("events", "--json")
@@ -92,10 +90,10 @@ def without_api_server(host: ClusterHost, happens: Callable[[], None]) -> None:
     try:
         began = time.monotonic()
         happens()
-        rig.until(lambda: time.monotonic() > began + WITHOUT_API_S, 2 * WITHOUT_API_S)
+        until(lambda: time.monotonic() > began + WITHOUT_API_S, 2 * WITHOUT_API_S)
     finally:
         control_plane.start_api_server()
-    rig.until(host.settled, PATIENCE_S)
+    until(host.settled, PATIENCE_S)
 
 
 def test_without_the_api_server_a_killed_server_loses_no_request_beyond_those_in_flight(
@@ -109,7 +107,7 @@ def test_without_the_api_server_a_killed_server_loses_no_request_beyond_those_in
 
         def end() -> None:
             blows.append(kill(name, node.pids(container)))
-            rig.until(lambda: active(load) != name, PATIENCE_S)
+            until(lambda: active(load) != name, PATIENCE_S)
 
         without_api_server(host, end)
 
@@ -118,8 +116,7 @@ def test_without_the_api_server_a_killed_server_loses_no_request_beyond_those_in
 
 
 def test_without_the_api_server_the_guard_redirects_from_a_slow_server(host: ClusterHost) -> None:
-    done = host.apply(plan(partition(60, slo_ms=250)))
-    assert done.returncode == 0, done.stderr
+    host.apply(plan(partition(60, slo_ms=250)))
     blows: list[Blow] = []
 
     def stop(load: rig.Load) -> None:
@@ -130,13 +127,13 @@ def test_without_the_api_server_the_guard_redirects_from_a_slow_server(host: Clu
             began = time.monotonic()
             node.cut(container, SLOW_PERCENT)
             blows.append(Blow(name, began, began))
-            rig.until(lambda: active(load) != name, PATIENCE_S)
+            until(lambda: active(load) != name, PATIENCE_S)
 
         without_api_server(host, slow_down)
 
     load = under_load(host, stop)
     report(f"API server stopped for {WITHOUT_API_S:g} s, active server slow", load, blows)
-    told = json.loads(host.ctl("events", "--json").stdout)["events"]
+    told = host.document("events")["events"]
     redirects = [event["reason"] for event in told if event["kind"] == "redirect"]
     print(f"the guard's reason: {redirects[-1]}")
     assert load.failed() == []
@@ -162,12 +159,11 @@ def test_fleets_of_two_namespaces_do_not_see_each_other(
 ) -> None:
     cluster.namespace("apart", security="privileged")
     before = {pod["metadata"]["uid"] for pod in host.pods()}
-    with ended(ClusterHost(cluster, tmp_path / "apart", "stories", "apart")) as other:
-        done = other.apply(plan(partition(30)))
-        assert done.returncode == 0, done.stderr
+    with ClusterHost(cluster, tmp_path / "apart", "stories", "apart") as other:
+        other.apply(plan(partition(30)))
         assert len(other.pods()) == 2
         assert {pod["metadata"]["uid"] for pod in host.pods()} == before
-        assert other.ctl("destroy", "--yes").returncode == 0
-        rig.until(lambda: other.pods() == [], PATIENCE_S)
+        other.ctl("destroy", "--yes")
+        until(lambda: other.pods() == [], PATIENCE_S)
     cluster.forget("apart")
     assert {pod["metadata"]["uid"] for pod in host.pods()} == before

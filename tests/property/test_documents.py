@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.files import catalogue
-from controlplane.files.measurements.profiles import profile_document
+from controlplane.files.documents import versioned
 from controlplane.files.writing import to_json
 
 pytestmark = pytest.mark.unit
@@ -39,4 +39,4 @@ def test_a_profile_is_written_with_all_its_fields_in_order() -> None:
     for profile in catalogue.profiles("v100").values():
         whole = {"schema_version": 1} | asdict(profile) | {"share_kind": str(profile.share_kind)}
         whole["options"]["env"] = dict(profile.options.env)
-        assert to_json(profile_document(profile)) == json.dumps(whole, indent=2) + "\n"
+        assert to_json(versioned(profile)) == json.dumps(whole, indent=2) + "\n"

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import gateway_rig as rig
 import pytest
+from background import until
 from gateway_clients import Target
 
 from controlplane.domain.fleet import Route
@@ -140,7 +141,7 @@ def test_a_bomb_is_refused_and_fills_no_memory(attacked: Attacked) -> None:
     (facade,) = processes.find(attacked.places, processes.FACADE)
     status, answer, _ = attacked.target.raw("POST", INFER, bomb, {"Content-Encoding": "gzip"})
     assert (status, b"larger than" in answer) == (413, True)
-    rig.until(lambda: _resident_mb(facade) < 600)
+    until(lambda: _resident_mb(facade) < 600)
 
 
 @pytest.mark.parametrize("flood", ["continuations", "resets", "settings", "pings", "empty data"])

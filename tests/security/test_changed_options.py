@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import ssl
+from functools import partial
 from pathlib import Path
 
 import gateway_rig as rig
 import pytest
+from background import until
 from certificates import Authority
 
 from controlplane.domain.errors import GatewayError, InputError
@@ -40,16 +41,13 @@ def status(
         return connection.getresponse().status
 
 
-async def _under_load(gateway: HaproxyGateway, ports: rig.Ports, steps: list[AccessConfig]) -> rig.Load:
-    load, stop = rig.Load(ports), asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(load.unary(60.0, stop))
+def _under_load(gateway: HaproxyGateway, ports: rig.Ports, steps: list[AccessConfig]) -> rig.Load:
+    load = rig.Load(ports)
+    with rig.under_load(partial(load.unary, 60.0)):
         for protection in steps:
             done = len(load.outcomes)
-            while len(load.outcomes) < done + 20:
-                await asyncio.sleep(0.02)
-            await asyncio.to_thread(gateway.start, rig.options(ports, protection=protection))
-        stop.set()
+            until(lambda done=done: len(load.outcomes) >= done + 20)  # type: ignore[misc]
+            gateway.start(rig.options(ports, protection=protection))
     return load
 
 
@@ -64,10 +62,10 @@ def test_options_change_on_a_running_gateway_without_a_lost_request(tmp_path: Pa
         (first,) = processes.find(places, processes.HAPROXY)
 
         plain = [AccessConfig(audit=True), AccessConfig(audit=True, max_connections=500)]
-        load = asyncio.run(_under_load(gateway, ports, plain))
+        load = _under_load(gateway, ports, plain)
         assert load.failed() == []
         assert processes.find(places, processes.HAPROXY) != (first,)
-        rig.until(places.audit.exists)
+        until(places.audit.exists)
 
         gateway.start(rig.options(ports, protection=AccessConfig(tokens=True)))
         token = ClientRegistry(places.state).create(Client("one", ("echo",)))

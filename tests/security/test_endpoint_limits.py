@@ -14,6 +14,7 @@ from typing import Any, cast
 import gateway_rig as rig
 import grpc
 import pytest
+from background import until
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Route
@@ -107,7 +108,7 @@ def test_requests_at_once_are_limited_for_all_clients_together(
         with rig.held(limited.triton):
             begun = rig.noted(limited.triton.slow, "begun")
             first = channel.unary_unary(f"{SERVICE}ModelInfer").future(message("slow", rig.HELD), timeout=60)
-            rig.until(lambda: rig.noted(limited.triton.slow, "begun") > begun)
+            until(lambda: rig.noted(limited.triton.slow, "begun") > begun)
             status, headers = limited.infer("slow")
             assert (status, headers["retry-after"]) == (429, "1")
             code, metadata = limited.grpc(message("slow"))
@@ -115,7 +116,7 @@ def test_requests_at_once_are_limited_for_all_clients_together(
             assert limited.http("/v2/models/slow/ready", None)[0] == 200, "a question is no inference"
             assert limited.infer("echo")[0] == 200, "another endpoint"
         assert first.result()
-    rig.until(lambda: limited.infer("slow", value=0.0)[0] == 200, deadline_s=5)
+    until(lambda: limited.infer("slow", value=0.0)[0] == 200, deadline_s=5)
 
 
 def test_the_limit_is_reached_by_as_many_requests_as_it_says(limited: Limited) -> None:
@@ -125,7 +126,7 @@ def test_the_limit_is_reached_by_as_many_requests_as_it_says(limited: Limited) -
         call = channel.unary_unary(f"{SERVICE}ModelInfer")
         with rig.held(limited.triton):
             calls = [call.future(message("slow", rig.HELD), timeout=60) for _ in range(3)]
-            rig.until(lambda: any(one.done() for one in calls))
+            until(lambda: any(one.done() for one in calls))
         codes = [one.code() for one in calls]
     assert sorted(codes, key=str) == [Code.OK, Code.OK, Code.RESOURCE_EXHAUSTED]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import gateway_rig as rig
 import grpc
 import pytest
+from background import until
 from gateway_clients import Target
 from tritonclient.grpc import service_pb2
 
@@ -165,7 +166,7 @@ def test_a_broken_file_does_not_stop_the_facade(opened: Rig) -> None:
     (facade,) = processes.find(opened.places, processes.FACADE)
     opened.places.broadcasts.write_bytes(b"{" * 1000)
     os.kill(facade, signal.SIGKILL)
-    rig.until(lambda: processes.find(opened.places, processes.FACADE) not in ((), (facade,)))
+    until(lambda: processes.find(opened.places, processes.FACADE) not in ((), (facade,)))
     assert opened.target.raw("GET", "/v2/health/ready")[0] == 200
     assert opened.target.raw("POST", "/v2/logging", b'{"log_verbose_level": 0}')[0] == 200
 

@@ -16,6 +16,7 @@ import httpx
 import numpy as np
 import pytest
 from gateway_clients import Target
+from host_ports import free_ports
 
 from controlplane.domain.fleet import Backend, Route
 from controlplane.files.gateway_paths import GatewayPaths
@@ -36,7 +37,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Target, 
     models = {"echo": "echo", "spare": "echo"}
     with rig.tritons(here, one=models) as running, rig.a_gateway(here) as (gateway, ports):
         alive = running["one"].backend
-        dead = Backend("dead", rig.HOST, *rig.free_ports(3))
+        dead = Backend("dead", rig.HOST, *free_ports(3))
         gateway.commit({"echo": Route((alive,)), "spare": Route((dead,), alive)})
         yield Target(f"{rig.HOST}:{ports.http}", f"{rig.HOST}:{ports.grpc}", here), running["one"]
 

@@ -20,6 +20,7 @@ from typing import Any, cast
 import gateway_rig as rig
 import grpc
 import pytest
+from background import until
 from certificates import Authority, Signed
 from tritonclient.grpc import service_pb2
 
@@ -352,13 +353,13 @@ def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Netw
             with rig.held(network.triton):
                 begun = rig.noted(network.triton.slow, "begun")
                 first = call.future(infer("slow", rig.HELD), timeout=60, metadata=metadata)
-                rig.until(lambda: rig.noted(network.triton.slow, "begun") > begun)
+                until(lambda: rig.noted(network.triton.slow, "begun") > begun)
                 status, _, headers = network.http("POST", "/v2/models/slow/infer", token, body=BODY)
                 assert (status, headers["retry-after"]) == (429, "1")
                 assert network.grpc("ModelInfer", infer("slow"), token) is Code.RESOURCE_EXHAUSTED
             assert first.result()
         quick = infer("slow", 0.0)
-        rig.until(lambda: network.grpc("ModelInfer", quick, token) is Code.OK, deadline_s=5)
+        until(lambda: network.grpc("ModelInfer", quick, token) is Code.OK, deadline_s=5)
     finally:
         network.clients.revoke("limited")
 
@@ -402,7 +403,7 @@ def test_every_request_is_audited_with_its_client_and_id(network: Network, token
         lines = path.read_text().splitlines() if path.exists() else []
         return [e for e in map(json.loads, lines) if e["request"] in ("mine.1", refused["x-request-id"])]
 
-    rig.until(lambda: len(audited()) == 2)
+    until(lambda: len(audited()) == 2)
     allowed, denied = audited()
     assert allowed["client"].startswith("client-")
     assert (allowed["server"], allowed["endpoint"], allowed["http"]) == ("one", "first", 200)
@@ -429,7 +430,7 @@ def test_a_question_with_a_body_of_unknown_length_passes_where_bodies_are_counte
         lines = network.places.audit.read_text().splitlines()
         return {e["request"]: e["server"] for e in map(json.loads, lines) if e["request"] in ("body", "none")}
 
-    rig.until(lambda: len(servers()) == 2)
+    until(lambda: len(servers()) == 2)
     assert servers() == {"body": "none", "none": "one"}
 
 
@@ -523,7 +524,7 @@ def test_tokens_come_and_go_and_certificates_are_renewed_without_a_lost_request(
                 network.authority.sign("gateway", into=network.server)
                 network.gateway.start(rig.options(network.ports, protection=network.protection))
                 for port in (network.ports.http, network.ports.grpc, network.ports.metrics):
-                    rig.until(lambda port=port, before=before: served(port) != before)  # type: ignore[misc]
+                    until(lambda port=port, before=before: served(port) != before)  # type: ignore[misc]
                 assert set(outcomes(guest).values()) == {200, Code.OK}
                 network.clients.revoke(f"guest-{turn}")
                 assert set(outcomes(guest).values()) == {401, Code.UNAUTHENTICATED}, "from the next call on"

@@ -16,6 +16,8 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+from background import until
+from host_ports import free_ports
 
 from controlplane.domain.fleet import Route
 from controlplane.files.limits import REFUSED
@@ -55,7 +57,7 @@ class Poisoned:
 
     def _start(self, name: str) -> None:
         def again() -> rig.Triton:
-            self.tritons[name] = rig.launch(self.directory, name, {"text": "text"}, ports=rig.free_ports(3))
+            self.tritons[name] = rig.launch(self.directory, name, {"text": "text"}, ports=free_ports(3))
             return self.tritons[name]
 
         rig.ready(again(), again)
@@ -116,10 +118,10 @@ SENDERS: dict[str, Callable[[Poisoned, int], object]] = {
 
 def poison(fleet: Poisoned, sender: str) -> None:
     """Send one such request, and wait until a server has ended."""
-    rig.until(lambda: SENDERS[sender](fleet, 0) in (200, None))
+    until(lambda: SENDERS[sender](fleet, 0) in (200, None))
     before = fleet.alive()
     SENDERS[sender](fleet, 2)
-    rig.until(lambda: fleet.alive() < before)
+    until(lambda: fleet.alive() < before)
 
 
 @pytest.mark.parametrize("sender", SENDERS)
@@ -156,6 +158,6 @@ def test_what_is_refused_reaches_no_server_until_it_ends(poisoned: Poisoned) -> 
         assert poisoned.grpc(2, compression) == "StatusCode.RESOURCE_EXHAUSTED"
     assert REFUSED in poisoned.streamed()
     assert poisoned.alive() >= {"one", "two"}
-    rig.until(lambda: poisoned.http(HARMLESS) == 200)
+    until(lambda: poisoned.http(HARMLESS) == 200)
     poisoned.gateway.refuse("other", "", time.time() + 60.0)
     assert poisoned.http(HARMLESS) == 200

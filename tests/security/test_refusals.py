@@ -16,6 +16,7 @@ import gateway_rig as rig
 import grpc
 import httpx
 import pytest
+from background import until
 from raw_http2 import call, frame_of
 from tritonclient.grpc import service_pb2
 
@@ -102,7 +103,7 @@ def busy(guarded: Guarded) -> Iterator[None]:
         begun = rig.noted(guarded.triton.slow, "begun")
         method = channel.unary_unary(f"{SERVICE}ModelInfer")
         under_way = method.future(message("slow", rig.HELD), timeout=60, metadata=metadata)
-        rig.until(lambda: rig.noted(guarded.triton.slow, "begun") > begun)
+        until(lambda: rig.noted(guarded.triton.slow, "begun") > begun)
         yield
     del under_way
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import gateway_rig as rig
 import psutil
 import pytest
+from background import until
 
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
@@ -75,7 +76,7 @@ def test_calls_of_a_dead_facade_wait_for_the_next_one(open_folder: Path) -> None
         os.kill(supervisor, signal.SIGSTOP)
         try:
             os.kill(facade, signal.SIGKILL)
-            rig.until(lambda: processes.find(places, processes.FACADE) == ())
+            until(lambda: processes.find(places, processes.FACADE) == ())
             calls = [pool.submit(live) for _ in range(4)]
         finally:
             os.kill(supervisor, signal.SIGCONT)

@@ -1,10 +1,20 @@
-"""Work in a thread beside a test."""
+"""Work in a thread beside a test, and waiting for what must become true."""
 
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Self
+
+
+def until(condition: Callable[[], object], deadline_s: float = 60.0, what: str = "waited in vain") -> None:
+    """Wait for what must become true."""
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not in {deadline_s:g} s"
+        time.sleep(0.02)
 
 
 class Background(ABC):

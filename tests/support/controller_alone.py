@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 from claimed_servers import ClaimingLauncher
+from fake_host import GatewayInMemory
 
 from controlplane.control.converge.devices import map_devices
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, Cluster, GatewayConfig, InFlight, Routes
-from controlplane.domain.order import Order
+from controlplane.domain.fleet import Cluster
 from controlplane.domain.plan import Plan
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
@@ -39,43 +39,12 @@ NAMESPACE = "scale"
 _TOOK_MS = 20.0
 
 
-class NoGateway:
-    """Routes in memory: the gateway's own cost is another table."""
-
-    def __init__(self) -> None:
-        self._routes: Routes = {}
-
-    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
-        pass
-
-    def routes(self) -> Routes:
-        return self._routes
-
-    def commit(self, routes: Routes) -> None:
-        self._routes = dict(routes)
-
-    def missing(self) -> tuple[str, ...]:
-        return ()
-
-    def restore(self) -> None:
-        pass
-
-    def arrange(self, order: Order) -> None:
-        pass
-
-    def in_flight(self, backend: Backend) -> InFlight:
-        return NOTHING_IN_FLIGHT
-
-    def stop(self) -> None:
-        self._routes = {}
-
-
 class ClaimedRequests:
     """A log of requests that no client sends: so many a second to each route, in turns."""
 
     heard_since_s = 0.0
 
-    def __init__(self, gateway: NoGateway, rate_rps: float) -> None:
+    def __init__(self, gateway: GatewayInMemory, rate_rps: float) -> None:
         self._gateway = gateway
         self._rate_rps = rate_rps
         self._due = 0.0
@@ -118,7 +87,7 @@ def devices_for(launcher: Launcher, wanted: Plan) -> dict[str, str]:
 
 def main(state: Path, claimed: int | None, rate_rps: float) -> None:
     """Apply the named plans until the input ends."""
-    launcher, gateway = launcher_of(state, claimed), NoGateway()
+    launcher, gateway = launcher_of(state, claimed), GatewayInMemory()
     fleet = Fleet(FleetFiles(state, "scale"), launcher, gateway, SystemClock(), lambda text: None)
     requests = ClaimedRequests(gateway, rate_rps)
     stop, guarding = threading.Event(), None

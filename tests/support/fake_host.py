@@ -270,7 +270,39 @@ class Deaths:
         pass
 
 
-class FakeGateway:
+class GatewayInMemory:
+    """Routes, and nothing behind them."""
+
+    def __init__(self, routes: Routes | None = None) -> None:
+        self.present = routes or {}
+        self.stopped = False
+
+    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
+        pass
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def routes(self) -> Routes:
+        return self.present
+
+    def commit(self, routes: Routes) -> None:
+        self.present = routes
+
+    def missing(self) -> tuple[str, ...]:
+        return ()
+
+    def restore(self) -> None:
+        pass
+
+    def arrange(self, order: Order) -> None:
+        pass
+
+    def in_flight(self, backend: Backend) -> InFlight:
+        return NOTHING_IN_FLIGHT
+
+
+class FakeGateway(GatewayInMemory):
     """`Gateway` on the host: routes outlive it, as its files do."""
 
     def __init__(self, host: Host) -> None:
@@ -289,15 +321,6 @@ class FakeGateway:
             raise GatewayError("waited 10 s for HAProxy to come back")
         self._host.routes = dict(routes)
         self._host.program.effect()
-
-    def missing(self) -> tuple[str, ...]:
-        return ()
-
-    def restore(self) -> None:
-        pass
-
-    def arrange(self, order: Order) -> None:
-        pass
 
     def in_flight(self, backend: Backend) -> InFlight:
         if not self._host.gateway_runs:

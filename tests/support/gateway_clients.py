@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import queue
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tritonclient.grpc as tg
-import tritonclient.http as th
 from tritonclient.utils import InferenceServerException
-
-CLIENTS = {"http": th, "grpc": tg}
 
 
 @dataclass(frozen=True)
@@ -38,12 +33,6 @@ class Target:
             return answer.status, answer.read(), {k.lower(): v for k, v in answer.getheaders()}
         finally:
             connection.close()
-
-
-def needs_shared_memory(megabytes: int) -> None:
-    """The Python backend hands tensors and answers over in /dev/shm, and a server keeps what it took."""
-    if shutil.disk_usage("/dev/shm").free < 6 * megabytes * 2**20:
-        pytest.skip(f"CAPABILITY MISSING: /dev/shm is too small for tensors of {megabytes} MB")
 
 
 def tensor(module: Any, values: np.ndarray[Any, Any], datatype: str = "FP32", **how: Any) -> list[Any]:

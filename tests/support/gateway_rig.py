@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import statistics
@@ -15,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,10 +36,15 @@ from launchers.triton.readiness import failed_by_chance
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
 MODELS = Path(__file__).parent / "gateway_models"
-ALIASES = {"twin": "echo", "again": "repeat", "tally": "counted"}
+ALIASES = {"twin": "echo"}
 """Second names, rendered as a plan's are, of models that run under their own name in the same server."""
 FORGETFUL_S = {"brief": 1}
 """After so many seconds of silence these have forgotten a sequence; other models remember it for longer."""
+POISON: dict[str, Any] = {
+    "inputs": [{"name": "INPUT", "datatype": "BYTES", "shape": [1, 1], "data": ["p"]}],
+    "outputs": [{"name": "OUTPUT", "parameters": {"classification": 1}}],
+}
+"""Triton 2.51 ends itself over the classes of texts."""
 HOST = "127.0.0.1"
 NOTICED_S = 0.02
 """Until somebody has read that a connection was closed, where the host holds nobody up."""
@@ -267,14 +274,6 @@ def noted(slow: Path, what: str) -> int:
     return len(note.read_text()) if note.exists() else 0
 
 
-def until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
-    """Wait for what must become true."""
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
 def perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:
     """NVIDIA's load client, unmodified."""
     return subprocess.run(
@@ -284,6 +283,22 @@ def perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=110,
     )
+
+
+def closed_loop(
+    protocol: str, address: str, connections: int, window_ms: int, *more: str, endpoint: str = "echo"
+) -> tuple[float, float]:
+    """Requests a second and p50 in ms of perf_analyzer's closed loop; SystemExit where it failed."""
+    done = perf_analyzer(
+        *("-m", endpoint, "-u", address, "-i", protocol, "-b", "1"),
+        *("--concurrency-range", str(connections), "-p", str(window_ms), "-s", "999", "-r", "8"),
+        *("--percentile=50", *more),
+    )
+    rate = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
+    p50 = re.search(r"p50 latency: (\d+) usec", done.stdout)
+    if done.returncode or rate is None or p50 is None:
+        raise SystemExit(f"perf_analyzer failed:\n{done.stdout}{done.stderr}")
+    return float(rate.group(1)), int(p50.group(1)) / 1000
 
 
 @dataclass(frozen=True)
@@ -365,7 +380,7 @@ class Load:
             error = repr(problem) + str(problem)
         self.outcomes.append(Outcome(kind, started, time.monotonic(), server, error))
 
-    async def stream(self, pause_s: float, stop: asyncio.Event, number: int) -> int:
+    async def stream(self, pause_s: float, number: int, stop: asyncio.Event) -> int:
         """One open stream, one message in flight; returns how many messages were answered.
 
         A lost message leaves its stream without an answer, a repeated one answers with an old id.
@@ -431,6 +446,27 @@ async def _arrive(
             if len(under_way) < MOST:
                 under_way.add(task := group.create_task(next(requests)))
                 task.add_done_callback(under_way.discard)
+
+
+@contextlib.contextmanager
+def under_load(*clients: Callable[[asyncio.Event], Coroutine[Any, Any, Any]]) -> Iterator[None]:
+    """Clients in a thread beside the test; at the end they are stopped and their errors raised."""
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        started.set_result((asyncio.get_running_loop(), stop))
+        await asyncio.gather(*(client(stop) for client in clients))
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: asyncio.run(run()))
+        loop, stop = started.result(60)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(RuntimeError):  # all have ended by themselves
+                loop.call_soon_threadsafe(stop.set)
+            running.result()
 
 
 @dataclass(frozen=True)

@@ -8,119 +8,46 @@ import json
 import os
 import random
 import select
-import shutil
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ctl_fleet
 import numpy as np
 import psutil
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
+from background import until
+from ctl_fleet import Ctl
 from gateway_rig import NOBODY_READY, NOTICED_S
-from host_ports import free_ports
 
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.observation import Guarding
 from controlplane.files.fleets import read_guarding
-from controlplane.runtime.fleet.history import Event, History
 from launchers.docker.launcher import DockerLauncher
 from launchers.process import ProcessLauncher
 
-ROOT = Path(__file__).parents[2]
-CTL = Path(sys.executable).parent / "ctl"
 MODELS = Path(__file__).parent / "guard_models"
-CGROUPS = Path("/sys/fs/cgroup")
 KILLED_CONTROLLER = Path(__file__).parent / "killed_controller.py"
+partition = partial(ctl_fleet.partition, model="spin")
+"""Of the model that works as long as a request says."""
 
 
-def partition(
-    name: str,
-    percent: float,
-    *,
-    rate_rps: float,
-    slo_ms: float,
-    extra: float = 10.0,
-    device: str = "cpu-0",
-    batch: int = 4,
-) -> dict[str, Any]:
-    return {
-        "id": name,
-        "percent": percent,
-        "shadow": {"policy": "hot", "gpu": device, "extra_percent": extra, "percent": percent + extra},
-        "models": [{"model": "spin", "batch": batch}],
-        "workloads": [
-            {"name": name, "endpoint": name, "model": "spin", "rate_rps": rate_rps, "slo_ms": slo_ms}
-        ],
-    }
+class Guarded(Ctl):
+    """A fleet whose controller acts."""
 
+    def __init__(self, directory: Path, models: Path = MODELS) -> None:
+        super().__init__(directory, "g", models)
 
-def plan(*partitions: dict[str, Any], device: str = "cpu-0") -> dict[str, Any]:
-    return {
-        "schema_version": 1,
-        "strategy": "igniter",
-        "rule": "half-slo",
-        "latency_model": "igniter",
-        "gpus": [{"id": device, "type": "cpu", "partitions": list(partitions)}],
-    }
-
-
-@dataclass
-class Guarded:
-    """One fleet in directories of its own."""
-
-    directory: Path
-    fleet: str
-    http: int
-    grpc: int
-    metrics: int
-    models: Path = MODELS
-    engine: dict[str, str] = field(default_factory=dict)
-    """The environment that leads to a Docker engine and its image, for a fleet of containers."""
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "XDG_STATE_HOME": str(self.directory / "state"),
-            "TRISECT_TRITON_HOME": str(ROOT / ".tools" / "triton"),
-            "OPENBLAS_NUM_THREADS": "1",
-            **self.engine,
-        }
-
-    @property
-    def files(self) -> Path:
-        return self.directory / "state" / "trisect" / self.fleet
-
-    def ctl(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(CTL), *arguments, "--fleet", self.fleet],
-            cwd=self.directory,
-            env={**self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    def apply(self, document: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
-        path = self.directory / "plan.json"
-        path.write_text(json.dumps(document))
-        ports = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
-        ports += ["--metrics-port", str(self.metrics)]
-        where = ["--repository", str(self.models), "--output", str(self.directory / "rendered")]
-        if self.engine:
-            where += ["--launcher", "docker"]
-        # Other tests' fleets may run on the same core.
-        accepted = ["--allow-violations", "--overcommit", "--yes"]
-        told = self.ctl("apply", str(path), *accepted, *ports, *where, *more)
-        assert told.returncode == 0, told.stderr
+    def apply(self, document: dict[str, Any], *more: str, **how: Any) -> subprocess.CompletedProcess[str]:
+        """Returns once the controller has adopted it."""
+        told = super().apply(document, *more, **how)
         if "--no-serve" not in more:
             self.await_event("adopt")
         return told
@@ -130,20 +57,6 @@ class Guarded:
         lines = (self.files / "journal.jsonl").read_text().splitlines()
         return [str(json.loads(line)["event"]) for line in lines]
 
-    def events(self) -> tuple[Event, ...]:
-        return History(self.files / "history.sqlite").events()
-
-    def await_event(
-        self, kind: str, *, since_s: float = 0.0, deadline_s: float = 60.0, says: str = ""
-    ) -> Event:
-        deadline = time.monotonic() + deadline_s
-        while time.monotonic() < deadline:
-            for event in self.events():
-                if event.kind == kind and event.at_s >= since_s and says in event.reason:
-                    return event
-            time.sleep(0.1)
-        raise AssertionError(f"no {kind} {says!r} in {deadline_s:g} s: {self.events()}\n{self.log()}")
-
     def await_guarding(self, partition: str, condition: Callable[[Guarding], bool], what: str) -> None:
         """Poll the file of the controller's state: `ctl status` in a loop would take a core."""
 
@@ -151,19 +64,15 @@ class Guarded:
             found = read_guarding(self.files / "guard.json")
             return any(g.partition == partition and condition(g) for g in found)
 
-        await_true(holds, 60.0, what)
-
-    def log(self) -> str:
-        log = self.files / "controller.log"
-        return log.read_text(errors="replace")[-4000:] if log.exists() else ""
+        until(holds, 60.0, what)
 
     def launcher(self) -> ProcessLauncher | DockerLauncher:
-        state = self.directory / "state" / "trisect"
-        if self.engine:
-            return DockerLauncher(state, address=self.engine["DOCKER_HOST"])
+        state = self.files.parent
+        if self.launcher_options:
+            return DockerLauncher(state, address=self.environment["DOCKER_HOST"])
         return ProcessLauncher(state)
 
-    def servers(self) -> tuple[Server, ...]:
+    def launched(self) -> tuple[Server, ...]:
         return self.launcher().servers(self.fleet)
 
     def is_guarded(self, partitions: int = 1) -> bool:
@@ -171,40 +80,21 @@ class Guarded:
 
         A backup that is smaller is about to take a lent share back.
         """
-        slots = json.loads((self.files / "gateway" / "slots.json").read_text())["slots"]
-        rows = [s for s in slots if not s["draining"]]
+        rows = self.slots()
         if len(rows) != partitions or not all(r["members"] and r["backup"] for r in rows):
             return False
         ports = {m["http_port"] for r in rows for m in (*r["members"], r["backup"])}
-        percents = {s.http_port: s.spec.percent for s in self.servers() if s.state is ServerState.RUNNING}
+        percents = {s.http_port: s.spec.percent for s in self.launched() if s.state is ServerState.RUNNING}
         return ports == percents.keys() and all(
             percents[r["backup"]["http_port"]] >= percents[m["http_port"]] for r in rows for m in r["members"]
         )
 
     def await_guarded(self, partitions: int = 1) -> None:
-        deadline = time.monotonic() + 60.0
-        while not self.is_guarded(partitions):
-            assert time.monotonic() < deadline, f"not guarded: {self.servers()}\n{self.log()}"
-            time.sleep(0.2)
+        until(lambda: self.is_guarded(partitions), 60.0, "guarded")
 
     def active(self, endpoint: str) -> str:
-        slots = json.loads((self.files / "gateway" / "slots.json").read_text())["slots"]
-        (server,) = [
-            m["server"]
-            for s in slots
-            if s["endpoint"] == endpoint and not s["draining"]
-            for m in s["members"]
-        ]
+        (server,) = [m["server"] for s in self.slots() if s["endpoint"] == endpoint for m in s["members"]]
         return str(server)
-
-    def processes(self, **environment: str) -> list[psutil.Process]:
-        """This fleet's processes that carry these variables."""
-        found = []
-        for process in psutil.process_iter(["environ", "name"]):
-            environ = process.info["environ"] or {}
-            if all(environ.get(key) == value for key, value in environment.items()):
-                found.append(process)
-        return found
 
     def tree(self, server: str) -> list[psutil.Process]:
         """Triton and its stubs, Triton first."""
@@ -219,87 +109,17 @@ class Guarded:
         code += "controller_process.start_detached(FleetFiles(state_root(), sys.argv[1]))"
         subprocess.run([sys.executable, "-c", code, self.fleet], env=self.environment, check=True, timeout=60)
 
-    def serving(self, *more: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
-        """A controller in the foreground, ended afterwards."""
-        return self._running(str(CTL), "serve", *more)
-
     def serving_until(self, point: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
         """A controller that kills itself at one of `killed_controller.POINTS`."""
-        return self._running(sys.executable, str(KILLED_CONTROLLER), point)
-
-    @contextlib.contextmanager
-    def _running(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-        with (self.directory / "serve.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*command, "--fleet", self.fleet],
-                cwd=self.directory,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-    def controller(self) -> psutil.Process:
-        return psutil.Process(int((self.files / "controller.pid").read_text()))
+        return self.running(point, program=(sys.executable, str(KILLED_CONTROLLER)))
 
     def gateway_processes(self, role: str) -> list[psutil.Process]:
         return self.processes(TRISECT_GATEWAY_ROLE=role, TRISECT_GATEWAY=str(self.files / "gateway"))
 
     def cut_quota(self, percent: float, to_percent: float) -> None:
         """Hold the one server that has `percent` of a core to `to_percent`, behind everybody's back."""
-        (server,) = [s for s in self.servers() if s.spec.percent == percent]
+        (server,) = [s for s in self.launched() if s.spec.percent == percent]
         self.launcher().resize(server, to_percent)
-
-    def leftovers(self) -> list[str]:
-        found = []
-        for process in psutil.process_iter(["cmdline", "environ"]):
-            environ = process.info["environ"] or {}
-            command = " ".join(process.info["cmdline"] or [])
-            if (
-                environ.get("TRISECT_FLEET") == self.fleet
-                or str(self.directory) in command
-                or f"--fleet {self.fleet}" in command
-            ):
-                found.append(f"{process.pid} {command[:120]}")
-        found += [str(p) for p in Path("/dev/shm").iterdir() if self.fleet in p.name]
-        return found + cgroups_of(self.fleet)
-
-    def destroy(self) -> None:
-        told = self.ctl("destroy", "--yes")
-        left = self.leftovers()
-        for process in self.processes(TRISECT_FLEET=self.fleet):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        assert told.returncode == 0, told.stderr
-        assert left == []
-
-
-def cgroups_of(fleet: str) -> list[str]:
-    """Of any hierarchy, while other programs' groups come and go."""
-    return [folder for folder, _, _ in os.walk(CGROUPS) if fleet in os.path.basename(folder)]
-
-
-@contextlib.contextmanager
-def guarded(directory: Path, engine: dict[str, str] | None = None) -> Iterator[Guarded]:
-    """A fleet that is gone afterwards, whatever happened."""
-    name = f"g{os.getpid()}x{time.monotonic_ns() % 10**6}"
-    http, grpc, metrics = free_ports(3)
-    here = Guarded(directory, name, http, grpc, metrics, engine=engine or {})
-    try:
-        yield here
-    finally:
-        with contextlib.suppress(FileNotFoundError, psutil.Error, ValueError):
-            here.controller().send_signal(signal.SIGCONT)
-        here.destroy()
-        shutil.rmtree(directory / "rendered", ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -344,7 +164,7 @@ class Load:
         def answered() -> bool:
             return sum(r.error is None and r.started_s >= since_s for r in [*self.requests]) >= count
 
-        await_true(answered, 60.0, f"{count} answers of {self.endpoint}")
+        until(answered, 60.0, f"{count} answers of {self.endpoint}")
 
     def failed(self) -> list[Request]:
         return [r for r in self.requests if r.error is not None]
@@ -398,7 +218,7 @@ def kill(processes: Iterable[psutil.Process]) -> tuple[float, float]:
     processes, began_s = list(processes), time.time()
     for process in processes:
         process.kill()
-    await_true(lambda: all(map(is_dead, processes)), 30.0, "killed")
+    until(lambda: all(map(is_dead, processes)), 30.0, "killed")
     return began_s, time.time()
 
 
@@ -412,10 +232,3 @@ def is_dead(process: psutil.Process) -> bool:
         return bool(select.select([handle], [], [], 0)[0])
     finally:
         os.close(handle)
-
-
-def await_true(condition: Callable[[], bool], deadline_s: float, what: str) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not in {deadline_s:g} s"
-        time.sleep(0.05)

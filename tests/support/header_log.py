@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway_rig import HOST, Triton, until
+from background import until
+from gateway_rig import HOST, Triton
 from host_ports import free_ports
 
 from controlplane.domain.fleet import Backend

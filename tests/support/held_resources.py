@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 from background import Background
-from ctl_host import Host
+from ctl_fleet import Ctl
 from rich.console import Console
 from rich.table import Table
 
@@ -39,7 +39,7 @@ SLOPE_S = 200.0
 SLOPE_MB_PER_MINUTE = 1.0
 
 
-def processes(host: Host, program: str) -> list[psutil.Process]:
+def processes(host: Ctl, program: str) -> list[psutil.Process]:
     """The fleet's processes of one of PROGRAMS."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
@@ -70,7 +70,7 @@ class Held:
     files_mb: float
 
     @staticmethod
-    def by(host: Host) -> Held:
+    def by(host: Ctl) -> Held:
         sizes = _sizes(host.files)
         return Held(
             {name: _program(host, name) for name in PROGRAMS},
@@ -112,7 +112,7 @@ def _sizes(folder: Path) -> dict[Path, int]:
     return found
 
 
-def _program(host: Host, name: str) -> Program:
+def _program(host: Ctl, name: str) -> Program:
     memory, descriptors, sockets = [0.0], [0], [0]
     found = processes(host, name)
     for process in found:
@@ -130,7 +130,7 @@ def _program(host: Host, name: str) -> Program:
 class MemorySlopes(Background):
     """The growth of each process's memory while it is watched, inside the context."""
 
-    def __init__(self, host: Host, every_s: float = 2.0) -> None:
+    def __init__(self, host: Ctl, every_s: float = 2.0) -> None:
         super().__init__()
         self._host = host
         self._every_s = every_s

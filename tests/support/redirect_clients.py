@@ -11,10 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import guard_rig as rig
 import numpy as np
+from ctl_fleet import ROOT
+from guard_rig import Guarded
 
 from controlplane.runtime.demo import clients
 
-PERF = rig.ROOT / ".tools" / "perf"
+PERF = ROOT / ".tools" / "perf"
 ENDPOINT = "w"
 LOAD_S = 8.0
 LOAD_REQUESTS = 800.0
@@ -44,7 +46,7 @@ class Running:
         return self._requests.result()
 
 
-def start(client: str, fleet: rig.Guarded, rate_rps: float, work_s: float, seed: int) -> Running:
+def start(client: str, fleet: Guarded, rate_rps: float, work_s: float, seed: int) -> Running:
     """Start one of CLIENTS against a fleet's gateway."""
     if client == "aio pool":
         return Running(lambda stopped: _aio(fleet, rate_rps, work_s, seed, stopped))
@@ -55,7 +57,7 @@ def start(client: str, fleet: rig.Guarded, rate_rps: float, work_s: float, seed:
 
 
 def _aio(
-    fleet: rig.Guarded, rate_rps: float, work_s: float, seed: int, stopped: threading.Event
+    fleet: Guarded, rate_rps: float, work_s: float, seed: int, stopped: threading.Event
 ) -> list[rig.Request]:
     with rig.Load(fleet.grpc, ENDPOINT, rate_rps, work_s, seed=seed, connections=_POOL) as load:
         stopped.wait()
@@ -63,7 +65,7 @@ def _aio(
 
 
 def _tritonclient(
-    fleet: rig.Guarded, rate_rps: float, work_s: float, seed: int, stopped: threading.Event
+    fleet: Guarded, rate_rps: float, work_s: float, seed: int, stopped: threading.Event
 ) -> list[rig.Request]:
     def due() -> Iterator[float]:
         chance, at = random.Random(seed), 0.0
@@ -75,7 +77,7 @@ def _tritonclient(
     return _requests(clients.over_grpc(f"127.0.0.1:{fleet.grpc}", ENDPOINT, inputs, due()))
 
 
-def _perf_analyzer(fleet: rig.Guarded, protocol: str, rate_rps: float, work_s: float) -> list[rig.Request]:
+def _perf_analyzer(fleet: Guarded, protocol: str, rate_rps: float, work_s: float) -> list[rig.Request]:
     given = fleet.directory / "input.json"
     given.write_text(json.dumps({"data": [{"X": [work_s]}]}))
     port = fleet.http if protocol == "http" else fleet.grpc

@@ -17,10 +17,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import guard_rig
 import numpy as np
 from bare_triton import BareTriton
+from ctl_fleet import plan
 from gateway_rig import a_gateway
+from guard_rig import Guarded
 from known_service import KnownService
 from sleeping_triton import (
     EACH_MS,
@@ -145,34 +146,32 @@ def told(ports: list[int], endpoint: str, batch: int) -> tuple[float, ...]:
 def applied_table(seconds: float = 15.0, repeats: int = 3) -> None:
     """The same through `ctl apply`: SERVERS partitions of 30 % of a core. Not judged: shares are noisy."""
     model, full_ms = Served(8, 1, 0), 40.0
-    with ahead_of_others(), tempfile.TemporaryDirectory() as folder:
-        lay_out(Path(folder, "models"), model)
-        with guard_rig.guarded(Path(folder)) as fleet:
-            fleet.models = Path(folder, "models")
-            rate = SERVERS * 1000.0 * model.batch / full_ms
-            workload = {"name": model.name, "endpoint": model.name, "model": model.name, "slo_ms": 200.0}
-            parts = [
-                {
-                    "id": f"p{i}",
-                    "percent": 30.0,
-                    "models": [{"model": model.name, "batch": model.batch}],
-                    "workloads": [{**workload, "rate_rps": 0.8 * rate / SERVERS}],
-                }
-                for i in range(SERVERS)
-            ]
-            fleet.apply(guard_rig.plan(*parts), "--no-serve")
-            target = f"127.0.0.1:{fleet.grpc}"
-            (slot,) = json.loads((fleet.files / "gateway" / "slots.json").read_text())["slots"]
-            ports = [member["http_port"] for member in slot["members"]]
-            with ClosedLoop(target, [request(model)], 1) as lone:
-                lone.run(3.0)
-                alone_ms = float(np.median(lone.answers(5).latency_ms))
-            runs = []
-            for load, seed in itertools.product((0.6, 0.8), range(repeats)):
-                due = poisson_times(load * rate, seconds, np.random.default_rng(seed))
-                seen = open_loop(target, request(model), due, deadline_s=30.0).latency_ms
-                runs.append((load, due, float(np.quantile(seen, 0.99))))
-            service = told(ports, model.name, model.batch)
+    with ahead_of_others(), tempfile.TemporaryDirectory() as folder, Guarded(Path(folder)) as fleet:
+        lay_out(fleet.repository, model)
+        rate = SERVERS * 1000.0 * model.batch / full_ms
+        workload = {"name": model.name, "endpoint": model.name, "model": model.name, "slo_ms": 200.0}
+        parts = [
+            {
+                "id": f"p{i}",
+                "percent": 30.0,
+                "models": [{"model": model.name, "batch": model.batch}],
+                "workloads": [{**workload, "rate_rps": 0.8 * rate / SERVERS}],
+            }
+            for i in range(SERVERS)
+        ]
+        fleet.apply(plan(*parts), "--no-serve")
+        target = f"127.0.0.1:{fleet.grpc}"
+        (slot,) = json.loads((fleet.files / "gateway" / "slots.json").read_text())["slots"]
+        ports = [member["http_port"] for member in slot["members"]]
+        with ClosedLoop(target, [request(model)], 1) as lone:
+            lone.run(3.0)
+            alone_ms = float(np.median(lone.answers(5).latency_ms))
+        runs = []
+        for load, seed in itertools.product((0.6, 0.8), range(repeats)):
+            due = poisson_times(load * rate, seconds, np.random.default_rng(seed))
+            seen = open_loop(target, request(model), due, deadline_s=30.0).latency_ms
+            runs.append((load, due, float(np.quantile(seen, 0.99))))
+        service = told(ports, model.name, model.batch)
     law = Law(service, 0.0, max(alone_ms - service[0], 0.0))
     told_ms = " ".join(f"{t:.1f}" for t in service)
     print(f"\n{SERVERS} partitions of 30 % of a core, by ctl apply; t(k) {told_ms} ms")

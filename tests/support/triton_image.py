@@ -7,6 +7,7 @@ interpreter with numpy and onnxruntime. Not the vendor's image: no GPU libraries
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import io
@@ -22,6 +23,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import docker
+import private_engine
+import pytest
+from private_engine import PrivateEngine
 
 from launchers.triton.program import TritonHome, find_home
 
@@ -30,6 +34,20 @@ INSIDE = Path("/opt/tritonserver")
 PACKAGES = ("numpy", "onnxruntime", "flatbuffers", "packaging", "protobuf")
 LEFT_OUT = {"test", "tests", "idlelib", "tkinter", "ensurepip", "lib2to3", "site-packages", "dist-packages"}
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
+
+
+@contextlib.contextmanager
+def docker_engine() -> Iterator[tuple[PrivateEngine, str]]:
+    """A private engine and the image in it; skipped, and said so, where none can run."""
+    why_not = private_engine.obstacle()
+    if why_not is not None:
+        pytest.skip(f"DOCKER TESTS NOT RUN: {why_not}")
+    try:
+        with pytest.MonkeyPatch.context() as patch, private_engine.private_engine() as made:
+            patch.setenv("TRISECT_TRITON_HOME", str(Path(__file__).parents[2] / ".tools" / "triton"))
+            yield made, build(made.address)
+    except private_engine.CannotRun as error:
+        pytest.skip(f"DOCKER TESTS NOT RUN: {error}")
 
 
 def needed(programs: list[Path], library_path: Path) -> dict[str, Path]:

@@ -6,7 +6,6 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -41,11 +40,8 @@ def _spelt(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@pytest.fixture(scope="module")
-def distributions() -> Mapping[str, list[str]]:
-    return packages_distributions()
-
-
-@pytest.mark.parametrize("package", sorted(imported()))
-def test_every_import_is_declared(package: str, distributions: Mapping[str, list[str]]) -> None:
-    assert declared() & {_spelt(name) for name in distributions[package]}
+def test_every_import_is_declared() -> None:
+    distributions, known = packages_distributions(), declared()
+    found = imported()
+    assert len(found) > 10
+    assert [p for p in sorted(found) if not known & {_spelt(name) for name in distributions[p]}] == []

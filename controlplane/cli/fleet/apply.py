@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from controlplane.cli import cluster, options, wiring
-from controlplane.cli.exits import EXIT_NO
+from controlplane.cli.endings import EXIT_NO
 from controlplane.cli.fleet import committed
 from controlplane.cli.fleet.committed import converged
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import say, say_when_compiling
+from controlplane.cli.output import answer, say, say_when_compiling
 from controlplane.domain.fleet import Cluster
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
 from controlplane.report.tables.change_table import terms_line
-from controlplane.runtime.fleet import controller_process, following, preflight
+from controlplane.runtime.fleet import controller_process, preflight
 from controlplane.runtime.fleet.execute import commands, describe
+from controlplane.runtime.fleet.rendering import check_models
 from controlplane.runtime.jobs.completing import complete_or_refuse
 
 
@@ -53,6 +54,7 @@ def apply(
         bool, typer.Option("--dry-run", help="Show the steps and the servers' commands; change nothing.")
     ] = False,
     yes: options.Yes = False,
+    load_timeout: options.LoadTimeout = None,
     require_quota: Annotated[
         bool, typer.Option("--require-quota", help="Fail where this host cannot enforce shares.")
     ] = False,
@@ -148,19 +150,18 @@ def apply(
             if dry_run:
                 committed.show_manifest(fleet, parsed, allow_violations=allow_violations, json=json)
                 return
-            committed.commit(
-                kept,
+            report = kept.apply(
                 parsed,
                 committed.settings_of(repository, output, place),
                 allow_violations=allow_violations,
                 rename_endpoints=rename_endpoints,
-                json=json,
             )
+            committed.show_report(fleet, report, json=json)
             return
-    follow = following.wanted(
+    follow = preflight.checked_follow(
         wiring.fleet_files(fleet),
         parsed,
-        following.Asked(spec, follow_load, dwell, all_cores),
+        preflight.FollowOptions(spec, follow_load, dwell, all_cores),
         say,
     )
     endpoints = wiring.chosen_gateway(fleet, gateway)
@@ -169,6 +170,8 @@ def apply(
     settings = preflight.settings(
         parsed, built, repository=repository, output=output, endpoints=endpoints, cluster=place
     )
+    if load_timeout is not None:
+        settings = replace(settings, load_timeout_s=load_timeout)
     if built.launcher.inventory() is None:
         present = wiring.servers_of_host()
         preflight.refuse_namesake(present, built.files)
@@ -176,19 +179,21 @@ def apply(
         preflight.check_shares(parsed, document, settings.devices, held, say, accepted=overcommit)
         planned = sorted({placement.model for _, _, placement in parsed.placements()})
         models = with_composing(repository, planned)
-        complete_or_refuse(wiring.completer(built.launcher, parsed.options), repository, models)
+        completer = wiring.completer(built.launcher, parsed.options, load_timeout)
+        complete_or_refuse(completer, repository, models)
+        check_models(parsed, repository, output, built.launcher, say)
     preflight.check_quota(built.launcher, say, required=require_quota)
     interactive = not yes and not json and sys.stdin.isatty()
-    request = preflight.ApplyRequest(parsed, settings, as_planned, rename_endpoints or interactive)
+    request = preflight.ApplyRequest(
+        parsed, settings, as_planned, rename_endpoints or interactive, controlled=not no_serve
+    )
     if dry_run or interactive:
         actions, changed = built.preview(request), built.changed_terms(parsed)
         steps = describe(actions)
         if dry_run:
             shown = tuple(commands(actions, built.launcher))
-            if json:
-                print_json({"fleet": fleet, "steps": list(steps), "terms": changed, "commands": list(shown)})
-            else:
-                print("\n\n".join(("\n".join(steps) or terms_line(changed), *shown)))
+            text = "\n\n".join(("\n".join(steps) or terms_line(changed), *shown))
+            answer({"fleet": fleet, "steps": steps, "terms": changed, "commands": shown}, text, json=json)
             if exit_code and (steps or changed):
                 raise typer.Exit(EXIT_NO)
             return
@@ -199,16 +204,12 @@ def apply(
     serving = controller_process.left_alone if no_serve else controller_process.left_running
     with serving(built.files):
         outcome = built.apply(request)
-        following.keep(built.files, follow, profiles)
+        preflight.keep_follow(built.files, follow, profiles)
     preflight.warn_of_old_servers(outcome.servers, built)
-    if json:
-        listening = {"host": endpoints.host, "http": endpoints.http_port, "grpc": endpoints.grpc_port}
-        print_json({**converged(fleet, outcome), "listening": listening})
-        return
-    if not outcome.actions:
-        print(terms_line(outcome.terms))
-        return
-    print(
+    listening = {"host": endpoints.host, "http": endpoints.http_port, "grpc": endpoints.grpc_port}
+    behind = (
         f"fleet {fleet}: {len(outcome.servers)} servers behind "
         f"http://{endpoints.host}:{endpoints.http_port} and grpc {endpoints.host}:{endpoints.grpc_port}"
     )
+    done = {**converged(fleet, outcome), "listening": listening}
+    answer(done, behind if outcome.actions else terms_line(outcome.terms), json=json)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import webbrowser
 from typing import Annotated
 
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.cli.output import print_json_line
-from controlplane.cli.stderr import say
+from controlplane.cli.output import print_json_line, say
 
 
 def dashboard(
@@ -28,6 +26,7 @@ def dashboard(
     the gateway's certificate; where the fleet requires tokens, the page asks for an operator's (in a browser
     as the password).
     """
+    from controlplane.files import accepting
     from controlplane.runtime.dashboard.look import live_document
     from controlplane.runtime.dashboard.server import Listening, page_access, serve
 
@@ -43,4 +42,4 @@ def dashboard(
         if browser:
             webbrowser.open(address)
 
-    asyncio.run(serve(f"Fleet {fleet}", lambda: live_document(files, look), listening, ready))
+    accepting.run(serve(f"Fleet {fleet}", lambda: live_document(files, look), listening, ready))

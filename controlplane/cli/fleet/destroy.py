@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from controlplane.cli import cluster, options, wiring
-from controlplane.cli.output import print_json
+from controlplane.cli.output import answer
 from controlplane.runtime.fleet import controller_process, events
 
 
@@ -21,10 +21,8 @@ def destroy(
     kept = cluster.kept_fleet(wiring.fleet_files(fleet))
     found = None if kept is not None else wiring.fleet_to_end(fleet)
     if kept is None and found is None:
-        if json:
-            print_json({"fleet": fleet, "destroyed": False})
-            return
-        print(f"fleet {fleet}: nothing is left of it: it was destroyed before (`ctl events --fleet {fleet}`)")
+        before = f"nothing is left of it: it was destroyed before (`ctl events --fleet {fleet}`)"
+        answer({"fleet": fleet, "destroyed": False}, f"fleet {fleet}: {before}", json=json)
         return
     if not yes and not options.agreed(f"Drain and stop fleet {fleet!r}?"):
         raise typer.Exit(0)
@@ -33,7 +31,4 @@ def destroy(
     elif found is not None:
         controller_process.stop(found.files)
         events.destroy(found)
-    if json:
-        print_json({"fleet": fleet, "destroyed": True})
-    else:
-        print(f"fleet {fleet}: destroyed")
+    answer({"fleet": fleet, "destroyed": True}, f"fleet {fleet}: destroyed", json=json)

@@ -9,7 +9,7 @@ import typer
 
 from controlplane.cli import cluster, options, wiring
 from controlplane.cli.output import print_json
-from controlplane.report.printable import printable
+from controlplane.report.words import printable
 
 
 def events(

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import completers, options
-from controlplane.cli.output import print_json
+from controlplane.cli import completers, options, wiring
+from controlplane.cli.output import answer
+from controlplane.files.limits import Limit
 
 limit = typer.Typer(
     no_args_is_help=True,
@@ -40,20 +41,14 @@ def set_(
     Inferences beyond them are refused: 429 with Retry-After over HTTP, RESOURCE_EXHAUSTED over gRPC.
     `ctl token` limits one client.
     """
-    from controlplane.cli import wiring
-    from controlplane.files.limits import Limit
-
     given = Limit(max_rate, max_requests, max_body)
     wiring.limits(fleet).set(endpoint, given)
-    if json:
-        print_json({"fleet": fleet, "endpoint": endpoint, "limit": given})
+    answer({"fleet": fleet, "endpoint": endpoint, "limit": given}, "", json=json)
 
 
 @limit.command("list", epilog="Example: ctl limit list --fleet shop")
 def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False) -> None:
     """Print every endpoint that has limits, and what is refused because its requests crashed servers."""
-    from controlplane.cli import wiring
-
     registry, now_s = wiring.limits(fleet), time.time()
     limits = registry.limits()
     refused = [
@@ -61,14 +56,11 @@ def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = Fal
         for (endpoint, client), until_s in registry.refusals().items()
         if until_s > now_s
     ]
-    if json:
-        print_json({"fleet": fleet, "limits": limits, "refused": refused})
-        return
-    for endpoint, present in limits.items():
-        print(f"{endpoint}: {present.described()}")
+    lines = [f"{endpoint}: {present.described()}" for endpoint, present in limits.items()]
     for one in refused:
-        whose = f", client {one['client']}" if one["client"] else ""
-        print(f"{one['endpoint']}{whose}: refused for {one['seconds_left']} s: its requests crashed servers")
+        whose = f"{one['endpoint']}, client {one['client']}" if one["client"] else one["endpoint"]
+        lines.append(f"{whose}: refused for {one['seconds_left']} s: its requests crashed servers")
+    answer({"fleet": fleet, "limits": limits, "refused": refused}, "\n".join(lines), json=json)
 
 
 @limit.command(
@@ -78,8 +70,5 @@ def remove(
     endpoint: _Endpoint, fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False
 ) -> None:
     """Remove an endpoint's limits, at once, and end a refusal of its requests."""
-    from controlplane.cli import wiring
-
     wiring.limits(fleet).remove(endpoint)
-    if json:
-        print_json({"fleet": fleet, "removed": endpoint})
+    answer({"fleet": fleet, "removed": endpoint}, "", json=json)

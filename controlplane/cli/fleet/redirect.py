@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import cluster, completers, options, wiring
-from controlplane.cli.output import print_json
+from controlplane.cli.output import answer
 from controlplane.runtime.fleet.redirect import redirect as redirected
 
 
@@ -29,8 +29,6 @@ def redirect(
     cluster.by_leader(wiring.fleet_files(fleet), "redirect", *workload, *(("--json",) if json else ()))
     found, settings = wiring.existing_fleet(fleet)
     routes = redirected(found, workload, settings)
-    if json:
-        print_json({"fleet": fleet, "routes": {e: list(r.members) for e, r in routes.items()}})
-    else:
-        for endpoint, route in sorted(routes.items()):
-            print(f"{endpoint} -> {', '.join(route.members)}")
+    lines = [f"{endpoint} -> {', '.join(route.members)}" for endpoint, route in sorted(routes.items())]
+    document = {"fleet": fleet, "routes": {e: list(r.members) for e, r in routes.items()}}
+    answer(document, "\n".join(lines), json=json)

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import say
+from controlplane.cli.output import print_json, say
 from controlplane.files.writing import write_text
 
 _DAY_S = 86_400.0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 from controlplane.cli import cluster, options, wiring
 from controlplane.cli.fleet import committed
 from controlplane.cli.fleet.committed import converged
-from controlplane.cli.output import print_json
+from controlplane.cli.output import answer
 from controlplane.report.tables.change_table import terms_line
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.execute import describe
@@ -31,8 +32,6 @@ def rollback(
             return
     serving = controller_process.left_alone if no_serve else controller_process.left_running
     with serving(found.files):
-        outcome = found.apply(found.previous())
-    if json:
-        print_json(converged(fleet, outcome))
-        return
-    print(f"fleet {fleet}: {len(outcome.servers)} servers" if outcome.actions else terms_line(outcome.terms))
+        outcome = found.apply(replace(found.previous(), controlled=not no_serve))
+    servers = f"fleet {fleet}: {len(outcome.servers)} servers"
+    answer(converged(fleet, outcome), servers if outcome.actions else terms_line(outcome.terms), json=json)

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import cluster, options, wiring
-from controlplane.cli.output import print_json_line
-from controlplane.cli.stderr import warn
+from controlplane.cli.output import print_json_line, warn
 
 
 def serve(

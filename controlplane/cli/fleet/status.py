@@ -9,11 +9,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from controlplane.cli import cluster, options, wiring
-from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json, print_json_line
-from controlplane.cli.stderr import warn
+from controlplane.cli.endings import EXIT_NO
+from controlplane.cli.output import answer, print_json_line, warn
 from controlplane.report.health import problems
-from controlplane.report.tables.plan_table import show
 from controlplane.report.tables.status_table import Status, status_document, status_view
 
 
@@ -44,10 +42,7 @@ def status(
                 time.sleep(1.0)
                 live.update(status_view(look()), refresh=True)
     seen = look()
-    if json:
-        print_json(status_document(fleet, seen))
-    else:
-        show(status_view(seen))
+    answer(status_document(fleet, seen), status_view(seen), json=json)
     if check and (found := problems(seen)):
         for problem in found:
             warn(problem)

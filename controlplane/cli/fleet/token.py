@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import completers, options
-from controlplane.cli.output import print_json
-
-if TYPE_CHECKING:
-    from controlplane.files.clients import Client
+from controlplane.cli import completers, options, wiring
+from controlplane.cli.output import answer
+from controlplane.files.clients import Client
 
 token = typer.Typer(
     no_args_is_help=True,
@@ -54,9 +52,6 @@ def create(
 
     Clients send it as `Authorization: Bearer TOKEN`, over gRPC as metadata `authorization`.
     """
-    from controlplane.cli import wiring
-    from controlplane.files.clients import Client
-
     client = Client(
         name,
         tuple(endpoint or ()),
@@ -67,26 +62,22 @@ def create(
         max_body_bytes=max_body,
     )
     made = wiring.clients(fleet).create(client)
-    if json:
-        print_json({"fleet": fleet, "client": name, "token": made})
-    elif made is not None:
-        print(made)
+    answer({"fleet": fleet, "client": name, "token": made}, made or "", json=json)
 
 
 @token.command("list", epilog="Example: ctl token list --fleet shop")
 def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False) -> None:
     """Print every client with its grants and limits."""
-    from controlplane.cli import wiring
-
     clients = wiring.clients(fleet).clients()
-    if json:
-        print_json({"fleet": fleet, "clients": [_document(client) for client in clients]})
-        return
-    for client in clients:
-        credential = "token" if client.certificate is None else f"certificate {client.certificate}"
-        grants = ", ".join((*client.endpoints, *(("operator",) if client.operator else ())))
-        limited = f"; {client.limit.described()}" if client.limit else ""
-        print(f"{client.name}: {credential}; {grants}{limited}")
+    document = {"fleet": fleet, "clients": [_document(client) for client in clients]}
+    answer(document, "\n".join(map(_line, clients)), json=json)
+
+
+def _line(client: Client) -> str:
+    credential = "token" if client.certificate is None else f"certificate {client.certificate}"
+    grants = ", ".join((*client.endpoints, *(("operator",) if client.operator else ())))
+    limited = f"; {client.limit.described()}" if client.limit else ""
+    return f"{client.name}: {credential}; {grants}{limited}"
 
 
 def _document(client: Client) -> dict[str, Any]:
@@ -104,8 +95,5 @@ def revoke(
     json: options.Json = False,
 ) -> None:
     """Remove a client: its next request is refused, on open connections too."""
-    from controlplane.cli import wiring
-
     wiring.clients(fleet).revoke(name)
-    if json:
-        print_json({"fleet": fleet, "revoked": name})
+    answer({"fleet": fleet, "revoked": name}, "", json=json)

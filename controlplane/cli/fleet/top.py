@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -34,13 +33,11 @@ def top(
         print_looks(fleet, look)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("there is no terminal; --json prints a line each second", field="top")
-    from controlplane.report.page.fleet import Happened
     from controlplane.report.top.screen import Look, Top, Watched
     from controlplane.runtime.fleet.redirect import redirect as redirected
 
     def seen() -> Look:
-        events = wiring.recent_events(fleet, since_s=None, limit=_SHOWN_EVENTS)
-        return Look(look(), tuple(Happened(**asdict(event)) for event in events))
+        return Look(look(), wiring.recent_events(fleet, since_s=None, limit=_SHOWN_EVENTS))
 
     def redirect(workload: str) -> str:
         found, settings = wiring.existing_fleet(fleet)

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import warn
+from controlplane.cli.endings import EXIT_NO
+from controlplane.cli.output import print_json, warn
 from controlplane.report.health import problems
 
 _PERIOD_S = 0.5

@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import progress_bar, say
+from controlplane.cli.output import answer, progress_bar, say
 from controlplane.domain.errors import InputError
+from controlplane.files.documents import plain
 from controlplane.files.mistakes import nearest
 from controlplane.files.writing import write_text
 from controlplane.planning.registry import STRATEGIES
-from controlplane.report.tables.comparison_table import comparison_document, comparison_table
-from controlplane.report.tables.plan_table import show
+from controlplane.report.tables.comparison_table import comparison_table
 from controlplane.runtime.jobs.compare import DEFAULT, TRUTHS, Question, chosen
 from controlplane.runtime.jobs.compare import compare as compared
 
@@ -48,13 +47,9 @@ def compare(
     simulated = chosen([name for name in truths.split(",") if name])
     with progress_bar() as bar:
         found = compared(question, names, simulated, bar)
-    document = comparison_document(found)
     if report is not None:
         from controlplane.report.page.html import page
 
-        write_text(report, page("Strategies compared", {"title": "Strategies compared", **document}))
+        write_text(report, page("Strategies compared", {"title": "Strategies compared", **plain(found)}))
         say(f"{report}: written")
-    if json:
-        print_json(document)
-    else:
-        show(comparison_table(found))
+    answer(found, comparison_table(found), json=json)

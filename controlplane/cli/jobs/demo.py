@@ -8,15 +8,13 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import progress_bar, say, say_when_compiling
+from controlplane.cli.endings import EXIT_NO
+from controlplane.cli.output import print_json, progress_bar, say, say_when_compiling
 from controlplane.domain import units
 from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.files.fleets import state_root
-from controlplane.report.tables.demo_table import demo_table
-from controlplane.report.tables.plan_table import show
-from controlplane.report.tables.repair_table import repair_lines, repair_table
+from controlplane.report.tables.demo_table import demo_table, repair_lines, repair_table
+from controlplane.report.tables.terminal import show
 from controlplane.runtime.demo.demo import Demo, Outcome, Scene, run
 
 _DEFAULTS = GatewayConfig()

@@ -8,10 +8,9 @@ import typer
 from rich.table import Table
 
 from controlplane.cli import options, wiring
-from controlplane.cli.output import print_json
+from controlplane.cli.output import answer
 from controlplane.domain.fleet import Cluster
 from controlplane.files.fleets import fleets, state_root
-from controlplane.report.tables.plan_table import show
 from controlplane.runtime.jobs.doctor import examine
 
 
@@ -32,12 +31,9 @@ def doctor(
     if launcher is not None:
         checked = (wiring.launcher(launcher, Cluster(context, namespace)),)
     found = examine(checked, fleets(state_root()))
-    if json:
-        print_json({"capabilities": found})
-        return
     table = Table(box=None, pad_edge=False, show_header=False)
     for capability in found:
         mark = "yes" if capability.available else "no"
         remedy = "" if capability.available or not capability.remedy else f" -> {capability.remedy}"
         table.add_row(mark, capability.name, f"{capability.detail}{remedy}")
-    show(table)
+    answer({"capabilities": found}, table, json=json)

@@ -8,17 +8,17 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options, wiring
-from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.object_stores import copied_repository
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import say
+from controlplane.cli.endings import EXIT_NO
+from controlplane.cli.output import print_json, say
 from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.tensors import Readiness
 from controlplane.files.writing import write_text
-from controlplane.render.source import no_models
-from controlplane.report.tables.plan_table import counted, show
+from controlplane.render.source import files_beside, no_models
 from controlplane.report.tables.survey_table import survey_table
+from controlplane.report.tables.terminal import show
+from controlplane.report.words import counted, printable
 from controlplane.runtime.jobs.survey import skeleton, survey
+from controlplane.stores import url
 
 
 def init(
@@ -37,6 +37,7 @@ def init(
     launcher: options.Launcher = None,
     triton_arg: options.TritonArg = None,
     env: options.Env = None,
+    load_timeout: options.LoadTimeout = None,
     check: Annotated[
         bool,
         typer.Option(
@@ -53,20 +54,16 @@ def init(
     planned, nothing is written and the exit code is 3.
     """
     options.of_this_host(launcher)
-    kept = output.exists() and not force
+    kept = output.is_file() and not force
     if kept and not check:
         raise InputError("exists already; --force replaces it, -o names another", file=str(output))
-    repository = copied_repository(repository)
+    repository = _copied(repository)
     if not repository.is_dir():
         problem = "is not a directory; name the folder that holds one folder for each model"
         raise InputError(problem, file=str(repository), field="REPOSITORY")
     own = options.server_options(triton_arg, env)
-    for name in no_models(repository):
-        say(
-            f"warning: {repository / name} is no model: it has neither a config.pbtxt nor a version (a "
-            "folder named 1 with the model's files)"
-        )
-    findings = survey(repository, wiring.completer(wiring.launcher(launcher), own))
+    _name_what_is_beside(repository)
+    findings = survey(repository, wiring.completer(wiring.launcher(launcher), own, load_timeout))
     planned = [one for one in findings if one.state is not Readiness.UNSUPPORTED]
     if planned and not kept:
         write_text(output, skeleton(findings, str(repository), wiring.main_device()))
@@ -83,3 +80,34 @@ def init(
         say(f"{output}: {counted(len(planned), 'workload')}; write the SLOs and rates, then `ctl profile`")
     if check and any(one.state is not Readiness.READY for one in findings):
         raise typer.Exit(EXIT_NO)
+
+
+def _copied(path: Path) -> Path:
+    """Return a local path, for an object store the path of a copy in the current directory.
+
+    Raises InputError, EngineError.
+    """
+    if not url.is_store(str(path)):
+        return path
+    # The client of the stores belongs to an extra, and a local repository needs none.
+    from controlplane.stores import copying
+
+    place = url.parse(str(path))
+    folder = Path(place.name)
+    copied = copying.copy(place, folder)
+    say(f"{place}: copied {copied.files} files, {copied.size_bytes / 1e6:.1f} MB, to {folder}")
+    return folder
+
+
+def _name_what_is_beside(repository: Path) -> None:
+    """Warn of folders that are no models, and say which files no server will have."""
+    for name in no_models(repository):
+        say(
+            f"warning: {printable(str(repository / name), layout='')} is no model: it has neither a "
+            "config.pbtxt nor a version (a folder named 1 with the model's files); no server has it, so what "
+            "a model reads there belongs into the model's folder"
+        )
+    beside = files_beside(repository)
+    if beside:
+        names = printable(", ".join(beside), layout="")
+        say(f"{names}: beside the models, so no server has them; what a model reads belongs into its folder")

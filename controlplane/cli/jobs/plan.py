@@ -11,19 +11,17 @@ import typer
 from rich.console import RenderableType
 
 from controlplane.cli import completers, options
-from controlplane.cli.exits import EXIT_INFEASIBLE
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import progress_bar, say, say_when_compiling, warn
-from controlplane.domain.errors import InputError
+from controlplane.cli.output import print_json, progress_bar, say, say_when_compiling, warn
+from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.plan import Rule
 from controlplane.files.specs import read_spec
 from controlplane.files.writing import write_text
 from controlplane.latency.registry import FITS
 from controlplane.planning.registry import DEFAULT, STRATEGIES
-from controlplane.report.tables.plan_table import plan_table, show
-from controlplane.report.tables.terminal import plain
+from controlplane.report.tables.plan_table import plan_table
+from controlplane.report.tables.terminal import plain, show
 from controlplane.runtime import SystemClock
-from controlplane.runtime.fleet.preflight import check_spare_core_of_spec
+from controlplane.runtime.fleet.preflight import check_spare_core
 from controlplane.runtime.jobs.plan import (
     Choices,
     Improve,
@@ -197,7 +195,7 @@ def plan(
             f"warning: {model} was measured at {percent:g} % of {kind} only, so it gets no smaller share: "
             f"`ctl profile {model} --device {kind}` measures more shares"
         )
-    check_spare_core_of_spec(made, parsed, document, cores, say, accepted=all_cores)
+    check_spare_core(made, document, cores, say, accepted=all_cores, spec=parsed)
     if output is not None and (allow_violations or made.verified):
         from controlplane.files.plans import write_plan
 
@@ -221,7 +219,7 @@ def plan(
             refuse_violations(made, document)
         say(f"{output}: written")
     if plot is not None:
-        from controlplane.report.plots.figures import plot_plan
+        from controlplane.report.plots import plot_plan
 
         plot_plan(made, plot)
         say(f"{plot}: written")
@@ -229,11 +227,9 @@ def plan(
         _write_report(planned, report, what_if=what_if)
         say(f"{report}: written")
     if json:  # last: what fails before prints an error in its place
-        from controlplane.files.plans import plan_document
-
-        print_json(plan_document(made))
+        print_json(made)
     if made.infeasible:
-        raise typer.Exit(EXIT_INFEASIBLE)
+        raise typer.Exit(InfeasibleError.exit_code)
 
 
 def _write_report(planned: Planned, file: Path, *, what_if: bool) -> None:

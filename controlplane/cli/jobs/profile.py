@@ -10,28 +10,25 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import completers, options, wiring
-from controlplane.cli.measured_elsewhere import Elsewhere, unknown_lines, write_elsewhere
-from controlplane.cli.model_inputs import model_inputs
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import progress_bar, say, warn
+from controlplane.cli.jobs.profile_options import Elsewhere, model_inputs, unknown_lines, write_elsewhere
+from controlplane.cli.output import print_json, progress_bar, say, warn
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.profile import Counters
 from controlplane.files.fleets import state_root
 from controlplane.files.measurements import nsight
-from controlplane.profiler.session import Profiler
+from controlplane.profiler.session import START_S, Profiler
 from controlplane.profiler.subject import Wishes
-from controlplane.render.source import all_models, with_composing
-from controlplane.report import profile_line
-from controlplane.report.tables.plan_table import counted
+from controlplane.render.instances import instances_note
+from controlplane.render.source import all_models
+from controlplane.report.words import counted
 from controlplane.runtime import SystemClock
-from controlplane.runtime.jobs.completing import complete_or_refuse
 from controlplane.runtime.jobs.profile import (
     Failed,
     Written,
     describe_device,
     profile_models,
     profile_neighbours,
-    read_subjects,
+    readable_subjects,
 )
 
 
@@ -115,6 +112,7 @@ def profile(
     ] = None,
     triton_arg: options.TritonArg = None,
     env: options.Env = None,
+    load_timeout: options.LoadTimeout = None,
     resume: Annotated[bool, typer.Option(help="Continue an interrupted run.")] = True,
     json: options.Json = False,
 ) -> None:
@@ -136,6 +134,7 @@ def profile(
             "--ncu": ncu,
             "--triton-arg": triton_arg,
             "--env": env,
+            "--load-timeout": load_timeout,
         }
         options.refuse(f"is for a measurement, and {elsewhere.tools[0]} has made it", measuring)
         _import(elsewhere, models or (), device, measured_at or 100.0, profiles, json)
@@ -155,14 +154,27 @@ def profile(
     if described is not None:
         say(f"{place.device.name} is in no catalogue: its memory, power and clocks are in {described}")
     started_by, own = wiring.launcher(launcher), options.server_options(triton_arg, env)
-    complete_or_refuse(wiring.completer(started_by, own), repository, with_composing(repository, wanted))
-    subjects = read_subjects(repository, wanted, place, wishes)
-    failed: dict[str, Failed] = {}
+    subjects, unreadable = readable_subjects(
+        repository, wanted, place, wishes, wiring.completer(started_by, own, load_timeout)
+    )
+    for subject in subjects:
+        note = instances_note(subject.source.config, on_gpu=place.core is None)
+        if note:
+            say(f"{subject.source.name}: {note}")
+    for one_failed in unreadable:
+        _print(one_failed, say)
+    failed = {one.model: one for one in unreadable}
     written: list[Written] = []
     gained: Mapping[Path, int] = {}
     with progress_bar() as bar:
         profiler = Profiler(
-            started_by, SystemClock(), bar, profiles.resolve(), state_root() / "profiling", own
+            started_by,
+            SystemClock(),
+            bar,
+            profiles.resolve(),
+            state_root() / "profiling",
+            own,
+            load_timeout or START_S,
         )
         for one in profile_models(profiler, subjects, place, resume=resume, counters=counters):
             if isinstance(one, Failed):
@@ -180,7 +192,7 @@ def profile(
         print_json({"profiles": [written_document(one, gained.get(one.path, 0)) for one in written]})
     if failed:
         raise EngineError(
-            f"{len(measured)} of {counted(len(subjects), 'model')} profiled; the reasons for "
+            f"{len(measured)} of {counted(len(wanted), 'model')} profiled; the reasons for "
             f"{', '.join(sorted(failed))} are above"
         )
 
@@ -223,23 +235,44 @@ def written_document(one: Written, beside: int) -> dict[str, object]:
 def _print(one: Written | Failed, result: Callable[[str], None]) -> None:
     """Print a model's file with `result`, and its problem on stderr."""
     if isinstance(one, Failed):
-        if one.refused is not None:
-            warn(profile_line.refused_line(one.model, one.words, one.refused.file))
-        else:
-            warn(profile_line.failed_line(one.model, one.words))
+        warn(f"{one.model}: not profiled: {_refusal(one)}")
         return
-    error = one.profile.holdout_error.get("igniter")
-    result(profile_line.written_line(one.path, len(one.profile.points), one.seconds, error))
+    profile, model = one.profile, one.profile.model
+    error = profile.holdout_error.get("igniter")
+    fit = "" if error is None else f", Eq 11 is off by {100 * error:.1f} % on held-out points"
+    result(f"{one.path}: {counted(len(profile.points), 'point')} written after {one.seconds:.0f} s{fit}")
     if one.missing:
-        warn(profile_line.missing_line(one.profile.model, one.missing, one.reason))
+        warn(
+            f"warning: {model}: {counted(one.missing, 'point')} failed: {one.reason}; plans use what was "
+            "measured, and the same command measures the rest"
+        )
     if one.left_out:
-        say(profile_line.left_out_line(one.profile.model, one.left_out))
-    if one.profile.answers is not None:
-        result(profile_line.answers_line(one.profile.model, one.profile.answers))
-    if one.spinning is not None:
-        waste = one.spinning
-        figures = (waste.percent, waste.of_percent, waste.cost, waste.slowdown)
-        warn(profile_line.spinning_line(one.profile.model, *figures))
+        say(
+            f"{model}: too slow for {counted(one.left_out, 'more point')} within the budget: a larger "
+            "--budget, or --percents and --batches, measures more"
+        )
+    if (times := profile.answers) is not None:
+        result(f"{model}: first answer after {times.first_ms:.1f} ms, last after {times.last_ms:.1f} ms")
+    if (waste := one.spinning) is not None:
+        warn(
+            f"{model}: its threads waste its CPU quota: at {waste.percent:g} % an inference takes "
+            f"{waste.cost:.1f} times the processor time that it takes at {waste.of_percent:g} %, and up to "
+            f"{waste.slowdown:.1f} times as long, where {waste.of_percent / waste.percent:.1f} times is to "
+            "be expected; set intra_op_num_threads to 1 and session.intra_op.allow_spinning to 0 "
+            "(onnxruntime), or OMP_NUM_THREADS=1, and profile it again"
+        )
+
+
+def _refusal(one: Failed) -> str:
+    """Return why a model was not profiled, with the way out where its server refused a generated input."""
+    if one.refused is None:
+        return one.words
+    if one.refused.file is not None:
+        return f"its server refused an input of {one.refused.file}: {one.words}"
+    return (
+        f"its server refused a generated input: {one.words}; give inputs that it takes: --input-data "
+        f"{one.model}:FILE (perf_analyzer's JSON)"
+    )
 
 
 def _counters(nsys: str | None, ncu: Sequence[str], models: Sequence[str]) -> Counters:

@@ -8,7 +8,7 @@ import typer
 
 from controlplane.cli import options
 from controlplane.cli.fleet.committed import show_manifest
-from controlplane.cli.output import print_json
+from controlplane.cli.output import answer
 from controlplane.files.pinned import PinRules
 from controlplane.files.plans import read_plan
 from controlplane.runtime.fleet.rendering import Place, pinned_plan
@@ -34,8 +34,5 @@ def render(
         show_manifest(fleet, parsed, allow_violations=False, json=json)
         return
     _, rendered = pinned_plan(parsed, repository, Place(output, fleet), PinRules(), {})
-    if json:
-        print_json({"partitions": {partition: str(one.path) for partition, one in rendered.items()}})
-        return
-    for one in rendered.values():
-        print(one.path)
+    paths = {partition: str(one.path) for partition, one in rendered.items()}
+    answer({"partitions": paths}, "\n".join(paths.values()), json=json)

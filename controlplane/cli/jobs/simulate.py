@@ -8,15 +8,14 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
-from controlplane.cli.exits import EXIT_NO
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import say, say_when_compiling, warn
+from controlplane.cli.endings import EXIT_NO
+from controlplane.cli.output import answer, say, say_when_compiling, warn
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.plan import Plan
 from controlplane.files.plans import read_plan
 from controlplane.files.writing import write_text
-from controlplane.report.tables.plan_table import counted, show
 from controlplane.report.tables.simulation_table import simulation_table
+from controlplane.report.words import counted
 from controlplane.runtime.jobs.simulate import Asked, run, with_guard
 
 _TIMELINE_POINTS = 40
@@ -89,7 +88,7 @@ def simulate(
         return
     result = run(simulated, asked)
     if plot is not None:
-        from controlplane.report.plots.figures import plot_simulation
+        from controlplane.report.plots import plot_simulation
 
         plot_simulation(result, plot)
         say(f"{plot}: written")
@@ -98,10 +97,7 @@ def simulate(
 
         write_text(report, simulation_report(simulated, result, profiles))
         say(f"{report}: written")
-    if json:
-        print_json(result.document())
-    else:
-        show(simulation_table(result, simulated.quantile))
+    answer(result.document(), simulation_table(result, simulated.quantile), json=json)
     _check(result.breaks if check else 0, len(result.workloads))
 
 
@@ -110,10 +106,7 @@ def _show_guarded(plan: Plan, asked: Asked, faults: list[str], *, json: bool, ch
     from controlplane.simulate.closed_loop.faults import parse
 
     found = with_guard(plan, asked, [parse(text, plan) for text in faults])
-    if json:
-        print_json(found.document())
-    else:
-        show(guard_table(found))
+    answer(found.document(), guard_table(found), json=json)
     _check(found.breaks if check else 0, len(found.guarded.workloads))
 
 

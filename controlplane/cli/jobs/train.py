@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import progress_bar
+from controlplane.cli.output import print_json, progress_bar
 from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.train import Lesson, train_policy
 
@@ -60,7 +59,7 @@ def train(
     if not json:
         print(learnt.summary)
     if plot is not None:
-        from controlplane.report.plots.learning_plot import plot_learning
+        from controlplane.report.plots import plot_learning
 
         plot_learning(learnt.curve, plot)
     if json:  # last: what fails before prints an error in its place

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Group, RenderableType
 
 from controlplane.cli import completers, options, wiring
-from controlplane.cli.output import print_json
-from controlplane.cli.stderr import say
-from controlplane.report.tables.observed_table import kept_table, observed_document, observed_table
-from controlplane.report.tables.plan_table import show
-from controlplane.report.tables.validation_table import validation_table
+from controlplane.cli.output import answer, say
+from controlplane.report.tables.observed_table import (
+    kept_table,
+    observed_document,
+    observed_table,
+    validation_table,
+)
 from controlplane.runtime.jobs.validate import validation
 
 
@@ -59,10 +62,7 @@ def validate(
         return
     options.refuse("needs --fleet", {"--seconds": seconds, "--calibrate": calibrate or None})
     found = validation(catalogue, pairs, profile)
-    if json:
-        print_json(found)
-    else:
-        show(validation_table(found))
+    answer(found, validation_table(found), json=json)
 
 
 def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bool, json: bool) -> None:
@@ -77,10 +77,7 @@ def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bo
     if calibrate:
         written = learn(profiles, seen)
         say(f"calibrated: {written}" if written else "no usable measurement; nothing is changed")
-    if json:
-        print_json(observed_document(seen, unseen, kept))
-    else:
-        show(observed_table(seen, unseen))
-        if kept:
-            print()
-            show(kept_table(kept))
+    table: RenderableType = observed_table(seen, unseen)
+    if kept:
+        table = Group(table, "", kept_table(kept))
+    answer(observed_document(seen, unseen, kept), table, json=json)

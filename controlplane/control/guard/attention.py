@@ -108,7 +108,7 @@ def _is_busy(watch: Watch, seen: FleetSeen, limits: Limits) -> bool:
     unserved = watch.down or active.health is not Health.READY or unanswered
     uncovered = watch.standby is None and watch.partition.policy is not ShadowPolicy.NONE
     unseen = watch.standby is not None and watch.standby.server not in seen.servers
-    failing = watch.failed_in_a_row >= limits.failed_in_a_row
+    failing = active.failing >= limits.failed_in_a_row
     incomplete = any(baseline.open for baseline in watch.services)
     broken = watch.broken_s is not None or bool(watch.reported) or watch.owned is not None
     return unserved or uncovered or unseen or failing or incomplete or broken or suspicion(watch) >= LATE

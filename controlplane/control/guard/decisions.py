@@ -332,8 +332,8 @@ class _Turn:
                 watch = replace(watch, active=replace(watch.active, since_s=now))
             if watch.launches.failures and starts.proven(watch, limits, now):
                 watch = replace(watch, launches=Launches())
-        if watch.failed_in_a_row >= limits.failed_in_a_row:
-            reason = f"{watch.failed_in_a_row} failed requests in a row"
+        if active.failing >= limits.failed_in_a_row:
+            reason = f"{active.failing} failed requests in a row"
             watch = self._report_once(self._probe(watch), Topic.ERRORS, Level.WARNING, reason)
         if watch.refused_s == now:
             reason = "requests are refused by the model's own queue policy: its queue is full or too slow"
@@ -442,7 +442,7 @@ class _Turn:
         # A shadow that lent its share stands by again; one that is warm would keep its models loaded.
         lent = watch.owned is not None and cause is Cause.SHARE and watch.partition.policy is ShadowPolicy.HOT
         if not lent:
-            self.effects.append(self._ending(watch, cause))
+            self.effects.append(self._ending(watch, cause, active.sequences))
         if watch.active.gpu not in self.state.lost_gpus:
             evidence = active.reason
             if cause is Cause.SLOW:
@@ -470,7 +470,6 @@ class _Turn:
             worked_s=now,
             settled_s=now + self.state.limits.settle_s,
             in_flight=0,
-            failed_in_a_row=0,
             launches=launches,
             reported={t: at for t, at in watch.reported.items() if t is Topic.SLO},
         )
@@ -479,12 +478,12 @@ class _Turn:
             self._report(Level.WARNING, target.gpu, "shares overlap until a smaller server has taken over")
         return moved
 
-    def _ending(self, watch: Watch, cause: Cause) -> DrainAndStop:
+    def _ending(self, watch: Watch, cause: Cause, sequences: int) -> DrainAndStop:
         """Return how the active server ends that is left for this cause."""
         if cause is not Cause.HANG:
             patience_s = signals.drain_s(watch, self.state.limits)
             return DrainAndStop(watch.active.server, _ENDINGS[cause], patience_s)
-        patience_s = signals.overdue_s(watch, self.state.limits)
+        patience_s = signals.overdue_s(watch, self.state.limits, sequences)
         silent_s = self.seen.now_s - watch.worked_s
         return DrainAndStop(watch.active.server, _ENDINGS[cause], patience_s, silent_s)
 

@@ -113,10 +113,6 @@ def update(
         arrived = sent + (queued * sent / len(answers) if answers else 0.0)
         rates.append(_moving(rate, arrived, now_s - before_s, promise))
     settled = now_s >= watch.settled_s
-    failed = watch.failed_in_a_row
-    for answer in answers:
-        if not answer.refused:
-            failed = failed + 1 if answer.failed else 0
     lives = bool(answers) or seen.progressed
     works = seen.progressed or any(a.shows_work for a in answers)
     idle = not (seen.in_flight or seen.streaming)
@@ -135,7 +131,6 @@ def update(
         alarm_s=now_s if broken and settled else watch.alarm_s,
         unexplained=unexplained_part,
         in_flight=seen.in_flight,
-        failed_in_a_row=failed,
         looked_s=now_s,
     )
 

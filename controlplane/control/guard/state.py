@@ -296,7 +296,6 @@ class Watch:
     alarm_s: float = -math.inf
     in_flight: int = 0
     unexplained: float = 1.0
-    failed_in_a_row: int = 0
     probed_s: float = -math.inf
     died_s: float = -math.inf
     launches: Launches = Launches()

@@ -19,6 +19,8 @@ Latency (ms); on request also the times in the server. Which columns there are d
 AIPerf: profile_export_aiperf.json, schema 1.x. Each metric is a block with `unit`, `avg` and percentiles
 (docs/reference/json-export-schema.md of ai-dynamo/aiperf). The batch is not in the file, nor what part of a
 latency the server took.
+
+Pairs of models on one GPU: a CSV with model1, model2, batch1, batch2, pct1, pct2, latency1_ms, latency2_ms.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.units import Checked, Count, Positive
 from controlplane.files.documents import Document, read, read_text
 from controlplane.files.mistakes import nearest
+from controlplane.latency.evaluate import Pair, Tenant
 
 _P99_OF_NORMAL = 2.326
 """Standard deviations between the median and the P99."""
@@ -256,3 +259,22 @@ def _number(document: Document, block: Mapping[str, Any], name: str, field: str)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         document.fail(f"must be a number of at least 0, not {value!r}", (name, field))
     return float(value)
+
+
+_OF_PAIRS = ("model1", "batch1", "pct1", "latency1_ms", "model2", "batch2", "pct2", "latency2_ms")
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Read the rows of a file. Raises InputError naming file, line and column."""
+    needs = f"it needs {', '.join(_OF_PAIRS)}"
+    return [(_tenant(row, "1"), _tenant(row, "2")) for row in rows(path, _OF_PAIRS, needs)]
+
+
+def _tenant(row: Row, which: str) -> Tenant:
+    batch, percent = row.number(f"batch{which}"), row.number(f"pct{which}")
+    latency_ms = row.number(f"latency{which}_ms")
+    try:
+        return Tenant(row.values[f"model{which}"], int(batch), percent, latency_ms)
+    except InputError as error:
+        column = "pct" if error.field == "percent" else error.field
+        raise row.error(error.problem, f"{column}{which}") from None

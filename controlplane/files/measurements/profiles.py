@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from controlplane.domain.device import Device, ShareGrid, ShareKind
 from controlplane.domain.errors import InputError
@@ -77,21 +76,16 @@ def read_partial(directory: Path, device: str, model: str) -> Profile | None:
 
 def write_partial(directory: Path, profile: Profile) -> None:
     """Write an unfinished measurement."""
-    write_json(partial_path(directory, profile.device, profile.model), profile_document(profile))
+    write_json(partial_path(directory, profile.device, profile.model), versioned(profile))
 
 
 def write_profile(directory: Path, profile: Profile, *, finished: bool = True) -> Path:
     """Replace a profile; once it is `finished`, remove its unfinished measurement. Return the file's path."""
     path = profile_path(directory, profile.device, profile.model)
-    write_json(path, profile_document(profile))
+    write_json(path, versioned(profile))
     if finished:
         partial_path(directory, profile.device, profile.model).unlink(missing_ok=True)
     return path
-
-
-def profile_document(profile: Profile) -> dict[str, Any]:
-    """Return a profile as the JSON of its file."""
-    return versioned(profile)
 
 
 NAME = "calibration.json"

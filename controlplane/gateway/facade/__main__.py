@@ -14,8 +14,8 @@ import aiohttp
 from aiohttp import web
 
 from controlplane.domain.fleet import Backend
-from controlplane.files import log_pipe
-from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files import accepting
+from controlplane.files.gateway_paths import GatewayPaths, open_log
 from controlplane.gateway import store
 from controlplane.gateway.facade import over_grpc
 from controlplane.gateway.facade.answers import FleetAnswers
@@ -49,7 +49,7 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
         settings = store.settings_of(paths)
         broadcast = Broadcast(session, Kept(paths.broadcasts), allowed=settings.fleet_wide_calls)
         callers = Callers(paths.clients, settings)
-        records = Records(log_pipe.opened(paths.log_pipe))
+        records = Records(open_log(paths.log_pipe))
         parts = Parts(fleet, FleetAnswers(fleet), broadcast, records, callers)
         order = asyncio.Lock()
 
@@ -99,7 +99,7 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
 def main() -> int:
     """Serve one gateway."""
     state, held = Held.inherited(sys.argv[1:])
-    asyncio.run(_run(GatewayPaths.of(state), held))
+    accepting.run(_run(GatewayPaths.of(state), held))
     return 0
 
 

@@ -214,7 +214,7 @@ async def _tritons_words(request: web.Request, handler: Any) -> web.StreamRespon
         response: web.StreamResponse = await handler(request)
         return response
     except Refusal as refused:
-        answer = _error(refused.http, str(refused))
+        answer = _error(refused.http, str(refused), request.path)
         answer.headers.update(refused.headers)
         return answer
     except HttpRefused as refused_by_server:
@@ -222,10 +222,7 @@ async def _tritons_words(request: web.Request, handler: Any) -> web.StreamRespon
     except Refused as refused_by_all:
         return refusal(refused_by_all)
     except web.HTTPException as failure:
-        answer = _error(failure.status, failure.reason)
-        if failure.status == 404 or request.path.endswith(_IN_PLAIN):
-            answer.content_type = "text/plain"
-        return answer
+        return _error(failure.status, failure.reason, "/infer" if failure.status == 404 else request.path)
 
 
 def _sequence_of(body: bytes, headers: Any) -> Sequence:
@@ -243,16 +240,15 @@ def _sequence_of(body: bytes, headers: Any) -> Sequence:
 def _unknown(name: str, path: str) -> web.Response:
     """Triton's answer for a model it does not have."""
     if path.endswith("/ready"):
-        answer = _error(400, "Model version not ready")
-    elif path.endswith("/stats"):
-        answer = _error(400, f"requested model '{name}' is not available")
-    else:
-        answer = _error(404, f"Request for unknown model: '{name}' is not found")
+        return _error(400, "Model version not ready", path)
+    if path.endswith("/stats"):
+        return _error(400, f"requested model '{name}' is not available")
+    return _error(404, f"Request for unknown model: '{name}' is not found", path)
+
+
+def _error(status: int, words: str, path: str = "") -> web.Response:
+    """Return a refusal in a Triton's form, which depends on the path."""
+    answer = as_json({"error": words}, status)
     if path.endswith(_IN_PLAIN):
         answer.content_type = "text/plain"
     return answer
-
-
-def _error(status: int, words: str) -> web.Response:
-    """Return a refusal in a Triton's form."""
-    return as_json({"error": words}, status)

@@ -135,9 +135,12 @@ class ClientStream:
                 (endpoint, pending.sequence.id), start=pending.sequence.start
             )
         assert backend is not None  # the endpoint is routed
-        stream = self._taking.get((endpoint, backend.server)) or self._open(
-            endpoint, backend, traits.decoupled
-        )
+        stream = self._taking.get((endpoint, backend.server))
+        if stream is None:
+            if traits.decoupled and endpoint in self._latest:
+                # The new one's answers wait for this call's end, and its server may still be the backup.
+                await self._half_close(self._latest[endpoint])
+            stream = self._open(endpoint, backend, traits.decoupled)
         stream.waiting.append(pending)
         self._judge_rest(stream)
         if not stream.decoupled:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import GatewayError, TrisectError
 from controlplane.domain.fleet import AccessConfig, GatewayConfig
+from controlplane.files.accepting import QueuingHTTPServer
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.replicas import control_port
@@ -89,10 +90,8 @@ class Replica:
         self._gateway.stop()
 
 
-class ControlServer(http.server.ThreadingHTTPServer):
+class ControlServer(QueuingHTTPServer):
     """The control port; the caller serves and closes it. Readiness needs no token."""
-
-    daemon_threads = True
 
     def __init__(self, replica: Replica, address: tuple[str, int], token: str) -> None:
         self.replica = replica

@@ -79,7 +79,7 @@ class PowerModel:
         return capped
 
 
-def dress(
+def make_estimate(
     slots: Slots,
     execution_ms: FloatArray,
     cycle_ms: FloatArray,

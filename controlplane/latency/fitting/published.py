@@ -14,7 +14,7 @@ from controlplane.latency.fitting.answers import (
     PowerModel,
     check_profiles,
     check_question,
-    dress,
+    make_estimate,
     normal_margin,
 )
 from controlplane.latency.fitting.surface import FitCurve, Points, Surface, knots, left_out_error
@@ -54,7 +54,7 @@ class Published:
         error = np.where(
             shared, np.hypot(self.alone_error[slots.model], self.shared_error), self.alone_error[slots.model]
         )
-        return dress(
+        return make_estimate(
             slots,
             execution * (1.0 + slowdown),
             cycle * (1.0 + slowdown),

@@ -22,7 +22,7 @@ from controlplane.papers.gpulet.gpulets import (
     refit_saturated,
     suffers,
 )
-from controlplane.papers.gpulet.sizing import Demand, Sizing, Wanted
+from controlplane.papers.gpulet.sizing import Demand, Sizing, WantedGpulet
 
 PARTITIONINGS = ((50, 50), (60, 40), (80, 20), (100,))
 """The ways in which the ideal scheduler cuts a GPU."""
@@ -88,7 +88,7 @@ def _leave(task: Task, joined: Sequence[Gpulet], cluster: Cluster) -> None:
         piece.occupancy = busy / piece.duty_ms if piece.residents else 0.0
 
 
-def _all_fit(task: Task, wanted: list[Wanted], cluster: Cluster, sizing: Sizing) -> bool:
+def _all_fit(task: Task, wanted: list[WantedGpulet], cluster: Cluster, sizing: Sizing) -> bool:
     """Whether every wanted gpulet finds a piece, before any is taken."""
     left: dict[int, int] = {}
     taken: list[Gpulet] = []
@@ -108,7 +108,7 @@ def _all_fit(task: Task, wanted: list[Wanted], cluster: Cluster, sizing: Sizing)
     return True
 
 
-def _allocate(task: Task, wanted: list[Wanted], cluster: Cluster, sizing: Sizing) -> bool:
+def _allocate(task: Task, wanted: list[WantedGpulet], cluster: Cluster, sizing: Sizing) -> bool:
     """Give each wanted gpulet its piece; False, with what was given standing, where one has none."""
     for want in wanted:
         piece = _best(task, want, cluster, sizing, [])
@@ -146,7 +146,9 @@ def _adjusted(task: Task, gpu: Gpu, cluster: Cluster, sizing: Sizing) -> bool:
     return True
 
 
-def _best(task: Task, want: Wanted, cluster: Cluster, sizing: Sizing, taken: list[Gpulet]) -> Gpulet | None:
+def _best(
+    task: Task, want: WantedGpulet, cluster: Cluster, sizing: Sizing, taken: list[Gpulet]
+) -> Gpulet | None:
     """The piece for a wanted gpulet: a whole GPU to be cut, else the smallest that is large enough."""
     best, least = None, 200
     for gpu, piece in cluster.pieces():
@@ -166,7 +168,9 @@ def _best(task: Task, want: Wanted, cluster: Cluster, sizing: Sizing, taken: lis
     return best
 
 
-def _resized(task: Task, want: Wanted, piece: Gpulet, cluster: Cluster, sizing: Sizing) -> Wanted | None:
+def _resized(
+    task: Task, want: WantedGpulet, piece: Gpulet, cluster: Cluster, sizing: Sizing
+) -> WantedGpulet | None:
     """The same want in a larger piece: the batch that this one holds; None where it holds none."""
     time_of = cluster.time_of(task.demand, piece)
     rate = want.rate
@@ -178,4 +182,4 @@ def _resized(task: Task, want: Wanted, piece: Gpulet, cluster: Cluster, sizing: 
         return None
     taken = time_of(batch)
     duty = taken if want.occupancy == 1.0 else max(MILLIS_PER_SECOND * batch / rate, taken)
-    return Wanted(piece.percent, batch, rate, duty, taken / duty, MILLIS_PER_SECOND * batch / duty)
+    return WantedGpulet(piece.percent, batch, rate, duty, taken / duty, MILLIS_PER_SECOND * batch / duty)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from controlplane.domain.units import MILLIS_PER_SECOND
-from controlplane.papers.gpulet.sizing import Demand, Reading, Runs, TimeOf, Times, Wanted
+from controlplane.papers.gpulet.sizing import Demand, Reading, Runs, TimeOf, Times, WantedGpulet
 
 
 @dataclass(slots=True)
@@ -171,7 +171,7 @@ def refit_residue(piece: Gpulet, cluster: Cluster, reading: Reading) -> bool:
     return True
 
 
-def suffers(demand: Demand, want: Wanted, piece: Gpulet, cluster: Cluster, reading: Reading) -> bool:
+def suffers(demand: Demand, want: WantedGpulet, piece: Gpulet, cluster: Cluster, reading: Reading) -> bool:
     """Whether a neighbour of `piece` would miss its SLO with this newcomer beside it.
 
     The authors' code asks for the neighbour's time on a GPU without the newcomer, so what it holds against

@@ -145,8 +145,6 @@ class Scheme:
 
 
 SBP = Scheme("sbp", sizes=(100,))
-HALVES = Scheme("sbp 1:1", sizes=(50,))
-"""SBP on GPUs cut in halves (Fig 5); no strategy of its own."""
 GREEDY = Scheme("greedy-best-fit", turns=False, greedy=True)
 GPULET = Scheme("gpulet")
 GPULET_INT = Scheme("gpulet+int", interference=True)
@@ -155,7 +153,7 @@ IDEAL = Scheme("gpulet-ideal", interference=True, cuts=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedGpulet:
     """A gpulet that a model wants: its share, and one resident's batch, rates and cycle."""
 
     percent: int
@@ -218,16 +216,16 @@ class Sizing:
                 best, steepest = sizes[i], slope
         return best
 
-    def wanted(self, demand: Demand, rate: int) -> list[Wanted] | None:
+    def wanted(self, demand: Demand, rate: int) -> list[WantedGpulet] | None:
         """The gpulets for a rate: saturated ones of p_eff and one for the rest; None where none can."""
         if self.scheme.greedy:
             return self._smallest(demand, rate)
-        found: list[Wanted] = []
+        found: list[WantedGpulet] = []
         percent = self.efficient(demand)
         batch, throughput = self.saturated(demand, percent)
         cycle = self.times.alone(demand.model, percent, batch)
         while rate > throughput:
-            found.append(Wanted(percent, batch, rate, cycle, 1.0, throughput))
+            found.append(WantedGpulet(percent, batch, rate, cycle, 1.0, throughput))
             rate = int(rate - throughput)
         if rate > self.reading.unserved_rps:
             rest = self._residue(demand, rate, percent)
@@ -236,7 +234,7 @@ class Sizing:
             found.append(rest)
         return found
 
-    def _residue(self, demand: Demand, rate: int, largest: int) -> Wanted | None:
+    def _residue(self, demand: Demand, rate: int, largest: int) -> WantedGpulet | None:
         """p_req: the smallest size, at most `largest`, that holds the batch which the rate fills there."""
 
         def time_of(batch: int, percent: int = largest) -> float:
@@ -253,9 +251,9 @@ class Sizing:
             percent = size
         taken = time_of(batch, percent)
         duty = max(collecting, taken)
-        return Wanted(percent, batch, rate, duty, taken / duty, MILLIS_PER_SECOND * batch / duty)
+        return WantedGpulet(percent, batch, rate, duty, taken / duty, MILLIS_PER_SECOND * batch / duty)
 
-    def _smallest(self, demand: Demand, rate: int) -> list[Wanted]:
+    def _smallest(self, demand: Demand, rate: int) -> list[WantedGpulet]:
         """Greedy best-fit: the smallest sizes whose saturated throughput carries the rate."""
         found = []
         while rate > 0:
@@ -264,7 +262,7 @@ class Sizing:
             batch, throughput = self.saturated(demand, percent)
             duty = batch * MILLIS_PER_SECOND / rate
             taken = self.times.alone(demand.model, percent, batch)
-            found.append(Wanted(percent, batch, rate, duty, taken / duty, throughput))
+            found.append(WantedGpulet(percent, batch, rate, duty, taken / duty, throughput))
             rate -= int(throughput)
         return found
 

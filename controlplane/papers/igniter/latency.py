@@ -32,7 +32,7 @@ from controlplane.latency.fitting.answers import (
     PowerModel,
     check_profiles,
     check_question,
-    dress,
+    make_estimate,
     normal_margin,
 )
 from controlplane.latency.fitting.nonnegative import non_negative_fit
@@ -147,7 +147,7 @@ class Igniter:
         execution, cycle = self.times(slots)
         alone, shared = self.alone_error[slots.model], slots.mask.sum(axis=1, keepdims=True) > 1
         error = np.where(shared, np.hypot(alone, self.shared_error), alone)
-        return dress(slots, execution, cycle, normal_margin(error, quantile), self.power)
+        return make_estimate(slots, execution, cycle, normal_margin(error, quantile), self.power)
 
     def times(self, slots: Slots) -> tuple[FloatArray, FloatArray]:
         """t_inf, and t_gpu + t_feedback whose inverse is the throughput (Eq 2); shapes (GPUs, slots)."""

@@ -59,9 +59,10 @@ class Placed:
 
 
 class _Trial(NamedTuple):
-    """A GPU's shares with one more workload, and by how much their sum grows."""
+    """A GPU's workloads and shares with one more, and by how much the sum of the shares grows."""
 
     gpu: int
+    members: IntArray
     percents: FloatArray
     increase: float
 
@@ -70,26 +71,26 @@ def place(needs: Needs, order: IntArray, eq: Igniter, pick: Pick) -> Placed:
     """Place workloads in this order (Alg 1)."""
     count = len(needs.model)
     most = min(count, needs.most_gpus)
-    members: list[list[int]] = []
+    widest = int(_FULL_PERCENT / needs.floor[order].min(initial=_FULL_PERCENT)) + 1
+    members = np.full((most, widest), -1)
+    opened = 0
     used, memory_mb = np.zeros(most), np.zeros(most)
     gpu_of, percent = np.full(count, NO_GPU, dtype=np.int64), np.zeros(count)
     for w in order.tolist():
         room = used + needs.floor[w] <= _FULL_PERCENT
         room &= memory_mb + needs.memory_mb[w] <= needs.gpu_memory_mb
-        chosen = _choose(w, np.flatnonzero(room[: len(members)]), members, percent, needs, eq, pick)
-        if chosen is None and len(members) == most:
+        chosen = _choose(w, np.flatnonzero(room[:opened]), members, percent, needs, eq, pick)
+        if chosen is None and opened == most:
             gpu_of[w] = NONE_LEFT
             continue
-        if chosen is None and room[len(members)]:
-            members.append([])
-            chosen = _choose(w, np.array([len(members) - 1]), members, percent, needs, eq, pick)
-            if chosen is None:
-                members.pop()
+        if chosen is None and room[opened]:
+            chosen = _choose(w, np.array([opened]), members, percent, needs, eq, pick)
+            opened += chosen is not None
         if chosen is None:
             continue
         gpu_of[w] = chosen.gpu
-        members[chosen.gpu].append(w)
-        percent[members[chosen.gpu]] = chosen.percents
+        members[chosen.gpu, : chosen.members.size] = chosen.members
+        percent[chosen.members] = chosen.percents
         used[chosen.gpu] += chosen.increase
         memory_mb[chosen.gpu] += needs.memory_mb[w]
     return Placed(gpu_of, percent)
@@ -98,7 +99,7 @@ def place(needs: Needs, order: IntArray, eq: Igniter, pick: Pick) -> Placed:
 def _choose(
     w: int,
     candidates: IntArray,
-    members: list[list[int]],
+    members: IntArray,
     percent: FloatArray,
     needs: Needs,
     eq: Igniter,
@@ -111,25 +112,22 @@ def _choose(
     if pick is not Pick.LEAST_INCREASE and candidates.size > 4:
         first = _choose(w, candidates[:4], members, percent, needs, eq, pick)
         return first or _choose(w, candidates[4:], members, percent, needs, eq, pick)
-    width = 1 + max(len(members[g]) for g in candidates)
-    rows = np.full((candidates.size, width), -1)
-    for row, g in enumerate(candidates):
-        rows[row, : len(members[g]) + 1] = [*members[g], w]
+    count = (members[candidates] >= 0).sum(axis=1)
+    rows = members[candidates, : count.max() + 1]
+    rows[np.arange(candidates.size), count] = w
     shares = np.where(rows >= 0, percent[rows], 0.0)
     before = shares.sum(axis=1)
     shares[rows == w] = needs.floor[w]
     if pick is not Pick.FIRST_FLOOR:
         shares = _grown(rows, shares, needs, eq)
     after = shares.sum(axis=1)
-    best: _Trial | None = None
-    for row in np.flatnonzero(after <= _FULL_PERCENT):
-        increase = float(after[row] - before[row])
-        if best is None or increase < best.increase - _SAME:
-            g = int(candidates[row])
-            best = _Trial(g, shares[row, : len(members[g]) + 1], increase)
-            if pick is not Pick.LEAST_INCREASE:
-                break
-    return best
+    increase = np.where(after <= _FULL_PERCENT, after - before, np.inf)
+    most = increase.min() + _SAME if pick is Pick.LEAST_INCREASE else _FULL_PERCENT
+    best = int(np.argmax(increase <= most))
+    if increase[best] == np.inf:
+        return None
+    here = slice(count[best] + 1)
+    return _Trial(int(candidates[best]), rows[best, here], shares[best, here], float(increase[best]))
 
 
 def _grown(rows: IntArray, percent: FloatArray, needs: Needs, eq: Igniter) -> FloatArray:
@@ -138,17 +136,13 @@ def _grown(rows: IntArray, percent: FloatArray, needs: Needs, eq: Igniter) -> Fl
     Their sum is above 100 where that takes more than the GPU has.
     """
     grown = percent.copy()
+    mask = rows >= 0
+    model, batch = np.where(mask, needs.model[rows], 0), np.where(mask, needs.batch[rows], 1.0)
+    allowed_ms = np.where(mask, needs.allowed_ms[rows], np.inf)
     left = np.arange(len(rows))
     while left.size:
-        here = rows[left]
-        mask = here >= 0
-        slots = Slots(
-            np.where(mask, needs.model[here], 0),
-            np.where(mask, needs.batch[here], 1.0),
-            np.where(mask, grown[left], 100.0),
-            mask,
-        )
-        slow = mask & (eq.times(slots)[0] > needs.allowed_ms[here])
+        shares = np.where(mask[left], grown[left], 100.0)
+        slow = eq.times(Slots(model[left], batch[left], shares, mask[left]))[0] > allowed_ms[left]
         grown[left] += np.where(slow, needs.step_percent, 0.0)
         left = left[slow.any(axis=1) & (grown[left].sum(axis=1) <= _FULL_PERCENT)]
     return grown

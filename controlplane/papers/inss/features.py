@@ -1,19 +1,15 @@
 """The policy's observations of E incomplete plans, step by step, for training and for planning.
 
-One plan is an episode of n placements, the model with the largest need first. Features hold no ids of models
-or GPUs, only latency, L2, memory, rates and backlogs, relative to the SLO, the mean rate or a whole GPU.
+One plan is an episode of n placements, the model with the largest need first. Action 0 rejects the model,
+1 + k U + (u - 1) puts it on GPU k with u units. Features hold no ids of models or GPUs, only quantities
+relative to the SLO, the mean rate or a whole GPU, so order and number of models and GPUs are free.
 
-The model and what is left (MODEL_FEATURES): ln and value of its rate over the mean rate; its least share
-    alone; memory; how L2 pressure slows it; batch 1 on half a GPU over the SLO; L2 utilisation there; seconds
-    of backlog; models to come per GPU; their need and its own over the free share; the largest need to come;
-    rate per need of those to come, and its own; memory to come over free memory; free share; room to spare.
-A GPU (GPU_FEATURES): free share; grid step; memory left after this model; models; L2 pressure; rate held
-    there, and its part of the rate there; the most an action here gains; the least share that holds here, and
-    what it leaves; whether memory suffices.
-An action (ACTION_FEATURES): the rate it gains less what neighbours lose, and that loss; share; what it
-    leaves; what it takes beyond the least that holds; slack to the SLO; capacity over rate and over peak; L2
-    added; whether it would hold beside one more neighbour; whether the GPU, and the units too, are those of
-    the running plan.
+Of an action (0 where it rejects): the rate that it gains less what neighbours lose; its share; the share
+    that it leaves; slack to the SLO; capacity over the model's peak; L2 utilisation there with it; 1 where
+    the running plan has it, a half where that has another share of the same GPU.
+Of the step, the same for all its actions: the least shares of this model and those to come over the free
+    share; of those to come the rate, the rate per share, the largest least share, the memory over the free
+    memory; the free share.
 
 Masked are shares (1a) and memory (1b) that are not free, and shares on which the SLO (1c) would not hold.
 """
@@ -29,24 +25,18 @@ from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.papers.inss.problem import REJECTED, Problem
 from controlplane.papers.inss.search import Previous
 
-MODEL_FEATURES = 16
-GPU_FEATURES = 11
-ACTION_FEATURES = 12
+ACTION_FEATURES = 7
+STEP_FEATURES = 6
+FEATURES = ACTION_FEATURES + STEP_FEATURES
+CLIP = 4.0
 FloatArray32 = NDArray[np.float32]
 
 
 class Observation(NamedTuple):
-    """One step of E plans.
+    """One step of E plans: features of all actions (E, 1 + K U, FEATURES), and which are valid."""
 
-    model (E, MODEL_FEATURES), gpus (E, K, GPU_FEATURES), actions (E, K, U, ACTION_FEATURES); valid
-    (E, K U + 1), the last action being `reject`; present (E, K): 1 for GPUs that exist, 0 for padding.
-    """
-
-    model: FloatArray32
-    gpus: FloatArray32
     actions: FloatArray32
     valid: BoolArray
-    present: FloatArray32
 
 
 class Episodes:
@@ -59,10 +49,9 @@ class Episodes:
         count, n = problem.model.shape
         gpus = problem.type_of.shape[1]
         self._problem = problem
-        self._need = _needs(problem)
-        least = np.take_along_axis(self._need, problem.type_of[:, None, :], axis=2).min(axis=2)
-        self._order = np.argsort(-least, axis=1, kind="stable")
-        self._left = _remaining(problem, least, self._order)
+        need = _needs(problem)
+        self._order = np.argsort(-need, axis=1, kind="stable")
+        self._to_come = _to_come(problem, need, self._order)
         self.gpu = np.full((count, n), REJECTED)
         self.units = np.zeros((count, n), dtype=np.int64)
         none = self.gpu.copy(), self.units.copy()
@@ -86,7 +75,7 @@ class Episodes:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(GPUs, units): action k units + (u - 1) puts the model on GPU k with u units, the last rejects."""
+        """The number of GPUs and of units of each."""
         return self._problem.type_of.shape[1], self._problem.surfaces.percent.shape[1]
 
     @property
@@ -100,30 +89,43 @@ class Episodes:
 
         problem, (gpus, width) = self._problem, self.shape
         count = len(problem.model)
-        seen = Observation(
-            np.empty((count, MODEL_FEATURES), dtype=np.float32),
-            np.empty((count, gpus, GPU_FEATURES), dtype=np.float32),
-            np.empty((count, gpus, width, ACTION_FEATURES), dtype=np.float32),
-            np.empty((count, gpus * width + 1), dtype=np.bool_),
-            np.ones((count, gpus), dtype=np.float32),
-        )
+        actions = np.zeros((count, 1 + gpus * width, FEATURES), dtype=np.float32)
+        actions[..., ACTION_FEATURES:] = self._step_features()[:, None, :]
+        valid = np.zeros(actions.shape[:2], dtype=np.bool_)
         surfaces = problem.surfaces
         features_kernel.observe.compiled(
             self.at,
-            self._left[:, self._step],
             problem.asked,
             problem.memory_mb,
             problem.model_memory_mb,
             surfaces.percent,
-            problem.surfaces.tables,
+            surfaces.tables,
             surfaces.peak_rps,
-            self._need,
             self._before,
             self._board,
             self._plan,
-            (seen.model, seen.gpus, seen.actions, seen.valid),
+            actions,
+            valid,
         )
-        return seen
+        return Observation(actions, valid)
+
+    def _step_features(self) -> FloatArray:
+        """Return what is to come beside what is free, (E, STEP_FEATURES)."""
+        share, memory_mb = self._board[:2]
+        total, need, largest, rate, later_mb = self._to_come[:, self._step].T
+        free = np.maximum(1.0 - share / 100.0, 0.0).sum(axis=1)
+        free_mb = self._problem.memory_mb.sum(axis=1) - memory_mb.sum(axis=1)
+        return np.stack(
+            [
+                np.minimum(total / np.maximum(free, 0.01), CLIP),
+                np.minimum(rate, 10.0) / 10.0,
+                np.minimum(rate / np.maximum(need, 0.01), 10.0) / 10.0,
+                largest,
+                np.minimum(later_mb / (free_mb + 1.0), CLIP),
+                free / share.shape[1],
+            ],
+            axis=-1,
+        )
 
     def place(self, action: IntArray) -> None:
         """Take one valid action for each plan, (E,)."""
@@ -144,24 +146,30 @@ class Episodes:
 
 
 def _needs(problem: Problem) -> FloatArray:
+    """Return the least share, of 1, at which each model alone holds on some GPU, else 1.5; (E, n)."""
     from controlplane.papers.inss import features_kernel
 
     surfaces = problem.surfaces
     need = np.empty((*problem.model.shape, len(surfaces.percent)))
     features_kernel.needs.compiled(problem.asked, surfaces.percent, surfaces.tables, need)
-    return need
+    least: FloatArray = np.take_along_axis(need, problem.type_of[:, None, :], axis=2).min(axis=2)
+    return least
 
 
-def _remaining(problem: Problem, need: FloatArray, order: IntArray) -> FloatArray:
-    """Return what comes after each step: models, need, largest need, rate, MB; shape (E, n, 5)."""
+def _to_come(problem: Problem, need: FloatArray, order: IntArray) -> FloatArray:
+    """Return what comes at and after each step: need; after it need, largest need, rate, MB; (E, n, 5)."""
     need = np.take_along_axis(need, order, axis=1)
-    rate = np.take_along_axis(problem.rates_rps, order, axis=1)
+    rate = np.take_along_axis(problem.rates_rps, order, axis=1) / problem.rates_rps.mean(
+        axis=1, keepdims=True
+    )
     memory = np.take_along_axis(problem.model_memory_mb[..., 0], order, axis=1)
 
-    def after(values: FloatArray) -> FloatArray:
-        later: FloatArray = np.cumsum(values[:, ::-1], axis=1)[:, ::-1] - values
-        return later
+    def from_here(values: FloatArray) -> FloatArray:
+        total: FloatArray = np.cumsum(values[:, ::-1], axis=1)[:, ::-1]
+        return total
 
+    all_need = from_here(need)
     # Models are in the order of their needs: the largest need to come is the next one's.
     largest = np.pad(need[:, 1:], ((0, 0), (0, 1)))
-    return np.stack([after(np.ones_like(need)), after(need), largest, after(rate), after(memory)], axis=-1)
+    later = (from_here(values) - values for values in (rate, memory))
+    return np.stack([all_need, all_need - need, largest, *later], axis=-1)

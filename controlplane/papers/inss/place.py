@@ -36,7 +36,7 @@ class Case(StrEnum):
 class Placed:
     """GPU, units and batch of each model, (n,): REJECTED and 0 where it is not served within its SLO.
 
-    stopped_by as in `search.Found`; phases_ms: the duration of each part.
+    stopped_by as in `search.SearchResult`; phases_ms: the duration of each part.
     """
 
     gpu: IntArray

@@ -19,9 +19,7 @@ import numpy as np
 from controlplane.domain.errors import InputError
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.papers.inss.features import (
-    ACTION_FEATURES,
-    GPU_FEATURES,
-    MODEL_FEATURES,
+    FEATURES,
     Episodes,
     FloatArray32,
     Observation,
@@ -29,7 +27,7 @@ from controlplane.papers.inss.features import (
 from controlplane.papers.inss.problem import REJECTED, Problem, goodput, value
 from controlplane.papers.inss.search import Previous
 
-FORMAT = 1
+FORMAT = 2
 """The `schema_version` of a policy's file."""
 DRAWN = 7
 """Drawn plans beside the greedy one."""
@@ -39,25 +37,14 @@ FEW = 1000
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Matrices as (inputs, outputs); D is the encoder's width, H the action's.
+    """Matrices as (inputs, outputs): (FEATURES, W), (W, W), (W, 1), each with its bias."""
 
-    encode (MODEL_FEATURES + GPU_FEATURES, D), relate (2 D, D), action (ACTION_FEATURES, H), context (D, H),
-    score (H, 1), pool (D, H), reject (H, 1), each with its `_bias` but `context`.
-    """
-
-    encode: FloatArray32
-    encode_bias: FloatArray32
-    relate: FloatArray32
-    relate_bias: FloatArray32
-    action: FloatArray32
-    action_bias: FloatArray32
-    context: FloatArray32
+    first: FloatArray32
+    first_bias: FloatArray32
+    second: FloatArray32
+    second_bias: FloatArray32
     score: FloatArray32
     score_bias: FloatArray32
-    pool: FloatArray32
-    pool_bias: FloatArray32
-    reject: FloatArray32
-    reject_bias: FloatArray32
 
     @staticmethod
     def of(arrays: Mapping[str, FloatArray32]) -> Weights:
@@ -66,17 +53,13 @@ class Weights:
         if set(arrays) != set(names):
             odd = ", ".join(sorted(set(arrays) ^ set(names)))
             raise InputError(f"has other weights than this version's policy: {odd}; train it anew")
-        d, h = arrays["encode"].shape[-1], arrays["action"].shape[-1]
+        width = arrays["second"].shape[-1]
         wanted: dict[str, tuple[int, ...]] = {
-            "encode": (MODEL_FEATURES + GPU_FEATURES, d),
-            "relate": (2 * d, d),
-            "action": (ACTION_FEATURES, h),
-            "context": (d, h),
-            "score": (h, 1),
-            "pool": (d, h),
-            "reject": (h, 1),
+            "first": (FEATURES, width),
+            "second": (width, width),
+            "score": (width, 1),
         }
-        wanted |= {f"{name}_bias": shape[1:] for name, shape in wanted.items() if name != "context"}
+        wanted |= {f"{name}_bias": shape[1:] for name, shape in wanted.items()}
         for name, shape in wanted.items():
             if arrays[name].shape != shape:
                 raise InputError(f"must have the shape {shape}, not {arrays[name].shape}", field=name)
@@ -116,22 +99,12 @@ def written(weights: Weights, about: Mapping[str, object]) -> bytes:
 
 
 def scores(weights: Weights, seen: Observation) -> FloatArray32:
-    """Return the logits of all actions, (E, K U + 1), -inf for masked ones. Every GPU must be present."""
+    """Return the logits of all actions, (E, 1 + K U), -inf for masked ones."""
     w = weights
-    split = MODEL_FEATURES
-    of_model = seen.model @ w.encode[:split] + w.encode_bias
-    encoded = np.maximum(seen.gpus @ w.encode[split:] + of_model[:, None, :], 0.0)
-    width = encoded.shape[-1]
-    beside = encoded.mean(axis=1) @ w.relate[width:] + w.relate_bias
-    related = np.maximum(encoded @ w.relate[:width] + beside[:, None, :], 0.0)
-    context = related @ w.context + w.action_bias
-    hidden = seen.actions @ w.action
-    hidden += context[:, :, None, :]
-    np.maximum(hidden, 0.0, out=hidden)
-    placed = (hidden @ w.score + w.score_bias).reshape(len(hidden), -1)
-    pooled = np.maximum(related.mean(axis=1) @ w.pool + w.pool_bias, 0.0)
-    rejected = pooled @ w.reject + w.reject_bias
-    logits: FloatArray32 = np.where(seen.valid, np.concatenate([placed, rejected], axis=1), -np.inf)
+    hidden = np.maximum(seen.actions[seen.valid] @ w.first + w.first_bias, 0.0)
+    hidden = np.maximum(hidden @ w.second + w.second_bias, 0.0)
+    logits = np.full(seen.valid.shape, -np.inf, dtype=np.float32)
+    logits[seen.valid] = (hidden @ w.score + w.score_bias)[:, 0]
     return logits
 
 

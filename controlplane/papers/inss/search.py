@@ -40,7 +40,7 @@ class Previous:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """An assignment (n,), its value minus the cost of moves, and whether "converged" or "budget" ended it."""
 
     gpu: IntArray
@@ -69,7 +69,7 @@ def search(
     budget_s: float | None = None,
     previous: Previous | None = None,
     first: float = HOT,
-) -> Found:
+) -> SearchResult:
     """Return the best assignment found by `rounds` of annealing; if None, by as many as `budget_s` allows.
 
     Without both there are `DEFAULT_ROUNDS`. The first begins at the temperature `first`, the others at HOT.
@@ -101,7 +101,7 @@ def search(
         )
         heat = np.array([HOT, COLD]) / n
         done += 1
-    return Found(gpu, units, float(found), stopped_by)
+    return SearchResult(gpu, units, float(found), stopped_by)
 
 
 def _told(

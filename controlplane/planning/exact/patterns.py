@@ -24,7 +24,7 @@ from controlplane.planning.capacity.sizing import slots_of, smallest_shares
 from controlplane.planning.capacity.tolerance import ToleranceTable
 from controlplane.planning.judge.estimates import service_curves
 from controlplane.planning.judge.evaluate import SLACK
-from controlplane.planning.judge.queues import Queues, waits
+from controlplane.planning.judge.queues import QueueCache, sojourn_times
 
 _TABLE_ERROR = 0.03
 """The P99 table and its care for pools are within this of the queue itself."""
@@ -50,14 +50,14 @@ class Service:
 class Services:
     """All ways to serve all workloads, numbered.
 
-    `tables` are by GPU type, `hopeful` the same with every error of the P99 table taken in the services'
+    `tables` are by GPU type, `optimistic` the same with every error of the P99 table taken in the services'
     favour: what it refuses, the exact queue refuses.
     """
 
     services: tuple[Service, ...]
     workloads: int
     tables: Mapping[str, ToleranceTable]
-    hopeful: Mapping[str, ToleranceTable]
+    optimistic: Mapping[str, ToleranceTable]
 
     @staticmethod
     def of(workloads: Sequence[Workload], gpu_types: Mapping[str, GpuType]) -> Services:
@@ -69,7 +69,7 @@ class Services:
         at = [(g, servers) for g in range(len(groups)) for servers in range(1, MOST_SERVERS + 1)]
         items = [Item(groups[g], servers) for g, servers in at]
         tables = {n: ToleranceTable.of(items, gpu_type) for n, gpu_type in gpu_types.items()}
-        hold = {n: np.isfinite(_hopeful(table).smallest_percent) for n, table in tables.items()}
+        hold = {n: np.isfinite(_optimistic(table).smallest_percent) for n, table in tables.items()}
         # Under P99 a pool is on one type; else its partitions need not know of each other.
         types: list[str | None] = [None] if any_type.quantile is None else [*gpu_types]
         chosen: set[tuple[int, str | None]] = set()
@@ -88,7 +88,9 @@ class Services:
             for i, name in ordered
         )
         taken = {n: table.take(rows) for n, table in tables.items()}
-        return Services(services, len(workloads), taken, {n: _hopeful(table) for n, table in taken.items()})
+        return Services(
+            services, len(workloads), taken, {n: _optimistic(table) for n, table in taken.items()}
+        )
 
 
 def _groups(family: Group, few: bool) -> list[Group]:
@@ -99,7 +101,7 @@ def _groups(family: Group, few: bool) -> list[Group]:
     return [family[i:j] for i in range(size) for j in range(i + 1, size + 1)]
 
 
-def _hopeful(table: ToleranceTable) -> ToleranceTable:
+def _optimistic(table: ToleranceTable) -> ToleranceTable:
     """With every error of the P99 table taken in the services' favour."""
     error = 0.0 if table.gpu_type.quantile is None else _TABLE_ERROR
     scale = calibration_spread(table.gpu_type.device.latency) / (1.0 - error)
@@ -130,18 +132,18 @@ class Patterns:
 
 
 def patterns_of(services: Services, gpu_type: str, most: int) -> Patterns | None:
-    """All patterns that fit a GPU of this type by its hopeful table; None for more than `most`.
+    """All patterns that fit a GPU of this type by its optimistic table; None for more than `most`.
 
     A pattern serves a workload in one way at most, and holds no more of a pool than it has servers.
     """
     here = [service.gpu_type in (None, gpu_type) for service in services.services]
-    size = np.where(here, services.hopeful[gpu_type].smallest_percent, np.inf)
+    size = np.where(here, services.optimistic[gpu_type].smallest_percent, np.inf)
     level = [[i] for i in np.flatnonzero(np.isfinite(size)).tolist()]
     found: list[Patterns] = []
     count = 0
     while level:
         rows = np.array(level, dtype=np.int64)
-        sized = smallest_shares(services.hopeful[gpu_type], rows)
+        sized = smallest_shares(services.optimistic[gpu_type], rows)
         found.append(Patterns(rows[sized.fits], sized.share[sized.fits]))
         count += int(sized.fits.sum())
         if count > most:
@@ -165,7 +167,7 @@ def _larger(fitting: IntArray, size: FloatArray, services: Sequence[Service]) ->
     return level
 
 
-def settle(table: ToleranceTable, queues: Queues, asked: Patterns) -> tuple[BoolArray, IntArray]:
+def settle(table: ToleranceTable, queues: QueueCache, asked: Patterns) -> tuple[BoolArray, IntArray]:
     """Which of these patterns hold by the exact queue, and the smallest shares at which they do.
 
     The shares of `asked` are right or too small: they rise where a P99 is missed. A pool's servers are each
@@ -191,9 +193,9 @@ def settle(table: ToleranceTable, queues: Queues, asked: Patterns) -> tuple[Bool
     return fits, np.where(present, share, -1)
 
 
-def _late(items: ItemArrays, curves: FloatArray, batch: IntArray, queues: Queues) -> BoolArray:
+def _late(items: ItemArrays, curves: FloatArray, batch: IntArray, queues: QueueCache) -> BoolArray:
     """Whether each of these servers breaks its SLO with t(k) as in its row of `curves`, up to its batch."""
     dispersion = np.where(items.constant, 0.0, 1.0)
     pools = items.rate * items.servers, curves, batch, items.servers, dispersion
-    p99 = waits(*pools, items.outside_ms, items.jitter, queues).p99_ms
+    p99 = sojourn_times(*pools, items.outside_ms, items.jitter, queues).p99_ms
     return np.asarray(p99 > items.slo_ms * (1.0 + SLACK))

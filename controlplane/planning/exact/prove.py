@@ -31,7 +31,7 @@ from controlplane.planning.exact.program import IntegerProgram
 from controlplane.planning.joint.context import Context
 from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.judge.finalise import Draft, finalise
-from controlplane.planning.judge.queues import Queues
+from controlplane.planning.judge.queues import QueueCache
 from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.replan.reuse import with_stable_ids
 
@@ -167,7 +167,7 @@ class _Candidates:
     type_: IntArray
     stands: BoolArray
     gone: BoolArray
-    queues: Queues = field(default_factory=Queues)
+    queues: QueueCache = field(default_factory=QueueCache)
 
     @staticmethod
     def of(services: Services) -> _Candidates | None:

@@ -19,7 +19,7 @@ from controlplane.planning.explain.refusals import (
     nearest_rate,
     nearest_slo,
 )
-from controlplane.planning.judge.placements import too_large
+from controlplane.planning.judge.placements import tells_apart, too_large
 from controlplane.planning.protocol import PlanRequest
 
 _CARE = 0.98
@@ -123,3 +123,23 @@ class Reasons:
     def _fleet(self, types: Sequence[str]) -> str:
         counts = [(n, self.request.devices[n].pool.count) for n in types]
         return " or ".join(n if count is None else f"{count} {n}" for n, count in counts)
+
+
+def with_model_limit(lost: Sequence[Infeasible], gpus: Sequence[PlannedGpu]) -> tuple[Infeasible, ...]:
+    """Return what is not served; where a GPU has room for no other model in turns, the reason says so."""
+    full = next((gpu for gpu in gpus if _has_most_models(gpu)), None)
+    if full is None:
+        return tuple(lost)
+    models = sum(len(partition.models) for partition in full.partitions)
+    more = (
+        f"; {full.id} has {models} models in turns, as many as a plan tells apart on one "
+        f"{noun([full.type])} whatever their rates: add a {noun([full.type])}"
+    )
+    return tuple(replace(one, reason=one.reason + more) for one in lost)
+
+
+def _has_most_models(gpu: PlannedGpu) -> bool:
+    """Return whether no partition of a GPU may have another model, for the number of models alone."""
+    counts = [len(partition.models) for partition in gpu.partitions]
+    more = ([*counts[:i], count + 1, *counts[i + 1 :]] for i, count in enumerate(counts))
+    return bool(counts) and not any(map(tells_apart, more))

@@ -9,7 +9,7 @@ from controlplane.domain.plan import PlannedGpu
 from controlplane.domain.workload import Workload
 from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
 from controlplane.planning.capacity.items import by_slo
-from controlplane.planning.judge.queues import Queues
+from controlplane.planning.judge.queues import QueueCache
 from controlplane.planning.protocol import PlanRequest
 
 
@@ -26,7 +26,7 @@ class Context:
     workloads: list[Workload]
     started: float
     stopped_by: str = "converged"
-    queues: Queues = field(default_factory=Queues)
+    queues: QueueCache = field(default_factory=QueueCache)
 
     @staticmethod
     def of(request: PlanRequest, started: float) -> Context:

@@ -29,7 +29,7 @@ from controlplane.planning.capacity.options import (
 from controlplane.planning.joint.offers import PART, Offer, Parts, Pools, offers_for
 from controlplane.planning.joint.pairs import pair_sides
 from controlplane.planning.joint.partition import OfferedGroup, cheapest_partition
-from controlplane.planning.judge.queues import Queues
+from controlplane.planning.judge.queues import QueueCache
 
 MOST_TOGETHER = 16
 """Workloads of a group: limits the impact of a workload that exceeds its rate."""
@@ -105,7 +105,7 @@ def groupings(workloads: Sequence[Workload], gpu_types: Mapping[str, GpuType]) -
     every_family = families(workloads, rule)
     if all(len(family) == 1 for family in every_family):
         return
-    queues = Queues()
+    queues = QueueCache()
     parts = {name: Parts.of(gpu_type) for name, gpu_type in gpu_types.items()}
     pools: list[list[Pools]] = []
     for family in every_family:

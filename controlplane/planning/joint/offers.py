@@ -18,7 +18,7 @@ from controlplane.planning.capacity.items import ItemArrays
 from controlplane.planning.capacity.p99_table import possible_batches, usual_rate
 from controlplane.planning.capacity.tolerance import best_batches
 from controlplane.planning.joint.pairs import Side
-from controlplane.planning.judge.queues import Queues, waits
+from controlplane.planning.judge.queues import QueueCache, sojourn_times
 
 WHOLE, PART = 0, -1
 """Where servers stand: on whole GPUs, on equal parts of one; from 1 on in a pair, as `Pools.sides` says."""
@@ -81,12 +81,12 @@ class Pools:
     model: str
     slo_ms: FloatArray
     trust: FloatArray
-    queues: Queues
+    queues: QueueCache
     sides: tuple[Side, ...] = ()
     by_table: MutableMapping[float, FloatArray] = field(default_factory=dict)
 
     @staticmethod
-    def of(gpu_type: GpuType, parts: Parts, model: str, slo_ms: FloatArray, queues: Queues) -> Pools:
+    def of(gpu_type: GpuType, parts: Parts, model: str, slo_ms: FloatArray, queues: QueueCache) -> Pools:
         """As the table says, with some care under P99."""
         trust = _TABLE_CARE if gpu_type.rule is Rule.P99 else 1.0
         return Pools(gpu_type, parts, model, slo_ms, np.full((1, slo_ms.size, MOST_SERVERS), trust), queues)
@@ -128,7 +128,7 @@ class Pools:
         curves = np.where(np.isfinite(self.curve(stand)), self.curve(stand), 0.0) + np.zeros((slo_ms.size, 1))
         rate, poisson = rate_rps * _SPARE, np.ones(slo_ms.size)
         own = servers, poisson, pools.outside_ms, pools.jitter, self.queues
-        p99 = np.array([waits(rate, curves, batch, *own).p99_ms for batch in batches])
+        p99 = np.array([sojourn_times(rate, curves, batch, *own).p99_ms for batch in batches])
         best = p99.argmin(axis=0)[None]
         batch, least = (np.take_along_axis(of, best, axis=0)[0] for of in (batches, p99))
         return batch, least > slo_ms

@@ -18,7 +18,7 @@ from controlplane.planning.capacity.tolerance import ToleranceTable
 from controlplane.planning.joint.packing import Packing
 from controlplane.planning.judge.estimates import LARGEST_BATCH, service_curves, times
 from controlplane.planning.judge.evaluate import SLACK
-from controlplane.planning.judge.queues import Queues, waits
+from controlplane.planning.judge.queues import QueueCache, sojourn_times
 
 _CARE = 0.999
 """Times what the exact queue says an item tolerates: neighbours may still change a little."""
@@ -76,13 +76,13 @@ class QueueCheck:
     """
 
     tables: Mapping[str, ToleranceTable]
-    queues: Queues
+    queues: QueueCache
     pool: IntArray
     standing: _Standing
     known: dict[str, set[SizedGpu]] = field(default_factory=dict)
 
     @staticmethod
-    def of(items: Sequence[Item], tables: Mapping[str, ToleranceTable], queues: Queues) -> QueueCheck:
+    def of(items: Sequence[Item], tables: Mapping[str, ToleranceTable], queues: QueueCache) -> QueueCheck:
         """Before anything was asked."""
         number: dict[int, int] = {}
         pool = np.array([number.setdefault(id(i), len(number)) for i in items], dtype=np.int64)
@@ -145,7 +145,7 @@ class QueueCheck:
         lead = here.items.take(item[one])
         dispersion = np.where(lead.constant, 0.0, 1.0)
         pools = lead.rate * count, slowest, here.batch[item[one]], count, dispersion
-        p99: FloatArray = waits(*pools, lead.outside_ms, lead.jitter, self.queues).p99_ms[queue]
+        p99: FloatArray = sojourn_times(*pools, lead.outside_ms, lead.jitter, self.queues).p99_ms[queue]
         return p99
 
     def _corrected(self, item: IntArray, asked: ItemArrays, p99: FloatArray, scale: FloatArray) -> FloatArray:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.planning.capacity.client_batches import InRequests
 from controlplane.planning.capacity.lower_bound import lower_bound
+from controlplane.planning.explain.infeasible import with_model_limit
 from controlplane.planning.joint.choice import Choice
 from controlplane.planning.joint.context import Context
 from controlplane.planning.joint.turns import Turns
@@ -52,6 +53,8 @@ class Joint:
         joined = turns.fewer(draft)
         if self.late_binding:  # only for what is not saved without it
             joined = replace(turns, late_binding=True).fewer(joined)
+        if joined.infeasible:
+            joined = replace(joined, infeasible=with_model_limit(joined.infeasible, joined.gpus))
         fresh = self._finalised(_renamed(joined, request), context, request)
         if joined is not draft and not fresh.verified:  # a shadow found no room on the GPUs that are left
             fresh = self._finalised(_renamed(draft, request), context, request)

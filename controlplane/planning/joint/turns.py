@@ -21,14 +21,12 @@ import numpy as np
 
 from controlplane.domain.order import MOST_RANKS, ranks_of
 from controlplane.domain.plan import (
-    MOST_BUSY_BITS,
     Infeasible,
     Partition,
     Placement,
     PlannedGpu,
     Rule,
     ServedModel,
-    busy_bits,
 )
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
@@ -36,14 +34,10 @@ from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.joint.context import Context
 from controlplane.planning.judge.evaluate import SLACK, Terms, judge
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.placements import gpu_of, memory_together, partition_of
-from controlplane.planning.judge.queues import Queues
+from controlplane.planning.judge.placements import gpu_of, memory_together, partition_of, tells_apart
+from controlplane.planning.judge.queues import QueueCache
 from controlplane.planning.judge.shadows import wish_of
 
-MOST_MODELS = 8
-"""Models in one partition: a request may have to wait for a batch of each other one."""
-_MOST_CHOICES = 2048
-"""Choices of one model from each partition of a GPU: each has a time of its own."""
 _MOST_EMPTIED = 4
 """GPUs that are tried, emptiest first, before no more is given up."""
 _MOST_HOMES = 4
@@ -70,7 +64,7 @@ class Turns:
     """
 
     context: Context
-    queues: Queues
+    queues: QueueCache
     apart: frozenset[str]
     workloads: Mapping[str, Workload]
     late_binding: bool = False
@@ -137,9 +131,7 @@ class Turns:
         distinct = len(guest.models) + len(home.models) == len(models)
         names = {w.name for p in (guest, home) for w in p.workloads}
         joined = replace(home, models=(*home.models, *guest.models))
-        there = [joined if p is home else p for p in gpu.partitions]
-        choices = math.prod(len(p.models) for p in there)
-        few = len(models) <= MOST_MODELS and choices <= _MOST_CHOICES and busy_bits(there) <= MOST_BUSY_BITS
+        few = tells_apart([len((joined if p is home else p).models) for p in gpu.partitions])
         return distinct and few and self.apart.isdisjoint(names)
 
     def _load(self, workloads: Sequence[Placement], gpu: PlannedGpu, home: Partition) -> float:

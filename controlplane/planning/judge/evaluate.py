@@ -15,7 +15,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel
 from controlplane.planning.judge.estimates import Times, layout_curves, layout_times
 from controlplane.planning.judge.layout import Layout, ServedQueue
-from controlplane.planning.judge.queues import Queues, turn_waits, waits
+from controlplane.planning.judge.queues import QueueCache, sojourn_times, turn_sojourn_times
 from controlplane.planning.protocol import Device
 
 SLACK = 1e-6
@@ -31,13 +31,13 @@ class Terms:
 
     rule: Rule
     quantile: float | None = None
-    queues: Queues = field(default_factory=Queues)
+    queues: QueueCache = field(default_factory=QueueCache)
 
     @staticmethod
-    def of(plan: Plan, queues: Queues | None = None) -> Terms:
+    def of(plan: Plan, queues: QueueCache | None = None) -> Terms:
         """A plan's own rule and quantile."""
         quantile = plan.quantile if plan.rule is Rule.P99 else None
-        return Terms(plan.rule, quantile, Queues() if queues is None else queues)
+        return Terms(plan.rule, quantile, QueueCache() if queues is None else queues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def _without_pools(
     if terms.rule is not Rule.P99 or not layout.gpus:
         return found, []
     curves = layout_curves(latency, layout, terms.quantile)
-    for places, own in turn_waits(layout, curves, terms.queues):
+    for places, own in turn_sojourn_times(layout, curves, terms.queues):
         at = tuple(np.array(places).T)
         found.mean_ms[at], found.p99_ms[at] = own.mean_ms, own.p99_ms
     return found, [
@@ -223,7 +223,7 @@ def _pool_key(queue: ServedQueue) -> object:
     return queue.served.model, queue.served.batch, placed
 
 
-def _settle(members: Sequence[Sequence[_Unsettled]], pools: Sequence[Pool], queues: Queues) -> None:
+def _settle(members: Sequence[Sequence[_Unsettled]], pools: Sequence[Pool], queues: QueueCache) -> None:
     """Fill in the waits of each pool at all its servers, whose rates and arrivals are alike."""
     batch = np.array([p.curve.size for p in pools], dtype=np.int64)
     curves = np.ones((len(pools), int(batch.max(initial=1))))
@@ -231,7 +231,7 @@ def _settle(members: Sequence[Sequence[_Unsettled]], pools: Sequence[Pool], queu
         curves[n, : batch[n]], curves[n, batch[n] :] = pool.curve, pool.curve[-1]
     count = np.array([p.servers for p in pools], dtype=np.int64)
     first = [(own[0].found.layout, own[0].at) for own in members]
-    answer = waits(
+    answer = sojourn_times(
         np.array([of.rate[at] / of.client_batch[at] for of, at in first], dtype=np.float64) * count,
         curves,
         batch,

@@ -18,18 +18,20 @@ from controlplane.domain.plan import (
     Totals,
     Violation,
 )
-from controlplane.domain.profile import Factor, Profile
+from controlplane.domain.profile import Factor
 from controlplane.domain.workload import ShadowPolicy, Workload
 from controlplane.latency.calibration import Calibrated
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate
 from controlplane.planning.judge.placements import limit_together
-from controlplane.planning.judge.queues import Queues
+from controlplane.planning.judge.queues import QueueCache
 from controlplane.planning.judge.shadows import with_shadows
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.protocol import Device, PlanRequest
 
-_Neighbours = list[tuple[str, float, int]]
+_Neighbours = tuple[tuple[str, float, int], ...]
 """Model, share and batch of each, sorted."""
+Measured = frozenset[tuple[str, float, int, _Neighbours]]
+"""Model, share, batch and neighbours of all points of a GPU type's profiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Draft:
     stopped_by: str = "converged"
     bound_cost_per_hour: float | None = None
     bound_gpus: int | None = None
-    queues: Queues = field(default_factory=Queues)
+    queues: QueueCache = field(default_factory=QueueCache)
     phases_ms: tuple[tuple[str, float], ...] = ()
 
     def bounded(self, cost: float, devices: Mapping[str, Device]) -> Draft:
@@ -120,6 +122,7 @@ def _with_limits(gpus: Sequence[PlannedGpu], workloads: Sequence[Workload]) -> t
 
 def _predicted(found: Evaluation, device: Device) -> list[PlannedGpu]:
     """The evaluated GPUs with a prediction for every placement."""
+    measured = measured_on(device)
     expected = {
         (one.partition.id, one.served.model): Prediction(
             execution_ms=one.execution_ms,
@@ -127,7 +130,7 @@ def _predicted(found: Evaluation, device: Device) -> list[PlannedGpu]:
             p99_ms=_finite(one.p99_ms),
             capacity_rps=one.capacity_rps,
             utilisation=one.utilisation,
-            source=source_of(one.gpu, one.partition, one.served, device),
+            source=source_of(one.gpu, one.partition, one.served, device, measured),
             batch_ms=() if one.pool is None else tuple(one.pool.curve.tolist()),
         )
         for one in found.verdicts()
@@ -156,12 +159,26 @@ def _missing_shadows(plan: Plan, workloads: Sequence[Workload]) -> list[Violatio
     ]
 
 
-def source_of(gpu: PlannedGpu, partition: Partition, served: ServedModel, device: Device) -> Source:
+def measured_on(device: Device) -> Measured:
+    """What the profiles of a GPU type measured, alone and beside neighbours."""
+    profiles = device.profiles.items()
+    alone = {(name, p.percent, p.batch, ()) for name, profile in profiles for p in profile.points}
+    beside = {
+        (name, p.percent, p.batch, tuple(sorted((n.model, n.percent, n.batch) for n in p.neighbours)))
+        for name, profile in profiles
+        for p in profile.colocation
+    }
+    return frozenset(alone | beside)
+
+
+def source_of(
+    gpu: PlannedGpu, partition: Partition, served: ServedModel, device: Device, measured: Measured
+) -> Source:
     """The source of a model's execution time in its partition."""
     beside = _neighbours(gpu, partition)
     if _factor(served, beside, device) is not None:
         return Source.LEARNED
-    if _is_measured(device.profiles[served.model], partition.percent, served.batch, beside):
+    if (served.model, partition.percent, served.batch, beside) in measured:
         return Source.MEASURED
     return Source.PREDICTED
 
@@ -169,7 +186,7 @@ def source_of(gpu: PlannedGpu, partition: Partition, served: ServedModel, device
 def sentence(gpu: PlannedGpu, partition: Partition, served: ServedModel, device: Device) -> str:
     """The same in words, with the evidence."""
     beside = _neighbours(gpu, partition)
-    match source_of(gpu, partition, served, device):
+    match source_of(gpu, partition, served, device, measured_on(device)):
         case Source.MEASURED:
             where = "beside these neighbours" if beside else "alone"
             return f"execution time: measured at this share and batch, {where}"
@@ -187,20 +204,10 @@ def sentence(gpu: PlannedGpu, partition: Partition, served: ServedModel, device:
 
 def _neighbours(gpu: PlannedGpu, partition: Partition) -> _Neighbours:
     others = (p for p in gpu.partitions if p.id != partition.id)
-    return sorted((m.model, p.percent, m.batch) for p in others for m in p.models)
+    return tuple(sorted((m.model, p.percent, m.batch) for p in others for m in p.models))
 
 
 def _factor(served: ServedModel, beside: _Neighbours, device: Device) -> Factor | None:
     if not isinstance(device.latency, Calibrated):
         return None
     return device.latency.factor(served.model, (model for model, _, _ in beside))
-
-
-def _is_measured(profile: Profile, percent: float, batch: int, beside: _Neighbours) -> bool:
-    if not beside:
-        return any((p.percent, p.batch) == (percent, batch) for p in profile.points)
-    return any(
-        (p.percent, p.batch) == (percent, batch)
-        and sorted((n.model, n.percent, n.batch) for n in p.neighbours) == beside
-        for p in profile.colocation
-    )

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from controlplane.domain.plan import Partition, Placement, PlannedGpu, ServedModel
+from controlplane.domain.plan import MOST_BUSY_BITS, Partition, Placement, PlannedGpu, ServedModel
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.planning.protocol import Device
 
 PROCESS = "process_mb"
 """The device's coefficient for the memory of a process without models."""
+
+MOST_MODELS = 8
+"""Models in one partition: a request may have to wait for a batch of each other one."""
+_MOST_CHOICES = 2048
+"""Choices of one model from each partition of a GPU: each has a time of its own."""
+
+
+def tells_apart(models: Sequence[int]) -> bool:
+    """Return whether a plan may put so many models into the partitions of one GPU, whatever their rates."""
+    few = all(count <= MOST_MODELS for count in models) and math.prod(models) <= _MOST_CHOICES
+    return few and sum(count.bit_length() for count in models) <= MOST_BUSY_BITS
 
 
 def placement_of(workload: Workload, rate_rps: float) -> Placement:

@@ -16,7 +16,7 @@ JITTER_P99 = 2.326
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class SojournTimes:
     """Time from arrival to answer in ms, (n,); infinite where a queue does not settle."""
 
     mean_ms: FloatArray
@@ -24,7 +24,7 @@ class Waits:
 
 
 @dataclass(slots=True)
-class Queues:
+class QueueCache:
     """Queues solved so far: the judge asks about most of what the strategy has asked."""
 
     known: dict[bytes, tuple[float, float]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Queues:
         return self.turns[key]
 
 
-def waits(
+def sojourn_times(
     rate: FloatArray,
     curves: FloatArray,
     batch: IntArray,
@@ -77,19 +77,19 @@ def waits(
     dispersion: FloatArray,
     frontend_ms: FloatArray,
     jitter: FloatArray,
-    queues: Queues | None = None,
-) -> Waits:
+    queues: QueueCache | None = None,
+) -> SojournTimes:
     """The queue of each row: `latency.queueing`, plus the time outside it and a batch's own spread."""
     if not rate.size:
-        return Waits(np.empty(0), np.empty(0))
-    solved = (queues or Queues()).solve(rate, curves, batch, servers, dispersion)
+        return SojournTimes(np.empty(0), np.empty(0))
+    solved = (queues or QueueCache()).solve(rate, curves, batch, servers, dispersion)
     own = curves[np.arange(rate.size), batch - 1]
-    return Waits(solved[:, 0] + frontend_ms, solved[:, 1] + frontend_ms + JITTER_P99 * jitter * own)
+    return SojournTimes(solved[:, 0] + frontend_ms, solved[:, 1] + frontend_ms + JITTER_P99 * jitter * own)
 
 
-def turn_waits(
-    layout: Layout, curves: Sequence[FloatArray], queues: Queues
-) -> Iterator[tuple[list[tuple[int, int]], Waits]]:
+def turn_sojourn_times(
+    layout: Layout, curves: Sequence[FloatArray], queues: QueueCache
+) -> Iterator[tuple[list[tuple[int, int]], SojournTimes]]:
     """The columns of each partition with several models, and their waits.
 
     `curves` is from `estimates.layout_curves`. The waits are bounds for every order of the models
@@ -107,7 +107,7 @@ def turn_waits(
         rate = [float(layout.rate[at] / layout.client_batch[at]) for at in places]
         if any(layout.dispersion[at] > 1.0 for at in places):
             unknown = np.full(len(own), np.inf)
-            yield places, Waits(unknown, unknown)
+            yield places, SojournTimes(unknown, unknown)
             continue
         served = [columns[n][1].served for n in own]
         if columns[own[0]][1].partition.ordered:
@@ -119,4 +119,5 @@ def turn_waits(
             bound = queues.bound_turns(rate, [curves[n] for n in own])
         frontend_ms = np.array([layout.frontend_ms[at] for at in places])
         spread_ms = max(layout.jitter[at] * curves[n][-1] for at, n in zip(places, own, strict=True))
-        yield places, Waits(bound.mean_ms + frontend_ms, bound.p99_ms + frontend_ms + JITTER_P99 * spread_ms)
+        p99_ms = bound.p99_ms + frontend_ms + JITTER_P99 * spread_ms
+        yield places, SojournTimes(bound.mean_ms + frontend_ms, p99_ms)

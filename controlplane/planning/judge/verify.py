@@ -26,7 +26,7 @@ from controlplane.planning.judge.evaluate import (
     with_guest,
 )
 from controlplane.planning.judge.layout import Layout
-from controlplane.planning.judge.queues import Queues
+from controlplane.planning.judge.queues import QueueCache
 from controlplane.planning.judge.structure import evaluable, has_standby, specified, structure
 from controlplane.planning.protocol import Device
 
@@ -35,7 +35,7 @@ def verify(
     plan: Plan,
     devices: Mapping[str, Device],
     workloads: Sequence[Workload] | None = None,
-    queues: Queues | None = None,
+    queues: QueueCache | None = None,
 ) -> tuple[Violation, ...]:
     """What the plan promises and does not keep, by its own rule and quantile; empty for a good plan.
 

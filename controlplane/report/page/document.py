@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controlplane.domain import device
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, Totals
-from controlplane.domain.workload import ShadowPolicy
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule
 from controlplane.files.documents import SCHEMA_VERSION, plain
-from controlplane.planning.explain.alternatives import Alternative
 from controlplane.planning.explain.explain import Explanation
 from controlplane.planning.judge.evaluate import SLACK
+from controlplane.report.words import at_quantile
 from controlplane.simulate.result import SimulationResult, WorkloadOutcome
 
 Json = dict[str, Any]
@@ -30,11 +29,9 @@ def plan_document(
         "noun": device.noun(gpu.type for gpu in plan.gpus),
         "basis": _basis(plan, simulated),
         "strategy": plan.strategy,
-        "latency_model": plan.latency_model,
-        "verified": plan.verified,
         "violations": plain(plan.violations),
         "infeasible": plain(plan.infeasible),
-        "totals": _totals(plan.totals),
+        "totals": plain(plan.totals),
         "priced": any(gpu.price_per_hour > 0 for gpu in plan.gpus),
         "gpus": [_gpu(gpu) for gpu in plan.gpus],
         "workloads": _workloads(plan, outcomes),
@@ -51,57 +48,18 @@ def _basis(plan: Plan, simulated: SimulationResult | None) -> Json:
             "limit": "SLO",
             "source": f"a simulation of {simulated.seconds:g} s of traffic (seed {simulated.seed})",
         }
-    at = (
-        "" if plan.quantile is None else f", with execution times at their {100 * plan.quantile:g} % quantile"
-    )
-    model = f"the latency model {plan.latency_model!r}, fitted to measured times"
+    source = f"the latency model {plan.latency_model!r}, fitted to measured times"
     if plan.rule is Rule.HALF_SLO:
-        source = f"{model}, for a full batch with all neighbours busy"
+        source += ", for a full batch with all neighbours busy"
         return {"kind": "predicted", "measure": "execution", "limit": "half the SLO", "source": source}
-    source = f"{model}{at}"
+    if plan.quantile is not None:
+        source += f", with execution times at their {at_quantile(plan.quantile)}"
     return {"kind": "predicted", "measure": "P99", "limit": "SLO", "source": source}
 
 
-def _totals(totals: Totals | None) -> Json | None:
-    if totals is None:
-        return None
-    return {
-        "gpus": totals.gpus,
-        "percent": totals.percent,
-        "cost_per_hour": totals.cost_per_hour,
-        "lower_bound_gpus": totals.lower_bound_gpus,
-        "lower_bound_cost_per_hour": totals.lower_bound_cost_per_hour,
-        "planning_ms": totals.planning_ms,
-    }
-
-
 def _gpu(gpu: PlannedGpu) -> Json:
-    return {
-        "id": gpu.id,
-        "type": gpu.type,
-        "price_per_hour": gpu.price_per_hour,
-        "percent": gpu.percent,
-        "partitions": [_partition(gpu, p) for p in gpu.partitions],
-    }
-
-
-def _partition(gpu: PlannedGpu, partition: Partition) -> Json:
-    shadow = partition.shadow
-    standing = shadow is not None and shadow.policy is not ShadowPolicy.NONE
-    return {
-        "id": partition.id,
-        "percent": partition.percent,
-        "models": [{"model": m.model, "batch": m.batch} for m in partition.models],
-        "workloads": [w.name for w in partition.workloads],
-        "shadow": {
-            "policy": shadow.policy.value,
-            "percent": shadow.percent,
-            "extra_percent": shadow.extra_percent,
-            "elsewhere": shadow.gpu if shadow.gpu != gpu.id else None,
-        }
-        if shadow is not None and standing
-        else None,
-    }
+    partitions = [plain(p) | {"workloads": [w.name for w in p.workloads]} for p in gpu.partitions]
+    return {**plain(gpu), "percent": gpu.percent, "partitions": partitions}
 
 
 def _workloads(plan: Plan, outcomes: Mapping[str, WorkloadOutcome]) -> list[Json]:
@@ -135,7 +93,6 @@ def _workload(
         "value_ms": value_ms,
         "late_percent": late_percent,
         "holds": holds,
-        "execution_ms": execution_ms,
         "utilisation": _largest(w.predicted.utilisation for _, _, w in where),
         "batch": max(m.batch for _, p, _ in where for m in p.models if m.model == first.model),
         "partitions": [p.id for _, p, _ in where],
@@ -161,19 +118,10 @@ def _reasons(plan: Plan, reasons: Reasons) -> Json:
     return {
         f"{partition}/{model}": {
             "sentences": list(explanation.reasons),
-            "alternatives": [_alternative(a, plan.rule) for a in explanation.alternatives],
+            "alternatives": [
+                plain(a) | {"value_ms": a.execution_ms if plan.rule is Rule.HALF_SLO else a.p99_ms}
+                for a in explanation.alternatives
+            ],
         }
         for (partition, model), explanation in reasons.items()
-    }
-
-
-def _alternative(a: Alternative, rule: Rule) -> Json:
-    return {
-        "what": a.what,
-        "percent": a.percent,
-        "batch": a.batch,
-        "value_ms": a.execution_ms if rule is Rule.HALF_SLO else a.p99_ms,
-        "utilisation": a.utilisation,
-        "holds": a.holds,
-        "breaks": list(a.breaks),
     }

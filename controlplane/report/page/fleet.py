@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
+from controlplane.files.documents import plain
 from controlplane.report.page.document import Json, plan_document
 from controlplane.report.tables.status_table import Status, StatusRow, WorkloadRow
 
@@ -24,22 +25,11 @@ class Point:
     p99_ms: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Happened:
-    """One event of a fleet's history."""
-
-    at_s: float
-    level: str
-    kind: str
-    subject: str
-    reason: str
-
-
 def fleet_document(
     name: str,
     plan: Plan,
     status: Status,
-    events: Sequence[Happened],
+    events: Sequence[Event],
     busy: Mapping[tuple[str, str], float],
 ) -> Json:
     """Return the document of a fleet as it is now: shares of the servers that serve, rates and P99s seen.
@@ -65,7 +55,7 @@ def fleet_document(
             _workload(one, seen.get(one["name"])) | {"busy": _busy(one, document["workloads"], busy)}
             for one in document["workloads"]
         ],
-        "events": [_event(one) for one in reversed(events)],
+        "events": plain(events[::-1]),
     }
 
 
@@ -81,7 +71,7 @@ def with_timeline(document: Json, points: Sequence[Point]) -> Json:
                 "endpoint": endpoint,
                 "slo_ms": slos.get(endpoint),
                 "partitions": sorted({p.partition for p in own}),
-                "points": [_point(p) for p in own],
+                "points": plain(own),
             }
             for endpoint, own in by_endpoint.items()
             if own
@@ -118,23 +108,3 @@ def _busy(workload: Json, every: Sequence[Json], busy: Mapping[tuple[str, str], 
     endpoints = {one["endpoint"] for one in every if one["name"] in names}
     own = [part for (at, name), part in busy.items() if at in workload["partitions"] and name in endpoints]
     return max(own, default=None)
-
-
-def _event(one: Happened) -> dict[str, Any]:
-    return {
-        "at_s": one.at_s,
-        "level": one.level,
-        "kind": one.kind,
-        "subject": one.subject,
-        "reason": one.reason,
-    }
-
-
-def _point(p: Point) -> dict[str, Any]:
-    return {
-        "at_s": p.at_s,
-        "percent": p.percent,
-        "requests": p.requests,
-        "failed": p.failed,
-        "p99_ms": p.p99_ms,
-    }

@@ -89,14 +89,16 @@ function gpuSection(plan, colours) {
   );
 }
 
+const stands = (shadow) => shadow && shadow.policy !== "none";
+
 /** The largest extra share of a shadow on its own GPU: at most one of a GPU's shadows is active. */
 function extraOf(gpu) {
-  return Math.max(0, ...gpu.partitions.map((p) => (p.shadow && !p.shadow.elsewhere ? p.shadow.extra_percent : 0)));
+  return Math.max(0, ...gpu.partitions.map((p) => (stands(p.shadow) && p.shadow.gpu === gpu.id ? p.shadow.extra_percent : 0)));
 }
 
 function gpuBar(gpu, colours) {
   const extra = extraOf(gpu);
-  const blocks = gpu.partitions.map((p) => partitionBlock(p, colours));
+  const blocks = gpu.partitions.map((p) => partitionBlock(gpu, p, colours));
   if (extra > 0) {
     blocks.push(el("li", { class: "shadow shadow-fill", style: `flex:0 0 ${extra}%`, title: `${share(extra)} for a shadow` },
       el("span", { class: "hidden" }, `${share(extra)} reserved for a shadow`)));
@@ -106,10 +108,10 @@ function gpuBar(gpu, colours) {
     el("ul", { class: "segments", "aria-label": `Partitions of ${gpu.id}` }, blocks));
 }
 
-function partitionBlock(partition, colours) {
+function partitionBlock(gpu, partition, colours) {
   const models = partition.models.map((m) => `${m.model}, batch ${m.batch}`).join("; ");
   const names = partition.workloads.join(", ");
-  const told = `${names}: ${share(partition.percent)} (${models})${shadowWords(partition.shadow)}${partition.note ? `; ${partition.note}` : ""}`;
+  const told = `${names}: ${share(partition.percent)} (${models})${shadowWords(gpu, partition.shadow)}${partition.note ? `; ${partition.note}` : ""}`;
   return el("li", {
     style: `flex:0 0 ${partition.percent}%;background:${fill(partition.models, colours)}`, title: told,
     "data-workloads": JSON.stringify(partition.workloads),
@@ -123,9 +125,9 @@ function fill(models, colours) {
   return `linear-gradient(180deg, ${of.map((c, i) => `${c} ${i * step}% ${(i + 1) * step}%`).join(", ")})`;
 }
 
-function shadowWords(shadow) {
-  if (!shadow) return "; no shadow";
-  return `; ${shadow.policy} shadow with ${share(shadow.percent)}${shadow.elsewhere ? ` on ${shadow.elsewhere}` : ""}`;
+function shadowWords(gpu, shadow) {
+  if (!stands(shadow)) return "; no shadow";
+  return `; ${shadow.policy} shadow with ${share(shadow.percent)}${shadow.gpu !== gpu.id ? ` on ${shadow.gpu}` : ""}`;
 }
 
 // -- workloads ----------------------------------------------------------------------------------------------

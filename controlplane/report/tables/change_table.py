@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from controlplane.domain.plan import Plan
@@ -20,8 +19,8 @@ from controlplane.planning.replan.differences import (
     moves,
     terms,
 )
-from controlplane.report.tables.plan_table import counted, names
 from controlplane.report.tables.terminal import table_of
+from controlplane.report.words import counted, names
 
 
 def change_table(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> RenderableType:
@@ -43,25 +42,18 @@ def change_table(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> 
             (c.change.value, c.partition, _text_of(c.before), _text_of(c.after), names(c.workloads))
             for c in found
         ]
-        parts.append(_table("change, partition, before, after, workloads", rows))
+        parts.append(table_of("change, partition, before, after, workloads", rows))
     if new_terms:
         workloads = counted(len({c.workload for c in new_terms}), "workload")
         parts.append(Text(f"\nchanged in the spec: {workloads}"))
         values = [(c.workload, c.field, _value(c.before), _value(c.after)) for c in new_terms]
-        parts.append(_table("workload, field, before, after", values))
+        parts.append(table_of("workload, field, before, after", values))
     if lost:
         parts.append(Text(f"\nserved before, infeasible now: {', '.join(lost)}"))
     if regained:
         # Their terms are unknown: a plan has terms only for the workloads that it serves.
         parts.append(Text(f"\ninfeasible before, served now: {', '.join(regained)}"))
     return Group(*parts)
-
-
-def _table(headers: str, rows: Sequence[Sequence[str]]) -> Table:
-    table = table_of(headers)
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def _value(value: float | str) -> str:

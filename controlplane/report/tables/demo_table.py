@@ -1,4 +1,4 @@
-"""The table of `ctl demo`: measured beside predicted."""
+"""The tables of `ctl demo`: measured beside predicted, and a forced violation with its repair."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from controlplane.report.tables.terminal import table_of
+from controlplane.report.words import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +53,68 @@ def demo_table(rows: Sequence[DemoRow]) -> Table:
             f"{row.p99_ms:.1f}",
             f"{row.slo_ms:g}",
             "yes" if row.p99_ms <= row.slo_ms else "no",
+        )
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The requests that were due within one period; seconds count from the cut of the quota."""
+
+    name: str
+    begin_s: float
+    end_s: float
+    requests: int
+    failed: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The guard's repair; seconds count from the cut of the quota.
+
+    `served_s` is the first answer to a request that was due after the redirect. At `guarded_s` a new shadow
+    was ready.
+    """
+
+    workload: str
+    slo_ms: float
+    percent: float
+    cut_percent: float
+    redirected_s: float
+    reason: str
+    served_s: float
+    guarded_s: float
+    shadow: str
+    spans: tuple[Span, ...]
+
+
+def repair_lines(repair: Repair) -> Sequence[str]:
+    """Return the events in order."""
+    return (
+        f"   0.00 s  {repair.workload}: its server's quota cut from {repair.percent:g} % to "
+        f"{repair.cut_percent:.1f} % of its core",
+        f"{repair.redirected_s:7.2f} s  the guard redirected: {repair.reason}",
+        f"{repair.served_s:7.2f} s  the shadow's first answer",
+        f"{repair.guarded_s:7.2f} s  the next shadow stood by: {repair.shadow}",
+    )
+
+
+def repair_table(repair: Repair) -> Table:
+    """Return one line for each period."""
+    table = table_of("requests due, >from s, >to s, >requests, >failed, >P50 ms, >P99 ms, >SLO ms, holds")
+    for span in repair.spans:
+        holds = "–" if span.p99_ms is None else "yes" if span.p99_ms <= repair.slo_ms else "no"
+        table.add_row(
+            span.name,
+            f"{span.begin_s:.1f}",
+            f"{span.end_s:.1f}",
+            str(span.requests),
+            str(span.failed),
+            number(span.p50_ms),
+            number(span.p99_ms),
+            f"{repair.slo_ms:g}",
+            holds,
         )
     return table

@@ -9,7 +9,7 @@ from rich.text import Text
 from controlplane.domain.plan import Infeasible
 from controlplane.domain.units import spoken
 from controlplane.planning.explain.explain import Explanation
-from controlplane.report.tables.plan_table import number
+from controlplane.report.words import number
 
 
 def explanation_table(found: tuple[Explanation, ...] | Infeasible) -> RenderableType:

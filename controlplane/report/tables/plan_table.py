@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -13,27 +13,8 @@ from controlplane.domain import device
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
 from controlplane.domain.units import MILLIS_PER_SECOND, spoken
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.report.printable import printable
-from controlplane.report.tables.terminal import Printable, plain, table_of
-
-NAMED = 3
-"""The largest number of names in a line."""
-
-
-def number(value: float | None, digits: int = 1) -> str:
-    """Format a number; an unknown one is a dash."""
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return `1 GPU`, `2 GPUs`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def names(all_of_them: Sequence[str]) -> str:
-    """Return the first three names, and how many more there are."""
-    more = len(all_of_them) - NAMED
-    return ", ".join(all_of_them[:NAMED]) + (f" +{more}" if more > 0 else "")
+from controlplane.report.tables.terminal import table_of
+from controlplane.report.words import at_quantile, counted, names, number
 
 
 def plan_table(plan: Plan) -> RenderableType:
@@ -106,11 +87,6 @@ def _cells(
         f"{min(w.slo_ms for w in placements):g}",
         "–" if shadow is None else f"{shadow.policy} {spoken(shadow.percent)} %{where}",
     ]
-
-
-def at_quantile(quantile: float) -> str:
-    """Return `95 % quantile`."""
-    return f"{100 * quantile:g} % quantile"
 
 
 def _time(ms: float) -> str:
@@ -191,12 +167,3 @@ def _uncovered(plan: Plan) -> Iterator[str]:
         f"shadows that add no share, so cover a death and not a slower server: {len(bare)} of {len(standing)}"
     )
     yield "; ".join((warning, *ways))
-
-
-def show(renderable: RenderableType) -> None:
-    """Print to stdout; where stdout is not a terminal, without a limit on the width."""
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(Printable(renderable))
-    else:
-        print(printable(plain(renderable)))

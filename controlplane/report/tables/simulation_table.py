@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from controlplane.domain.device import noun_of
-from controlplane.report.tables.plan_table import at_quantile
 from controlplane.report.tables.terminal import table_of
+from controlplane.report.words import at_quantile
 from controlplane.simulate.result import SimulationResult
 
 

@@ -1,8 +1,8 @@
-"""The table and the JSON of `ctl status`."""
+"""The tables of `ctl status`, and its JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,32 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from controlplane.domain.observation import RateSeen
 from controlplane.domain.plan import Source
-from controlplane.report.tables.load_table import LoadView, load_document, load_table
-from controlplane.report.tables.plan_table import number
+from controlplane.files.documents import plain
 from controlplane.report.tables.terminal import table_of
+from controlplane.report.words import number
+
+
+@dataclass(frozen=True, slots=True)
+class LoadView:
+    """The load of a fleet. `following` says whether its plan follows the load, and otherwise why not."""
+
+    following: str
+    workloads: tuple[RateSeen, ...]
+
+
+def load_table(view: LoadView) -> Table:
+    """Return one line for each workload: the rates planned, seen and forecast, and how bursty they are."""
+    table = table_of("workload, >planned/s, >seen/s, >forecast/s, arrivals")
+    for rate in view.workloads:
+        known = rate.level_rps is not None
+        forecast = f"{number(rate.lower_rps)} to {number(rate.upper_rps)}" if known else "–"
+        kind = "bursty" if rate.bursty else "Poisson"
+        arrivals = f"{kind}, dispersion {rate.dispersion:.1f}" if known else "–"
+        table.add_row(rate.workload, number(rate.planned_rps), number(rate.level_rps), forecast, arrivals)
+    return table
+
 
 _SHOWN_NAMES = 3
 
@@ -93,7 +115,7 @@ def workload_table(rows: Sequence[WorkloadRow]) -> Table:
 
 def _figures(row: StatusRow | WorkloadRow) -> tuple[str | Text, ...]:
     """Return the measured figures and the planned ones in the order of the columns."""
-    p99 = Text(f"{number(row.p99_ms)} !", style="red") if _late(row) else number(row.p99_ms)
+    p99 = Text(f"{number(row.p99_ms)} !", style="red") if is_late(row) else number(row.p99_ms)
     errors = "–" if row.errors is None else str(row.errors)
     return number(row.rate_rps), number(row.planned_rps), p99, number(row.slo_ms), errors
 
@@ -114,13 +136,14 @@ def _refused(rows: Sequence[WorkloadRow]) -> list[str]:
     return ["", f"refused in overload: {', '.join(found)}"] if found else []
 
 
-def _late(row: StatusRow | WorkloadRow) -> bool:
+def is_late(row: StatusRow | WorkloadRow) -> bool:
+    """Return whether the P99 is known and above the SLO."""
     return row.p99_ms is not None and row.slo_ms is not None and row.p99_ms > row.slo_ms
 
 
 def _footnote(rows: Sequence[StatusRow | WorkloadRow]) -> str:
     """Return the note about the figures' window."""
-    late = "; !: above its SLO" if any(map(_late, rows)) else ""
+    late = "; !: above its SLO" if any(map(is_late, rows)) else ""
     return f"rate, P99 and errors are of the last {WINDOW_S:g} s{late}"
 
 
@@ -186,13 +209,20 @@ def _age(seconds: float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarted:
+    """A restart of one of the gateway's processes: which one and why."""
+
+    seconds_ago: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """A fleet at one moment. `controller` is its pid, None where none runs.
 
     `trouble` is the reason if the engine does not answer; the servers are unknown then. `history_trouble` is
     the reason if the history cannot be read. `load` is None where no controller has seen it. `restarts` has
-    the latest restart of each gateway process, oldest first: how many seconds ago, and which process and why.
-    `gateway_missing` names those that do not run.
+    the latest restart of each gateway process, oldest first; `gateway_missing` names those that do not run.
     """
 
     servers: tuple[StatusRow, ...]
@@ -200,7 +230,7 @@ class Status:
     guard: tuple[GuardRow, ...]
     controller: int | None
     trouble: str | None = None
-    restarts: tuple[tuple[float, str], ...] = ()
+    restarts: tuple[Restarted, ...] = ()
     history_trouble: str | None = None
     load: LoadView | None = None
     gateway_missing: tuple[str, ...] = ()
@@ -232,7 +262,7 @@ def status_view(status: Status) -> RenderableType:
     if status.history_trouble is not None:
         parts += ["", f"the history cannot be read: {status.history_trouble}"]
     if status.restarts:
-        parts += ["", *(f"gateway, {_age(ago_s)} ago: {reason}" for ago_s, reason in status.restarts)]
+        parts += ["", *(f"gateway, {_age(one.seconds_ago)} ago: {one.reason}" for one in status.restarts)]
     if status.gateway_down:
         parts += ["", status.gateway_down]
     if status.controller is None:
@@ -240,17 +270,6 @@ def status_view(status: Status) -> RenderableType:
     return Group(*parts)
 
 
-def status_document(fleet: str, status: Status) -> Mapping[str, Any]:
+def status_document(fleet: str, status: Status) -> dict[str, Any]:
     """Return the JSON of `ctl status`."""
-    return {
-        "fleet": fleet,
-        "controller": status.controller,
-        "trouble": status.trouble,
-        "history_trouble": status.history_trouble,
-        "gateway_missing": list(status.gateway_missing),
-        "restarts": [{"seconds_ago": ago_s, "reason": reason} for ago_s, reason in status.restarts],
-        "servers": status.servers,
-        "workloads": status.workloads,
-        "guard": status.guard,
-        "load": None if status.load is None else load_document(status.load),
-    }
+    return {"fleet": fleet, **plain(status)}

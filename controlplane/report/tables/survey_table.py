@@ -13,7 +13,7 @@ from controlplane.report.tables.terminal import table_of
 
 def survey_table(findings: Sequence[Finding]) -> RenderableType:
     """Return one line for each model, then the notes."""
-    table = table_of("model, state, >batch, configuration, inputs")
+    table = table_of("model, state, >batch, configuration, ~inputs")
     for one in findings:
         table.add_row(
             one.model,

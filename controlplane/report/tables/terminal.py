@@ -5,7 +5,7 @@ rich takes two thirds of a second for 1,000 rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from controlplane.report.printable import printable
+from controlplane.report.words import printable
 
 WIDTH = 200
 _GAP = "  "
@@ -24,8 +24,8 @@ _FOR_RICH = "[]\n"
 """A cell with one of these characters may be markup or several lines, which rich must lay out."""
 
 
-def table_of(headers: str) -> Table:
-    """Return an empty table; `headers` are separated by commas.
+def table_of(headers: str, rows: Iterable[Iterable[RenderableType]] = ()) -> Table:
+    """Return a table; `headers` are separated by commas.
 
     Those of numbers begin with `>`, those of texts that may take several lines with `~`.
     """
@@ -37,12 +37,23 @@ def table_of(headers: str) -> Table:
             justify="right" if right else "left",
             no_wrap=not header.startswith(_WRAPS),
         )
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
 def plain(renderable: RenderableType) -> str:
     """Return what rich prints on `WIDTH` columns, without colours and trailing spaces."""
     return "\n".join(line.rstrip() for line in _lines(renderable))
+
+
+def show(renderable: RenderableType) -> None:
+    """Print to stdout; where stdout is not a terminal, without a limit on the width."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(Printable(renderable))
+    else:
+        print(printable(plain(renderable)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,42 +32,25 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One workload now, and its figures of the last looks, oldest first. Unknown figures are None."""
+    """One workload as it was `seen` now, and its figures of the last looks, oldest first."""
 
-    workload: str
-    endpoint: str
-    slo_ms: float
-    planned_rps: float
-    rate_rps: float | None
-    p99_ms: float | None
-    errors: int | None
+    seen: WorkloadRow
     served_by: str
     guard: str
     rates: tuple[float | None, ...]
     p99s: tuple[float | None, ...]
 
-    @property
-    def late(self) -> bool:
-        """Whether the P99 is above the SLO."""
-        return self.p99_ms is not None and self.p99_ms > self.slo_ms
-
 
 def rows(status: Status, before: Sequence[Row]) -> tuple[Row, ...]:
     """Return the workloads of a status in its order; `before` has the rows of the last look."""
-    last = {row.workload: row for row in before}
+    last = {row.seen.workload: row for row in before}
     return tuple(_row(status, workload, last.get(workload.workload)) for workload in status.workloads)
 
 
 def _row(status: Status, seen: WorkloadRow, before: Row | None) -> Row:
     rates, p99s = ((), ()) if before is None else (before.rates, before.p99s)
     return Row(
-        seen.workload,
-        seen.endpoint,
-        seen.slo_ms,
-        seen.planned_rps,
-        seen.rate_rps,
-        seen.p99_ms,
-        seen.errors,
+        seen,
         served_by="; ".join(_serving(status, seen)) or "no server",
         guard=", ".join(_phases(status, seen)) or "–",
         rates=(*rates, seen.rate_rps)[-KEPT:],
@@ -90,18 +73,18 @@ def _phases(status: Status, workload: WorkloadRow) -> Iterable[str]:
     return dict.fromkeys(row.phase or "not watched" for row in mine)
 
 
-_KEYS: Mapping[Order, Callable[[Row], tuple[float, str]]] = {
-    Order.P99: lambda row: (-(row.p99_ms or 0.0) / row.slo_ms, row.workload),
-    Order.RATE: lambda row: (-(row.rate_rps or 0.0), row.workload),
-    Order.ERRORS: lambda row: (-(row.errors or 0), row.workload),
-    Order.NAME: lambda row: (0.0, row.workload),
+_KEYS: Mapping[Order, Callable[[WorkloadRow], tuple[float, str]]] = {
+    Order.P99: lambda seen: (-(seen.p99_ms or 0.0) / seen.slo_ms, seen.workload),
+    Order.RATE: lambda seen: (-(seen.rate_rps or 0.0), seen.workload),
+    Order.ERRORS: lambda seen: (-(seen.errors or 0), seen.workload),
+    Order.NAME: lambda seen: (0.0, seen.workload),
 }
 
 
 def ordered(found: Sequence[Row], order: Order) -> tuple[Row, ...]:
     """Return the rows in an order."""
     key = _KEYS.get(order)
-    return tuple(found if key is None else sorted(found, key=key))
+    return tuple(found if key is None else sorted(found, key=lambda row: key(row.seen)))
 
 
 def sparkline(values: Sequence[float | None], top: float) -> str:

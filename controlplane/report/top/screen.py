@@ -18,11 +18,11 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, RichLog, Static
 
 from controlplane.domain.errors import TrisectError
+from controlplane.domain.observation import Event
 from controlplane.report.health import problems
-from controlplane.report.page.fleet import Happened
-from controlplane.report.tables.plan_table import counted, number
-from controlplane.report.tables.status_table import Status
+from controlplane.report.tables.status_table import Status, is_late
 from controlplane.report.top.rows import KEPT, Order, Row, companions, ordered, rows, sparkline
+from controlplane.report.words import counted, number
 
 _SHOWN_PROBLEMS = 3
 _COLUMNS = (
@@ -45,7 +45,7 @@ class Look(NamedTuple):
     """A fleet at one moment: its status and its newest events, oldest first."""
 
     status: Status
-    events: tuple[Happened, ...]
+    events: tuple[Event, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Top(App[signal.Signals]):
     def _show(self, status: Status) -> None:
         self._head.update(_head(self._fleet.name, status, self._order))
         found = ordered(self._rows, self._order)
-        names = tuple(row.workload for row in found)
+        names = tuple(row.seen.workload for row in found)
         table = self._table
         with self.batch_update():
             if len(names) != table.row_count:
@@ -161,7 +161,7 @@ class Top(App[signal.Signals]):
             if moved and self._selected in names:  # the cursor follows its workload
                 table.move_cursor(row=names.index(self._selected))
 
-    def _tell(self, events: Sequence[Happened]) -> None:
+    def _tell(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.at_s > self._newest_s:
                 at = datetime.fromtimestamp(event.at_s).strftime("%H:%M:%S")
@@ -225,16 +225,17 @@ def _head(name: str, status: Status, order: Order) -> Text:
 
 
 def _cells(row: Row) -> tuple[Text, ...]:
-    late = "red" if row.late else ""
+    seen = row.seen
+    mark, late = (" !", "red") if is_late(seen) else ("", "")
     return (
-        Text(row.workload),
-        _right(number(row.rate_rps)),
-        _right(number(row.planned_rps)),
-        _right(f"{number(row.p99_ms)}{' !' if row.late else ''}", late),
-        _right(number(row.slo_ms)),
-        Text(sparkline(row.p99s, row.slo_ms), style=late),
-        _right("–" if row.errors is None else str(row.errors), "red" if row.errors else ""),
-        Text(sparkline(row.rates, max((row.planned_rps, *(rate or 0.0 for rate in row.rates))))),
+        Text(seen.workload),
+        _right(number(seen.rate_rps)),
+        _right(number(seen.planned_rps)),
+        _right(f"{number(seen.p99_ms)}{mark}", late),
+        _right(number(seen.slo_ms)),
+        Text(sparkline(row.p99s, seen.slo_ms), style=late),
+        _right("–" if seen.errors is None else str(seen.errors), "red" if seen.errors else ""),
+        Text(sparkline(row.rates, max((seen.planned_rps, *(rate or 0.0 for rate in row.rates))))),
         Text(row.guard),
         Text(row.served_by),
     )

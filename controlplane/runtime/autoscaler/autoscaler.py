@@ -24,7 +24,7 @@ from controlplane.control.autoscaler.state import (
     resumed,
 )
 from controlplane.domain.errors import EngineError, InputError, LogOnce, TrisectError
-from controlplane.domain.observation import Answer, RateSeen
+from controlplane.domain.observation import Answer, Event, RateSeen
 from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following import RatesSeen, write_rates
@@ -34,7 +34,6 @@ from controlplane.runtime.autoscaler.arrivals import Arrivals
 from controlplane.runtime.autoscaler.running import Applying, Running
 from controlplane.runtime.autoscaler.search import Begin, Search, SearchProcess
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event
 
 _TICK_S = 1.0
 _SAVE_S = 5.0

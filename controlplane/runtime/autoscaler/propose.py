@@ -31,7 +31,7 @@ from controlplane.planning.replan.smallest_change import (
     moved_cost,
     smallest_change,
 )
-from controlplane.report.tables.plan_table import counted
+from controlplane.report.words import counted
 from controlplane.runtime import SystemClock
 from controlplane.runtime.devices import host_devices
 from controlplane.runtime.jobs.plan import devices_for, profile_uses

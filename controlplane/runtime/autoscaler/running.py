@@ -10,13 +10,13 @@ from dataclasses import replace
 from controlplane.control.autoscaler.state import LoadLimits
 from controlplane.control.converge.devices import map_devices
 from controlplane.domain.errors import EngineError, TrisectError
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following import Following
 from controlplane.files.plans import read_plan
 from controlplane.runtime.devices import devices_of, host_devices
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
 

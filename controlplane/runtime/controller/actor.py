@@ -23,12 +23,11 @@ from controlplane.control.guard.state import (
 )
 from controlplane.domain.errors import LogOnce
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import FleetSeen, Health
-from controlplane.runtime.controller.adopt import Adopted
+from controlplane.domain.observation import Event, FleetSeen, Health
+from controlplane.runtime.controller.adopt import Adopted, Adoption
 from controlplane.runtime.controller.observer import Observer
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event
 
 Notice = Callable[[Event], None]
 _REPEAT_S = 60.0
@@ -73,9 +72,9 @@ class Actor:
         """Adopt a warm shadow that runs; its models may be loaded."""
         workers.adopt(server, Health.UNLOADED)
 
-    def stop_surplus(self, servers: tuple[Server, ...], state: GuardState, workers: Workers) -> None:
+    def stop_surplus(self, found: Adoption, workers: Workers) -> None:
         """Stop the servers that an interrupted command or controller left."""
-        for server in servers:
+        for server in found.surplus:
             self.event("info", "would stop", server.name, "left by an interrupted command or controller")
 
     def act(self, decision: Decision, adopted: Adopted, workers: Workers, observer: Observer) -> None:

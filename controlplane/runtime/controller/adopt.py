@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.control.converge.desired import Desired, NamedRoute, stands_for
 from controlplane.control.guard import decisions
 from controlplane.control.guard.state import (
+    Ending,
     GuardedPartition,
     GuardState,
     Limits,
@@ -56,14 +57,18 @@ class Adopted:
         return found
 
 
+_DEAD_ENDINGS = {ServerState.EXITED: Ending.AT_ONCE, ServerState.PAUSED: Ending.HUNG}
+
+
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """The guard's first state, the servers in it, and the servers that an interruption left."""
+    """The guard's first state, the servers in it, and the servers that end (`endings`: how, else drained)."""
 
     state: GuardState
     planned: Mapping[str, ServerSpec]
     kept: tuple[Server, ...]
     surplus: tuple[Server, ...]
+    endings: Mapping[str, Ending]
 
 
 def adoption(
@@ -78,20 +83,24 @@ def adoption(
 ) -> Adoption:
     """Choose each partition's active server (the routed one) and shadow from the servers that run.
 
-    The others are surplus, left by an interrupted redirect or launch. `guarding` is what the controller
-    before wrote of shares that shadows lend.
+    The others are surplus: dead, draining, or left by an interrupted redirect or launch. `guarding` is what
+    the controller before wrote of shares and of servers that end.
     """
-    shares = _lent(guarding)
+    records = {one.partition: one for one in guarding}
+    endings = {
+        server: Ending.__members__.get(how, Ending.DRAINED)
+        for one in records.values()
+        for server, how in one.ending.items()
+    }
     owned: dict[str, Share] = {}
     planned = {
         spec.labels.partition: spec for spec in desired.servers.values() if spec.labels.role is Role.ACTIVE
     }
     gpus = {device: gpu for gpu, device in settings.devices.items()}
-    running = [
-        s for s in servers if s.state is ServerState.RUNNING and s.spec.labels.role is not Role.PROFILE
-    ]
+    found = [s for s in servers if s.spec.labels.role is not Role.PROFILE]
+    running = {s.name: s for s in found if s.state is ServerState.RUNNING}
     of_partition: dict[str, list[Server]] = {}
-    for server in running:
+    for server in running.values():
         of_partition.setdefault(server.spec.labels.partition, []).append(server)
     backups = {route.backup for route in routes.values()}
     placed_servers: dict[str, tuple[PlacedServer, ...]] = {}
@@ -104,10 +113,16 @@ def adoption(
             s
             for s in of_partition.get(partition.id, ())
             if s.spec.device in gpus
-            and (s.name in routed or s.name in backups or stands_for(s.spec, spec, desired))
+            and (
+                s.name in routed
+                or s.name in backups
+                or (s.name not in endings and stands_for(s.spec, spec, desired))
+            )
         ]
-        # Routed first, then as planned, then the others.
-        candidates.sort(key=lambda s: (s.name not in routed, s.name not in desired.servers, s.name))
+        # Routed first, then what backs it up, then as planned, then the others.
+        candidates.sort(
+            key=lambda s: (s.name not in routed, s.name not in backups, s.name not in desired.servers, s.name)
+        )
         chosen = [s for s in candidates if s.name in routed or _can_serve(s, partition)][:1]
         # A routed one was ready before: this controller did not start it, and its end is no failed start.
         placed = [
@@ -120,9 +135,10 @@ def adoption(
         if partition.policy is not ShadowPolicy.NONE:
             # A server that is neither a backup nor as large as the active one is surplus.
             least = chosen[0].spec.percent if chosen else 0.0
-            share = shares.get(partition.id)
-            if spec.name in routed and spec.name not in (s.name for s in chosen):
-                share = Share(partition.gpu, partition.percent)  # it died while no controller looked
+            record = records.get(partition.id)
+            share = _recorded(record, chosen[0], routed, running) if chosen else None
+            if share is None and chosen and chosen[0].name not in routed:
+                share = Share(partition.gpu, partition.percent)
             if share is not None and chosen and _lends(chosen[0], placed[0], partition, share):
                 owned[partition.id], least = share, share.percent
             shadows = [
@@ -133,18 +149,26 @@ def adoption(
         kept += chosen
         placed_servers[partition.id] = tuple(placed)
     names = {server.name for server in kept}
-    surplus = tuple(server for server in running if server.name not in names)
+    surplus = tuple(server for server in found if server.name not in names)
+    endings.update((s.name, _DEAD_ENDINGS[s.state]) for s in surplus if s.state in _DEAD_ENDINGS)
     state = decisions.begin(guarded, placed_servers, limits, generation, owned)
-    return Adoption(state, planned, tuple(kept), surplus)
+    return Adoption(state, planned, tuple(kept), surplus, endings)
 
 
-def _lent(guarding: Iterable[Guarding]) -> dict[str, Share]:
-    """Return the partitions' own shares where the controller before wrote that a shadow lends it more."""
-    return {
-        one.partition: Share(one.owned_gpu, one.owned_percent)
-        for one in guarding
-        if one.owned_gpu is not None and one.owned_percent is not None
-    }
+def _recorded(
+    record: Guarding | None, active: Server, routed: Collection[str], running: Collection[str]
+) -> Share | None:
+    """Return the share that a partition owned, where `active` had it or took over from a dead server.
+
+    Where that one still runs, the traffic was moved to `active` for its share.
+    """
+    if record is None or record.owned_gpu is None or record.owned_percent is None:
+        return None
+    if record.active in running and record.active != active.name:
+        return None
+    if active.name not in routed and record.active not in routed:
+        return None  # of another plan
+    return Share(record.owned_gpu, record.owned_percent)
 
 
 def _can_serve(server: Server, partition: GuardedPartition) -> bool:

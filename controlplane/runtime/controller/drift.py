@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.domain.errors import LogOnce, TrisectError
+from controlplane.domain.observation import Event
 from controlplane.files.content import Drift, Seen, drift
 from controlplane.files.pinned import Pin
 from controlplane.runtime.controller.actor import Notice
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event
 
 _LOOK_S = 10.0
 _NAMED = 5

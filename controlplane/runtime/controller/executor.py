@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard.signals import drain_s
+from controlplane.control.guard.signals import drain_s, overdue_s
 from controlplane.control.guard.state import (
     DrainAndStop,
     Effect,
@@ -25,15 +25,15 @@ from controlplane.control.guard.state import (
 )
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Server
-from controlplane.domain.observation import Health
+from controlplane.domain.observation import Event, Health
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.runtime.controller.actor import Actor, Decision, Notice, changed_routes, event_of
-from controlplane.runtime.controller.adopt import Adopted
+from controlplane.runtime.controller.adopt import Adopted, Adoption
 from controlplane.runtime.controller.observer import Observer
 from controlplane.runtime.controller.recorder import Recorder, StatusFile
 from controlplane.runtime.controller.workers import Workers, memory_limit_mb, spec_for
 from controlplane.runtime.fleet.fleet import Fleet, locked
-from controlplane.runtime.fleet.history import Event, EventLog, History
+from controlplane.runtime.fleet.history import EventLog, History
 
 
 class Executor(Actor):
@@ -67,14 +67,20 @@ class Executor(Actor):
         """Unload the shadow's models."""
         workers.resume_warm(server)
 
-    def stop_surplus(self, servers: tuple[Server, ...], state: GuardState, workers: Workers) -> None:
-        """Drain and stop the servers."""
-        for server in servers:
+    def stop_surplus(self, found: Adoption, workers: Workers) -> None:
+        """Drain and stop the surplus servers."""
+        state, endings = found.state, found.endings
+        for server in found.surplus:
             watch = state.watches.get(server.spec.labels.partition)
             patience_s = state.limits.drain_s if watch is None else drain_s(watch, state.limits)
+            ending = endings.get(server.name, Ending.DRAINED)
+            if ending is Ending.HUNG:
+                patience_s = state.limits.overdue_s if watch is None else overdue_s(watch, state.limits)
             workers.adopt(server)
-            workers.stop(DrainAndStop(server.name, Ending.DRAINED, patience_s))
-        self.event("info", "adopt", self._fleet.name, f"adopted the fleet; {len(servers)} servers stopped")
+            workers.stop(DrainAndStop(server.name, ending, patience_s))
+        self.event(
+            "info", "adopt", self._fleet.name, f"adopted the fleet; {len(found.surplus)} servers stopped"
+        )
 
     def act(self, decision: Decision, adopted: Adopted, workers: Workers, observer: Observer) -> None:
         """Commit the routes, write the events, then start and stop servers.
@@ -100,7 +106,7 @@ class Executor(Actor):
         self._recorder.hear(decision.seen.answers, state.watches.values())
         if self._recorder.is_due():
             self._recorder.write(_active(state, workers))
-        self._status.show(state, changed=bool(decision.effects))
+        self._status.show(state, workers.running(), changed=bool(decision.effects))
 
     def is_busy(self, state: GuardState | None, workers: Workers) -> bool:
         """Return whether a server starts, or is down and can still be started without help."""

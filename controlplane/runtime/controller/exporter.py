@@ -16,12 +16,14 @@ from pathlib import Path
 from controlplane.control.guard import sequential
 from controlplane.control.guard.state import GuardState, Phase, phase
 from controlplane.domain.errors import GatewayError
+from controlplane.domain.observation import Event
+from controlplane.files.accepting import QueuingHTTPServer
 from controlplane.gateway import processes
 from controlplane.monitor import metrics
 from controlplane.monitor.metrics import Page
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller.loop import Controller
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
 _STALE_S = 15.0
 _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
@@ -92,7 +94,7 @@ def write_load(page: Page, autoscaler: Autoscaler) -> None:
             page.add(metrics.FORECAST, upper, workload.name)
 
 
-class _UnixServer(http.server.ThreadingHTTPServer):
+class _UnixServer(QueuingHTTPServer):
     """A server on a Unix socket, for the monitor, which serves these metrics with its own."""
 
     address_family = socket.AF_UNIX
@@ -104,13 +106,11 @@ class _UnixServer(http.server.ThreadingHTTPServer):
         os.chmod(str(self.server_address), 0o600)
 
     def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
-        request, _ = self.socket.accept()
+        request, _ = super().get_request()
         return request, ("controller", 0)
 
 
-def serve(
-    controller: Controller, meters: Meters, at: Path | tuple[str, int]
-) -> http.server.ThreadingHTTPServer:
+def serve(controller: Controller, meters: Meters, at: Path | tuple[str, int]) -> QueuingHTTPServer:
     """Listen in a thread of its own until `shutdown`. Raises GatewayError for a taken address."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -136,12 +136,11 @@ def serve(
 
     try:
         if isinstance(at, Path):
-            server: http.server.ThreadingHTTPServer = _UnixServer(str(at), Handler)  # type: ignore[arg-type]
+            server: QueuingHTTPServer = _UnixServer(str(at), Handler)  # type: ignore[arg-type]
         else:
-            server = http.server.ThreadingHTTPServer(at, Handler)
+            server = QueuingHTTPServer(at, Handler)
     except OSError as error:
         place = str(at) if isinstance(at, Path) else f"port {at[1]} on {at[0]}"
         raise GatewayError(f"{place} cannot be used: {error.strerror}; choose another") from error
-    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="exporter", daemon=True).start()
     return server

@@ -200,7 +200,7 @@ class Controller:
 
     def _new_workers(self) -> tuple[Workers, Observer]:
         fleet = self._fleet
-        workers = Workers(fleet.launcher, fleet.gateway, self._report_failed_work, fleet.limits)
+        workers = Workers(fleet.launcher, fleet.gateway, self._report_failed_work, fleet.waits)
         return workers, Observer(
             fleet.launcher, fleet.gateway, fleet.name, workers, self._requests, self._host
         )
@@ -266,7 +266,7 @@ class Controller:
                 self._actor.adopt_warm(server, self._workers)
             else:
                 self._actor.adopt_standby(server, self._workers)
-        self._actor.stop_surplus(found.surplus, found.state, self._workers)
+        self._actor.stop_surplus(found, self._workers)
 
     def _report_failed_work(self, subject: str, reason: str) -> None:
         self._actor.event("warning", "failed", subject, reason)

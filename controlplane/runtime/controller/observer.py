@@ -28,6 +28,7 @@ from controlplane.runtime.controller.engine import EngineNews
 from controlplane.runtime.controller.polled import Agenda, Polled
 from controlplane.runtime.controller.probes import (
     SILENT_READINGS,
+    Failures,
     Outcome,
     QuotaReading,
     Readings,
@@ -150,7 +151,8 @@ class Observer:
         watch = self._state.watches.get(server.spec.labels.partition)
         slow_s = patience_s(watch, self._state.limits) if watch is not None else 0.0
         # Through an alias where there is one, to test a request's whole path.
-        endpoints, deadline_s = [queue[-1] for queue in self._queues(server)], max(_CANARY_S, slow_s)
+        endpoints = [queue[-1] for queue in self._queues(server)]
+        deadline_s = _CANARY_S if self._failing(record) else max(_CANARY_S, slow_s)
         self._canaries.ask(name, partial(send_canary, server, endpoints, record.samples, deadline_s), now)
 
     def close(self) -> None:
@@ -236,11 +238,18 @@ class Observer:
                 own_name = record.server.name
                 record.note(News((own_name,), "it has unloaded its models", health=Health.ENDING))
             if end.failed:
-                record.failures += 1
+                record.failures[end.endpoint] = Failures(record.failed((end.endpoint,)).requests + 1, now)
             elif not end.refused:  # a full queue shows that the server lives, not that it works
-                record.failures = 0
-                record.answered_s = record.answered_of[end.endpoint] = now
+                record.answered_s = now
+                if end.succeeded:
+                    self._succeeded(record, end.endpoint, now)
         return answers
+
+    def _succeeded(self, record: ServerRecord, endpoint: str, now: float) -> None:
+        record.answered_of[endpoint] = now
+        if record.failures:
+            for one in self._queue(record.server, endpoint):
+                record.failures.pop(one, None)
 
     def _forget(self, name: str) -> None:
         """Drop the data of a stopped server: a controller runs for long, and a canary may be large."""
@@ -259,6 +268,8 @@ class Observer:
         if OUT_OF_MEMORY in reason and server.spec.memory_limit_mb is not None:
             self.exhausted_mb[server.spec.labels.partition] = server.spec.memory_limit_mb
         watch = self._state.watches.get(server.spec.labels.partition)
+        if health is Health.HUNG:
+            return _hung(record.in_flight, reason)
         if watch is None or watch.active.server != name or health not in _SERVING:
             return _plain(health, reason)
         suspected = suspicion(watch) > SUSPICIOUS
@@ -267,7 +278,7 @@ class Observer:
             self._read_counters(name, server, now)
         times, signs = record.signs.times(now), record.signs
         if health is Health.READY and in_flight.unanswered and self._is_silent(record, now):
-            return ServerSeen(Health.HUNG, in_flight.requests, reason=Outcome.SILENT)
+            return _hung(in_flight, Outcome.SILENT)
         if suspected or record.answered_s == now:
             every_s = QUOTA_HURRIED_S if suspected else QUOTA_EVERY_S
             self._quotas.ask(name, partial(read_quota, self._launcher, server), now, every_s)
@@ -282,6 +293,7 @@ class Observer:
             in_flight.streaming,
             in_flight.sequences,
             progressed=signs.are_recent(now) and signs.moved_since(self._looked_s),
+            failing=self._failing(record),
         )
         return _READY if seen == _READY else seen
 
@@ -317,6 +329,8 @@ class Observer:
             return
         if verdict.outcome is Outcome.ANSWERED:
             record.owed = None
+        elif verdict.outcome is Outcome.LATE and self._only_fails(record, verdict):
+            verdict = replace(verdict, outcome=Outcome.FAILED)
         elif verdict.outcome in (Outcome.LATE, Outcome.REFUSED) and self._is_overdue(record, verdict, now):
             verdict = replace(verdict, outcome=Outcome.OVERDUE, reason=Outcome.OVERDUE.value)
         if verdict.outcome in (Outcome.ANSWERED, Outcome.REFUSED) or (
@@ -327,6 +341,14 @@ class Observer:
         else:
             record.lost, record.verdict = record.lost + 1, verdict
 
+    def _only_fails(self, record: ServerRecord, verdict: Verdict) -> bool:
+        """Return whether a late canary's queue failed all requests, also after the canary was sent.
+
+        A canary behind a long request is late too, but then no other request of its queue is answered.
+        """
+        row = record.failed(self._queue(record.server, verdict.endpoint))
+        return row.requests >= _FAILED_IN_A_ROW and row.last_s > verdict.sent_s
+
     def _is_overdue(self, record: ServerRecord, verdict: Verdict, now: float) -> bool:
         """Return whether a model has answered no canary, and nothing else, for as long as a request may take.
 
@@ -334,7 +356,7 @@ class Observer:
         """
         server = record.server
         self._read_counters(self._by_own_name[server.name], server, now)
-        queue = next((one for one in self._queues(server) if verdict.endpoint in one), (verdict.endpoint,))
+        queue = self._queue(server, verdict.endpoint)
         endpoint, since_s = record.owed or ("", -math.inf)
         works_s = max(record.answered(queue), record.signs.moved_s.get(queue[0], -math.inf))
         if endpoint != verdict.endpoint or works_s > since_s:
@@ -365,12 +387,12 @@ class Observer:
         if verdict is None:
             return Health.READY, ""
         # A single canary may fail by chance, but not if all requests fail too.
-        enough = 1 if record.failures >= _FAILED_IN_A_ROW else 2
+        tried = [queue for queue in self._queues(record.server) if verdict.endpoint in ("", *queue)]
+        enough = 1 if any(record.failed(queue).requests >= _FAILED_IN_A_ROW for queue in tried) else 2
         if verdict.outcome in (Outcome.LATE, Outcome.SILENT) and contention(self._host.seen()):
             enough *= _IF_CONTENDED
         if record.lost < enough and verdict.at_s > latest_s:
             self.probe(name)
-        tried = (queue for queue in self._queues(record.server) if verdict.endpoint in ("", *queue))
         if record.lost >= enough and verdict.at_s > max(map(record.answered, tried), default=-math.inf):
             hangs = verdict.outcome in (Outcome.SILENT, Outcome.OVERDUE)
             return Health.HUNG if hangs else Health.FAILING, verdict.reason
@@ -394,6 +416,16 @@ class Observer:
                 self._canaries_left -= 1.0
                 due_s = now + CANARY_EVERY_S
             self._idle.put(name, due_s)
+
+    def _failing(self, record: ServerRecord) -> int:
+        """Return how many requests of one of a server's queues failed in a row."""
+        if not record.failures:
+            return 0
+        return max(record.failed(queue).requests for queue in self._queues(record.server))
+
+    def _queue(self, server: Server, endpoint: str) -> tuple[str, ...]:
+        """Return the endpoints of the queue that an endpoint's requests wait in."""
+        return next((one for one in self._queues(server) if endpoint in one), (endpoint,))
 
     def _queues(self, server: Server) -> tuple[tuple[str, ...], ...]:
         """Return the endpoints of each queue, its model first."""
@@ -440,6 +472,13 @@ class Observer:
             record.in_flight_s = now
         self._silences.put(name, now)
         return record.in_flight
+
+
+def _hung(held: InFlight, reason: str) -> ServerSeen:
+    """Return a hung server with what it holds: while sequences live, it is waited for longer."""
+    return ServerSeen(
+        Health.HUNG, held.requests, reason=reason, streaming=held.streaming, sequences=held.sequences
+    )
 
 
 def _plain(health: Health, reason: str) -> ServerSeen:

@@ -243,13 +243,21 @@ class Quota:
             self._delays_s, self._delays = reading.at_s, delays
 
 
+class Failures(NamedTuple):
+    """How many requests failed in a row, the last one at `last_s`."""
+
+    requests: int
+    last_s: float
+
+
 @dataclass(slots=True)
 class ServerRecord:
     """What is remembered of a server while it runs. Times are of the monotonic clock.
 
     It is seen as ready since `ready_s` and as active since `active_s`. A request was last answered at
     `answered_s`, of each endpoint at `answered_of`, also with a refusal or a failure at `spoke_s`, since its
-    process works then. `failures` requests in a row failed. A canary was last asked for at `canary_s`; `lost`
+    process works then. A row of failures of
+    an endpoint is in `failures`. A canary was last asked for at `canary_s`; `lost`
     in a row failed, the latest as `verdict` says; `owed` is the endpoint that has answered none since the one
     of that time. Its open requests were last read at `in_flight_s`. `news` is the gravest of the
     launcher or the log, `samples` are what canaries send, by endpoint.
@@ -261,7 +269,7 @@ class ServerRecord:
     answered_s: float = -math.inf
     answered_of: dict[str, float] = field(default_factory=dict)
     spoke_s: float = -math.inf
-    failures: int = 0
+    failures: dict[str, Failures] = field(default_factory=dict)
     canary_s: float = -math.inf
     lost: int = 0
     verdict: Verdict | None = None
@@ -276,6 +284,13 @@ class ServerRecord:
     def answered(self, queue: Sequence[str]) -> float:
         """Return when a queue, of these endpoints, last answered a request."""
         return max(self.answered_of.get(endpoint, -math.inf) for endpoint in queue)
+
+    def failed(self, queue: Sequence[str]) -> Failures:
+        """Return the row of failures of a queue, of these endpoints."""
+        found = [self.failures[endpoint] for endpoint in queue if endpoint in self.failures]
+        return Failures(
+            sum(one.requests for one in found), max((one.last_s for one in found), default=-math.inf)
+        )
 
     def note(self, news: News) -> None:
         """Keep the gravest news. Whether it is paused, the engine's list says."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from controlplane.control.guard.state import Limits
+from controlplane.domain.observation import Event
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller.actor import Actor, Notice
@@ -19,7 +20,7 @@ from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.controller.observer import Requests
 from controlplane.runtime.fleet.controller_process import kept_up, only_controller
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
 
 class Log(Requests, Protocol):

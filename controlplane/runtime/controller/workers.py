@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ from functools import partial
 from controlplane.control.converge.desired import descendant
 from controlplane.control.guard.state import DrainAndStop, Ending, Launch, Load
 from controlplane.domain.errors import LogOnce, MissingTool, NotNow, is_own_lack
-from controlplane.domain.fleet import Role, Server, ServerSpec
+from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health
 from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.controller.draining import Drain
@@ -43,6 +43,17 @@ class Condition:
 
     health: Health
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a next controller needs to know of servers, by their labels.
+
+    `names` are those of servers by the guard's names, `ending` says how servers end, by partition.
+    """
+
+    names: Mapping[str, str]
+    ending: Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,7 @@ class Workers:
         self._servers: dict[str, Server] = {}
         self._conditions: dict[str, Condition] = {}
         self._given_up: set[str] = set()
+        self._ending: dict[str, dict[str, str]] = {}
         self._taken_over: Collection[str] | None = None
         self._put_off: list[_PutOff] = []
         self._said = LogOnce()
@@ -128,6 +140,12 @@ class Workers:
         with self._lock:
             return dict(self._servers)
 
+    def running(self) -> Running:
+        """Return the labels of the servers that run, and of those that end."""
+        with self._lock:
+            names = {name: server.name for name, server in self._servers.items()}
+            return Running(names, {partition: dict(found) for partition, found in self._ending.items()})
+
     def launch(self, launch: Launch, spec: ServerSpec) -> None:
         """Start a server and test it; one that reloads is a warm shadow, and its models are unloaded then."""
         with self._lock:
@@ -151,6 +169,8 @@ class Workers:
             if server is None:
                 self._given_up.add(stop.server)
                 return
+            partition = server.spec.labels.partition
+            self._ending.setdefault(partition, {})[server.name] = stop.ending.name
         if stop.ending in (Ending.DRAINED, Ending.HUNG):
             answered_s = time.monotonic() - stop.silent_s
             self._ends.submit(self._drain, Drain(server, stop, self._gateway, self._launcher, answered_s))
@@ -275,11 +295,18 @@ class Workers:
             Ending.AT_ONCE: 0.0,
         }
         try:
-            if not self._is_routed(server):
+            # What has ended cannot serve, though a route may lead to it for a moment.
+            if server.state is ServerState.EXITED or not self._is_routed(server):
                 self._launcher.stop(server, drain_s=allowed_s[ending])
         except Exception as error:  # any error: a server must not be left behind
             again = partial(self._stop, server, Ending.AT_ONCE)
             self._later(server.name, f"could not be stopped: {error or repr(error)}", self._ends, again)
+            return
+        with self._lock:
+            partition = server.spec.labels.partition
+            self._ending.get(partition, {}).pop(server.name, None)
+            if not self._ending.get(partition):
+                self._ending.pop(partition, None)
 
     def _is_routed(self, server: Server) -> bool:
         """Return whether a command has routed to the server since its stop was decided; then it stays."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 
 from controlplane.domain.errors import InputError
 from controlplane.files.fleets import FleetFiles
 from controlplane.report.page.document import Json
-from controlplane.report.page.fleet import Happened, Point, fleet_document, with_timeline
+from controlplane.report.page.fleet import Point, fleet_document, with_timeline
 from controlplane.report.page.html import page
 from controlplane.report.tables.status_table import Status
 from controlplane.runtime.fleet.events import events
@@ -40,7 +39,7 @@ def _document(files: FleetFiles, look: Callable[[], Status], *, since_s: float, 
     plan = files.plan()
     if plan is None:
         raise InputError(f"fleet {files.fleet!r} has no plan; `ctl apply` gives it one", field="--fleet")
-    found = [Happened(**asdict(event)) for event in events(files, since_s=since_s, limit=limit)]
+    found = events(files, since_s=since_s, limit=limit)
     recent = History(files.history).minutes(time.time() - _BUSY_S)
     return fleet_document(files.fleet, plan, look(), found, busy_of(recent))
 

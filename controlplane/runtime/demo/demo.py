@@ -16,11 +16,9 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
-from controlplane.control.converge.devices import map_devices
 from controlplane.domain.errors import EngineError, InfeasibleError, TrisectError
 from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
-from controlplane.files.fleets import FleetSettings
 from controlplane.files.plans import write_plan
 from controlplane.files.specs import read_spec
 from controlplane.ports import Launcher, Progress
@@ -31,15 +29,12 @@ from controlplane.profiler.subject import Wishes
 from controlplane.profiler.sweep import in_flight
 from controlplane.profiler.temporary import to_its_end
 from controlplane.render.source import read_source
-from controlplane.report.tables.demo_table import DemoRow
-from controlplane.report.tables.repair_table import Repair
+from controlplane.report.tables.demo_table import DemoRow, Repair
 from controlplane.runtime import SystemClock
 from controlplane.runtime.demo import clients, violation
-from controlplane.runtime.devices import devices_of
-from controlplane.runtime.fleet import controller_process
+from controlplane.runtime.fleet import controller_process, preflight
 from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.preflight import ApplyRequest
 from controlplane.runtime.jobs.plan import Choices, make_plan, mean_execution_ms
 from controlplane.runtime.jobs.profile import Failed, profile_models, read_subjects
 from controlplane.triton import statistics
@@ -115,15 +110,15 @@ class Demo:
 
     def apply(self, plan: Plan) -> None:
         """Apply the plan."""
-        settings = FleetSettings(
-            launcher=self.launcher.name,
-            repository=str(self.scene.repository.resolve()),
-            output=str(self.scene.output.resolve()),
-            devices=map_devices(plan, devices_of(self.launcher)),
+        settings = preflight.settings(
+            plan,
+            self.fleet,
+            repository=self.scene.repository,
+            output=self.scene.output,
             endpoints=self.scene.endpoints,
             cluster=self.scene.cluster,
         )
-        self.fleet.apply(ApplyRequest(plan, settings))
+        self.fleet.apply(preflight.ApplyRequest(plan, settings))
 
     def measure(self, plan: Plan, expected_ms: Mapping[tuple[str, str], float]) -> list[DemoRow]:
         """Compare the running fleet with the predictions, all workloads loaded at once."""

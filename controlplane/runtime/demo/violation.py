@@ -17,14 +17,15 @@ import numpy as np
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Partition, Placement
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.waiting import wait_until
-from controlplane.report.tables.repair_table import Repair, Span
+from controlplane.report.tables.demo_table import Repair, Span
 from controlplane.runtime.demo.clients import Seen
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
 _BEFORE_S = 5.0
 _AFTER_S = 5.0
@@ -92,7 +93,8 @@ def force(
     """
     history = History(fleet.files.history)
     stop = threading.Event()
-    with ThreadPoolExecutor(len(placed)) as pool, _set_at_end(stop):
+    with ThreadPoolExecutor(len(placed)) as pool, contextlib.ExitStack() as at_end:
+        at_end.callback(stop.set)  # also after an error: the clients end
         streams = np.random.default_rng(seed).spawn(len(placed))
         clients = {
             placement.endpoint: pool.submit(load, placement, _poisson(placement.requests_rps, random, stop))
@@ -166,12 +168,3 @@ def _await(history: History, kind: str, subject: str, since_s: float, says: str 
     if not wait_until(look, deadline_s=_GUARDED_S, interval_s=0.1):
         raise EngineError(f"{subject}: no {says or kind} within {_GUARDED_S:g} s")
     return found[0]
-
-
-@contextlib.contextmanager
-def _set_at_end(stop: threading.Event) -> Iterator[None]:
-    """Set the event at the end, also after an error, so that the clients end."""
-    try:
-        yield
-    finally:
-        stop.set()

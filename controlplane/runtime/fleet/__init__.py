@@ -2,11 +2,10 @@
 
 fleet               apply, rollback, destroy; `redirect` by hand
 execute             runs converge's actions, with a journal
-preflight           all refusals before a plan changes anything
+preflight           all refusals before a plan changes anything; whether the fleet follows its load
 rendering           a plan's model repositories on disk, from pinned models, and which are needed
 controller_process  start, find and stop the fleet's controller
 status, events      the present state, and the history
 history             events and record on disk
-following           whether a fleet follows its load, from the options of apply
 calibrate           predicted against observed times, live or from the record
 """

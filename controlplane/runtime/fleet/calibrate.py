@@ -193,7 +193,7 @@ def _watch(plan: Plan, servers: Sequence[Server], seconds: float) -> list[_Watch
             if turn:
                 pause.wait(_READ_EVERY_S)
             for (_, partition, served), client, kept in zip(placed, clients, readings, strict=True):
-                kept.append(client.statistics(_model_name(partition, served)))
+                kept.append(client.statistics(counting_model(partition, served)))
     return [
         _Watched(
             gpu,
@@ -206,7 +206,7 @@ def _watch(plan: Plan, servers: Sequence[Server], seconds: float) -> list[_Watch
     ]
 
 
-def _model_name(partition: Partition, served: ServedModel) -> str:
+def counting_model(partition: Partition, served: ServedModel) -> str:
     """Return the name of a partition's model in the server: the endpoint that counts every execution."""
     return partition.queues()[served.model][0].endpoint
 
@@ -264,7 +264,7 @@ def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, 
             predicted_ms=_predicted_ms(latency, one, others, batch),
             observed_ms=sum(mean * n for mean, n in means) / executions,
             batches=executions,
-            variation=_variation(means),
+            variation=variation_of(means),
             at_s=at_s,
         )
         quota = one.gpu.type == CPU_DEVICE
@@ -315,7 +315,7 @@ def _predicted_ms(
     return float(alone + busy * (together - alone))
 
 
-def _variation(windows: Sequence[tuple[float, int]]) -> float:
+def variation_of(windows: Sequence[tuple[float, int]]) -> float:
     """Coefficient of variation of windows' means, given as (mean, batches).
 
     Not of single batches: a host drifts by some percent from minute to minute, which the mean of hundreds of

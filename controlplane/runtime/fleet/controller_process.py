@@ -16,11 +16,12 @@ from pathlib import Path
 import filelock
 
 from controlplane.domain.errors import EngineError, TrisectError
+from controlplane.domain.observation import Event
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.waiting import wait_until
 from controlplane.files.writing import log_file
 from controlplane.gateway import controller_keeper
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
 _LOG_LIMIT_BYTES = 8 * 2**20
 _START_S = 60.0

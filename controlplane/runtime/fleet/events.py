@@ -10,10 +10,11 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.observation import Event
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import read_restarts
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
 if TYPE_CHECKING:
     from controlplane.runtime.fleet.fleet import Fleet, Outcome
@@ -44,7 +45,7 @@ def events(files: FleetFiles, *, since_s: float, limit: int) -> tuple[Event, ...
 def destroy(fleet: Fleet) -> Outcome:
     """End a fleet and keep its history, including the end. Raises as `Fleet.destroy` does."""
     from controlplane.control.converge.actions import Stop
-    from controlplane.report.tables.plan_table import counted
+    from controlplane.report.words import counted
 
     known, told = fleet.files.exists(), tuple[Event, ...]()
     if known:

@@ -97,9 +97,12 @@ class Executor:
     """Appends an event with its details to the fleet's journal."""
     say: Say
     limits: Limits = field(default_factory=Limits)
+    controlled: bool = False
+    """Whether a controller ends what has not drained in time, as `runtime/controller/draining` says."""
     _servers: dict[str, Server] = field(default_factory=dict)
     _started: list[Server] = field(default_factory=list)
     _drained: set[str] = field(default_factory=set)
+    _left: set[str] = field(default_factory=set)
 
     def run(self, actions: Sequence[Action], actual: Actual) -> None:
         """Run the actions in order; adjacent starts in parallel, and drains and stops likewise.
@@ -153,6 +156,7 @@ class Executor:
             raise failures[0]
 
     def _stop(self, names: list[str]) -> None:
+        names = [name for name in names if name not in self._left]
         for name in names:
             self.journal("stop", server=name)
             self.say(f"stop {name}")
@@ -206,6 +210,9 @@ class Executor:
             empty = partial(owes_nothing, self.gateway, self._servers[name])
             if wait_until(empty, deadline_s=deadline - time.monotonic()):
                 self._drained.add(name)
+            elif self.controlled:
+                self._left.add(name)
+                self.say(f"{name} still has requests in flight: the controller ends it when it has drained")
             else:
                 self.say(f"warning: {name} still has requests in flight after {self.limits.drain_s:g} s")
 

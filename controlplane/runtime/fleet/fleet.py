@@ -28,6 +28,7 @@ from controlplane.control.converge.desired import Desired, as_moved, desired_fle
 from controlplane.control.order import order_of
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
 from controlplane.domain.fleet import GatewayConfig, Server, ServerState
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
 from controlplane.files.pinned import Applied, PinRules, Record
@@ -35,9 +36,9 @@ from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
 from controlplane.planning.replan.differences import Ending, TermChange, endings, terms
 from controlplane.ports import Clock, Gateway, Launcher
-from controlplane.report.tables.plan_table import counted
+from controlplane.report.words import counted
 from controlplane.runtime.fleet.execute import Executor, Limits, Say, observe
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 from controlplane.runtime.fleet.preflight import ApplyRequest, check_endings
 
 
@@ -121,7 +122,7 @@ class Fleet:
         return applied, desired_fleet(
             plan,
             fleet=self.name,
-            plan_hash=plan_hash(plan),
+            plan_hash=applied.plan,
             rendered=rendered,
             devices=settings.devices,
             fleet_wide_calls=settings.endpoints.fleet_wide_calls,
@@ -211,7 +212,7 @@ class Fleet:
             # Before the drains, which take long: after a kill meanwhile, a controller that read the previous
             # plan would route by it.
             self._write_applied(plan, applied, before)
-            self.run(leaving, actual)
+            self.run(leaving, actual, controlled=request.controlled)
         except TrisectError as error:
             reason = f"plan {applied.plan} {request.cause}, failed: {error}"
             self.note("warning", request.verb, self.name, reason)
@@ -272,10 +273,9 @@ class Fleet:
     def _write_applied(self, plan: Plan, applied: Applied, before: Plan | None) -> None:
         """Record a plan and its models, and what a rollback brings back where one of the two is new."""
         record = self.files.record()
-        former = None if before is None else record.of_plan(plan_hash(before))
-        changed = before is not None and (
-            plan_hash(before) != applied.plan or (former is not None and not applied.same_as(former))
-        )
+        code = None if before is None else plan_hash(before)
+        former = None if code is None else record.of_plan(code)
+        changed = code not in (None, applied.plan) or (former is not None and not applied.same_as(former))
         self.files.write_record(Record(applied, former if changed else record.previous))
         self.files.write_plans(plan, before if changed else None)
 
@@ -302,15 +302,21 @@ class Fleet:
             )
         return as_moved(desired, running, actual.routes) if keep else desired
 
-    def run(self, actions: tuple[Action, ...], actual: Actual) -> None:
+    def run(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
         """Run actions to their end. Raises EngineError, GatewayError."""
-        self._execute(actions, actual)
+        self._execute(actions, actual, controlled=controlled)
         if any(isinstance(a, Stop) for a in actions):
             self.launcher.sweep(self.name)
         self._journal("converged")
 
-    def _execute(self, actions: tuple[Action, ...], actual: Actual) -> None:
-        run = Executor(self.launcher, self.gateway, self._journal, self.say, self.limits)
+    @property
+    def waits(self) -> Limits:
+        """The longest waits, with the fleet's own for a start."""
+        settings = self.files.settings()
+        return self.limits if settings is None else replace(self.limits, start_s=settings.load_timeout_s)
+
+    def _execute(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
+        run = Executor(self.launcher, self.gateway, self._journal, self.say, self.waits, controlled)
         run.run(actions, actual)
 
     def _journal(self, event: str, **details: Any) -> None:

@@ -11,12 +11,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from controlplane.domain.errors import EngineError
-from controlplane.domain.observation import BatchStatistics
+from controlplane.domain.errors import EngineError, NotNow
+from controlplane.domain.observation import BatchStatistics, Event
 
 _KEEP = 20_000
 _MOST_WAITING = 1000
@@ -26,6 +25,12 @@ _PATIENCE_S = 5.0
 """The longest wait for another writer; each writes for milliseconds."""
 _RETRY_S = 0.01
 _AGAIN_S = 1.0
+_PRIMARY = 0xFF
+"""SQLite's extended error codes have the general one in this byte."""
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NO_INDEX = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+"""Errors of a reader that cannot make its index of the write-ahead log, as on a full or read-only disk."""
+_HOST = "see that its disk works and has room, and that this user may write it and open files"
 _SELECT = "SELECT at_s, level, kind, subject, reason FROM events"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
@@ -50,19 +55,7 @@ Key = tuple[str, str]
 """Partition and endpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event; `at_s` is seconds since the epoch."""
-
-    at_s: float
-    level: str
-    kind: str
-    subject: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Minute:
+class Minute(NamedTuple):
     """About a minute, or less, of one endpoint in one partition, until `at_s` (since the epoch).
 
     `percent` is the server's share, `batches` the executions by batch size, None where they were not counted;
@@ -174,7 +167,7 @@ class History:
     def events(self, *, since_s: float = 0.0, limit: int = 1000) -> tuple[Event, ...]:
         """Return the newest `limit` events from `since_s` on, oldest first.
 
-        Raises EngineError for a broken file.
+        Raises EngineError for a broken file, NotNow for one that cannot be read now.
         """
         rows = self._read(f"{_SELECT} WHERE at_s >= ? ORDER BY id DESC LIMIT ?", (since_s, limit))
         return tuple(Event(*row) for row in reversed(rows))
@@ -191,22 +184,14 @@ class History:
         try:
             with self._open() as database:
                 for one in minutes:
-                    row = (one.at_s, one.seconds, one.partition, one.endpoint, one.percent)
+                    *row, batches = one
                     cursor = database.execute(
-                        "INSERT OR REPLACE INTO minutes (id, at_s, seconds, partition, endpoint, percent, "
-                        "requests, failed, p99_ms, counted) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                        (
-                            before.get(one.key),
-                            *row,
-                            one.requests,
-                            one.failed,
-                            one.p99_ms,
-                            one.batches is not None,
-                        ),
+                        "INSERT OR REPLACE INTO minutes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (before.get(one.key), *row, batches is not None),
                     )
                     assert cursor.lastrowid is not None
                     made[one.key] = cursor.lastrowid
-                    for size, b in (one.batches or {}).items():
+                    for size, b in (batches or {}).items():
                         counters = (b.executions, b.compute_input_ns, b.compute_infer_ns, b.compute_output_ns)
                         database.execute(
                             "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)",
@@ -220,7 +205,7 @@ class History:
         return made
 
     def minutes(self, since_s: float) -> tuple[Minute, ...]:
-        """Return the minutes from `since_s` on, oldest first. Raises EngineError for a broken file."""
+        """Return the minutes from `since_s` on, oldest first. Raises as `events` does."""
         batches: dict[int, dict[int, BatchStatistics]] = {}
         wanted = "SELECT id FROM minutes WHERE at_s >= ?"
         rows = self._read(f"SELECT * FROM batches WHERE minute IN ({wanted})", (since_s,))
@@ -232,7 +217,7 @@ class History:
         )
 
     def latest(self, kind: str, levels: Sequence[str]) -> dict[str, Event]:
-        """Return each subject's newest event of a kind and levels. Raises EngineError for a broken file."""
+        """Return each subject's newest event of a kind and levels. Raises as `events` does."""
         marks = ", ".join("?" for _ in levels)
         newest = f"SELECT MAX(id) FROM events WHERE kind = ? AND level IN ({marks}) GROUP BY subject"
         rows = self._read(f"{_SELECT} WHERE id IN ({newest})", (kind, *levels))
@@ -242,10 +227,30 @@ class History:
         if not self._path.exists():
             return []
         try:
-            with self._open() as database:
-                return database.execute(query, values).fetchall()
+            try:
+                with self._open() as database:
+                    return database.execute(query, values).fetchall()
+            except sqlite3.OperationalError as error:
+                if _code(error) not in _NO_INDEX or not self._is_whole():
+                    raise
+                return self._read_alone(query, values)
         except sqlite3.Error as error:
-            raise EngineError(f"{self._path}: cannot be read: {error}; delete it to start again") from error
+            problem = f"{self._path}: cannot be read"
+            if _code(error) in _DAMAGED:
+                raise EngineError(f"{problem}: {error}; delete it to start again") from error
+            busy = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            raise NotNow(f"{problem} now: {error}; {'try again' if busy else _HOST}") from error
+
+    def _is_whole(self) -> bool:
+        """Return whether the file has everything: each writer leaves no log, unless it was killed."""
+        log = self._path.with_name(f"{self._path.name}-wal")
+        return not log.exists() or log.stat().st_size == 0
+
+    def _read_alone(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        """Read without the log: where no index can be made, no other process can write either."""
+        unchanging = f"{self._path.resolve().as_uri()}?immutable=1"
+        with contextlib.closing(sqlite3.connect(unchanging, uri=True)) as database:
+            return database.execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -261,6 +266,11 @@ class History:
                 yield connection
         finally:
             connection.close()
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return SQLite's general code of an error; 0 for an error of the module itself."""
+    return getattr(error, "sqlite_errorcode", 0) & _PRIMARY
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,20 +20,23 @@ from controlplane.domain import triton_releases
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server, ServerSpec
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.following import Following
 from controlplane.files.mistakes import Location
 from controlplane.files.pinned import Applied
+from controlplane.files.specs import read_spec
 from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
 from controlplane.report.tables.change_table import ending_line
 from controlplane.runtime.devices import devices_of
-from controlplane.runtime.fleet.execute import Say
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `ctl plan` checks a spec here, without the extra `serve`
+    from controlplane.runtime.fleet.execute import Say
     from controlplane.runtime.fleet.fleet import Fleet
 
 Shares = Mapping[str, Mapping[str, float]]
@@ -47,7 +50,8 @@ class ApplyRequest:
     Partitions that were redirected since this plan was applied stay where they are, unless `as_planned`.
     `rename_endpoints` accepts that an endpoint ends though its workload stays. `made_from` is the hash of the
     plan that must still run, and whose models the new plan serves. `models` are pinned ones; without them
-    those that are in the repository now.
+    those that are in the repository now. `controlled`: a controller runs afterwards, and ends what has not
+    drained in time.
     """
 
     plan: Plan
@@ -58,6 +62,7 @@ class ApplyRequest:
     cause: str = "by hand"
     made_from: str | None = None
     models: Applied | None = None
+    controlled: bool = True
 
 
 def settings(
@@ -75,7 +80,7 @@ def settings(
     `known` are devices of an earlier plan that this host has no record of.
     """
     before = fleet.files.settings()
-    return FleetSettings(
+    made = FleetSettings(
         launcher=fleet.launcher.name,
         repository=str(repository.resolve()),
         output=str(output.resolve()),
@@ -83,41 +88,33 @@ def settings(
         endpoints=endpoints,
         cluster=cluster,
     )
+    return made if before is None else replace(made, load_timeout_s=before.load_timeout_s)
 
 
-def shortage(plan: Plan, cores: int) -> str | None:
-    """Return the problem of a plan that takes all of this host's `cores`; None where one stays free."""
+def check_spare_core(
+    plan: Plan, document: Document, cores: int, say: Say, *, accepted: bool, spec: Spec | None = None
+) -> None:
+    """Raise InputError for a plan that takes every one of this host's `cores`; `accepted`: warn instead.
+
+    The error is at the plan's last core, or where `document` is the `spec`'s, at its number of cores.
+    """
     # A core with shadows only is idle until a redirect.
     planned = len({gpu.id for gpu in plan.gpus if gpu.type == CPU_DEVICE and gpu.partitions})
     if planned < cores:
-        return None
-    has = f"this host has {cores} core{'' if cores == 1 else 's'} and {planned}"
-    return f"{has} are planned: none is left for the gateway, the controller and clients, and P99s will break"
-
-
-def check_spare_core_of_spec(
-    plan: Plan, spec: Spec, document: Document, cores: int, say: Say, *, accepted: bool
-) -> None:
-    """Raise InputError at the spec's count for a plan that takes every core; `accepted`: warn instead."""
-    at = next((i for i, gpu in enumerate(spec.gpus) if gpu.type == CPU_DEVICE), 0)
-    field = "type" if spec.gpus[at].count is None else "count"
-    _refuse_full_host(document, ("gpus", at, field), shortage(plan, cores), cores, say, accepted)
-
-
-def check_spare_core(plan: Plan, document: Document, cores: int, say: Say, *, accepted: bool) -> None:
-    """Raise InputError at the plan's last core for one that takes every core; `accepted`: warn instead."""
-    at = max((i for i, gpu in enumerate(plan.gpus) if gpu.type == CPU_DEVICE), default=0)
-    _refuse_full_host(document, ("gpus", at, "id"), shortage(plan, cores), cores, say, accepted)
-
-
-def _refuse_full_host(
-    document: Document, location: Location, problem: str | None, cores: int, say: Say, accepted: bool
-) -> None:
-    if problem is None:
         return
+    problem = (
+        f"this host has {cores} core{'' if cores == 1 else 's'} and {planned} are planned: none is left for "
+        "the gateway, the controller and clients, and P99s will break"
+    )
     if accepted:
         say(f"warning: {problem}")
         return
+    if spec is None:
+        last = max(i for i, gpu in enumerate(plan.gpus) if gpu.type == CPU_DEVICE)
+        location: Location = ("gpus", last, "id")
+    else:
+        first = next(i for i, gpu in enumerate(spec.gpus) if gpu.type == CPU_DEVICE)
+        location = ("gpus", first, "type" if spec.gpus[first].count is None else "count")
     way_out = f"plan with `count: {cores - 1}`" if cores > 1 else "take a host with two cores"
     document.fail(f"{problem}; {way_out}, or accept it with --all-cores", location)
 
@@ -253,3 +250,64 @@ def check_endings(ended: Iterable[Ending], say: Say, *, accepted: bool) -> None:
             "the spec and plan again, or accept it with --rename-endpoints",
             field="endpoints",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """The options of `ctl apply`; None is as the fleet does now."""
+
+    spec: Path | None
+    follow: bool | None
+    dwell_s: float | None
+    all_cores: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """How the fleet is to follow; None: it keeps no spec. `spec` is one to keep, None for the kept one."""
+
+    following: Following | None
+    spec: tuple[Spec, Document] | None = None
+
+
+def checked_follow(files: FleetFiles, plan: Plan, options: FollowOptions, say: Say) -> Follow:
+    """How a fleet is to follow its load with this plan.
+
+    Raises InputError for a spec that the plan was not made from, and for following without one.
+    """
+    known = files.following.settings()
+    given = None if options.spec is None else read_spec(options.spec)
+    if given is not None and given[1].sha256 != plan.spec_sha256:
+        raise InputError(
+            f"{options.spec} is not the spec that the plan was made from; plan again with it", field="--spec"
+        )
+    sha256 = plan.spec_sha256 if given is not None else known.spec_sha256 if known is not None else None
+    if sha256 is None or sha256 != plan.spec_sha256:
+        if options.follow:
+            raise InputError(
+                "needs the spec that the plan was made from: give --spec SPEC", field="--follow-load"
+            )
+        if known is not None and known.follow:
+            say("warning: the fleet stops following its load: it keeps another spec (--spec SPEC)")
+        return Follow(known)
+    following = Following(sha256) if known is None else replace(known, spec_sha256=sha256)
+    return Follow(
+        replace(
+            following,
+            follow=following.follow if options.follow is None else options.follow,
+            dwell_s=following.dwell_s if options.dwell_s is None else options.dwell_s,
+            all_cores=options.all_cores or (given is None and following.all_cores),
+        ),
+        given,
+    )
+
+
+def keep_follow(files: FleetFiles, follow: Follow, profiles: Path) -> None:
+    """Write down how a fleet follows, with the spec and the profiles. Raises EngineError."""
+    if follow.following is None:
+        return
+    if follow.spec is not None:
+        spec, document = follow.spec
+        files.following.keep(follow.following, document, spec, profiles)
+    elif follow.following != files.following.settings():
+        files.following.write(follow.following)

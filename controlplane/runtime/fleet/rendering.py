@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controlplane.control.converge.desired import Rendered
+from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import ServerSpec
 from controlplane.domain.plan import Plan
@@ -16,6 +17,9 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied, PinRules, PinStore
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered, pinned_root, rendered_path, write_rendered
+from controlplane.ports import Launcher
+from controlplane.profiler.temporary import check_python_path
+from controlplane.render.instances import instances_note
 from controlplane.render.repository import (
     partition_tree,
     refuse_large_requests,
@@ -23,6 +27,7 @@ from controlplane.render.repository import (
     takes_turns,
 )
 from controlplane.render.source import SourceModel, folders_of, pinned_at, read_source
+from controlplane.runtime.fleet.execute import Say
 
 _PINNED_PARTS = 3
 """Of a link to a pinned model: its digest, the model and the name in the model's folder."""
@@ -60,6 +65,21 @@ def pinned_plan(
     except BaseException:
         store.undo()
         raise
+
+
+def check_models(plan: Plan, repository: Path, output: Path, launcher: Launcher, say: Say) -> None:
+    """Say which models of a plan are not served with the instances that the user wrote.
+
+    Raises InputError as `read_source`, and for an `output` from which a Python model would not start.
+    """
+    types = {placement.model: gpu.type for gpu, _, placement in plan.placements()}
+    for model, gpu_type in sorted(types.items()):
+        source = read_source(repository, model)
+        if "python" in (source.config.backend, *(one.config.backend for one in source.composing)):
+            check_python_path(launcher, output.resolve())
+        note = instances_note(source.config, on_gpu=gpu_type != CPU_DEVICE)
+        if note:
+            say(f"{model}: {note}")
 
 
 def rendered_plan(plan: Plan, applied: Applied, place: Place) -> dict[str, Rendered]:

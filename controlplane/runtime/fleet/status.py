@@ -7,17 +7,24 @@ from dataclasses import replace
 
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Role, Server
-from controlplane.domain.observation import Guarding, LatencyWindow, Level
+from controlplane.domain.observation import Event, Guarding, LatencyWindow, Level
 from controlplane.domain.plan import Placement, Plan, Source
-from controlplane.files.fleets import FleetFiles, read_guarding
+from controlplane.files.fleets import read_guarding
 from controlplane.files.following import read_rates
 from controlplane.ports import Gateway, Launcher, Telemetry
-from controlplane.report.tables.load_table import LoadView
-from controlplane.report.tables.status_table import WINDOW_S, GuardRow, Status, StatusRow, WorkloadRow
+from controlplane.report.tables.status_table import (
+    WINDOW_S,
+    GuardRow,
+    LoadView,
+    Restarted,
+    Status,
+    StatusRow,
+    WorkloadRow,
+)
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.events import restarts
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event, History
+from controlplane.runtime.fleet.history import History
 
 _WARNINGS = (Level.WARNING.value, Level.CRITICAL.value)
 _LEVELS = (Level.INFO.value, *_WARNINGS)
@@ -157,6 +164,7 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry, window_s
     except EngineError as error:
         history_trouble = str(error)
     told = read_guarding(fleet.files.guarding) if controller is not None else ()
+    seen = read_rates(fleet.files.rates) if controller is not None else None
     return Status(
         servers=tuple(servers),
         workloads=tuple(workload_rows(plan, windows)),
@@ -164,19 +172,13 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry, window_s
         controller=controller,
         trouble=trouble,
         restarts=tuple(
-            (fleet.clock.wall() - one.at_s, f"{one.subject} {one.reason}")
+            Restarted(fleet.clock.wall() - one.at_s, f"{one.subject} {one.reason}")
             for one in sorted(again.values(), key=lambda one: one.at_s)
         ),
         history_trouble=history_trouble,
-        load=_load(fleet.files, watched=controller is not None),
+        load=None if seen is None else LoadView(seen.following, seen.rates),
         gateway_missing=fleet.gateway.missing(),
     )
-
-
-def _load(files: FleetFiles, *, watched: bool) -> LoadView | None:
-    """The rates that the controller saw last; None where there is none to see them."""
-    seen = read_rates(files.rates) if watched else None
-    return None if seen is None else LoadView(seen.following, seen.rates)
 
 
 def _row(

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from controlplane.domain import device
-from controlplane.domain.comparison import Compared, Comparison, Outcome, Truth
+from controlplane.domain.comparison import Compared, Comparison, Refused, Truth, UnderTruth, Utilisation
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Profile
@@ -35,42 +35,41 @@ _QUANTILE = 0.95
 _BURSTINESS = 2.0
 _MEASURED = latency_registry.DEFAULT
 
-TRUTHS: Mapping[str, Truth] = {
-    one.name: one
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A truth that can be simulated.
+
+    model: the latency model of the execution times; None is the plan's own. factor: on these times.
+    burstiness: the coefficient of variation of the gaps between requests: 0 is even; None keeps the
+    workloads' arrivals.
+    """
+
+    truth: Truth
+    model: str | None = _MEASURED
+    factor: float = 1.0
+    burstiness: float | None = None
+
+
+_BELIEVED = "executions take what the plan's own latency model says, at their median"
+_AS_MEASURED = f"executions take what was measured; between the points, the model {_MEASURED}"
+_BURSTS = f"as measured, with requests in bursts (gaps vary {_BURSTINESS:g} times as much as by Poisson)"
+_EVEN = "as measured, with requests at even intervals, as some load generators send them"
+TRUTHS: Mapping[str, World] = {
+    one.truth.name: one
     for one in (
-        Truth(
-            "believed",
-            "As believed",
-            "executions take what the plan's own latency model says, at their median",
-        ),
-        Truth(
-            "measured",
-            "As measured",
-            f"executions take what was measured; between the points, the model {_MEASURED}",
-            model=_MEASURED,
-        ),
-        Truth("slower", "10 % slower", "as measured, and 10 % longer", model=_MEASURED, factor=1.1),
-        Truth("faster", "10 % faster", "as measured, and 10 % shorter", model=_MEASURED, factor=0.9),
-        Truth(
-            "burstier",
-            "Burstier",
-            f"as measured, with requests in bursts (gaps vary {_BURSTINESS:g} times as much as by Poisson)",
-            model=_MEASURED,
-            burstiness=_BURSTINESS,
-        ),
-        Truth(
-            "even",
-            "Evenly spaced",
-            "as measured, with requests at even intervals, as some load generators send them",
-            model=_MEASURED,
-            burstiness=0.0,
-        ),
+        World(Truth("believed", "As believed", _BELIEVED), model=None),
+        World(Truth("measured", "As measured", _AS_MEASURED)),
+        World(Truth("slower", "10 % slower", "as measured, and 10 % longer"), factor=1.1),
+        World(Truth("faster", "10 % faster", "as measured, and 10 % shorter"), factor=0.9),
+        World(Truth("burstier", "Burstier", _BURSTS), burstiness=_BURSTINESS),
+        World(Truth("even", "Evenly spaced", _EVEN), burstiness=0.0),
     )
 }
 DEFAULT = ("believed", "measured", "slower", "faster", "burstier")
 
 
-def chosen(names: Sequence[str]) -> tuple[Truth, ...]:
+def chosen(names: Sequence[str]) -> tuple[World, ...]:
     """Return the truths of these names. Raises InputError, with the nearest name, for an unknown one."""
     for name in names:
         if name not in TRUTHS:
@@ -97,22 +96,22 @@ class _Planned:
 
 
 def compare(
-    question: Question, strategies: Sequence[str], truths: Sequence[Truth], progress: Progress | None = None
+    question: Question, strategies: Sequence[str], worlds: Sequence[World], progress: Progress | None = None
 ) -> Comparison:
     """Plan with each strategy, and simulate each plan under each truth.
 
     A strategy that cannot plan this spec is left out, with its reason. Raises InputError where none can.
     """
-    total = len(strategies) * (1 + len(truths))
+    total = len(strategies) * (1 + len(worlds))
     planned: dict[str, _Planned] = {}
     refused: dict[str, InputError] = {}
-    outcomes: dict[str, dict[str, Outcome]] = {name: {} for name in strategies}
+    outcomes: dict[str, dict[str, UnderTruth]] = {name: {} for name in strategies}
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(
         min(cores, max(total, 1)), mp_context=multiprocessing.get_context("spawn")
     ) as pool:
         plans = {pool.submit(_plan, question, name): name for name in strategies}
-        simulations: dict[Future[Outcome], tuple[str, str]] = {}
+        simulations: dict[Future[UnderTruth], tuple[str, str]] = {}
         for done, future in enumerate(as_completed(plans), 1):
             name = plans[future]
             _say(progress, f"planned with {name}", done, total)
@@ -121,9 +120,9 @@ def compare(
             except InputError as error:
                 refused[name] = error
                 continue
-            for truth in truths:
-                job = pool.submit(_simulate, question, planned[name].plan, truth)
-                simulations[job] = name, truth.name
+            for world in worlds:
+                job = pool.submit(_simulate, question, planned[name].plan, world)
+                simulations[job] = name, world.truth.name
         for done, job in enumerate(as_completed(simulations), len(strategies) + 1):
             name, truth_name = simulations[job]
             outcomes[name][truth_name] = job.result()
@@ -137,11 +136,11 @@ def compare(
         priced=any(gpu.price_per_hour > 0 for gpu in plan.gpus),
         seconds=question.seconds,
         seed=question.seed,
-        truths=tuple(truths),
+        truths=tuple(world.truth for world in worlds),
         strategies=tuple(
             _compared(name, planned[name], outcomes[name]) for name in strategies if name in planned
         ),
-        refused=tuple((name, str(refused[name])) for name in strategies if name in refused),
+        refused=tuple(Refused(name, str(refused[name])) for name in strategies if name in refused),
     )
 
 
@@ -150,22 +149,22 @@ def _say(progress: Progress | None, what: str, done: int, total: int) -> None:
         progress.advance(what, done, total, None)
 
 
-def _compared(name: str, planned: _Planned, outcomes: Mapping[str, Outcome]) -> Compared:
+def _compared(name: str, planned: _Planned, outcomes: Mapping[str, UnderTruth]) -> Compared:
     plan = planned.plan
     busiest: dict[str, float] = {}
     for _, _, w in plan.placements():
         busiest[w.name] = max(busiest.get(w.name, 0.0), w.predicted.utilisation or 0.0)
     use = list(busiest.values())
     return Compared(
-        strategy=name,
+        name=name,
         gpus=len(plan.gpus),
         cost_per_hour=sum(gpu.price_per_hour for gpu in plan.gpus),
         share_percent=sum(gpu.percent for gpu in plan.gpus),
         planning_ms=(plan.totals.planning_ms if plan.totals is not None else None) or 0.0,
         infeasible=tuple(one.workload for one in plan.infeasible),
         predicted_late=planned.predicted_late,
-        utilisation=(float(np.median(use)), max(use)) if use else None,
-        outcomes=outcomes,
+        utilisation=Utilisation(float(np.median(use)), max(use)) if use else None,
+        truths=outcomes,
     )
 
 
@@ -191,36 +190,36 @@ def predicted_late(plan: Plan, devices: Mapping[str, PlanningDevice]) -> tuple[s
     return tuple(late)
 
 
-def _simulate(question: Question, plan: Plan, truth: Truth) -> Outcome:
+def _simulate(question: Question, plan: Plan, world: World) -> UnderTruth:
     """Simulate one plan under one truth, in a process of its own."""
     kinds = sorted({gpu.type for gpu in plan.gpus})
     models = {
-        kind: _model(truth.model or plan.latency_model, kind, question.profiles, truth.factor)
+        kind: _model(world.model or plan.latency_model, kind, question.profiles, world.factor)
         for kind in kinds
     }
     measured = {kind: _profiles(kind, question.profiles) for kind in kinds}
-    settings = Settings(question.seconds, question.seed, _demands(plan, truth))
+    settings = Settings(question.seconds, question.seed, _demands(plan, world))
     result = simulate(plan, models, settings, conditions_of(measured))
     requests = sum(w.requests for w in result.workloads)
     late = sum(w.requests * w.violations_percent for w in result.workloads)
     power_w = sum(gpu.power_w for gpu in result.gpus)
-    return Outcome(
+    return UnderTruth(
         late=tuple(w.name for w in result.workloads if not w.holds),
         late_percent=late / requests if requests else 0.0,
         power_w=power_w or None,
     )
 
 
-def _demands(plan: Plan, truth: Truth) -> dict[str, Demand]:
+def _demands(plan: Plan, world: World) -> dict[str, Demand]:
     """Return the arrivals that differ from the plan's own."""
-    if truth.burstiness is None:
+    if world.burstiness is None:
         return {}
     rates: dict[str, float] = {}
     for _, _, placed in plan.placements():
         rates[placed.name] = rates.get(placed.name, 0.0) + placed.requests_rps
-    if truth.burstiness == 0.0:
+    if world.burstiness == 0.0:
         return {name: Demand(rate, Gaps.CONSTANT) for name, rate in rates.items()}
-    return {name: Demand(rate, Gaps.GAMMA, truth.burstiness) for name, rate in rates.items()}
+    return {name: Demand(rate, Gaps.GAMMA, world.burstiness) for name, rate in rates.items()}
 
 
 @functools.cache

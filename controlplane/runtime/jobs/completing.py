@@ -12,19 +12,21 @@ from google.protobuf.json_format import ParseDict
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain import units
-from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.device import CPU_DEVICE
+from controlplane.domain.errors import EngineError, InputError, MissingTool
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.models import write_completed
 from controlplane.ports import Launcher
 from controlplane.profiler.temporary import check_python_path, exclusive, running
-from controlplane.render.config import completed_config
+from controlplane.render.config import completed_config, is_complete
+from controlplane.render.instances import backend_of
 from controlplane.render.source import read_written, to_complete
 from controlplane.triton.client import TritonClient, load, unload
 
 _START_S = 60.0
-_LOAD_S = 120.0
-"""The longest time for one model to load."""
+LOAD_S = 120.0
+"""The longest time for one model to load, unless the user gives another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,12 @@ class Completer:
     scratch: Path
     options: ServerOptions = NO_OPTIONS
     backends: frozenset[str] | None = None
+    load_s: float = LOAD_S
+
+    @property
+    def on_core(self) -> bool:
+        """Whether it runs on a core of this host, and not on a GPU."""
+        return self.device.startswith(CPU_DEVICE)
 
     def complete(self, repository: Path, models: Sequence[str]) -> Mapping[str, str]:
         """Complete and keep those of the models' configurations that need it.
@@ -49,21 +57,38 @@ class Completer:
         the same repository, EngineError where the server or the disk fails.
         """
         found = {units.safe_name(model, "model"): repository.resolve() / model for model in models}
-        wanted = [model for model in found if found[model].is_dir() and to_complete(repository, model)]
-        failed: dict[str, str] = {}
+        wanted = [model for model in found if found[model].is_dir() and self._is_wanted(repository, model)]
         if not wanted:
-            return failed
+            return {}
         if any(path for model in wanted for path in found[model].glob("[0-9]*/model.py")):
             check_python_path(self.launcher, repository.resolve())
-        with self._serving(repository.resolve()) as server, TritonClient(server) as client:
-            for model in wanted:
+        try:
+            return self._completed(repository.resolve(), wanted)
+        except MissingTool:
+            if any(not _is_whole(found[model]) for model in wanted):
+                raise
+            return {}  # a laptop without a Triton looks at what is written
+
+    def _completed(self, repository: Path, models: Sequence[str]) -> Mapping[str, str]:
+        failed: dict[str, str] = {}
+        with self._serving(repository) as server, TritonClient(server) as client:
+            for model in models:
                 try:
-                    config = _loaded_config(server, client, model)
+                    config = _loaded_config(server, client, model, self.load_s)
                 except EngineError as error:
                     failed[model] = str(error).removeprefix(f"{server.name}: load {model}: ")
                     continue
-                write_completed(found[model], completed_config(read_written(found[model]), config))
+                folder = repository / model
+                write_completed(folder, completed_config(read_written(folder), config))
         return failed
+
+    def _is_wanted(self, repository: Path, model: str) -> bool:
+        """Return whether a configuration is to be completed; not where its backend is known to be missing."""
+        folder = repository.resolve() / model
+        written = read_written(folder)
+        if written is not None and lacks_backend(written, folder, self.backends):
+            return not _is_whole(folder)
+        return to_complete(repository, model)
 
     @contextlib.contextmanager
     def _serving(self, repository: Path) -> Iterator[Server]:
@@ -87,19 +112,35 @@ class Completer:
             yield server
 
 
+def _is_whole(folder: Path) -> bool:
+    """Return whether what is written says all that a plan needs."""
+    written = read_written(folder)
+    return written is not None and is_complete(written)
+
+
+def lacks_backend(config: ModelConfig, folder: Path, backends: frozenset[str] | None) -> bool:
+    """Return whether a Triton with these backends has not that of a model, whose folder may bring it."""
+    name = backend_of(config)
+    if name is None or backends is None or name in backends:
+        return False
+    return not any((place / f"libtriton_{name}.so").exists() for place in (folder, *folder.glob("[0-9]*")))
+
+
 def complete_or_refuse(completer: Completer, repository: Path, models: Sequence[str]) -> None:
     """Complete what needs it. Raises InputError with Triton's message for a model that it did not load."""
     for model, said in completer.complete(repository, models).items():
-        raise InputError(
-            f"Triton cannot complete this model's configuration: {said}",
-            file=str(repository / model),
-            field="model",
-        )
+        raise not_completed(repository, model, said)
 
 
-def _loaded_config(server: Server, client: TritonClient, model: str) -> ModelConfig:
+def not_completed(repository: Path, model: str, said: str) -> InputError:
+    """Return the refusal of a model that Triton did not load, with its message."""
+    problem = f"Triton cannot complete this model's configuration: {said}"
+    return InputError(problem, file=str(repository / model), field="model")
+
+
+def _loaded_config(server: Server, client: TritonClient, model: str, load_s: float) -> ModelConfig:
     """Load a model, read its configuration and unload it. Raises EngineError with Triton's message."""
-    load(server, model, deadline_s=_LOAD_S)
+    load(server, model, deadline_s=load_s)
     config: ModelConfig = ParseDict(dict(client.config(model)), ModelConfig(), ignore_unknown_fields=True)
-    unload(server, model, deadline_s=_LOAD_S)
+    unload(server, model, deadline_s=load_s)
     return config

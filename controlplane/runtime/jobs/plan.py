@@ -15,8 +15,8 @@ from controlplane.domain.plan import Infeasible, Plan, ProfileUse, Rule, Violati
 from controlplane.domain.profile import Factor, Profile
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files import catalogue
-from controlplane.files.documents import Document
-from controlplane.files.measurements.profiles import profile_document, read_calibration
+from controlplane.files.documents import Document, versioned
+from controlplane.files.measurements.profiles import read_calibration
 from controlplane.files.mistakes import nearest
 from controlplane.files.reading import read_bytes
 from controlplane.latency import registry as latency_registry
@@ -253,7 +253,7 @@ def profile_uses(
 
 
 def _sha256(profile: Profile) -> str:
-    return hashlib.sha256(json.dumps(profile_document(profile)).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(versioned(profile)).encode()).hexdigest()
 
 
 def models_of_one_share(planned: Planned) -> tuple[tuple[str, str, float], ...]:

@@ -36,7 +36,9 @@ from controlplane.profiler.spinning import Spinning, spinning
 from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.render import source
 from controlplane.render.config import input_specs
+from controlplane.render.source import with_composing
 from controlplane.runtime.devices import known_device
+from controlplane.runtime.jobs.completing import Completer, not_completed
 
 NO_COUNTERS = Counters()
 
@@ -74,6 +76,43 @@ def read_subjects(
     Raises InputError for a model that is missing or cannot be measured with these options, and for inputs of
     a model that is not measured.
     """
+    wanted = _wanted(repository, models, wishes)
+    return tuple(read_subject(repository, model, place.device, wishes) for model in wanted)
+
+
+def readable_subjects(
+    repository: Path, models: Sequence[str], place: Place, wishes: Wishes, completer: Completer
+) -> tuple[tuple[Subject, ...], tuple[Failed, ...]]:
+    """Complete and read the models to measure; return those that can be, and why the others cannot.
+
+    Raises InputError as `read_subjects` where none can be measured, for a name that is no model, and for a
+    mistake in inputs that the user gave.
+    """
+    wanted = _wanted(repository, models, wishes)
+    refused: dict[str, InputError] = {}
+    executed: dict[str, tuple[str, ...]] = {}
+    for model in wanted:
+        try:
+            executed[model] = with_composing(repository, [model])
+        except InputError as error:
+            refused[model] = error
+    said = completer.complete(repository, sorted({name for names in executed.values() for name in names}))
+    subjects = []
+    for model in executed:
+        try:
+            if model in said:
+                raise not_completed(repository, model, said[model])
+            subjects.append(read_subject(repository, model, place.device, wishes))
+        except InputError as error:
+            refused[model] = error
+    for model, problem in refused.items():
+        if not subjects or model in wishes.inputs:
+            raise problem
+    return tuple(subjects), tuple(Failed(model, str(problem)) for model, problem in refused.items())
+
+
+def _wanted(repository: Path, models: Sequence[str], wishes: Wishes) -> tuple[str, ...]:
+    """Return the models to measure. Raises InputError for what is none, and for inputs of another one."""
     wanted = tuple(dict.fromkeys(models or source.all_models(repository)))
     for model in wanted:
         if not (repository / model).is_dir():
@@ -84,7 +123,7 @@ def read_subjects(
             raise InputError(
                 f"has inputs, but is not among the models to measure{nearest(model, wanted)}", field=model
             )
-    return tuple(read_subject(repository, model, place.device, wishes) for model in wanted)
+    return wanted
 
 
 def profile_models(

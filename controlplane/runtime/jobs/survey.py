@@ -8,11 +8,13 @@ from pathlib import Path
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.domain.tensors import Finding, Readiness, TensorSpec
+from controlplane.files.models import read_completed
 from controlplane.profiler.requests import requests_for
-from controlplane.render.config import backend_of, batch_limit, input_specs, is_complete, keeps_sequences
+from controlplane.render.config import batch_limit, input_specs, iterates, keeps_sequences
+from controlplane.render.instances import backend_of, instances_note
 from controlplane.render.source import SourceModel, all_models, read_source, read_written
-from controlplane.report.printable import printable
-from controlplane.runtime.jobs.completing import Completer
+from controlplane.report.words import printable
+from controlplane.runtime.jobs.completing import Completer, lacks_backend
 
 
 def survey(repository: Path, completer: Completer) -> tuple[Finding, ...]:
@@ -31,12 +33,14 @@ def survey(repository: Path, completer: Completer) -> tuple[Finding, ...]:
         # Its name may be anything: a line of its own in the spec's comments would be a workload.
         Finding(printable(model, layout=""), Readiness.UNSUPPORTED, printable(refused[model]))
         if model in refused
-        else finding(repository, model, completer.backends)
+        else finding(repository, model, completer.backends, on_gpu=not completer.on_core)
         for model in models
     )
 
 
-def finding(repository: Path, model: str, backends: frozenset[str] | None = None) -> Finding:
+def finding(
+    repository: Path, model: str, backends: frozenset[str] | None = None, *, on_gpu: bool = False
+) -> Finding:
     """Judge one model whose configuration is as complete as it can be; `backends` as in `Completer`."""
     try:
         source = read_source(repository, model)
@@ -51,25 +55,21 @@ def finding(repository: Path, model: str, backends: frozenset[str] | None = None
             "another one; docs/operations.md shows an ONNX file in the Python backend",
         )
     inputs = input_specs(source.config)
-    readiness, note = Readiness.READY, _note(source, inputs)
+    notes = (_note(source, inputs), instances_note(source.config, on_gpu=on_gpu))
+    readiness, note = Readiness.READY, "; ".join(filter(None, notes))
     try:
         requests_for(source)
     except InputError as error:
         readiness = Readiness.NEEDS_INPUTS
         note = _words(error)
-    written = read_written(Path(source.directory))
-    completed = written is None or not is_complete(written)
+    completed = read_completed(Path(source.directory)) is not None
     return Finding(model, readiness, note or None, batch_limit(source.config), completed, inputs)
 
 
 def _missing_backend(source: SourceModel, backends: frozenset[str]) -> str | None:
     """Return a backend that the model or one that it executes needs, and that is not here; None for none."""
-    name = backend_of(source.config)
-    if name is not None and name not in backends:
-        library = f"libtriton_{name}.so"
-        folder = Path(source.directory)
-        if not any((place / library).exists() for place in (folder, *folder.glob("[0-9]*"))):
-            return name
+    if lacks_backend(source.config, Path(source.directory), backends):
+        return backend_of(source.config)
     found = (_missing_backend(one, backends) for one in source.composing)
     return next((one for one in found if one is not None), None)
 
@@ -99,6 +99,8 @@ def _note(source: SourceModel, inputs: Sequence[TensorSpec]) -> str:
         return f"executes {names}: measured as a whole, with them in its server"
     if keeps_sequences(source.config):
         return "keeps sequences: each stays on its server, and a server that dies takes its sequences along"
+    if iterates(source.config):
+        return "executes a request step by step: measured one request at a time"
     texts = [spec.name for spec in inputs if spec.datatype == "BYTES" and not spec.optional]
     if texts and not source.config.model_warmup:
         return (

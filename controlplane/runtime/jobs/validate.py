@@ -6,7 +6,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import InputError
 from controlplane.files import catalogue
-from controlplane.files.measurements.pairs import read_pairs
+from controlplane.files.measurements.elsewhere import read_pairs
 from controlplane.files.measurements.profiles import read_profile
 from controlplane.files.mistakes import nearest
 from controlplane.latency import evaluate

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from controlplane.domain.workload import Workload
+from controlplane.files.documents import plain
 from controlplane.planning.explain.explain import explain_queues
 from controlplane.ports import Progress
 from controlplane.report.page.document import plan_document
@@ -77,5 +78,5 @@ def plan_report(planned: Planned, other_terms: Mapping[str, Sequence[Point]] | N
     """Return the report of a plan, with the costs under other SLOs and rates where they are given."""
     document = plan_document(planned.plan, explain_queues(planned.plan, planned.request.devices))
     if other_terms is not None:
-        document["what_if"] = {kind: [asdict(p) for p in points] for kind, points in other_terms.items()}
+        document["what_if"] = plain(other_terms)
     return page("Plan", document)

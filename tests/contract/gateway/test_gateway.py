@@ -9,6 +9,7 @@ from pathlib import Path
 
 import gateway_rig as rig
 import pytest
+from host_ports import free_ports
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
@@ -30,7 +31,7 @@ def _haproxy(directory: Path) -> Make:
 def make(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Make, rig.Ports]]:
-    ports = rig.Ports(*rig.free_ports(3))
+    ports = rig.Ports(*free_ports(3))
     made: Make = request.param(tmp_path_factory.mktemp("gateway"))
     try:
         yield made, ports

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-import private_engine
 import pytest
 import triton_image
 from fake_kubelet import FakeKubelet
@@ -35,16 +34,8 @@ def _triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def docker_engine() -> Iterator[tuple[PrivateEngine, str]]:
-    """A private engine and the test image in it; skipped, and said so, where none can run."""
-    why_not = private_engine.obstacle()
-    if why_not is not None:
-        pytest.skip(f"DOCKER TESTS NOT RUN: {why_not}")
-    try:
-        with pytest.MonkeyPatch.context() as patch, private_engine.private_engine() as made:
-            patch.setenv("TRISECT_TRITON_HOME", str(ROOT / ".tools" / "triton"))
-            yield made, triton_image.build(made.address)
-    except private_engine.CannotRun as error:
-        pytest.skip(f"DOCKER TESTS NOT RUN: {error}")
+    with triton_image.docker_engine() as made:
+        yield made
 
 
 @pytest.fixture

@@ -7,11 +7,14 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import gateway_rig as rig
 import pytest
+from background import until
 from filelock import FileLock
+from host_ports import free_ports
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Route
@@ -46,29 +49,21 @@ def test_eighty_endpoints_move_at_once_after_a_growth_from_ten(
     monkeypatch.setattr(startup, "_RELOAD_DEADLINE_S", 60.0)
     one, two = Route((pair["one"].backend,)), Route((pair["two"].backend,))
 
-    async def run(gateway: HaproxyGateway, ports: rig.Ports) -> list[rig.Load]:
-        loads = [rig.Load(ports, endpoint) for endpoint in (*ENDPOINTS[:3], *ENDPOINTS[-3:])]
-        stop = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            for load in loads[:3]:
-                group.create_task(load.unary(20.0, stop))
-            await asyncio.to_thread(gateway.start, rig.options(ports), len(ENDPOINTS))
-            await asyncio.to_thread(gateway.commit, dict.fromkeys(ENDPOINTS, one))
-            for load in loads[3:]:
-                group.create_task(load.unary(20.0, stop))
-            for route in (two, one, two):
-                await asyncio.to_thread(gateway.commit, dict.fromkeys(ENDPOINTS, route))
-            await _answered(loads, "two")
-            stop.set()
-        return loads
-
-    ports = rig.Ports(*rig.free_ports(3))
+    ports = rig.Ports(*free_ports(3))
     gateway = HaproxyGateway(tmp_path / "gateway")
     try:
         gateway.start(rig.options(ports), endpoints=FEW)
         (before,) = processes_of(tmp_path, processes.HAPROXY)
         gateway.commit(dict.fromkeys(ENDPOINTS[:FEW], one))
-        loads = asyncio.run(run(gateway, ports))
+        loads = [rig.Load(ports, endpoint) for endpoint in (*ENDPOINTS[:3], *ENDPOINTS[-3:])]
+        early, late = ([partial(one.unary, 20.0) for one in some] for some in (loads[:3], loads[3:]))
+        with rig.under_load(*early):
+            gateway.start(rig.options(ports), len(ENDPOINTS))
+            gateway.commit(dict.fromkeys(ENDPOINTS, one))
+            with rig.under_load(*late):
+                for route in (two, one, two):
+                    gateway.commit(dict.fromkeys(ENDPOINTS, route))
+                until(lambda: all(o.outcomes and o.outcomes[-1].server == "two" for o in loads))
         assert processes_of(tmp_path, processes.HAPROXY) != (before,)
     finally:
         gateway.stop()
@@ -90,7 +85,7 @@ def test_a_commit_without_room_moves_the_endpoint_of_a_dead_server_first(
         gateway.commit(before)
         running["one"].kill()
         wanted = {"kept": Route((two,), one), "moved": Route((two,), one), "saved": Route((two,))}
-        rig.until(lambda: gateway._haproxy.without_server(gateway._table.get()) == {"saved"})
+        until(lambda: gateway._haproxy.without_server(gateway._table.get()) == {"saved"})
         with pytest.raises(GatewayError, match="all 4 slots are in use: 2 endpoints keep"):
             gateway.commit(wanted)
         assert gateway.routes() == {**before, "saved": Route((two,))}
@@ -99,19 +94,12 @@ def test_a_commit_without_room_moves_the_endpoint_of_a_dead_server_first(
         assert {outcome.server for outcome in load.outcomes} == {"two"}
 
 
-async def _answered(loads: list[rig.Load], server: str) -> None:
-    deadline = asyncio.get_running_loop().time() + 60.0
-    while not all(load.outcomes and load.outcomes[-1].server == server for load in loads):
-        assert asyncio.get_running_loop().time() < deadline, "not every endpoint moved"
-        await asyncio.sleep(0.02)
-
-
 def test_haproxy_comes_back_though_a_stopped_command_holds_the_lock_of_commits(tmp_path: Path) -> None:
     with rig.a_gateway(tmp_path):
         (haproxy_pid,) = processes_of(tmp_path, processes.HAPROXY)
         with FileLock(GatewayPaths.of(tmp_path / "gateway").lock):
             os.kill(haproxy_pid, signal.SIGKILL)
-            rig.until(lambda: processes_of(tmp_path, processes.HAPROXY) not in ((), (haproxy_pid,)))
+            until(lambda: processes_of(tmp_path, processes.HAPROXY) not in ((), (haproxy_pid,)))
 
 
 def test_an_apply_replaces_a_supervisor_of_another_version_and_haproxy_survives(tmp_path: Path) -> None:
@@ -121,10 +109,10 @@ def test_an_apply_replaces_a_supervisor_of_another_version_and_haproxy_survives(
         kept = processes.find(places, processes.HAPROXY)
         places.supervisor_lock.write_text("0.0.1")
         gateway.start(rig.options(ports))
-        rig.until(lambda: places.supervisor_lock.read_text() == processes.code_version())
+        until(lambda: places.supervisor_lock.read_text() == processes.code_version())
         assert processes.find(places, processes.SUPERVISOR) not in ((), (old,))
         assert processes.find(places, processes.HAPROXY) == kept
         for pid in kept:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        rig.until(lambda: processes.find(places, processes.HAPROXY) not in ((), kept))
+        until(lambda: processes.find(places, processes.HAPROXY) not in ((), kept))

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
-from gateway_rig import HELD, HOST, NOTICED_S, Load, Ports, Triton, a_gateway, held, noted, until
+from background import until
+from gateway_rig import HELD, HOST, NOTICED_S, Load, Ports, Triton, a_gateway, held, noted
 from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.fleet import Route

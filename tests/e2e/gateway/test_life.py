@@ -9,10 +9,13 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import gateway_rig as rig
 import pytest
+from background import until
+from host_ports import free_ports
 
 from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Route
@@ -20,6 +23,7 @@ from controlplane.files.gateway import read_restarts
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
+from controlplane.gateway.running import RuntimeSocket
 
 pytestmark = pytest.mark.e2e
 
@@ -54,19 +58,14 @@ def test_requests_in_flight_are_counted_and_end_where_they_are(gateway: Running,
     made.commit({"slow": Route((one,))})
     load = rig.Load(ports, "slow", seconds_of_work=rig.HELD)
 
-    async def run() -> None:
-        with rig.held(pair["one"]):
-            task = asyncio.create_task(load.at_once(2))
-            await asyncio.to_thread(rig.until, lambda: made.in_flight(one).total == 2)
-            await asyncio.to_thread(made.commit, {"slow": Route((two,))})
-            assert (await asyncio.to_thread(made.in_flight, one)).total == 2
-            assert (await asyncio.to_thread(made.in_flight, two)).total == 0
-        await task
-
-    asyncio.run(run())
+    with rig.under_load(lambda _: load.at_once(2)), rig.held(pair["one"]):
+        until(lambda: made.in_flight(one).total == 2)
+        made.commit({"slow": Route((two,))})
+        assert made.in_flight(one).total == 2
+        assert made.in_flight(two).total == 0
     assert load.failed() == []
     assert {o.server for o in load.outcomes} == {"one"}
-    rig.until(lambda: made.in_flight(one).total == 0)
+    until(lambda: made.in_flight(one).total == 0)
 
 
 def test_a_server_killed_after_its_redirect_loses_nothing_it_held(
@@ -78,16 +77,11 @@ def test_a_server_killed_after_its_redirect_loses_nothing_it_held(
         made.commit({"slow": Route((doomed.backend,), two)})
         load = rig.Load(ports, "slow", seconds_of_work=rig.HELD)
 
-        async def run() -> None:
-            with rig.held(doomed):
-                task = asyncio.create_task(load.at_once(20))
-                await asyncio.to_thread(rig.until, lambda: made.in_flight(doomed.backend).total == 20)
-                await asyncio.to_thread(made.commit, {"slow": Route((two,))})
-                assert (await asyncio.to_thread(made.in_flight, doomed.backend)).total == 20
-                await asyncio.to_thread(doomed.kill)
-                await task
-
-        asyncio.run(run())
+        with rig.held(doomed), rig.under_load(lambda _: load.at_once(20)):
+            until(lambda: made.in_flight(doomed.backend).total == 20)
+            made.commit({"slow": Route((two,))})
+            assert made.in_flight(doomed.backend).total == 20
+            doomed.kill()
     assert load.failed() == []
     assert [o.server for o in load.outcomes] == ["two"] * 20
 
@@ -104,19 +98,19 @@ def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home
     os.kill(pid, signal.SIGKILL)
     if role == processes.SUPERVISOR:
         haproxy = processes.find(places, processes.HAPROXY)
-        rig.until(lambda: processes.find(places, role) not in ((), (pid,)))
+        until(lambda: processes.find(places, role) not in ((), (pid,)))
         assert processes.find(places, processes.HAPROXY) == haproxy
-    rig.until(lambda: len(processes.find(places, role)) == 1 and processes.find(places, role) != (pid,))
+    until(lambda: len(processes.find(places, role)) == 1 and processes.find(places, role) != (pid,))
     made.start(rig.options(ports))
     assert made.routes() == routes
     # A supervisor is there a moment before it has taken over.
-    rig.until(lambda: len(read_restarts(places.restarts)) > before)
+    until(lambda: len(read_restarts(places.restarts)) > before)
     assert [one.role for one in read_restarts(places.restarts)[before:]] == [role]
     load = rig.Load(ports)
     asyncio.run(load.at_once(20))
     assert load.failed() == []
     made.commit({"echo": Route((pair["two"].backend,))})
-    rig.until(lambda: made.in_flight(pair["one"].backend).total == 0)
+    until(lambda: made.in_flight(pair["one"].backend).total == 0)
 
 
 def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
@@ -128,7 +122,7 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
     # The next supervisor adopts this HAProxy and holds its sockets all the same.
     (first,) = processes.find(places, processes.SUPERVISOR)
     _kill(first)
-    rig.until(
+    until(
         lambda: (
             len(processes.find(places, processes.SUPERVISOR)) == 1
             and not processes.supervisor_is_missing(places)
@@ -163,12 +157,12 @@ def test_a_supervisor_that_nobody_handed_the_sockets_starts_haproxy_all_the_same
     try:
         _kill(supervisor)
         processes.start_supervisor(places)
-        rig.until(lambda: not processes.supervisor_is_missing(places))
+        until(lambda: not processes.supervisor_is_missing(places))
     finally:
         os.kill(facade, signal.SIGCONT)
     (haproxy,) = processes.find(places, processes.HAPROXY)
     _kill(haproxy)
-    rig.until(lambda: processes.find(places, processes.HAPROXY) not in ((), (haproxy,)))
+    until(lambda: processes.find(places, processes.HAPROXY) not in ((), (haproxy,)))
     made.start(rig.options(ports))
     load = rig.Load(ports)
     asyncio.run(load.at_once(20))
@@ -186,7 +180,7 @@ def test_new_settings_reach_a_haproxy_whose_sockets_nobody_else_holds(tmp_path: 
         _kill(supervisor)
         assert made.missing() == (processes.FACADE, processes.SUPERVISOR)
         made.restore()
-        rig.until(lambda: made.missing() == ())
+        until(lambda: made.missing() == ())
         assert processes.find(places, processes.HAPROXY) == (haproxy,)
         made.start(rig.options(ports, compress_answers=True))
         assert processes.find(places, processes.HAPROXY) not in ((), (haproxy,))
@@ -204,26 +198,18 @@ def test_haproxy_killed_after_a_redirect_loses_what_it_held_and_nothing_goes_bac
     load = rig.Load(ports)
     turns: list[Turn] = []
 
-    async def run() -> None:
-        stop = asyncio.Event()
-        task = asyncio.create_task(load.anew(60, stop))
+    with rig.under_load(partial(load.anew, 60)):
         since = time.monotonic()
         for before, after in ((one, two), (two, one)):
-            await asyncio.to_thread(
-                rig.until, lambda b=before, s=since: len(load.answered(b.server, s)) >= ANSWERS
-            )
+            until(lambda b=before, s=since: len(load.answered(b.server, s)) >= ANSWERS)
             redirected = time.monotonic()
-            await asyncio.to_thread(made.commit, {"echo": Route((after,))})
+            made.commit({"echo": Route((after,))})
             (pid,) = processes.find(places, processes.HAPROXY)
             killed = time.monotonic()
-            await asyncio.to_thread(_kill, pid)
+            _kill(pid)
             since = time.monotonic()
             turns.append(Turn(after.server, redirected, killed, since))
-        await asyncio.to_thread(rig.until, lambda: len(load.answered(one.server, since)) >= ANSWERS)
-        stop.set()
-        await task
-
-    asyncio.run(run())
+        until(lambda: len(load.answered(one.server, since)) >= ANSWERS)
     assert [o for o in load.failed() if not any(turn.held(o) for turn in turns)] == []
     ends = [*(turn.redirected for turn in turns[1:]), time.monotonic()]
     for turn, end in zip(turns, ends, strict=True):
@@ -263,8 +249,8 @@ def test_a_commit_that_was_cut_short_is_made_whole_by_the_next(
 ) -> None:
     made, _ = fresh
     made.commit({"echo": Route((pair["one"].backend,))})
-    runtime = made._haproxy._runtime
     places = GatewayPaths.of(tmp_path / "gateway")
+    runtime = RuntimeSocket(places.runtime_socket)
     runtime.run(["set server h_0/s0 state maint", f"set map {places.checks_map} generation -1"])
     routes = {"echo": Route((pair["one"].backend,)), "slow": Route((pair["two"].backend,))}
     made.commit(routes)
@@ -303,7 +289,7 @@ def refuse_once(door: socket.socket) -> None:
 
 
 def test_a_taken_port_is_named_and_nothing_is_left(tmp_path: Path) -> None:
-    http_port, grpc_port, metrics_port = rig.free_ports(3)
+    http_port, grpc_port, metrics_port = free_ports(3)
     with socket.socket() as taken:
         taken.bind((rig.HOST, grpc_port))
         taken.listen(1)
@@ -343,7 +329,7 @@ def test_stop_ends_a_supervisor_that_the_facade_has_just_started(
         def end_late(pids: Sequence[int], *, grace_s: float) -> None:
             if facade in pids:
                 processes.start_supervisor(places)
-                rig.until(lambda: processes.find(places, processes.HAPROXY) != ())
+                until(lambda: processes.find(places, processes.HAPROXY) != ())
             end(pids, grace_s=grace_s)
 
         monkeypatch.setattr(processes, "end", end_late)

@@ -16,6 +16,7 @@ import pytest
 import tritonclient.grpc as tg
 import tritonclient.http as th
 import tritonclient.utils.shared_memory as shm
+from background import until
 from gateway_clients import Talk, floats, refusal, tensor
 from tritonclient.utils import InferenceServerException
 
@@ -78,7 +79,7 @@ def test_a_sequence_ends_where_it_began(gateway: Running, pair: Pair) -> None:
     assert step(tg, 2, 5) == (3, "one")
     assert step(tg, 7, 6, sequence_start=True) == (7, "two")
     assert step(th, 3, 5, sequence_end=True) == (6, "one")
-    rig.until(lambda: made.in_flight(one).total == 0)
+    until(lambda: made.in_flight(one).total == 0)
     assert step(tg, 1, 6, sequence_end=True) == (8, "two")
 
 
@@ -93,7 +94,7 @@ def test_a_silent_sequence_is_waited_for_as_long_as_its_server_remembers_it(
         said_at = time.monotonic()
         client.infer("brief", values, sequence_id=6, sequence_start=True)
         made.commit({"brief": Route((one,))})
-        rig.until(lambda: made.in_flight(two).total == 0)
+        until(lambda: made.in_flight(two).total == 0)
         assert time.monotonic() >= said_at + rig.FORGETFUL_S["brief"]
         with pytest.raises(InferenceServerException, match="START"):
             client.infer("brief", values, sequence_id=6)
@@ -149,7 +150,7 @@ def test_sequences_in_one_stream_move_one_by_one(gateway: Running, pair: Pair) -
         assert step(5, 9, sequence_end=True) == (10, "two")
         assert step(1, 8, sequence_end=True) == (3, "one")
         client.stop_stream()
-    rig.until(lambda: made.in_flight(pair["one"].backend).total == 0)
+    until(lambda: made.in_flight(pair["one"].backend).total == 0)
 
 
 def test_answers_keep_their_order_across_a_redirect(gateway: Running, pair: Pair) -> None:
@@ -167,14 +168,14 @@ def test_answers_keep_their_order_across_a_redirect(gateway: Running, pair: Pair
         begun = rig.noted(pair["two"].slow, "begun")
         with rig.held(pair["one"]):
             client.async_stream_infer("slow", tensor(tg, floats(rig.HELD)))
-            rig.until(lambda: made.in_flight(one).total == 1)
+            until(lambda: made.in_flight(one).total == 1)
             made.commit({"repeat": Route((two,)), "slow": Route((two,))})
             client.async_stream_infer("slow", tensor(tg, floats(0)))
-            rig.until(lambda: rig.noted(pair["two"].slow, "begun") > begun)
+            until(lambda: rig.noted(pair["two"].slow, "begun") > begun)
             assert made.in_flight(one).total == 1
             assert talk.answers.empty()
         assert [said(talk) for _ in range(2)] == [(rig.HELD, "one"), (0, "two")]
-        rig.until(lambda: made.in_flight(one).total == 0)
+        until(lambda: made.in_flight(one).total == 0)
         client.stop_stream()
 
 
@@ -187,9 +188,9 @@ def test_an_idle_stream_lets_go_of_the_old_server(gateway: Running, pair: Pair) 
         client.async_stream_infer("repeat", tensor(tg, floats(1)))
         assert said(talk) == (0, "one")
         # While it is routed to, or its silence would be taken for a hang.
-        rig.until(lambda: made.in_flight(one).total == 0)
+        until(lambda: made.in_flight(one).total == 0)
         made.commit({"repeat": Route((two,))})
-        rig.until(lambda: made.in_flight(one).total == 0)
+        until(lambda: made.in_flight(one).total == 0)
         client.async_stream_infer("repeat", tensor(tg, floats(1)))
         assert said(talk) == (0, "two")
         client.stop_stream()
@@ -207,7 +208,7 @@ def test_who_joins_knows_the_shared_memory(gateway: Running, pair: Pair, home: P
             places = GatewayPaths.of(home / "gateway")
             (facade,) = processes.find(places, processes.FACADE)
             os.kill(facade, signal.SIGKILL)
-            rig.until(lambda: processes.find(places, processes.FACADE) not in ((), (facade,)))
+            until(lambda: processes.find(places, processes.FACADE) not in ((), (facade,)))
             made.start(rig.options(ports))
             made.commit({"echo": Route((pair["two"].backend,))})
             with th.InferenceServerClient(f"{rig.HOST}:{pair['two'].http_port}") as direct:
@@ -274,7 +275,7 @@ def test_a_pool_shares_the_load_and_adds_its_statistics(gateway: Running, pair: 
     async def run() -> None:
         with rig.held(*pair.values()):
             task = asyncio.create_task(load.at_once(20))
-            await asyncio.to_thread(rig.until, lambda: sum(owed()) == 20)
+            await asyncio.to_thread(until, lambda: sum(owed()) == 20)
             # Two backends choose, each among what it has under way itself.
             assert min(await asyncio.to_thread(owed)) >= 6
         await task
@@ -282,7 +283,7 @@ def test_a_pool_shares_the_load_and_adds_its_statistics(gateway: Running, pair: 
     (before,) = counted()
     asyncio.run(run())
     assert load.failed() == []
-    rig.until(lambda: counted() == {before + 20})
+    until(lambda: counted() == {before + 20})
 
 
 @pytest.mark.parametrize("module", [th, tg])
@@ -304,7 +305,7 @@ def test_counters_do_not_run_backwards_in_a_redirect(gateway: Running, pair: Pai
             before = counted()
             for _ in range(3 - turn):
                 client.infer("echo", tensor(module, floats(1)))
-            rig.until(lambda before=before, turn=turn: counted() == before + 3 - turn)
+            until(lambda before=before, turn=turn: counted() == before + 3 - turn)
 
 
 def test_an_open_stream_goes_on_at_the_shadow(gateway: Running, pair: Pair, tmp_path: Path) -> None:
@@ -335,7 +336,7 @@ def test_an_open_stream_goes_on_at_the_shadow(gateway: Running, pair: Pair, tmp_
 
         # What failed as it was written does not say that nobody is there.
         if error is not None:
-            rig.until(lambda: a_new_one() is not None)
+            until(lambda: a_new_one() is not None)
         assert a_new_one() == "two"
 
 

@@ -11,6 +11,7 @@ import grpc
 import pytest
 import tritonclient.grpc as tg
 import tritonclient.http as th
+from background import until
 
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
@@ -42,7 +43,7 @@ def test_ready_from_the_first_routes_on(tmp_path: Path) -> None:
         places = GatewayPaths.of(tmp_path / "gateway")
         (facade,) = processes.find(places, processes.FACADE)
         os.kill(facade, signal.SIGKILL)
-        rig.until(lambda: processes.find(places, processes.FACADE) not in ((), (facade,)))
+        until(lambda: processes.find(places, processes.FACADE) not in ((), (facade,)))
         made.start(rig.options(ports))
         assert ready(ports) == {True}
         running["one"].kill()

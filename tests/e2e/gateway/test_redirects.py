@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import statistics
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import gateway_rig as rig
 import pytest
+from background import until
 
 from controlplane.domain.fleet import Route
 from controlplane.gateway import startup
@@ -50,35 +51,28 @@ def test_redirects_at_random_instants(
     def went_on(since: dict[int, int]) -> bool:
         return all(load.streamed.get(n, 0) >= since.get(n, 0) + 2 for n in range(STREAMS))
 
-    async def run() -> list[int]:
-        chance = random.Random(7)
-        stop = asyncio.Event()
-        tasks = [asyncio.create_task(load.unary(rate_rps, stop))]
-        streams = [asyncio.create_task(load.stream(0.2, stop, n)) for n in range(STREAMS)]
-        await asyncio.to_thread(rig.until, lambda: went_on({}))
+    chance = random.Random(7)
+    streams = [partial(load.stream, 0.2, n) for n in range(STREAMS)]
+    with rig.under_load(partial(load.unary, rate_rps), *streams):
+        until(lambda: went_on({}))
         for turn in range(times):
             target = ("two", "one")[turn % 2]
             asked = time.monotonic()
-            await asyncio.to_thread(made.commit, {"echo": Route((pair[target].backend,))})
+            made.commit({"echo": Route((pair[target].backend,))})
             redirects.append(Redirect(asked, time.monotonic(), target))
-            await asyncio.sleep(chance.uniform(0.1, 0.5))
+            time.sleep(chance.uniform(0.1, 0.5))
         # Every stream goes on: of two more answers the second was asked for after the last redirect.
         last, so_far = redirects[-1], dict(load.streamed)
-        await asyncio.to_thread(rig.until, lambda: went_on(so_far))
-        await asyncio.to_thread(rig.until, lambda: load.answered(last.target, last.done) != [])
-        stop.set()
-        answered = await asyncio.gather(*streams)
-        await asyncio.gather(*tasks)
-        return list(answered)
-
-    answered = asyncio.run(run())
+        until(lambda: went_on(so_far))
+        until(lambda: load.answered(last.target, last.done) != [])
     assert load.failed() == []
     strays = [o for o in load.outcomes if _after(redirects, o) not in (None, o.server)]
     assert strays == []
     firsts = [1000 * _first_answer(load.outcomes, redirect) for redirect in redirects]
     print(
         f"\n{times} redirects under {rate_rps} req/s and {STREAMS} streams: {len(load.outcomes)} requests, "
-        f"{sum(answered)} of them streamed, 0 failed, 0 strays; first answer from the new server after "
+        f"{sum(load.streamed.values())} of them streamed, 0 failed, 0 strays; "
+        f"first answer from the new server after "
         f"{statistics.median(firsts):.1f} ms (median), {max(firsts):.1f} ms (worst); command "
         f"{statistics.median(1000 * (r.done - r.asked) for r in redirects):.1f} ms (median)"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -11,10 +10,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import gateway_rig as rig
 import pytest
+from background import until
 from host_ports import free_ports
 from service import service
 
@@ -88,7 +89,7 @@ def test_replaced_replicas_lose_no_request(
     living = dict(replicas)
     gateway = ReplicatedGateway(lambda: [r.address for r in living.values()], TOKEN)
     gateway.start(GatewayConfig())
-    rig.until(lambda: all(_answers(r) for r in living.values()))
+    until(lambda: all(_answers(r) for r in living.values()))
     gateway.commit({"echo": Route((pair["one"].backend,), pair["two"].backend)})
     ready = {name: replica for name, replica in living.items() if replica.ready}
     assert set(ready) == {"first", "second"}
@@ -102,25 +103,18 @@ def test_replaced_replicas_lose_no_request(
         def replace(name: str) -> None:
             """As a rolling update does: a new one until it is ready, then the old one ends."""
             new = replicas[f"{name}-new"] = living[f"{name}-new"] = Replica(tmp_path / f"{name}-new")
-            rig.until(lambda: gateway.routes() is not None and new.ready)
+            until(lambda: gateway.routes() is not None and new.ready)
             ready[f"{name}-new"] = new
             del ready[name]
             assert replicas[name].end() == 0
             del living[name]
 
-        async def run() -> None:
-            stop = asyncio.Event()
-            unary = asyncio.create_task(load.unary(RATE_RPS, stop))
-            anew = asyncio.create_task(load.anew(RATE_RPS / 4, stop))
-            await asyncio.to_thread(rig.until, lambda: len(load.outcomes) > RATE_RPS)
+        with rig.under_load(partial(load.unary, RATE_RPS), partial(load.anew, RATE_RPS / 4)):
+            until(lambda: len(load.outcomes) > RATE_RPS)
             for name in ("first", "second"):
-                await asyncio.to_thread(replace, name)
+                replace(name)
             done = time.monotonic()
-            await asyncio.to_thread(rig.until, lambda: load.answered("one", done) != [])
-            stop.set()
-            await asyncio.gather(unary, anew)
-
-        asyncio.run(run())
+            until(lambda: load.answered("one", done) != [])
     print(f"\nboth replicas replaced under load: {len(load.outcomes)} requests, {len(load.failed())} failed")
     assert load.failed() == []
     gateway.stop()

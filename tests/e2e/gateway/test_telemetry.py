@@ -17,6 +17,7 @@ import gateway_rig as rig
 import numpy as np
 import pytest
 import tritonclient.grpc as tg
+from background import until
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -45,19 +46,12 @@ def test_every_request_is_seen_with_its_server_and_its_time(fresh: Running, pair
         kinds = [outcome.kind for outcome in load.answered(server, 0.0)]
         return min(map(kinds.count, ("http", "grpc", "stream"))) >= 5
 
-    async def run() -> None:
-        stop = asyncio.Event()
-        tasks = [asyncio.create_task(load.unary(20, stop))]
-        tasks.append(asyncio.create_task(load.stream(0.1, stop, 1)))
-        await asyncio.to_thread(rig.until, lambda: answered("one"))
-        await asyncio.to_thread(made.commit, {"slow": Route((pair["two"].backend,))})
-        await asyncio.to_thread(rig.until, lambda: answered("two"))
-        stop.set()
-        await asyncio.gather(*tasks)
-
-    asyncio.run(run())
+    with rig.under_load(partial(load.unary, 20), partial(load.stream, 0.1, 1)):
+        until(lambda: answered("one"))
+        made.commit({"slow": Route((pair["two"].backend,))})
+        until(lambda: answered("two"))
     assert load.failed() == []
-    rig.until(lambda: telemetry.windows(KEEP_S)["slow"].requests >= len(load.outcomes))
+    until(lambda: telemetry.windows(KEEP_S)["slow"].requests >= len(load.outcomes))
     window = telemetry.windows(KEEP_S)["slow"]
     assert (window.requests, window.errors) == (len(load.outcomes), 0)
     assert telemetry.counts().lost == 0
@@ -73,22 +67,22 @@ def test_a_monitor_that_is_killed_misses_nothing(fresh: Running, pair: Pair, tmp
     load = rig.Load(ports)
     telemetry = GatewayTelemetry(made.telemetry_socket)
     with Following(made.telemetry_socket) as following:
-        rig.until(following.hears)
+        until(following.hears)
         asyncio.run(load.at_once(20))
-        rig.until(lambda: following.heard == 20)
+        until(lambda: following.heard == 20)
         (monitor,) = processes.find(places, processes.MONITOR)
         following.longest_s = 0.0
         os.kill(monitor, signal.SIGKILL)
-        rig.until(lambda: monitor not in processes.find(places, processes.MONITOR))
+        until(lambda: monitor not in processes.find(places, processes.MONITOR))
         asyncio.run(load.at_once(20))
-        rig.until(lambda: processes.find(places, processes.MONITOR) not in ((), (monitor,)))
-        rig.until(lambda: seen(telemetry) == 20)
-        rig.until(following.hears)
+        until(lambda: processes.find(places, processes.MONITOR) not in ((), (monitor,)))
+        until(lambda: seen(telemetry) == 20)
+        until(following.hears)
         prompt = following.longest_s < AGAIN_S
         asyncio.run(load.at_once(20))
         # What came meanwhile is handed to a follower that is back as soon as it is to be.
-        rig.until(lambda: following.heard == 60 if prompt else following.heard >= 40)
-        rig.until(lambda: seen(telemetry) == 40)
+        until(lambda: following.heard == 60 if prompt else following.heard >= 40)
+        until(lambda: seen(telemetry) == 40)
     assert load.failed() == []
     assert telemetry.counts().lost == 0
 
@@ -142,7 +136,7 @@ def test_refusals_and_dead_servers_are_told_apart(fresh: Running, pair: Pair) ->
             with pytest.raises(Exception, match=r"data-type|no server|lost"):
                 client.infer(endpoint, [wrong])
         client.get_model_metadata("echo")
-    rig.until(lambda: telemetry.counts().received == 4)
+    until(lambda: telemetry.counts().received == 4)
     told = {endpoint: (w.requests, w.errors) for endpoint, w in telemetry.windows(60).items()}
     assert told == {"echo": (1, 0), "gone": (2, 2)}
 
@@ -157,22 +151,16 @@ def test_what_a_server_held_when_it_died_is_counted_though_haproxy_logs_nothing(
         made.commit({"echo": Route((doomed.backend,), pair["two"].backend)})
         load = rig.Load(ports)
 
-        async def run() -> None:
-            # HAProxy keeps the connection that these make. On a new one it would send again what is lost.
-            await load.at_once(4)
-            # Calls that it has not read: its end resets their connection.
-            os.kill(doomed.process.pid, signal.SIGSTOP)
-            task = asyncio.create_task(load.at_once(20))
-            await asyncio.to_thread(
-                rig.until, lambda: made.in_flight(doomed.backend).total + len(load.outcomes) == 24
-            )
-            await asyncio.to_thread(doomed.kill)
-            await task
-
-        rig.until(lambda: telemetry.counts().unlogged is not None)
-        asyncio.run(run())
+        until(lambda: telemetry.counts().unlogged is not None)
+        # HAProxy keeps the connection that these make. On a new one it would send again what is lost.
+        asyncio.run(load.at_once(4))
+        # Calls that it has not read: its end resets their connection.
+        os.kill(doomed.process.pid, signal.SIGSTOP)
+        with rig.under_load(lambda _: load.at_once(20)):
+            until(lambda: made.in_flight(doomed.backend).total + len(load.outcomes) == 24)
+            doomed.kill()
     # Mostly some are lost, and without a line; how many hangs on the order in which HAProxy ends its streams.
-    rig.until(lambda: telemetry.windows(60)["echo"].requests == len(load.outcomes))
+    until(lambda: telemetry.windows(60)["echo"].requests == len(load.outcomes))
     assert telemetry.windows(60)["echo"].errors == len(load.failed())
     assert telemetry.counts().lost == 0
 
@@ -185,7 +173,7 @@ def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
     load = rig.Load(ports)
     asyncio.run(load.at_once(20))
     telemetry = GatewayTelemetry(made.telemetry_socket)
-    rig.until(lambda: sum(w.requests for w in telemetry.windows(60).values()) == len(load.outcomes))
+    until(lambda: sum(w.requests for w in telemetry.windows(60).values()) == len(load.outcomes))
     families: dict[str, list[Sample]] = {}
     successes: list[Sample] = []
 
@@ -198,7 +186,7 @@ def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
         return sum(s.value for s in successes)
 
     # A Triton counts a request after it has answered.
-    rig.until(lambda: read() >= len(load.outcomes))
+    until(lambda: read() >= len(load.outcomes))
     ours = families["trisect_requests"]
     assert sum(s.value for s in ours) == len(load.outcomes)
     assert {(s.labels["partition"], s.labels["role"]) for s in ours} == {("W1-1", "active")}
@@ -266,10 +254,10 @@ def test_a_routed_model_that_is_unknown_means_that_its_server_ends(fresh: Runnin
                 return said
 
     try:
-        rig.until(lambda: log.take() == [] and log.heard_since_s < time.monotonic() - 0.01)
+        until(lambda: log.take() == [] and log.heard_since_s < time.monotonic() - 0.01)
         assert unloaded(over_grpc) == "StatusCode.UNAVAILABLE the model's server is ending"
         assert unloaded(over_http).startswith("503 ")
-        rig.until(lambda: (found.extend(log.take()), sum(r.unloaded for r in found) == 2)[1])
+        until(lambda: (found.extend(log.take()), sum(r.unloaded for r in found) == 2)[1])
         assert {r.port for r in found if r.unloaded} == {pair["one"].http_port, pair["one"].grpc_port}
         found.clear()
         # These are the client's own errors, and final.
@@ -277,7 +265,7 @@ def test_a_routed_model_that_is_unknown_means_that_its_server_ends(fresh: Runnin
         assert over_http("echo/versions/9").startswith("404 ")
         assert over_http("echo") == "200"
         assert over_grpc("echo") == "OK"
-        rig.until(lambda: (found.extend(log.take()), len(found) == 4)[1])
+        until(lambda: (found.extend(log.take()), len(found) == 4)[1])
         assert not any(r.unloaded or r.failed for r in found)
     finally:
         log.close()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import requests
 import tritonclient.grpc as tg
+from background import until
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -133,8 +134,8 @@ def test_the_spans_of_server_and_gateway_belong_to_the_clients_trace(
     began_ns = time.time_ns()
     call(ports, f"00-{trace}-{parent}-01")
     ended_ns = time.time_ns()
-    rig.until(lambda: collector.has(trace, parent))
-    rig.until(lambda: bool(collector.of_gateway(trace)))
+    until(lambda: collector.has(trace, parent))
+    until(lambda: bool(collector.of_gateway(trace)))
     (span,) = collector.of_gateway(trace)
     assert span.parent_span_id.hex() == parent
     # In the log's unit. The client may have its answer before the gateway looks at the clock.
@@ -150,7 +151,7 @@ def test_the_gateway_sends_no_span_of_a_request_that_its_client_does_not_sample(
     left_out, sent = os.urandom(16).hex(), os.urandom(16).hex()
     http_routed(ports, f"00-{left_out}-{os.urandom(8).hex()}-00")
     http_routed(ports, f"00-{sent}-{os.urandom(8).hex()}-01")
-    rig.until(lambda: bool(collector.of_gateway(sent)))
+    until(lambda: bool(collector.of_gateway(sent)))
     assert collector.of_gateway(left_out) == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import signal
 import threading
@@ -17,11 +16,11 @@ from typing import Any
 import guard_rig as rig
 import httpx
 import numpy as np
-import private_engine
 import pytest
 import triton_image
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
+from ctl_fleet import plan
 from guard_rig import Guarded, Load
 
 pytestmark = pytest.mark.e2e
@@ -41,29 +40,17 @@ def partition(model: str) -> dict[str, Any]:
     return made
 
 
-@contextlib.contextmanager
-def engine(launcher: str) -> Iterator[dict[str, str]]:
-    """The environment of a private Docker engine; nothing for plain processes."""
-    if launcher == "process":
-        yield {}
-        return
-    why_not = private_engine.obstacle()
-    if why_not is not None:
-        pytest.skip(f"DOCKER TESTS NOT RUN: {why_not}")
-    with pytest.MonkeyPatch.context() as patch, private_engine.private_engine() as made:
-        patch.setenv("TRISECT_TRITON_HOME", str(rig.ROOT / ".tools" / "triton"))
-        image = triton_image.build(made.address)
-        yield {"DOCKER_HOST": made.address, "TRISECT_IMAGE": image, "TRISECT_PULL": "never"}
-
-
 LAUNCHERS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
 
 
 @pytest.fixture(scope="module", params=LAUNCHERS)
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with engine(request.param) as environment, rig.guarded(tmp_path_factory.mktemp("b"), environment) as made:
-        made.models = MODELS
-        made.apply(rig.plan(*map(partition, ("wait", "narrow", "tokens", "total"))))
+    with contextlib.ExitStack() as stack:
+        made = Guarded(tmp_path_factory.mktemp("b"), MODELS)
+        if request.param == "docker":
+            made.in_containers(*stack.enter_context(triton_image.docker_engine()))
+        stack.enter_context(made)
+        made.apply(plan(*map(partition, ("wait", "narrow", "tokens", "total"))))
         made.await_guarded(4)
         yield made
 
@@ -71,10 +58,10 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def undisturbed(fleet: Guarded) -> Iterator[Guarded]:
     """The fleet, of which no server is left or ended during the test."""
-    before, began_s = {server.name for server in fleet.servers()}, time.time()
+    before, began_s = {server.name for server in fleet.launched()}, time.time()
     yield fleet
     assert [e for e in fleet.events() if e.at_s >= began_s and e.kind in ("redirect", "launch")] == []
-    assert {server.name for server in fleet.servers()} == before
+    assert {server.name for server in fleet.launched()} == before
 
 
 def infer(fleet: Guarded, protocol: str, model: str, value: float) -> float:
@@ -165,7 +152,7 @@ def test_a_full_queue_is_overload_and_no_fault(undisturbed: Guarded) -> None:
     assert set(told) == {200, 503}
     assert told[503] > 50
     undisturbed.await_event("notice", since_s=began_s, says="queue policy")
-    told_of = json.loads(undisturbed.ctl("status", "--json").stdout)["workloads"]
+    told_of = undisturbed.document("status")["workloads"]
     (row,) = (one for one in told_of if one["workload"] == "narrow")
     assert row["errors"] == 0
     assert row["refused"] > 50

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ctl_fleet
 import guard_rig as rig
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from background import until
 from guard_rig import Guarded, Load
 
 pytestmark = pytest.mark.e2e
@@ -27,7 +26,7 @@ WORK_S = 0.003
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Guarded]:
-    with rig.guarded(tmp_path) as made:
+    with Guarded(tmp_path) as made:
         yield made
 
 
@@ -49,11 +48,11 @@ def plan(devices: list[str], *partitions: dict[str, Any]) -> dict[str, Any]:
     gpus = [
         {"id": d, "type": "cpu", "partitions": list(partitions) if d == devices[0] else []} for d in devices
     ]
-    return {**rig.plan(), "gpus": gpus}
+    return {**ctl_fleet.plan(), "gpus": gpus}
 
 
 def guard_row(fleet: Guarded, name: str) -> dict[str, Any]:
-    told = json.loads(fleet.ctl("status", "--json").stdout)
+    told = fleet.document("status")
     (row,) = [r for r in told["guard"] if r["partition"] == name]
     return dict(row)
 
@@ -65,7 +64,7 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
     shared["workloads"].append({**shared["workloads"][0], "name": "0b", "endpoint": "0b"})
     fleet.apply(plan([first, second], partition("a", "hot", second), shared))
     fleet.await_guarding("b", lambda state: state.standby_ready, "the warm shadow stands by")
-    on_first = [s for s in fleet.servers() if s.spec.device == first]
+    on_first = [s for s in fleet.launched() if s.spec.device == first]
     assert {s.spec.labels.partition for s in on_first} == {"a", "b"}
     with Load(fleet.grpc, "a", RATE_RPS, WORK_S) as hot, Load(fleet.grpc, "b", RATE_RPS, WORK_S) as warm:
         hot.await_answers(40)
@@ -85,18 +84,16 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
     assert hot.unexplained(hit_s, dead_s) == []
     assert all(r.started_s <= moved_s for r in warm.failed()), "a warm shadow has to load first"
     present = {fleet.active(endpoint) for endpoint in ("a", "b", "0b")}
-    assert {s.spec.device for s in fleet.servers() if s.name in present} == {second}
+    assert {s.spec.device for s in fleet.launched() if s.name in present} == {second}
 
 
 @pytest.mark.soak
-def test_a_model_that_no_longer_loads_opens_the_breaker(fleet: Guarded, tmp_path: Path) -> None:
-    fleet.models = tmp_path / "models"
-    shutil.copytree(rig.MODELS, fleet.models)
+def test_a_model_that_no_longer_loads_opens_the_breaker(fleet: Guarded) -> None:
     fleet.apply(plan(cores(1), partition("w", "hot", cores(1)[0])))
     fleet.await_guarded()
-    (fleet.models / "spin" / "1" / "model.py").write_text("raise RuntimeError('no such weights')\n")
+    (fleet.repository / "spin" / "1" / "model.py").write_text("raise RuntimeError('no such weights')\n")
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
-        (standby,) = [s for s in fleet.servers() if s.name != fleet.active("w")]
+        (standby,) = [s for s in fleet.launched() if s.name != fleet.active("w")]
         rig.kill(fleet.tree(standby.name))
         fleet.await_event("breaker", deadline_s=90.0)
         time.sleep(5.0)
@@ -111,38 +108,30 @@ def test_a_model_that_no_longer_loads_opens_the_breaker(fleet: Guarded, tmp_path
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    told = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if told.returncode != 0:
-        pytest.skip("CAPABILITY MISSING: no tmpfs can be mounted here to be filled")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with ctl_fleet.small_disk(tmp_path / "small", 24) as mounted:
+        if not mounted:
+            pytest.skip("CAPABILITY MISSING: no tmpfs can be mounted here to be filled")
+        yield tmp_path / "small"
 
 
 @pytest.mark.soak
-def test_a_full_disk_stops_no_redirect(small_disk: Path) -> None:
-    with rig.guarded(small_disk) as fleet:
+def test_a_full_disk_stops_no_redirect(disk: Path) -> None:
+    with Guarded(disk) as fleet:
         fleet.apply(plan(cores(1), partition("w", "hot", cores(1)[0])))
         fleet.await_guarded()
         before = fleet.active("w")
-        filler = small_disk / "filler"
+        filler = disk / "filler"
         with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
             while True:
                 stream.write(bytes(4096))
         with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
             load.await_answers(40)
             for _ in range(2):  # there and back, by hand
-                turned = fleet.ctl("redirect", "w")
-                assert turned.returncode == 0, turned.stderr
+                fleet.ctl("redirect", "w")
             fleet.await_guarded()
             hit_s, dead_s = rig.kill(fleet.tree(before)[:1])
-            rig.await_true(lambda: fleet.active("w") != before, 20.0, "redirected")
+            until(lambda: fleet.active("w") != before, 20.0, "redirected")
             time.sleep(2.0)
             fleet.controller().kill()
             fleet.start_controller()
@@ -156,7 +145,7 @@ def test_a_full_disk_stops_no_redirect(small_disk: Path) -> None:
 
 @pytest.fixture
 def memory_group() -> Iterator[Path]:
-    base = rig.CGROUPS / "memory"
+    base = ctl_fleet.CGROUPS / "memory"
     if not (base / "memory.limit_in_bytes").exists() or not os.access(base, os.W_OK):
         pytest.skip("CAPABILITY MISSING: no memory cgroup to limit a model in")
     folder = base / f"trisect-test-{os.getpid()}"
@@ -164,7 +153,7 @@ def memory_group() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        rig.await_true(lambda: not (folder / "cgroup.procs").read_text().strip(), 10.0, "the group is empty")
+        until(lambda: not (folder / "cgroup.procs").read_text().strip(), 10.0, "the group is empty")
         folder.rmdir()
 
 

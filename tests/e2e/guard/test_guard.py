@@ -14,7 +14,10 @@ import guard_rig as rig
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+from background import until
+from ctl_fleet import plan
 from guard_rig import Guarded, Load, Request
+from host_ports import free_ports
 from killed_controller import POINTS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -27,7 +30,7 @@ CUT_PERCENT = 10.0
 """What a slow server is held to. It needs 17 %, which even a busy host has, and is slow, not silent."""
 PERCENT = 50.0
 ROOMY_PERCENT = 80.0
-PLAN = rig.plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS))
+PLAN = plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS))
 
 
 STEPS = ("start", "start", "started", "started", "commit", "drain", "drain", "stop", "stop", "converged")
@@ -41,7 +44,7 @@ def needs_cgroups(fleet: Guarded) -> None:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with rig.guarded(tmp_path_factory.mktemp("guard")) as made:
+    with Guarded(tmp_path_factory.mktemp("guard")) as made:
         made.apply(PLAN)
         yield made
 
@@ -53,13 +56,13 @@ def fleet(host: Guarded) -> Guarded:
     host.await_guarded()
     if share(host) > ROOMY_PERCENT:
         host.apply(PLAN, "--as-planned")
-        rig.await_true(lambda: share(host) == PERCENT, 60.0, "the plan again")
+        until(lambda: share(host) == PERCENT, 60.0, "the plan again")
         host.await_guarded()
     return host
 
 
 def share(fleet: Guarded) -> float:
-    (active,) = [s for s in fleet.servers() if s.name == fleet.active("w")]
+    (active,) = [s for s in fleet.launched() if s.name == fleet.active("w")]
     return active.spec.percent
 
 
@@ -72,12 +75,12 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
         fleet.cut_quota(percent, CUT_PERCENT)
         moved = fleet.await_event("redirect", since_s=cut_s)
         # Where it was cut all would come late, more and more so.
-        rig.await_true(lambda: in_time(load.between(moved.at_s, time.time())[-40:]), 60.0, "it is fast again")
+        until(lambda: in_time(load.between(moved.at_s, time.time())[-40:]), 60.0, "it is fast again")
     assert load.failed() == []
     assert "slow server" in moved.reason
     assert fleet.active("w") != before
     fleet.await_guarded()
-    assert {s.spec.percent for s in fleet.servers()} == {percent + 10, percent + 20}, "the next larger one"
+    assert {s.spec.percent for s in fleet.launched()} == {percent + 10, percent + 20}, "the next larger one"
     fleet.await_guarding("w", lambda state: state.phase == "guarded", "it has settled")
     asked_s = time.time()
     told = status(fleet)
@@ -93,7 +96,7 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
 
 
 def status(fleet: Guarded) -> dict[str, Any]:
-    return dict(json.loads(fleet.ctl("status", "--json").stdout))
+    return dict(fleet.document("status"))
 
 
 def in_time(requests: list[Request]) -> bool:
@@ -116,34 +119,36 @@ def test_a_controller_killed_within_a_redirect_is_replaced_and_the_next_goes_on(
         fleet.cut_quota(percent, CUT_PERCENT)
         assert doomed.wait(timeout=60) == -signal.SIGKILL
         fleet.start_controller()
-        rig.await_true(lambda: share(fleet) == percent + 10, 60.0, "redirected")
+        until(lambda: share(fleet) == percent + 10, 60.0, "redirected")
         fleet.await_guarded()
         load.await_answers(40, since_s=time.time())
     assert load.failed() == []
-    rig.await_true(lambda: fleet.tree(before) == [], 30.0, "nothing of it is left")
-    assert sorted(s.spec.percent for s in fleet.servers()) == [percent + 10, percent + 20]
+    until(lambda: fleet.tree(before) == [], 30.0, "nothing of it is left")
+    assert sorted(s.spec.percent for s in fleet.launched()) == [percent + 10, percent + 20]
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("step", range(len(STEPS)))
 def test_a_controller_killed_during_an_apply_costs_nothing(fleet: Guarded, step: int) -> None:
     began = len(fleet.journal())
-    changed = rig.plan(rig.partition("w", PERCENT - 10, rate_rps=RATE_RPS, slo_ms=2 * SLO_MS))
+    changed = plan(rig.partition("w", PERCENT - 10, rate_rps=RATE_RPS, slo_ms=2 * SLO_MS))
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load, ThreadPoolExecutor(1) as pool:
         load.await_answers(20)
         applying = pool.submit(fleet.apply, changed)
-        rig.await_true(lambda: len(fleet.journal()) > began + step, 60.0, STEPS[step])
+        until(lambda: len(fleet.journal()) > began + step, 60.0, STEPS[step])
         fleet.controller().send_signal(signal.SIGKILL)
         applying.result()
         assert sorted(fleet.journal()[began:]) == sorted(STEPS)
         fleet.start_controller()
         fleet.await_guarded()
     assert load.failed() == []
-    assert {s.spec.percent for s in fleet.servers()} == {PERCENT - 10, PERCENT}
+    assert {s.spec.percent for s in fleet.launched()} == {PERCENT - 10, PERCENT}
     fleet.apply(PLAN)
 
 
-@pytest.mark.parametrize(("fault", "cause"), [("kill", "crash"), ("stop", "hang")])
+@pytest.mark.parametrize(
+    ("fault", "cause"), [("kill", "crash"), ("stop", "hang"), ("stop its model", "failing inferences")]
+)
 def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: str) -> None:
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
         load.await_answers(40)
@@ -157,14 +162,48 @@ def test_a_dead_server_is_left_and_replaced(fleet: Guarded, fault: str, cause: s
             case "stop":
                 for process in (triton, *stubs):
                     process.suspend()
+            case "stop its model":
+                # Triton goes on, and refuses a batch each second.
+                for process in stubs:
+                    process.suspend()
         moved = fleet.await_event("redirect", since_s=hit_s)
-        rig.await_true(lambda: rig.is_dead(triton), 30.0, "the dead server's end")
+        until(lambda: rig.is_dead(triton), 30.0, "the dead server's end")
         load.await_answers(40, since_s=time.time())
     assert moved.reason.rpartition(": ")[2] == cause
+    assert moved.at_s - hit_s < 20.0
     # Lost is only what the dead server held, or was handed before it was known to be dead.
     assert load.unexplained(hit_s, dead_s if fault == "kill" else moved.at_s) == []
     fleet.await_guarded()
-    rig.await_true(lambda: before not in {s.name for s in fleet.servers()}, 30.0, "nothing of it is left")
+    until(lambda: before not in {s.name for s in fleet.launched()}, 30.0, "nothing of it is left")
+
+
+def test_a_controller_killed_with_its_server_leaves_the_share_as_it_was(fleet: Guarded) -> None:
+    percent = share(fleet)
+    for _ in range(2):
+        triton, *_ = fleet.tree(fleet.active("w"))
+        killed_s, _ = rig.kill([fleet.controller(), triton])
+        fleet.start_controller()
+        fleet.await_event("launch", since_s=killed_s, says=f"{percent:g} %")
+        rig.await_true(lambda: share(fleet) == percent, 60.0, "the larger shadow gives the share back")
+        fleet.await_guarded()
+        assert sorted(s.spec.percent for s in fleet.servers()) == [percent, percent + 10], "none that is dead"
+
+
+def test_a_controller_that_starts_again_ends_what_drains_and_keeps_the_shadow(fleet: Guarded) -> None:
+    before = fleet.active("w")
+    with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
+        load.await_answers(40)
+        hit_s = time.time()
+        for process in fleet.tree(before):
+            process.suspend()
+        fleet.await_event("launch", since_s=hit_s)
+        rig.kill([fleet.controller()])
+        fleet.start_controller()
+        fleet.await_event("adopt", since_s=hit_s)
+        rig.await_true(lambda: fleet.tree(before) == [], 60.0, "the hung server's end")
+        fleet.await_guarded()
+    launched = [e.reason for e in fleet.events() if e.kind == "launch" and e.at_s >= hit_s]
+    assert len(launched) == 1, launched
 
 
 def test_a_server_that_another_program_ends_costs_no_request(fleet: Guarded) -> None:
@@ -181,7 +220,7 @@ def test_a_server_that_another_program_ends_costs_no_request(fleet: Guarded) -> 
         hit_s = time.time()
         triton.terminate()
         moved = fleet.await_event("redirect", since_s=hit_s)
-        rig.await_true(lambda: rig.is_dead(triton), 60.0, "its end")
+        until(lambda: rig.is_dead(triton), 60.0, "its end")
         grpc.await_answers(20, since_s=time.time())
         http.await_answers(20, since_s=time.time())
     assert moved.reason.rpartition(": ")[2] == "another program ends it"
@@ -198,7 +237,7 @@ def test_a_request_that_kills_its_model_takes_no_shadow(fleet: Guarded) -> None:
         hit_s = time.time()
         asked = pool.submit(poison, fleet)
         moved = fleet.await_event("redirect", since_s=hit_s)
-        rig.await_true(lambda: rig.is_dead(triton), 30.0, "the dead server's end")
+        until(lambda: rig.is_dead(triton), 30.0, "the dead server's end")
         gone_s = time.time()
         load.await_answers(40, since_s=gone_s)
         refused, refused_s = asked.result()
@@ -213,7 +252,7 @@ def test_a_request_that_kills_its_model_takes_no_shadow(fleet: Guarded) -> None:
     else:  # Triton stood still for so long that it did not refuse it in the second it is given
         assert gone_s - moved.at_s >= 1.0
     fleet.await_guarded()
-    rig.await_true(lambda: before not in {s.name for s in fleet.servers()}, 30.0, "nothing of it is left")
+    until(lambda: before not in {s.name for s in fleet.launched()}, 30.0, "nothing of it is left")
 
 
 def poison(fleet: Guarded) -> tuple[str, float]:
@@ -232,8 +271,7 @@ def test_once_repairs_and_ends(fleet: Guarded) -> None:
     killed_s, _ = rig.kill([fleet.controller()])
     before = fleet.active("w")
     rig.kill(fleet.tree(before))
-    told = fleet.ctl("serve", "--once")
-    assert told.returncode == 0, told.stderr
+    fleet.ctl("serve", "--once")
     fleet.await_event("controller", since_s=killed_s, says="did not end by itself")
     assert fleet.active("w") != before
     assert fleet.is_guarded()
@@ -245,7 +283,6 @@ def test_once_ends_though_the_host_can_start_nothing(fleet: Guarded) -> None:
     before = fleet.active("w")
     rig.kill(fleet.tree(before))
     told = fleet.ctl("serve", "--once", TRISECT_TRITON_HOME="/nowhere")
-    assert told.returncode == 0, told.stderr
     assert "cannot be started now: no tritonserver" in told.stderr
     assert fleet.active("w") != before
     assert "breaker" not in {e.kind for e in fleet.events()}
@@ -256,7 +293,7 @@ def test_the_gateway_dies_and_the_controller_lives(fleet: Guarded) -> None:
     for role in ("haproxy", "facade"):
         (process,) = fleet.gateway_processes(role)
         process.kill()
-        rig.await_true(
+        until(
             lambda role=role, old=process.pid: any(  # type: ignore[misc]
                 p.pid != old for p in fleet.gateway_processes(role)
             ),
@@ -270,7 +307,7 @@ def test_the_gateway_dies_and_the_controller_lives(fleet: Guarded) -> None:
         fleet.await_event("redirect", since_s=hit_s)
     assert load.unexplained(hit_s, dead_s) == []
     fleet.await_guarded()
-    told = json.loads(fleet.ctl("events", "--json").stdout)["events"]
+    told = fleet.document("events")["events"]
     restarts = [e for e in told if e["kind"] == "restart" and e["at_s"] >= began_s]
     assert [e["subject"] for e in restarts] == ["haproxy", "facade"]
     # How a process ended is known of those that this supervisor has started itself.
@@ -283,24 +320,23 @@ def test_health_and_metrics_and_a_look_that_changes_nothing(fleet: Guarded) -> N
     fleet.await_guarded()
     controller = fleet.controller()
     controller.terminate()
-    rig.await_true(lambda: rig.is_dead(controller), 30.0, "the controller's end")
+    until(lambda: rig.is_dead(controller), 30.0, "the controller's end")
     fleet.apply(PLAN, "--no-serve")
     assert not (fleet.files / "controller.pid").exists()
     began_s = time.time()
-    (port,) = rig.free_ports(1)
-    with fleet.serving("--port", str(port)):
+    (port,) = free_ports(1)
+    with fleet.running("serve", "--port", str(port)):
         fleet.await_event("adopt", since_s=began_s)
         for path, says in (("healthz", "last looked"), ("metrics", "trisect_partition_share_ratio")):
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as answer:
                 assert says in answer.read().decode()
-        second = fleet.ctl("serve")
-        assert second.returncode == 4
+        second = fleet.ctl("serve", exit_code=4)
         assert "already has a controller" in second.stderr
     told = fleet.ctl("events", "--json")
     kinds = [e["kind"] for e in json.loads(told.stdout)["events"]]
     assert kinds.index("apply") < kinds.index("adopt")
     before, guarding = fleet.active("w"), (fleet.files / "guard.json").read_text()
-    (standby,) = [s.name for s in fleet.servers() if s.name != before]
+    (standby,) = [s.name for s in fleet.launched() if s.name != before]
     rig.kill(fleet.tree(before)[:1])
     told = fleet.ctl("serve", "--once", "--plan-only")
     assert (fleet.files / "guard.json").read_text() == guarding

@@ -15,18 +15,14 @@ from typing import Any
 import gateway_rig
 import guard_rig as rig
 import pytest
+from background import until
+from ctl_fleet import plan
 from guard_rig import Guarded, Load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 PERCENT, WORK_S, EVERY_S = 25.0, 0.003, 0.2
-POISON = json.dumps(
-    {
-        "inputs": [{"name": "INPUT", "datatype": "BYTES", "shape": [1, 1], "data": ["p"]}],
-        "outputs": [{"name": "OUTPUT", "parameters": {"classification": 1}}],
-    }
-)
-"""Triton 2.51 ends itself over the classes of texts."""
+POISON = json.dumps(gateway_rig.POISON)
 
 
 def partition(name: str, **endpoints: str) -> dict[str, Any]:
@@ -42,12 +38,9 @@ def partition(name: str, **endpoints: str) -> dict[str, Any]:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Guarded]:
-    models = tmp_path / "models"
-    shutil.copytree(rig.MODELS, models)
-    shutil.copytree(gateway_rig.MODELS / "text", models / "text")
-    with rig.guarded(tmp_path) as made:
-        made.models = models
-        made.apply(rig.plan(partition("p1", near="spin", text="text"), partition("p2", far="spin")))
+    with Guarded(tmp_path) as made:
+        shutil.copytree(gateway_rig.MODELS / "text", made.repository / "text")
+        made.apply(plan(partition("p1", near="spin", text="text"), partition("p2", far="spin")))
         made.await_guarded(3)
         yield made
 
@@ -79,7 +72,7 @@ def poisoning(port: int) -> Iterator[list[int]]:
 
 
 def test_its_endpoint_is_refused_and_its_neighbours_are_served_as_planned(fleet: Guarded) -> None:
-    far_servers = {s.name for s in fleet.servers() if s.spec.labels.partition == "p2"}
+    far_servers = {s.name for s in fleet.launched() if s.spec.labels.partition == "p2"}
     near, far = Load(fleet.http, "near", 20.0, WORK_S, protocol="http"), Load(fleet.grpc, "far", 20.0, WORK_S)
     with near, far:
         near.await_answers(20)
@@ -91,20 +84,20 @@ def test_its_endpoint_is_refused_and_its_neighbours_are_served_as_planned(fleet:
             recovered_s = time.time()
             near.await_answers(20, since_s=recovered_s)
             assert 429 in statuses
-        rig.await_true(lambda: shares(fleet, "p1") == {PERCENT, PERCENT + 10.0}, 30.0, "the plan again")
+        until(lambda: shares(fleet, "p1") == {PERCENT, PERCENT + 10.0}, 30.0, "the plan again")
         ended_s = time.time()
     assert refused.subject == "p1"
     assert "endpoint text" in refused.reason
     assert [r for r in near.failed() if r.started_s > recovered_s] == []
     assert far.failed() == []
-    assert {s.name for s in fleet.servers() if s.spec.labels.partition == "p2"} == far_servers
+    assert {s.name for s in fleet.launched() if s.spec.labels.partition == "p2"} == far_servers
     launched = [e.reason for e in fleet.events() if e.kind == "launch" and began_s <= e.at_s <= ended_s]
     assert launched
     assert not [reason for reason in launched if " 45 %" in reason], "no share grows"
     assert "text: refused for" in fleet.ctl("limit", "list").stdout
-    assert fleet.ctl("limit", "remove", "text").returncode == 0
+    fleet.ctl("limit", "remove", "text")
     assert fleet.ctl("limit", "list").stdout == ""
 
 
 def shares(fleet: Guarded, partition: str) -> set[float]:
-    return {s.spec.percent for s in fleet.servers() if s.spec.labels.partition == partition}
+    return {s.spec.percent for s in fleet.launched() if s.spec.labels.partition == partition}

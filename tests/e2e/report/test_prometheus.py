@@ -14,19 +14,21 @@ import guard_rig as rig
 import prometheus
 import pytest
 import yaml
+from background import until
+from ctl_fleet import plan
 from guard_rig import Guarded, Load
 from host_ports import free_ports
 
 pytestmark = pytest.mark.e2e
 DEPLOY = Path(__file__).parents[3] / "deploy"
-PLAN = rig.plan(rig.partition("w", 50.0, rate_rps=20.0, slo_ms=1000.0))
+PLAN = plan(rig.partition("w", 50.0, rate_rps=20.0, slo_ms=1000.0))
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     if prometheus.found("prometheus") is None:
         pytest.skip(prometheus.NOT_RUN)
-    with rig.guarded(tmp_path_factory.mktemp("scraped")) as made:
+    with Guarded(tmp_path_factory.mktemp("scraped")) as made:
         made.apply(PLAN)
         made.await_guarded()
         yield made
@@ -77,10 +79,10 @@ def test_every_panel_has_a_series_and_the_page_is_clean(fleet: Guarded, tmp_path
     with Load(fleet.grpc, "w", 20.0, 0.003) as load, scraping(fleet, tmp_path) as address:
         load.await_answers(20)
         for expression in wanted:
-            rig.await_true(lambda one=expression: series(address, one) > 0, 60.0, expression)
+            until(lambda one=expression: series(address, one) > 0, 60.0, expression)
     # A Triton that is short of time is left out of a scrape.
     seen: list[str] = []
-    rig.await_true(lambda: bool(seen.extend(executed(fleet)) or seen), 60.0, "the server's own metrics")
+    until(lambda: bool(seen.extend(executed(fleet)) or seen), 60.0, "the server's own metrics")
     assert all('partition="w"' in line for line in seen)
     assert any('role="active"' in line for line in seen)
     own = "\n".join(line for line in scrape(fleet).splitlines() if "nv_" not in line)

@@ -31,14 +31,13 @@ def test_scores_follow_their_gpus(seed: int, models: int, gpus: int, steps: int)
     for _ in range(min(steps, models - 1)):
         valid = here.observe().valid
         action = np.where(valid, rng.random(valid.shape), -1.0).argmax(axis=1)
-        k, u = np.divmod(action, width)
-        moved = np.argsort(order)[np.minimum(k, gpus - 1)] * width + u
+        k, u = np.divmod(np.maximum(action - 1, 0), width)
         here.place(action)
-        there.place(np.where(k == gpus, action, moved))
+        there.place(np.where(action == 0, 0, 1 + np.argsort(order)[k] * width + u))
     one, other = scores(built_in(), here.observe())[0], scores(built_in(), there.observe())[0]
-    placed = one[:-1].reshape(gpus, width)[order]
-    assert np.allclose(placed, other[:-1].reshape(gpus, width), atol=1e-4)
-    assert np.isclose(one[-1], other[-1], atol=1e-4)
+    placed = one[1:].reshape(gpus, width)[order]
+    assert np.allclose(placed, other[1:].reshape(gpus, width), atol=1e-4)
+    assert np.isclose(one[0], other[0], atol=1e-4)
 
 
 @pytest.mark.slow

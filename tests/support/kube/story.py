@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ctl_fleet
 import gateway_rig as rig
 import psutil
-from ctl_host import Host
+from background import until
+from ctl_fleet import Ctl
 
 from controlplane.gateway.haproxy import HaproxyGateway
 from kube import images
@@ -24,29 +25,21 @@ from kube.node import Node
 
 ECHO = Path(__file__).parents[1] / "gateway_models" / "echo"
 RATE_RPS = 200
-AFTERWARDS = 5 * RATE_RPS
-"""Requests after something has happened."""
 PATIENCE_S = 180.0
 
 
-def partition(percent: float, name: str = "echo", slo_ms: float = 5000) -> dict[str, Any]:
+def partition(percent: float, slo_ms: float = 5000) -> dict[str, Any]:
     """With an SLO that the guard has no cause to act on, unless it is given."""
-    workload = {"name": name, "endpoint": name, "model": "echo", "rate_rps": RATE_RPS, "slo_ms": slo_ms}
-    return {
-        "id": name,
-        "percent": percent,
-        "shadow": {"policy": "hot", "gpu": "cpu-0", "extra_percent": 10, "percent": percent + 10},
-        "models": [{"model": "echo", "batch": 1}],
-        "workloads": [workload],
-    }
+    return ctl_fleet.partition("echo", percent, batch=1, rate_rps=RATE_RPS, slo_ms=slo_ms)
 
 
-class ClusterHost(Host):
+class ClusterHost(Ctl):
     """`ctl` with the cluster's kubeconfig; gateway and controller run on this host."""
 
     def __init__(self, cluster: Cluster, directory: Path, fleet: str, namespace: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        super().__init__(directory, fleet)
+        super().__init__(directory)
+        self.fleet = fleet
+        self.launcher_options = ["--launcher", "kubernetes", "--namespace", namespace]
         self.cluster = cluster
         self.namespace = namespace
         self._write_model()
@@ -64,12 +57,6 @@ class ClusterHost(Host):
             model.replace('os.environ["SERVER_NAME"]', "os.uname().nodename")
         )
         (self.repository / "echo" / "config.pbtxt").write_text((ECHO / "config.pbtxt").read_text())
-
-    def apply(
-        self, document: dict[str, Any], *more: str, ports: bool = True
-    ) -> subprocess.CompletedProcess[str]:
-        where = ("--launcher", "kubernetes", "--namespace", self.namespace)
-        return super().apply(document, *where, *more, ports=ports)
 
     def pods(self) -> list[dict[str, Any]]:
         """The fleet's pods."""
@@ -107,19 +94,18 @@ class ClusterHost(Host):
 
 def under_load(host: ClusterHost, happens: Callable[[rig.Load], None]) -> rig.Load:
     """Load on the fleet's gateway while something happens, and for a while afterwards."""
-    load = rig.Load(rig.Ports(host.http, host.grpc, host.metrics))
+    return loaded(rig.Ports(host.http, host.grpc, host.metrics), RATE_RPS, happens)
 
-    async def run() -> None:
-        stop = asyncio.Event()
-        unary = asyncio.create_task(load.unary(RATE_RPS, stop))
-        await asyncio.to_thread(rig.until, lambda: len(load.outcomes) > RATE_RPS)
-        await asyncio.to_thread(happens, load)
-        enough = len(load.outcomes) + AFTERWARDS
-        await asyncio.to_thread(rig.until, lambda: len(load.outcomes) > enough)
-        stop.set()
-        await unary
 
-    asyncio.run(run())
+def loaded(ports: rig.Ports, rate_rps: int, happens: Callable[[rig.Load], None]) -> rig.Load:
+    """Load while something happens, and for five seconds' worth of requests afterwards."""
+    load = rig.Load(ports)
+
+    with rig.under_load(partial(load.unary, rate_rps)):
+        until(lambda: len(load.outcomes) > rate_rps)
+        happens(load)
+        enough = len(load.outcomes) + 5 * rate_rps
+        until(lambda: len(load.outcomes) > enough)
     return load
 
 
@@ -136,7 +122,7 @@ def kill(pod: str, pids: tuple[int, ...]) -> Blow:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    rig.until(lambda: not any(map(psutil.pid_exists, pids)), PATIENCE_S)
+    until(lambda: not any(map(psutil.pid_exists, pids)), PATIENCE_S)
     return Blow(pod, began, time.monotonic())
 
 

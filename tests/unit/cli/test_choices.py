@@ -9,10 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from controlplane.cli import options, wiring
-from controlplane.cli.exits import EXIT_ENGINE, EXIT_INPUT, exit_code
 from controlplane.cli.main import app, main
 from controlplane.cli.options import LauncherName
-from controlplane.domain.errors import InputError
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 
@@ -90,7 +89,7 @@ def test_no_answer_is_an_input_error_that_names_the_way_out(monkeypatch: pytest.
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(InputError, match="--yes") as refused:
         options.agreed("Go on?")
-    assert exit_code(refused.value) == EXIT_INPUT
+    assert refused.value.exit_code == 2
 
 
 def test_a_figure_is_of_a_known_format_or_refused_before_anything_is_computed(tmp_path: Path) -> None:
@@ -127,7 +126,7 @@ def test_an_unknown_fleet_is_named_with_those_that_exist(
     FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}))
     told = CliRunner().invoke(app, [*verb, "--fleet", "nope"]).exception
     assert isinstance(told, InputError)
-    assert exit_code(told) == EXIT_INPUT
+    assert told.exit_code == 2
     assert str(told) == "--fleet: there is no fleet 'nope'; fleets that were applied: shop"
     assert not FleetFiles(state_root(), "nope").directory.exists()
 
@@ -167,7 +166,7 @@ def test_a_state_directory_that_cannot_be_looked_into_is_told(
     monkeypatch.setattr("sys.argv", ["ctl", *verb])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == EXIT_ENGINE
+    assert ended.value.code == EngineError.exit_code
     told = capsys.readouterr().err
     assert told.startswith(f"ctl: {tmp_path}")
     assert told.endswith("File name too long\n")

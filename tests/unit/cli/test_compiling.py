@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from controlplane import kernels
-from controlplane.cli.stderr import say_when_compiling
+from controlplane.cli.output import say_when_compiling
 
 pytestmark = pytest.mark.unit
 

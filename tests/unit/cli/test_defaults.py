@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.cli.defaults import config_path, read_config
 from controlplane.cli.main import run
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import InputError
-from controlplane.files.config import config_path, read_config
 
 pytestmark = pytest.mark.unit
 

@@ -19,7 +19,7 @@ from controlplane.cli.schemas import NAMES, schema
 from controlplane.cli.verbs import VERBS
 from controlplane.control.converge.actions import Stop
 from controlplane.domain.device import ShareKind
-from controlplane.domain.observation import RateSeen
+from controlplane.domain.observation import Event, RateSeen
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
 from controlplane.domain.profile import Environment, Profile
 from controlplane.files import catalogue
@@ -27,13 +27,18 @@ from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.yaml_text import parse
 from controlplane.planning.replan.differences import TermChange
-from controlplane.report.tables.demo_table import DemoRow
-from controlplane.report.tables.load_table import LoadView
+from controlplane.report.tables.demo_table import DemoRow, Repair, Span
 from controlplane.report.tables.observed_table import Kept, Unseen, observed_document
-from controlplane.report.tables.repair_table import Repair, Span
-from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow, status_document
+from controlplane.report.tables.status_table import (
+    GuardRow,
+    LoadView,
+    Restarted,
+    Status,
+    StatusRow,
+    WorkloadRow,
+    status_document,
+)
 from controlplane.runtime.fleet.fleet import Outcome
-from controlplane.runtime.fleet.history import Event
 from controlplane.runtime.jobs.profile import Written
 
 pytestmark = pytest.mark.unit
@@ -154,7 +159,7 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
             ),
         ),
         7,
-        restarts=((2.0, "haproxy: killed"),),
+        restarts=(Restarted(2.0, "haproxy: killed"),),
         load=LoadView("yes", (rate,)),
     )
     outcome = Outcome((Stop("old"),), (), (TermChange("search", "slo_ms", 40.0, 30.0),))

@@ -13,9 +13,9 @@ from build import partition, plan
 
 from controlplane.cli import main as cli
 from controlplane.cli import wiring
-from controlplane.cli.exits import EXIT_PIPE
+from controlplane.cli.endings import EXIT_PIPE
 from controlplane.cli.main import run
-from controlplane.cli.stderr import say
+from controlplane.cli.output import say
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import EngineError, GatewayError, InfeasibleError, InputError
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root

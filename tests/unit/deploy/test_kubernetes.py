@@ -15,9 +15,29 @@ from controlplane.cli.main import app
 from controlplane.gateway.replicas import agent
 from launchers.kubernetes import pod as gpu
 from launchers.kubernetes.options import PodOptions
-from launchers.kubernetes.permissions import CONTROLLER_RULES, GPU_RULES, RULES, USER_RULES
+from launchers.kubernetes.permissions import RULES, RoleRule
 
 pytestmark = pytest.mark.unit
+
+CONTROLLER_RULES = (
+    RoleRule("coordination.k8s.io", "leases", ("get", "create", "update")),
+    RoleRule("trisect.dev", "fleets", ("get", "patch")),
+    RoleRule("trisect.dev", "fleets/status", ("patch",)),
+)
+"""What a controller in the cluster needs beside them."""
+
+USER_RULES = (
+    RoleRule("trisect.dev", "fleets", ("get", "list", "create", "patch", "delete")),
+    RoleRule("", "pods", ("get", "list")),
+    RoleRule("", "pods/exec", ("get", "create")),
+)
+"""What a user needs for a fleet that controllers in the cluster keep; `exec` runs commands in their pods."""
+
+GPU_RULES = (
+    RoleRule("resource.k8s.io", "resourceclaims", ("create", "patch")),
+    RoleRule("resource.k8s.io", "resourceslices", ("list",), cluster_wide=True),
+)
+"""What a fleet with GPUs needs where the cluster allocates them dynamically (DRA)."""
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "kubernetes"

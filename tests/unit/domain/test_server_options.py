@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
-from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
+from controlplane.domain.server_options import JUDGED, NO_OPTIONS, ServerOptions
 from launchers.triton import program
 
 pytestmark = pytest.mark.unit
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.unit
     "argument",
     [
         "--log-verbose=1",
-        "--backend-config=onnxruntime,default-max-batch-size=8",
+        "--backend-config=onnxruntime,enable-global-threadpool=1",
         "--pinned-memory-pool-byte-size=0",
     ],
 )
@@ -33,6 +35,9 @@ def test_options_of_triton_are_taken(argument: str) -> None:
         ("--http-port=1", "Trisect sets --http-port itself"),
         ("--http-po=1", "--http-po: Trisect sets --http-port itself"),
         ("--model-repository=/x", "Trisect sets --model-repository itself"),
+        ("--model-config-name=h100", "config.pbtxt"),
+        ("--backend-config=onnxruntime,default-max-batch-size=8", "config.pbtxt"),
+        ("--backend-c=default-max-batch-size=8", "config.pbtxt"),
         ("--backend-config=python,shm-region-prefix-name=x", "shm-region-prefix-name itself"),
         ("log-verbose=1", "is not --NAME=VALUE"),
         ("-v", "is not --NAME=VALUE"),
@@ -50,6 +55,20 @@ def test_variables_of_ours_and_wrong_names_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=f"env.{name}"):
         ServerOptions(env={name: "x"})
     assert ServerOptions(env={"PATHS": "x", "HF_HOME": ""})
+
+
+def test_every_option_in_tritons_help_is_judged() -> None:
+    home = program.find_home()
+    said = subprocess.run(
+        [home.binary, "--help"],
+        env={"LD_LIBRARY_PATH": str(home.libraries)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    options = set(re.findall(r"^  --([a-z0-9-]+)", said.stdout + said.stderr, re.MULTILINE))
+    assert len(options) > 80
+    assert options == set(JUDGED)
 
 
 def test_every_option_that_trisect_gives_is_its_own() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import AccessConfig, GatewayConfig
-from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
+from controlplane.files.fleets import FleetFiles, FleetSettings, state_root, this_host
 from controlplane.runtime.fleet import fleet
 from controlplane.runtime.fleet.fleet import locked
 
@@ -56,6 +56,17 @@ def test_the_state_of_a_fleet_is_open_to_its_user_only(tmp_path: Path) -> None:
     (tmp_path / "f").mkdir(mode=0o755)
     files.make()
     assert files.directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_no_fleet_has_is_open_to_the_user_only_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Profiles' servers, their logs, and completed configurations."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "one"))
+    assert state_root().stat().st_mode & 0o777 == 0o700
+    (tmp_path / "two" / "trisect").mkdir(parents=True, mode=0o755)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "two"))
+    assert state_root().stat().st_mode & 0o777 == 0o700
 
 
 def test_a_fleet_of_another_host_is_refused_with_the_file_and_the_way_out(tmp_path: Path) -> None:

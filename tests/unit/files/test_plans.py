@@ -26,7 +26,8 @@ from controlplane.domain.plan import (
     Violation,
 )
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.files.plans import plan_document, plan_hash, read_plan, write_plan
+from controlplane.files.documents import versioned
+from controlplane.files.plans import plan_hash, read_plan, write_plan
 
 pytestmark = pytest.mark.unit
 
@@ -141,7 +142,7 @@ WORKLOAD = (*FIRST, "workloads", 0)
 def test_a_broken_plan_is_refused(
     tmp_path: Path, path: tuple[Any, ...], value: object, field: str, says: str
 ) -> None:
-    document = copy.deepcopy(plan_document(PLAN))
+    document = copy.deepcopy(versioned(PLAN))
     set_at(document, path, value)
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(document, indent=1))

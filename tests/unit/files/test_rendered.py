@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,18 @@ def test_equal_content_has_one_path(tmp_path: Path) -> None:
     assert write_rendered(tmp_path, "f", "a", ONE) == first
     assert write_rendered(tmp_path, "f", "a", OTHER) != first
     assert (first / "m" / "config.pbtxt").read_text() == "one", "a server may still read it"
+
+
+def test_other_users_reach_no_configuration_and_a_container_reads_its_own(tmp_path: Path) -> None:
+    """A container's user sees the folder of the partition only, whatever the umask was."""
+    before = os.umask(0o077)
+    try:
+        path = write_rendered(tmp_path / "out", "f", "a", ONE)
+    finally:
+        os.umask(before)
+    modes = [one.stat().st_mode & 0o777 for one in (path, path / "m", path / "m" / "config.pbtxt")]
+    assert modes == [0o755, 0o755, 0o644]
+    assert (tmp_path / "out" / "f").stat().st_mode & 0o777 == 0o700
 
 
 def test_only_what_is_needed_stays(tmp_path: Path) -> None:

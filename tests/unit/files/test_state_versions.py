@@ -30,7 +30,6 @@ def contents(files: FleetFiles) -> list[object]:
     return [
         files.settings(),
         files.plan(),
-        files.journal(),
         fleets.read_guarding(files.guarding),
         gateway.read_settings(files.gateway / "settings.json"),
         gateway.read_slots(files.gateway / "slots.json"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, NotNow
 from controlplane.files import writing
 
 pytestmark = pytest.mark.unit
@@ -21,7 +22,7 @@ def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(writing.os, "fsync", full)
-    with pytest.raises(EngineError, match="No space left on device; the old file is unchanged"):
+    with pytest.raises(NotNow, match="No space left on device; the old file is unchanged; make room"):
         writing.write_json(path, {"a": 2})
     assert path.read_text() == writing.to_json({"a": 1})
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"], "no temporary file stays"
@@ -59,3 +60,21 @@ def test_what_a_file_holds_already_needs_no_disk(
     if code in (errno.EIO, errno.EROFS):
         with pytest.raises(EngineError, match="refused"):
             writing.write_derived(path, "m 3\n")
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        writing.write_text(pipe, "the plan")
+        assert os.read(reader, 100) == b"the plan"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_a_device_that_refuses_is_named() -> None:
+    with pytest.raises(EngineError, match="/dev/full"):
+        writing.write_text(Path("/dev/full"), "the plan")
+    assert Path("/dev/full").is_char_device()

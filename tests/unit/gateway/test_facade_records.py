@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.fleet import Backend
-from controlplane.files import log_pipe
+from controlplane.files.gateway_paths import open_log
 from controlplane.gateway.facade.records import ABANDONED, Records
 from controlplane.monitor.records import parse
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.unit
 @pytest.mark.parametrize("abandoned", [False, True])
 def test_a_request_that_its_client_left_is_none_that_was_answered(tmp_path: Path, abandoned: bool) -> None:
     path = tmp_path / "log.pipe"
-    with open(log_pipe.opened(path), "rb", buffering=0) as monitor:
-        records = Records(log_pipe.opened(path))
+    with open(open_log(path), "rb", buffering=0) as monitor:
+        records = Records(open_log(path))
         try:
             server = Backend("s", "127.0.0.1", 8000, 8001)
             flags = ABANDONED if abandoned else "--"

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import Backend, Route
+from controlplane.domain.fleet import AccessConfig, Backend, GatewayConfig, Route
 from controlplane.files.gateway import GatewaySettings, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import store
+from controlplane.gateway import startup, store
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.slots import Phase, SlotTable, assign
+from controlplane.gateway.startup import Startup
 
 pytestmark = pytest.mark.unit
 
@@ -124,3 +125,17 @@ def test_another_users_directory_is_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(GatewayError, match="another user"):
         GatewayPaths.of(tmp_path).make()
+
+
+@pytest.mark.parametrize(("state", "client_ca"), [("my state", None), ("state", "/etc/our,ca.pem")])
+def test_a_path_that_haproxy_cannot_read_is_refused_before_anything_starts(
+    tmp_path: Path, state: str, client_ca: str | None
+) -> None:
+    wanted = GatewayConfig(protection=AccessConfig("/c", "/k", client_ca))
+    paths = GatewayPaths.of(tmp_path / state)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(startup, "check_exposure", lambda *_: None)
+        with pytest.raises(InputError, match="blank") as refused:
+            Startup(paths).start(wanted, 1)
+    assert refused.value.file == (client_ca or str(paths.state))
+    assert not paths.state.exists()

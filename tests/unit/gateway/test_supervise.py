@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import EngineError
 from controlplane.files.fleets import FleetFiles
@@ -59,6 +60,20 @@ def test_a_process_that_dies_within_its_start_says_how(tmp_path: Path) -> None:
     supervisor._start(ManagedProcess(processes.HAPROXY, dead))
     (told,) = read_restarts(GatewayPaths.of(tmp_path).restarts)
     assert told.reason == "ended by signal 15; started again at once"
+
+
+def test_a_process_that_cannot_be_watched_for_want_of_descriptors_is_watched_later(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "30"]) as child:
+        process = ManagedProcess(processes.FACADE, lambda: child)
+        supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
+        with without_descriptors():
+            supervisor._start(process)
+        assert (process.handle, process.deaths, child.poll()) == (None, 0, None)
+        supervisor._start(process)
+        assert process.handle is not None
+        child.kill()
+        supervisor._died(process)
+    assert (process.child, process.deaths) == (None, 1)
 
 
 def test_what_died_is_written_down_and_no_full_disk_stops_it(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ class Kernel:
     def __post_init__(self) -> None:
         (self.root / "group").mkdir()
         (self.root / "group" / "cgroup.procs").write_text("7\n9\n")
+        (self.root / "7").mkdir()
+        (self.root / "7" / "cgroup").write_text("0::/group\n")
 
     def write(self, throttled: str, **threads: tuple[float, float]) -> None:
         (self.root / "group" / "cpu.stat").write_text(f"nr_periods 9\n{throttled}\n")
@@ -36,7 +38,7 @@ class Kernel:
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    monkeypatch.setattr(module, "_cpu_folders", lambda pid, proc: iter([tmp_path / "group"]))
+    monkeypatch.setattr(module, "mount_points", lambda *_: [tmp_path])
     return Kernel(tmp_path)
 
 

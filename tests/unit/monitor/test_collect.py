@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.files import log_pipe
+from controlplane.files.gateway_paths import open_log
 from controlplane.monitor.collect import Log
 from controlplane.monitor.state import Addresses, Monitor
 
@@ -22,7 +22,7 @@ COUNT = 2000
 def test_every_line_in_the_pipe_is_read_once_and_whole(tmp_path: Path) -> None:
     """Also those that waited there before the monitor began."""
     lines = [LINE % number for number in range(COUNT)]
-    pipe = log_pipe.opened(tmp_path / "log.pipe")
+    pipe = open_log(tmp_path / "log.pipe")
 
     async def run() -> list[bytes]:
         read: list[bytes] = []
@@ -34,7 +34,7 @@ def test_every_line_in_the_pipe_is_read_once_and_whole(tmp_path: Path) -> None:
                 if len(read) >= COUNT:
                     all_read.set()
 
-        log = Log(log_pipe.opened(tmp_path / "log.pipe"), Monitor(Addresses(tmp_path / "slots")), [Reader()])
+        log = Log(open_log(tmp_path / "log.pipe"), Monitor(Addresses(tmp_path / "slots")), [Reader()])
         content = b"".join(line + b"\n" for line in lines)
         os.write(pipe, content[: len(content) // 2])
         log.listen(looks=0)
@@ -46,7 +46,7 @@ def test_every_line_in_the_pipe_is_read_once_and_whole(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_nobody_reads_takes_no_more_at_some_time_and_holds_nobody_up(tmp_path: Path) -> None:
-    pipe = log_pipe.opened(tmp_path / "log.pipe")
+    pipe = open_log(tmp_path / "log.pipe")
     filled = 0
     with contextlib.suppress(BlockingIOError):
         while True:

@@ -92,6 +92,28 @@ def test_a_configuration_without_inputs_is_refused() -> None:
         requests_for(source(""))
 
 
+OPTIONAL = """
+input [ { name: "A", data_type: TYPE_FP32, dims: [ -1 ], optional: true },
+        { name: "B", data_type: TYPE_FP32, dims: [ 2 ], optional: true } ]
+"""
+
+
+def test_of_optional_inputs_alone_those_of_a_known_shape_are_sent(tmp_path: Path) -> None:
+    def names(text: str, given: Inputs) -> list[str]:
+        return [tensor.name for tensor in requests_for(source(text), given)[0].inputs]
+
+    assert names(OPTIONAL, Inputs()) == ["B"]
+    assert names(OPTIONAL, Inputs(shapes={"A": (3,)})) == ["A", "B"]
+    assert names(OPTIONAL, data_file(tmp_path, {"B": [1, 2]})) == ["B"]
+    with pytest.raises(InputError, match="--shape m:A:N, or --input-data m:FILE"):
+        requests_for(source(OPTIONAL.replace("[ 2 ]", "[ -1 ]")))
+
+
+def test_a_request_that_is_a_sequence_by_itself_has_no_marks() -> None:
+    (request,) = requests_for(source(STEPS + "sequence_batching { iterative_sequence: true }"))
+    assert not request.parameters
+
+
 STEPS = 'input [ { name: "X", data_type: TYPE_FP32, dims: [ 1 ] } ]'
 
 

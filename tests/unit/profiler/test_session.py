@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from controlplane.domain.device import CPU_GRID, Device, DeviceReading, ShareKind
-from controlplane.domain.errors import EngineError, LaunchTimeout, NotNow
+from controlplane.domain.errors import EngineError, LaunchTimeout, NotNow, RequestRefused
 from controlplane.domain.profile import Measurement
 from controlplane.files.measurements.profiles import read_partial
 from controlplane.profiler import session
@@ -184,6 +184,15 @@ def test_a_failed_point_costs_no_other_point(repository: Path) -> None:
     host.measured.clear()
     assert points(measure(host, repository)) == set(subject(repository).points)
     assert host.measured == [failing], "only what is missing is measured"
+
+
+def test_a_model_that_refuses_batches_is_named_so(repository: Path) -> None:
+    top = max(subject(repository).points, key=lambda p: (p.percent, p.batch))
+    with pytest.raises(EngineError, match=r"refused: .*--batches 1"):
+        measure(Host(0.002, {top: RequestRefused("no")}), repository)
+    alone = Wishes(percents=[100], batches=[1])
+    with pytest.raises(RequestRefused):
+        measure(Host(0.002, {Point(100.0, 1): RequestRefused("no")}), repository, alone)
 
 
 def test_without_the_smallest_share_nothing_is_guessed_below_the_largest(repository: Path) -> None:

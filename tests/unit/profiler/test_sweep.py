@@ -49,14 +49,14 @@ def test_any_model_gets_enough_points_on_the_grid_with_both_ends(max_batch: int,
 
 
 def test_what_a_user_names_is_measured_in_every_combination() -> None:
-    assert chosen_points(CPU_GRID, 8, [100, 50], [4, 1]) == (
+    assert chosen_points("m", CPU_GRID, 8, [100, 50], [4, 1]) == (
         Point(50, 1),
         Point(50, 4),
         Point(100, 1),
         Point(100, 4),
     )
-    assert {p.batch for p in chosen_points(CPU_GRID, 8, [50], None)} == set(default_batches(8))
-    assert {p.percent for p in chosen_points(CPU_GRID, 8, None, [2])} == {20, 60, 100}
+    assert {p.batch for p in chosen_points("m", CPU_GRID, 8, [50], None)} == set(default_batches(8))
+    assert {p.percent for p in chosen_points("m", CPU_GRID, 8, None, [2])} == {20, 60, 100}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_cannot_be_measured_is_refused(
     percents: list[float] | None, batches: list[int] | None, field: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        chosen_points(CPU_GRID, 8, percents, batches)
+        chosen_points("m", CPU_GRID, 8, percents, batches)
     assert caught.value.field == field
 
 

@@ -34,13 +34,14 @@ class Interrupted:
         self.running.discard(server.name)
 
 
-def test_a_path_that_the_python_backend_cannot_start_from_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["my models", "modèles", "a$b", "it's", "a&b"])
+def test_a_path_that_the_python_backend_cannot_start_from_is_named(tmp_path: Path, folder: str) -> None:
     process, docker = (cast(Any, SimpleNamespace(name=name)) for name in ("process", "docker"))
     with pytest.raises(InputError) as caught:
-        check_python_path(process, tmp_path / "my models")
-    assert caught.value.file == str(tmp_path / "my models")
-    check_python_path(process, Path("/plain"))
-    check_python_path(docker, tmp_path / "my models")
+        check_python_path(process, tmp_path / folder)
+    assert caught.value.file == str(tmp_path / folder)
+    check_python_path(process, Path("/plain/a-b_c.d@e"))
+    check_python_path(docker, tmp_path / folder)
 
 
 def test_an_interruption_of_the_stop_leaves_no_server() -> None:

@@ -33,6 +33,26 @@ def test_called_models_are_found_by_name(tmp_path: Path) -> None:
     assert called_models(write(tmp_path, CALLER)) == Calls(("detect",), computed=True)
 
 
+def test_calls_are_found_in_what_the_model_imports_from_its_folder(tmp_path: Path) -> None:
+    call = "InferenceRequest(model_name={!r})"
+    model = write(tmp_path, "from steps.call import run\ndef late():\n    import helpers\n")
+    (model / "1" / "steps").mkdir()
+    (model / "1" / "steps" / "__init__.py").write_text(call.format("package"))
+    (model / "1" / "steps" / "call.py").write_text("from . import more\n" + call.format("module"))
+    (model / "1" / "steps" / "more.py").write_text("from ..beyond import x\n" + call.format("relative"))
+    (model / "1" / "beyond.py").write_text(call.format("above"))
+    (model / "helpers.py").write_text(call.format("beside"))
+    assert called_models(model) == Calls(("above", "beside", "module", "package", "relative"), computed=False)
+
+
+def test_files_that_the_model_does_not_import_call_nothing(tmp_path: Path) -> None:
+    model = write(tmp_path, "import json\n")
+    for name in ("model copy.py", "old_model.py"):
+        (model / "1" / name).write_text(CALLER)
+    assert called_models(model) is None
+    assert called_models(model, "old_model.py") is not None
+
+
 def test_code_that_only_mentions_the_call_calls_none(tmp_path: Path) -> None:
     assert called_models(write(tmp_path, "# pb_utils.InferenceRequest(model_name='x')\n")) is None
 

@@ -2,11 +2,17 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import ServedModel
-from controlplane.render.config import batch_limit, check_servable, parse_config, served_config
+from controlplane.render.config import (
+    batch_limit,
+    check_servable,
+    measured_config,
+    parse_config,
+    served_config,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -35,24 +41,10 @@ def test_only_what_the_plan_decides_is_changed() -> None:
     assert list(config.dynamic_batching.preferred_batch_size) == [4]
     assert config.dynamic_batching.max_queue_delay_microseconds == 50
     assert config.dynamic_batching.preserve_ordering
-    [group] = config.instance_group
-    assert (group.count, group.kind, list(group.gpus)) == (2, ModelInstanceGroup.KIND_CPU, [])
-    assert group.host_policy == "near"
     for changed in ("name", "dynamic_batching", "instance_group"):
         config.ClearField(changed)
         source.ClearField(changed)
     assert config == source
-
-
-def test_on_a_gpu_type_the_instances_go_to_the_partitions_only_gpu() -> None:
-    [group] = rendered(SOURCE, ServedModel("resnet", batch=4), "v100").instance_group
-    assert (group.kind, list(group.gpus), group.count) == (ModelInstanceGroup.KIND_GPU, [0], 1)
-
-
-def test_a_model_that_chooses_its_device_keeps_that_choice() -> None:
-    source = 'backend: "vllm" max_batch_size: 4 instance_group [ { kind: KIND_MODEL } ]'
-    [group] = rendered(source, ServedModel("m", batch=4), "v100").instance_group
-    assert (group.kind, list(group.gpus)) == (ModelInstanceGroup.KIND_MODEL, [])
 
 
 @pytest.mark.parametrize(("source_limit", "planned", "expected"), [(16, 32, 16), (64, 48, 32), (8, 3, 3)])
@@ -62,12 +54,20 @@ def test_the_batch_is_capped_by_the_source_and_by_32(source_limit: int, planned:
     assert config.max_batch_size == source_limit
 
 
-def test_a_model_without_batching_is_served_one_at_a_time() -> None:
-    source = 'backend: "b" max_batch_size: 0 dynamic_batching { }'
+def test_a_model_without_batching_keeps_the_limits_of_its_queue() -> None:
+    written = "priority_levels: 2 default_priority_level: 1 default_queue_policy { max_queue_size: 4 }"
+    source = f'backend: "b" max_batch_size: 0 dynamic_batching {{ {written} }}'
     config = rendered(source, ServedModel("m", batch=8))
-    assert not config.HasField("dynamic_batching")
+    assert config.dynamic_batching == parse_config(source, "f").dynamic_batching
     assert config.max_batch_size == 0
     assert batch_limit(config) == 1
+
+
+def test_what_would_refuse_or_answer_equal_requests_is_not_measured() -> None:
+    policies = "default_queue_policy { max_queue_size: 4 } priority_queue_policy { key: 1 value { } }"
+    kept = 'backend: "b" max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 1'
+    source = parse_config(f"{kept} {policies} }} response_cache {{ enable: true }}", "f")
+    assert measured_config(source) == parse_config(kept + " }", "f")
 
 
 def test_the_text_is_the_same_for_the_same_plan() -> None:
@@ -113,6 +113,6 @@ def test_models_that_take_turns_share_one_resource() -> None:
     source, served = parse_config(SOURCE, "f"), ServedModel("m", 4)
     text = served_config(source, endpoint="W1", served=served, gpu_type="v100", turns=True)
     config = parse_config(text, "f")
-    [group] = config.instance_group
-    assert [(r.name, r.count) for r in group.rate_limiter.resources] == [("turn", 1)]
+    limiters = [group.rate_limiter.resources for group in config.instance_group]
+    assert [[(r.name, r.count) for r in one] for one in limiters] == [[("turn", 1)]] * 2
     assert not rendered(SOURCE, ServedModel("m", 4)).instance_group[0].HasField("rate_limiter")

@@ -8,11 +8,11 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from controlplane.cli.exits import EXIT_INPUT, exit_code
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
 from controlplane.domain.tree import Link, Tree
-from controlplane.render.config import TURN
+from controlplane.files.models import write_completed
+from controlplane.render.instances import TURN
 from controlplane.render.repository import (
     partition_sources,
     profiling_tree,
@@ -21,7 +21,7 @@ from controlplane.render.repository import (
     render_partition,
     takes_turns,
 )
-from controlplane.render.source import read_source
+from controlplane.render.source import read_source, to_complete
 
 pytestmark = pytest.mark.unit
 
@@ -126,7 +126,7 @@ def test_a_model_that_has_no_alias_is_refused_with_the_way_out(
     assert "workloads W-a, W-b and W-c cannot share one queue of model 'm'" in refused.value.problem
     assert "`isolated: true` at each of them in the spec" in refused.value.problem
     assert refused.value.file == str(repository / "m" / "config.pbtxt")
-    assert exit_code(refused.value) == EXIT_INPUT
+    assert refused.value.exit_code == 2
     render_partition(partition("W1"), gpu_type="cpu", repository=repository)
 
 
@@ -212,7 +212,7 @@ def test_only_one_partition_may_serve_a_model_with_sequences(repository: Path) -
         InputError, match=r"'W1' is served by a pool \(W1-1, W1-2\).*`isolated: true`"
     ) as told:
         refuse_pooled_sequences(plan("W1-1", "W1-2"), repository)
-    assert exit_code(told.value) == EXIT_INPUT
+    assert told.value.exit_code == 2
 
 
 def write_ensemble(repository: Path) -> None:
@@ -271,3 +271,55 @@ def test_an_endpoint_named_as_a_step_is_refused(repository: Path) -> None:
     )
     with pytest.raises(InputError, match="model 'e' executes 'm' in partition 'P1'"):
         render_partition(partition("m", model="e"), gpu_type="cpu", repository=repository)
+
+
+CODE = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config): ...\n"
+
+
+@pytest.mark.parametrize(
+    ("backend", "code", "completed"),
+    [
+        ('backend: "python"', "class TritonPythonModel: ...", False),
+        ('backend: "python"', CODE, True),
+        ('platform: "onnxruntime_onnx"', "", True),
+        ('platform: "ensemble"', "", False),
+        ("", "", True),
+    ],
+)
+def test_what_loading_changes_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, code: str, completed: bool
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    models = tmp_path / "models"
+    (models / "m" / "1").mkdir(parents=True)
+    (models / "m" / "base.py").write_text(code)
+    (models / "m" / "config.pbtxt").write_text(backend + TENSORS)
+    assert to_complete(models, "m") is completed
+    write_completed(models / "m", 'backend: "b" max_batch_size: 6' + TENSORS)
+    assert not to_complete(models, "m")
+    assert read_source(models, "m").config.max_batch_size == 6
+
+
+def test_a_comment_may_have_another_encoding(repository: Path) -> None:
+    config = repository / "m" / "config.pbtxt"
+    config.write_bytes(b"# gr\xf6\xdfte\n" + config.read_bytes())
+    assert read_source(repository, "m").config.max_batch_size == 8
+    config.write_bytes(b'name: "gr\xf6\xdfte"\n' + config.read_bytes())
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_source(repository, "m")
+
+
+def test_a_profile_is_of_the_instances_that_are_served(repository: Path) -> None:
+    config = repository / "m" / "config.pbtxt"
+    config.write_text(
+        config.read_text() + "sequence_batching { direct { } } instance_group { count: 3 kind: KIND_CPU }"
+    )
+    source = read_source(repository, "m")
+    [(path, text)] = [
+        (path, entry)
+        for path, entry in profiling_tree(source, endpoints={"m.b1": 1}, gpu_type="cpu").entries.items()
+        if isinstance(entry, str)
+    ]
+    [group] = text_format.Parse(text, ModelConfig()).instance_group
+    assert (path, group.count, len(group.rate_limiter.resources)) == ("m.b1/config.pbtxt", 3, 1)
+    assert takes_turns(partition("a"), {"m": source})

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rich.console import Console, Group
 from rich.text import Text
 
-from controlplane.report.printable import printable
 from controlplane.report.tables.terminal import Printable, table_of
+from controlplane.report.words import printable
 
 pytestmark = pytest.mark.unit
 

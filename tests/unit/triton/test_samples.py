@@ -92,10 +92,27 @@ def test_the_body_is_json_then_the_tensors() -> None:
     assert body[length:] == bytes(4) + b"ab"
 
 
-@pytest.mark.parametrize("sequences", [True, False])
-def test_a_model_with_sequences_gets_a_whole_one(sequences: bool) -> None:
-    config = {"input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}]}
-    made = sample_request("m", "", lambda _: config | ({"sequence_batching": {}} if sequences else {}))
+def test_of_optional_inputs_alone_those_of_a_known_shape_are_sent() -> None:
+    optional = {"data_type": "TYPE_INT8", "optional": True}
+    inputs = [{"name": "A", "dims": [-1], **optional}, {"name": "B", "dims": [2], **optional}]
+    assert [i.name for i in zero_inputs({"input": inputs})] == ["B"]
+    shape = {"parameters": {"sample_shape.A": {"string_value": "3"}}}
+    assert [i.shape for i in zero_inputs({"input": inputs, **shape})] == [(3,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("batching", "sequences"),
+    [
+        ({"sequence_batching": {}}, True),
+        ({"sequence_batching": {"iterative_sequence": True}}, False),
+        ({}, False),
+    ],
+)
+def test_a_model_with_sequences_gets_a_whole_one(
+    batching: dict[str, dict[str, bool]], sequences: bool
+) -> None:
+    config = {"input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}], **batching}
+    made = sample_request("m", "", lambda _: config)
     said = json.loads(made.body[: made.json_length])["parameters"]
     assert (said.get("sequence_start"), said.get("sequence_end")) == (
         (True, True) if sequences else (None, None)

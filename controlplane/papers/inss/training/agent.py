@@ -1,13 +1,7 @@
 """Discrete soft actor-critic (Christodoulou 2019) with masked actions, and its networks.
 
-One encoder shared by all GPUs, mean-pooled, so order and number of GPUs are free:
-
-    h_k = relu(W1 [model, gpu_k])                    encoded GPU
-    c_k = relu(W2 [h_k, mean_k h_k])                 the same in the context of all GPUs
-    score(k, u) = v . relu(W3 action_ku + W4 c_k)    one number an action
-    score(reject) = w . relu(W5 mean_k c_k)
-
-The actor reads the scores as logits, a critic as Q values. `inss.policy` computes the same in numpy.
+One small network scores each action by its features alone, so order and number of GPUs are free. The actor
+reads the scores as logits, a critic as Q values. `inss.policy` computes the same in numpy.
 
     V(s') = sum_a pi(a|s') [min_j Q'_j(s', a) - alpha ln pi(a|s')]
     y     = r + gamma (1 - last) V(s'),  J_Qj = 1/2 (Q_j(s, a) - y)^2
@@ -26,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from controlplane.papers.inss.features import ACTION_FEATURES, GPU_FEATURES, MODEL_FEATURES, Observation
+from controlplane.papers.inss.features import FEATURES, Observation
 from controlplane.papers.inss.policy import Weights
 
 IMPOSSIBLE = -1e9
@@ -36,11 +30,8 @@ IMPOSSIBLE = -1e9
 class TensorObservation(NamedTuple):
     """`inss.features.Observation` as tensors, the same fields and shapes."""
 
-    model: Tensor
-    gpus: Tensor
     actions: Tensor
     valid: Tensor
-    present: Tensor
 
     @staticmethod
     def of(seen: Observation) -> TensorObservation:
@@ -59,31 +50,21 @@ class Transitions(NamedTuple):
 
 
 class ScoreNetwork(nn.Module):
-    """Scores of all actions, shape (batch, GPUs x units + 1); the last is `reject`."""
+    """Scores of all actions, (batch, 1 + K U): 0 where masked."""
 
-    def __init__(self, width: int, action_width: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.encode = nn.Linear(MODEL_FEATURES + GPU_FEATURES, width)
-        self.relate = nn.Linear(2 * width, width)
-        self.action = nn.Linear(ACTION_FEATURES, action_width)
-        self.context = nn.Linear(width, action_width, bias=False)
-        self.score = nn.Linear(action_width, 1)
-        self.pool = nn.Linear(width, action_width)
-        self.reject = nn.Linear(action_width, 1)
+        self.first = nn.Linear(FEATURES, width)
+        self.second = nn.Linear(width, width)
+        self.score = nn.Linear(width, 1)
 
     def forward(self, seen: TensorObservation) -> Tensor:
-        """Return the scores before masking."""
-        present = seen.present.unsqueeze(-1)
-        count = present.sum(dim=1).clamp(min=1.0)
-        model = seen.model.unsqueeze(1).expand(-1, seen.gpus.shape[1], -1)
-        encoded = torch.relu(self.encode(torch.cat([model, seen.gpus], dim=-1))) * present
-        mean = (encoded.sum(dim=1) / count).unsqueeze(1).expand_as(encoded)
-        related = torch.relu(self.relate(torch.cat([encoded, mean], dim=-1))) * present
-        hidden = torch.relu(self.action(seen.actions) + self.context(related).unsqueeze(2))
-        placed = self.score(hidden).flatten(1)
-        pooled = related.sum(dim=1) / count
-        rejected = self.reject(torch.relu(self.pool(pooled)))
-        return torch.cat([placed, rejected], dim=-1)
+        """Return the scores."""
+        # Fewer than half of the actions are valid, and this is most of the training's time.
+        hidden = torch.relu(self.second(torch.relu(self.first(seen.actions[seen.valid]))))
+        scores = seen.actions.new_zeros(seen.valid.shape)
+        scores[seen.valid] = self.score(hidden).squeeze(-1)
+        return scores
 
 
 def log_policy(scores: Tensor, valid: Tensor) -> Tensor:
@@ -104,8 +85,7 @@ def exported(actor: ScoreNetwork) -> Weights:
 class SacSettings:
     """Sizes and rates. `entropy_ratio`: H(s) over the largest entropy, at the start and at the end."""
 
-    width: int = 64
-    action_width: int = 32
+    width: int = 48
     learning_rate: float = 1e-3
     discount: float = 1.0
     soft_update: float = 0.01
@@ -210,7 +190,7 @@ class Agent:
 
 
 def _network(settings: SacSettings) -> ScoreNetwork:
-    return ScoreNetwork(settings.width, settings.action_width)
+    return ScoreNetwork(settings.width)
 
 
 def _expected(pi: Tensor, value: Tensor) -> Tensor:

@@ -77,15 +77,12 @@ class Around:
 def greedy(problem: Problem) -> tuple[IntArray, IntArray]:
     """Place each model in turn where it gains most for the least additional share; shapes (E, n)."""
     episodes = Episodes(problem)
-    gpus, units = episodes.shape
     while not episodes.done:
         seen = episodes.observe()
-        gain, share = seen.actions[..., 0], seen.actions[..., 2]
-        score = np.where(seen.valid[:, :-1].reshape(share.shape), gain - 0.3 * share, -np.inf)
-        score = score.reshape(len(score), -1)
-        best = score.argmax(axis=1)
-        reject = np.take_along_axis(score, best[:, None], axis=1)[:, 0] < -0.3
-        episodes.place(np.where(reject, gpus * units, best))
+        gain, share = seen.actions[..., 0], seen.actions[..., 1]
+        score = np.where(seen.valid, gain - 0.3 * share, -np.inf)
+        score[:, 0] = -0.3
+        episodes.place(score.argmax(axis=1))
     return episodes.gpu, episodes.units
 
 
@@ -169,8 +166,8 @@ class Teacher:
         """Return the teacher's actions for the next model of each episode, (E,)."""
         rows = np.arange(len(self.gpu))
         gpu, units = self.gpu[rows, episodes.at], self.units[rows, episodes.at]
-        gpus, width = episodes.shape
-        chosen: IntArray = np.where(gpu == REJECTED, gpus * width, gpu * width + units - 1)
+        _, width = episodes.shape
+        chosen: IntArray = np.where(gpu == REJECTED, 0, gpu * width + units)
         return chosen
 
 

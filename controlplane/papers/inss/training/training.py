@@ -169,7 +169,8 @@ class _Run:
         each = -(-settings.check_problems // len(sizes))
         self._held_out = [Around(base, n, k, each)(held_out) for n, k in sizes]
         units = base.surfaces.percent.shape[1]
-        self._replay = Replay(settings.replay, settings.lanes, max(k for _, k in sizes), units)
+        actions = 1 + max(k for _, k in sizes) * units
+        self._replay = Replay(settings.replay, settings.lanes, actions)
         self._agent = Agent(settings.sac)
         self._reward = 0.0
         self._losses = Losses(0.0, 0.0, 0.0, 0.0)

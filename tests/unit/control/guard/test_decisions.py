@@ -78,7 +78,6 @@ class Bench:
         *,
         late: Sequence[str] = (),
         rate: float = 100.0,
-        failed: Sequence[str] = (),
         took_ms: float = 20.0,
     ) -> list[Effect]:
         """Every ready active server answers at `rate`; those named in `late` at three times the SLO."""
@@ -93,11 +92,7 @@ class Bench:
                 for i in range(count):
                     took = 150.0 if watch.partition.id in late else took_ms
                     at = self.now_s + TICK_S * (i + 1) / count
-                    answers.append(
-                        Answer(
-                            at, took, watch.partition.id in failed, watch.partition.promises[0].endpoint, name
-                        )
-                    )
+                    answers.append(Answer(at, took, False, watch.partition.promises[0].endpoint, name))
             self.now_s += TICK_S
             self.state, done = decisions.tick(
                 self.state, FleetSeen(self.now_s, tuple(answers), dict(self.servers), self.host)
@@ -302,6 +297,13 @@ def test_a_dead_server_is_left_at_once_even_while_settling(
     effects = b.tick()
     assert of(Redirect, effects)[0].cause is cause
     assert ends(effects, active).ending is ending
+
+
+@pytest.mark.parametrize(("sequences", "patience_s"), [(0, Limits().overdue_s), (1, Limits().drain_s)])
+def test_a_hung_server_is_waited_for_as_long_as_its_sequences_live(sequences: int, patience_s: float) -> None:
+    b = bench(partition())
+    b.servers["W1.a"] = ServerSeen(Health.HUNG, in_flight=3, sequences=sequences)
+    assert ends(b.tick(), "W1.a").patience_s == patience_s
 
 
 def test_an_impaired_server_serves_on_while_nothing_else_can() -> None:
@@ -542,7 +544,8 @@ def test_an_idle_server_does_not_hang() -> None:
 
 def test_failed_requests_ask_for_a_probe_and_only_that() -> None:
     b = bench(partition())
-    effects = b.tick(2, failed=["W1"])
+    b.servers["W1.a"] = ServerSeen(Health.READY, failing=Limits().failed_in_a_row)
+    effects = b.tick(2)
     assert of(Probe, effects) == [Probe("W1.a")]
     assert not of(Redirect, effects)
 

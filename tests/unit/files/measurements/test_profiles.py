@@ -10,9 +10,9 @@ from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile, Repeat
 from controlplane.domain.server_options import ServerOptions
+from controlplane.files.documents import versioned
 from controlplane.files.measurements.profiles import (
     partial_path,
-    profile_document,
     profile_path,
     read_partial,
     read_profile,
@@ -62,7 +62,7 @@ def test_an_interrupted_measurement_is_no_profile_until_it_is_complete(tmp_path:
 
 
 def changed(**changes: Any) -> dict[str, Any]:
-    return {**profile_document(PROFILE), **changes}
+    return {**versioned(PROFILE), **changes}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from controlplane.planning.joint.packing import Packing
 from controlplane.planning.joint.queue_check import QueueCheck
 from controlplane.planning.judge.evaluate import Terms, evaluate
 from controlplane.planning.judge.placements import gpu_of, partition_of
-from controlplane.planning.judge.queues import Queues
+from controlplane.planning.judge.queues import QueueCache
 
 pytestmark = pytest.mark.unit
 
@@ -31,7 +31,7 @@ def test_a_queue_is_solved_once_and_as_the_queue_itself_would(monkeypatch: pytes
         return solve(rate, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(queueing, "solve", counted)
-    queues = Queues()
+    queues = QueueCache()
     for _ in range(2):
         found = queues.solve(rate, curves, batch, servers, poisson)
         np.testing.assert_array_equal(found, np.column_stack([expected.mean_ms, expected.p99_ms]))
@@ -48,7 +48,7 @@ def test_the_check_agrees_with_the_judge_also_after_one_gpu_has_changed() -> Non
     packing = Packing(table, None)
     for item in (3, 4, 2):
         assert packing.open([item])
-    check = QueueCheck.of(items, {"v100": table}, Queues())
+    check = QueueCheck.of(items, {"v100": table}, QueueCache())
     for group in ([3, 0], [3, 0, 1], [3]):
         assert packing.replace(0, group)
         verdict = check.ask({"v100": packing}, np.ones(len(items)))

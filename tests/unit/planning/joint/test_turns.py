@@ -64,6 +64,7 @@ def test_their_promises_hold_in_a_simulation() -> None:
     assert all(w.holds for w in seen.workloads)
 
 
+@pytest.mark.slow
 def test_more_than_sixteen_light_models_share_a_gpu_and_are_simulated() -> None:
     none = ShadowWish(ShadowPolicy.NONE)
     names = [f"{model}-{n}" for n in range(8) for model in SLO_MS][:17]

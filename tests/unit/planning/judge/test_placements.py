@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from planning import planned, published
 
-from controlplane.planning.judge.placements import limit_together
+from controlplane.planning.judge.placements import limit_together, tells_apart
 
 pytestmark = pytest.mark.unit
 
@@ -32,3 +32,11 @@ def test_every_strategys_plan_carries_it(strategy: str) -> None:
     }
     assert limits.pop("W1", 500.0) == 500.0
     assert set(limits.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("models", "held"),
+    [((5, 5, 5, 4, 4), True), ((5, 5, 5, 5, 4), False), ((8,), True), ((9,), False), ((2,) * 8, True)],
+)
+def test_a_gpu_holds_as_many_models_as_a_plan_tells_apart(models: tuple[int, ...], held: bool) -> None:
+    assert tells_apart(models) is held

@@ -11,7 +11,7 @@ import pytest
 from controlplane.domain.plan import Partition, PlannedGpu, Source
 from controlplane.domain.profile import ColocationPoint, Factor, Neighbour
 from controlplane.latency.calibration import Calibrated
-from controlplane.planning.judge.finalise import sentence, source_of
+from controlplane.planning.judge.finalise import measured_on, sentence, source_of
 from controlplane.planning.protocol import Device
 
 pytestmark = pytest.mark.unit
@@ -24,7 +24,7 @@ def partition(name: str, model: str, percent: float, batch: int) -> Partition:
 def told(device: Device, own: Partition, *others: Partition) -> tuple[Source, str]:
     gpu = PlannedGpu("v100-0", "v100", (own, *others))
     asked = gpu, own, own.models[0], device
-    return source_of(*asked), sentence(*asked)
+    return source_of(*asked, measured_on(device)), sentence(*asked)
 
 
 def test_a_measured_point_alone_and_beside_the_neighbours_that_it_was_measured_with() -> None:

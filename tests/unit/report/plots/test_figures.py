@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
-from controlplane.report.plots.figures import plot_plan
+from controlplane.report.plots import plot_plan
 
 pytestmark = pytest.mark.unit
 

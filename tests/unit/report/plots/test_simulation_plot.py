@@ -4,7 +4,7 @@ import pytest
 from known_service import KnownService
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
-from controlplane.report.plots.figures import POINTS, plot_simulation
+from controlplane.report.plots import POINTS, plot_simulation
 from controlplane.simulate.engine import Settings, simulate
 
 pytestmark = pytest.mark.unit

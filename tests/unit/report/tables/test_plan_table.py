@@ -12,7 +12,8 @@ from rich.console import Console
 
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, Shadow, Totals
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.report.tables.plan_table import plan_table, show
+from controlplane.report.tables.plan_table import plan_table
+from controlplane.report.tables.terminal import show
 
 pytestmark = pytest.mark.unit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow
+from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow, is_late
 from controlplane.report.top.rows import KEPT, Order, Row, companions, ordered, rows, sparkline
 
 pytestmark = pytest.mark.unit
@@ -29,7 +29,8 @@ def row(name: str, p99_ms: float | None, rate_rps: float = 1.0) -> Row:
 
 def test_a_row_names_the_servers_that_have_the_traffic_and_the_guard() -> None:
     (found,) = rows(status(workload("search", "P", p99_ms=41.0)), ())
-    assert (found.served_by, found.guard, found.late) == ("P 50 % of v100-0", "guarded", True)
+    assert (found.served_by, found.guard) == ("P 50 % of v100-0", "guarded")
+    assert is_late(found.seen)
 
 
 def test_a_workload_without_a_server_says_so() -> None:
@@ -46,7 +47,7 @@ def test_figures_are_kept_for_a_bounded_number_of_looks() -> None:
 
 def test_a_workload_that_is_gone_leaves_no_row() -> None:
     before = rows(status(workload("search", "P"), workload("ads", "P")), ())
-    assert [r.workload for r in rows(status(workload("ads", "P")), before)] == ["ads"]
+    assert [r.seen.workload for r in rows(status(workload("ads", "P")), before)] == ["ads"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_a_workload_that_is_gone_leaves_no_row() -> None:
 )
 def test_the_most_urgent_workload_comes_first(order: Order, expected: list[str]) -> None:
     found = [row("slow", 80.0), row("idle", None), row("busy", 20.0, rate_rps=90.0)]
-    assert [r.workload for r in ordered(found, order)] == expected
+    assert [r.seen.workload for r in ordered(found, order)] == expected
 
 
 def test_the_orders_come_round() -> None:

@@ -6,19 +6,20 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, RichLog, Static
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.report.page.fleet import Happened
+from controlplane.domain.observation import Event
 from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow
 from controlplane.report.top.screen import Look, Top, Watched
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
-EVENT = Happened(1.0, "warning", "redirect", "P", "slow server")
+EVENT = Event(1.0, "warning", "redirect", "P", "slow server")
 STATUS = Status(
     (StatusRow("P", "active", "running", "v100-0", 50.0, "MPS", ("search", "ads"), True, 1, 2),),
     (
@@ -37,7 +38,7 @@ class Fleet:
         self.status = STATUS
         self.broken: EngineError | None = None
         self.refused: InputError | None = None
-        self.events: tuple[Happened, ...] = (EVENT,)
+        self.events: tuple[Event, ...] = (EVENT,)
         self.redirected: list[str] = []
 
     def look(self) -> Look:
@@ -50,6 +51,18 @@ class Fleet:
             raise self.refused
         self.redirected.append(workload)
         return f"{workload} -> shadow"
+
+
+class NotedTop(Top):
+    """The screen, which remembers what it notifies of."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self.notes: list[tuple[str, str]] = []
+
+    def notify(self, message: str, *, title: str = "", **how: Any) -> None:
+        self.notes.append((title, message))
+        super().notify(message, title=title, **how)
 
 
 class Screen:
@@ -74,7 +87,7 @@ class Screen:
         return [line.text for line in self.app.query_one("#events", RichLog).lines]
 
     def notes(self) -> list[tuple[str, str]]:
-        return [(note.title, note.message) for note in self.app._notifications]
+        return self.app.notes
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(30.0):
@@ -84,7 +97,7 @@ class Screen:
 
 def play(fleet: Fleet, scene: Callable[[Screen], Awaitable[None]]) -> signal.Signals | None:
     """Run the screen while a scene is played; return its result."""
-    app = Top(Watched("shop", fleet.look, fleet.redirect, every_s=0.2))
+    app = NotedTop(Watched("shop", fleet.look, fleet.redirect, every_s=0.2))
 
     async def played() -> None:
         async with app.run_test(size=(200, 40)) as pilot:
@@ -114,7 +127,7 @@ def test_it_renews_its_figures_and_shows_each_event_once() -> None:
     async def scene(screen: Screen) -> None:
         await screen.until(lambda: len(screen.log()) == 1)
         busy = replace(STATUS.workloads[0], rate_rps=95.0)
-        fleet.events = (EVENT, Happened(2.0, "info", "apply", "shop", "new plan"))
+        fleet.events = (EVENT, Event(2.0, "info", "apply", "shop", "new plan"))
         fleet.status = replace(STATUS, workloads=(busy, STATUS.workloads[1]))
         await screen.until(lambda: screen.cells("search")[1] == "95.0")
         await screen.until(lambda: len(screen.log()) == 2)

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from controlplane.control.autoscaler.state import Kind, LoadState, Proposal, Propose
 from controlplane.domain.device import HeldDevice
 from controlplane.domain.errors import EngineError
-from controlplane.domain.observation import Answer
+from controlplane.domain.observation import Answer, Event
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following import Following, read_rates
@@ -23,7 +23,7 @@ from controlplane.monitor.metrics import Page
 from controlplane.runtime.autoscaler import running
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller import exporter
-from controlplane.runtime.fleet.history import Event
+from controlplane.runtime.fleet.preflight import ApplyRequest
 
 pytestmark = pytest.mark.unit
 
@@ -61,14 +61,14 @@ class Fleet:
     refuses: str = ""
     applied: list[str] = field(default_factory=list)
 
-    def apply(self, new: Plan, settings: FleetSettings, *, cause: str, made_from: str) -> None:
+    def apply(self, request: ApplyRequest) -> None:
         before = self.files.plan()
         assert before is not None
-        assert made_from == plan_hash(before)
+        assert request.made_from == plan_hash(before)
         if self.refuses:
             raise EngineError(self.refuses)
-        self.applied.append(cause)
-        self.files.write_plans(new, before)
+        self.applied.append(request.cause)
+        self.files.write_plans(request.plan, before)
 
 
 class Planning:

@@ -12,9 +12,9 @@ import pytest
 from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.domain.plan import Plan, Violation
 from controlplane.domain.wanted import FleetReport, WantedFleet
-from controlplane.files.documents import Document
+from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.files.plans import plan_document, plan_hash, plan_of
+from controlplane.files.plans import plan_hash, plan_of
 from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import elected
 from controlplane.runtime.controller.elected import Installation, Keeper
@@ -28,7 +28,7 @@ SETTINGS = FleetSettings("kubernetes", "/m", "/o", {"cpu-0": "b/cpu-0"})
 
 def plan(*names: str) -> Plan:
     made = build.plan(*(build.partition(name, 30.0, batch=4) for name in names), gpu="cpu-0")
-    return plan_of(Document("", "", plan_document(made)))
+    return plan_of(Document("", "", versioned(made)))
 
 
 PLAN = plan("a", "b")
@@ -94,7 +94,7 @@ def keeper(directory: Path, wanted: Object) -> tuple[Keeper, Deeds, FleetFiles]:
 
 
 def wanting(plan: Plan = PLAN, **more: Any) -> WantedFleet:
-    return WantedFleet(plan_document(plan), 1, **more)
+    return WantedFleet(versioned(plan), 1, **more)
 
 
 def test_each_generation_is_applied_once_and_reported(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_leader_begins_without_the_files_of_its_earlier_leadership(tmp_path: P
     ("document", "message"),
     [
         ({"schema_version": 1}, "spec.plan: strategy: is missing"),
-        (plan_document(replace(PLAN, violations=(Violation("a", "late"),))), "allowViolations"),
+        (versioned(replace(PLAN, violations=(Violation("a", "late"),))), "allowViolations"),
     ],
 )
 def test_a_plan_that_cannot_be_applied_is_reported_once(

@@ -443,6 +443,62 @@ def test_a_canary_that_is_late_while_clients_got_answers_shows_nothing(
     assert [bench.health() for _ in range(3)] == [Health.READY] * 3
 
 
+def answer(status: int, endpoint: str = "w1") -> Record:
+    return Record("h", 1, endpoint, "127.0.0.1", 9, status, None, 1, 1, 1.0, 1.0, False)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "health"),
+    [
+        ((500,) * 5, Health.FAILING),
+        ((500,) * 4, Health.READY),
+        # A bad request may be answered without the model.
+        ((500, 400, 500, 500, 400, 500, 500), Health.FAILING),
+        ((400,) * 9, Health.READY),
+        ((500, 500, 500, 200, 500, 500), Health.READY),
+    ],
+)
+def test_a_late_canary_of_a_server_that_only_fails_is_a_failed_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...], health: Health
+) -> None:
+    bench.gateway.owed = 9
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
+    late = Verdict(time.monotonic(), math.inf, Outcome.LATE, "", "w1")
+    bench.requests.answered = tuple(map(answer, statuses))
+    bench.health()
+    bench.requests.answered = ()
+    monkeypatch.setattr(bench.observer._canaries, "take", lambda: [(SERVER.name, late)])
+    assert bench.health() is health
+
+
+def test_a_canary_behind_a_long_request_is_late_though_others_failed_before(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.gateway.owed = 1
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
+    bench.requests.answered = (answer(500),) * 5
+    bench.health()
+    bench.requests.answered = ()
+    late = Verdict(time.monotonic(), math.inf, Outcome.LATE, "", "w1")
+    monkeypatch.setattr(bench.observer._canaries, "take", lambda: [(SERVER.name, late)])
+    assert bench.health() is Health.READY
+
+
+def test_the_answers_of_another_model_hide_no_failures(bench: Bench) -> None:
+    watch = state().watches["W1"]
+    promises = (Promise("w1", 100.0, 10.0, aliases=("w2",)), Promise("w3", 100.0, 10.0))
+    shared = begin((replace(watch.partition, promises=promises),), {"W1": (watch.active,)}, Limits())
+    spec = replace(SPEC, endpoints=("w1", "w2", "w3"))
+    bench.workers.adopt(replace(SERVER, spec=spec))
+
+    def failing(*answers: Record) -> int:
+        bench.requests.answered = answers
+        return bench.observer.look(shared).servers[SERVER.name].failing
+
+    assert failing(answer(500), answer(200, "w3"), answer(500, "w2"), answer(200, "w3")) == 2
+    assert failing(answer(200, "w2")) == 0
+
+
 def test_a_canary_has_as_long_as_its_model_may_take(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
     monkeypatch.setattr(bench.observer._canaries, "ask", lambda _, call, __: given.append(call.args[-1]))
@@ -460,7 +516,7 @@ def test_requests_refused_by_policy_are_no_failures(bench: Bench) -> None:
     bench.requests.answered = (refused,) * 9
     answers = bench.observer.look(state()).answers
     assert [(a.refused, a.failed) for a in answers] == [(True, False)] * 9
-    assert bench.observer._records[SERVER.name].failures == 0
+    assert bench.observer._records[SERVER.name].failures == {}
 
 
 def test_a_log_that_falls_silent_is_a_trouble(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from controlplane.control.guard import decisions
 from controlplane.control.guard.sequential import Promise
 from controlplane.control.guard.state import (
     Cause,
+    Ending,
     GuardedPartition,
     Launch,
     Limits,
@@ -26,7 +27,7 @@ from controlplane.control.guard.state import (
 )
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
-from controlplane.domain.observation import Guarding
+from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings, read_guarding
 from controlplane.runtime import SystemClock
@@ -34,9 +35,9 @@ from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
 from controlplane.runtime.controller.executor import found_dead
 from controlplane.runtime.controller.recorder import StatusFile
-from controlplane.runtime.controller.workers import spec_for
+from controlplane.runtime.controller.workers import Running, spec_for
 from controlplane.runtime.fleet import history as history_module
-from controlplane.runtime.fleet.history import Event, EventLog, History
+from controlplane.runtime.fleet.history import EventLog, History
 
 pytestmark = pytest.mark.unit
 
@@ -111,6 +112,7 @@ def server(made: ServerSpec, state: ServerState = ServerState.RUNNING) -> Server
 
 
 ACTIVE, SHADOW, LARGER = spec(Role.ACTIVE, 50, "a"), spec(Role.SHADOW, 60, "b"), spec(Role.SHADOW, 70, "a-c")
+SMALL = spec(Role.SHADOW, 50, "a-d")
 OTHER = spec(Role.SHADOW, 70, "o")
 """Of another plan."""
 DESIRED = Desired({ACTIVE.name: ACTIVE, SHADOW.name: SHADOW}, {"w1": NamedRoute((ACTIVE.name,), SHADOW.name)})
@@ -159,13 +161,13 @@ def test_who_sits_where_after_a_restart(
     watch = adopted.state.watches["W1"]
     assert watch.active.server == active.name
     assert (watch.standby.server if watch.standby else None) == (standby.name if standby else None)
-    assert {s.name for s in adopted.surplus} == {s.name for s in surplus}
+    assert {s.name for s in adopted.surplus} == {s.name for s in (*surplus, dead.spec)}
+    assert adopted.endings == {dead.name: Ending.AT_ONCE}, "it leaves nothing in the list of servers"
     assert {s.name for s in adopted.kept} == {s.name for s in running} - {s.name for s in surplus}
 
 
 LENT = Guarding("W1", "settling", 0.0, None, False, 1, False, None, "cpu-0", 50.0)
 GROWN = replace(LENT, owned_gpu=None, owned_percent=None)
-SMALL = spec(Role.SHADOW, 50, "a-d")
 TO_SHADOW = NamedRoute((SHADOW.name,))
 
 
@@ -175,6 +177,18 @@ TO_SHADOW = NamedRoute((SHADOW.name,))
         ((SHADOW,), TO_SHADOW, LENT, 50.0, None),
         ((SHADOW, SMALL), TO_SHADOW, LENT, 50.0, SMALL),
         ((SHADOW,), TO_SHADOW, GROWN, 60.0, None),
+        # What gave the share back died with its controller: the second time is no other than the first.
+        ((SHADOW,), NamedRoute((SMALL.name,), SHADOW.name), replace(LENT, active=SMALL.name), 50.0, None),
+        # So did one that was larger for its slowness.
+        (
+            (LARGER,),
+            NamedRoute((SHADOW.name,), LARGER.name),
+            replace(LENT, active=SHADOW.name, owned_percent=60.0),
+            60.0,
+            None,
+        ),
+        # It died and was left, but the controller died before it wrote that.
+        ((SHADOW,), TO_SHADOW, replace(LENT, active=SMALL.name), 50.0, None),
         ((SHADOW,), TO_SHADOW, replace(LENT, owned_percent=40.0), 60.0, None),  # of another plan
         ((LARGER,), NamedRoute((LARGER.name,)), replace(LENT, owned_percent=60.0), 60.0, None),
         ((ACTIVE,), NamedRoute((ACTIVE.name,)), LENT, 50.0, None),
@@ -182,6 +196,13 @@ TO_SHADOW = NamedRoute((SHADOW.name,))
         ((SHADOW,), NamedRoute((ACTIVE.name,), SHADOW.name), GROWN, 50.0, None),
         # Turned over by hand: it stays so.
         ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,), ACTIVE.name), GROWN, 60.0, ACTIVE),
+        (
+            (ACTIVE, SHADOW),
+            NamedRoute((SHADOW.name,), ACTIVE.name),
+            replace(LENT, active=ACTIVE.name),
+            60.0,
+            ACTIVE,
+        ),
     ],
 )
 def test_a_share_that_is_lent_is_still_lent_after_a_restart(
@@ -198,12 +219,33 @@ def test_a_share_that_is_lent_is_still_lent_after_a_restart(
     assert (watch.standby.server if watch.standby else None) == (standby.name if standby else None)
 
 
-def test_what_is_lent_is_in_the_file_for_the_next_controller(tmp_path: Path) -> None:
-    placed = (PlacedServer("a", "cpu-0", 60.0),)
+@pytest.mark.parametrize("how", [Ending.HUNG, Ending.DRAINED])
+def test_a_server_that_drains_is_no_shadow_after_a_restart(how: Ending) -> None:
+    before = replace(LENT, active=SHADOW.name, ending={ACTIVE.name: how.name})
+    servers = tuple(map(server, (ACTIVE, SHADOW, SMALL)))
+    adopted = adoption((GUARDED,), DESIRED, SETTINGS, servers, {"w1": TO_SHADOW}, Limits(), 0, [before])
+    watch = adopted.state.watches["W1"]
+    assert (watch.active.server, watch.standby and watch.standby.server) == (SHADOW.name, SMALL.name)
+    assert [(s.name, adopted.endings[s.name]) for s in adopted.surplus] == [(ACTIVE.name, how)]
+
+
+def test_a_backup_stays_the_shadow_after_a_restart() -> None:
+    servers = tuple(map(server, (ACTIVE, SHADOW, SMALL)))
+    route = NamedRoute((SHADOW.name,), SMALL.name)
+    adopted = adoption((GUARDED,), DESIRED, SETTINGS, servers, {"w1": route}, Limits(), 0, [LENT])
+    assert [s.name for s in adopted.kept] == [SHADOW.name, SMALL.name]
+
+
+def test_what_is_lent_and_what_ends_is_in_the_file_for_the_next_controller(tmp_path: Path) -> None:
+    placed = (PlacedServer("W1.2", "cpu-0", 60.0),)
     state = decisions.begin((GUARDED,), {"W1": placed}, Limits(), 0, {"W1": Share("cpu-0", 50.0)})
-    StatusFile(tmp_path / "guard.json", SystemClock()).show(replace(state, now_s=1.0), changed=True)
-    (found,) = read_guarding(tmp_path / "guard.json")
-    assert (found.owned_gpu, found.owned_percent) == ("cpu-0", 50.0)
+    file = StatusFile(tmp_path / "guard.json", SystemClock())
+    for ending in ({ACTIVE.name: "HUNG"}, {}):
+        running = Running({"W1.2": SHADOW.name}, {"W1": ending})
+        file.show(replace(state, now_s=1.0), running, changed=True)
+        (found,) = read_guarding(tmp_path / "guard.json")
+        assert (found.owned_gpu, found.owned_percent) == ("cpu-0", 50.0)
+        assert (found.active, found.ending) == (SHADOW.name, ending)
 
 
 def test_each_launch_is_a_server_of_its_own() -> None:

@@ -20,7 +20,7 @@ from controlplane.files.measurements.profiles import read_calibration, write_pro
 from controlplane.latency.calibration import WIDEST_VARIATION, Observation, Seen
 from controlplane.report.tables.observed_table import Unseen, kept_table, observed_table
 from controlplane.runtime import SystemClock
-from controlplane.runtime.fleet.calibrate import _model_name, _variation, learn, recall
+from controlplane.runtime.fleet.calibrate import counting_model, learn, recall, variation_of
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History, Minute
 
@@ -68,7 +68,7 @@ def test_a_shared_queue_is_one_observation_and_a_p99_a_workload(tmp_path: Path) 
     told = {one.workload: (one.rate_rps, one.failed, one.p99_ms, one.slo_ms) for one in kept}
     assert told == {"W1": (60.0, 0, 31.0, 50.0), "W2": (40.0, 2, 33.0, 60.0)}
     assert {one.planned_rps for one in kept} == {60.0, 40.0}, "inferences, as what is observed"
-    assert _model_name(partition, partition.models[0]) == "a", "who counts every execution"
+    assert counting_model(partition, partition.models[0]) == "a", "who counts every execution"
 
 
 def test_a_profile_a_fifth_too_fast_is_predicted_within_5_percent_after_a_minute(tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ def printed(table: Table) -> str:
 
 def test_a_drift_of_some_percent_is_no_variation_however_many_batches_a_minute_has() -> None:
     drift = [(20.0, 500), (21.0, 500), (20.0, 500), (21.0, 500)]
-    assert _variation(drift) == pytest.approx(0.028, abs=0.001)
+    assert variation_of(drift) == pytest.approx(0.028, abs=0.001)
     stalled = [(20.0, 30)] * 10 + [(400.0, 3)]
-    assert _variation(stalled) > WIDEST_VARIATION
-    assert _variation(drift[:1]) == 0.0, "one window tells nothing"
+    assert variation_of(stalled) > WIDEST_VARIATION
+    assert variation_of(drift[:1]) == 0.0, "one window tells nothing"
 
 
 @pytest.mark.parametrize(

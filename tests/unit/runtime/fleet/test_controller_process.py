@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import filelock
 import pytest
 
 from controlplane.domain.errors import EngineError
@@ -42,7 +43,7 @@ def files(tmp_path: Path) -> FleetFiles:
 @contextmanager
 def holder(files: FleetFiles) -> Iterator[subprocess.Popen[bytes]]:
     """A process that has the controller's lock."""
-    asking = [sys.executable, "-c", HOLD, str(controller_process._lock(files).lock_file)]
+    asking = [sys.executable, "-c", HOLD, str(files.controller_lock)]
     with subprocess.Popen(asking, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -81,7 +82,7 @@ def test_a_pid_that_is_somebody_elses_by_now_is_nobodys_controller(files: FleetF
     with subprocess.Popen(["sleep", "60"]) as innocent:
         try:
             told.write_text(f"{innocent.pid}\n")
-            with controller_process._lock(files):  # before its holder wrote a pid
+            with filelock.FileLock(files.controller_lock):  # before its holder wrote a pid
                 assert controller_process.pid(files) is None
             with holder(files) as controller:
                 assert controller_process.pid(files) == controller.pid
@@ -92,7 +93,7 @@ def test_a_pid_that_is_somebody_elses_by_now_is_nobodys_controller(files: FleetF
 
 
 def test_a_process_that_only_looks_at_the_lock_is_not_taken_for_the_controller(files: FleetFiles) -> None:
-    path = controller_process._lock(files).lock_file
+    path = files.controller_lock
     with (
         open(path, "w") as looked_at,
         subprocess.Popen(["sleep", "60"], pass_fds=(looked_at.fileno(),)) as looking,
@@ -151,7 +152,7 @@ def test_one_that_starts_while_somebody_asks_for_it_starts(
     held = threading.Event()
 
     def ask() -> None:
-        with controller_process._lock(files):
+        with filelock.FileLock(files.controller_lock):
             held.set()
             time.sleep(0.1)
 

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,15 +14,18 @@ from no_descriptors import without_descriptors
 
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.converge.redirect import moves
+from controlplane.domain.errors import EngineError, NotNow
 from controlplane.domain.fleet import Routes, Server
+from controlplane.domain.observation import Event
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets
 from controlplane.files.gateway import Restart, append_restart
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.waiting import wait_until
 from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet import events
+from controlplane.runtime.fleet import history as history_module
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import Event, EventLog, History
+from controlplane.runtime.fleet.history import EventLog, History
 
 pytestmark = pytest.mark.unit
 
@@ -120,9 +127,51 @@ def test_an_event_that_cannot_be_written_now_is_written_soon(tmp_path: Path) -> 
         log.write(Event(2.0, "info", "k", "s", "second"))
         assert refused.wait(30)
     assert wait_until(lambda: len(history.events()) == 2, deadline_s=30), "without a further event"
-    with without_descriptors():
+    with without_descriptors(os.getpid()):  # also once the writer has closed the file
         refused.clear()
         log.write(Event(3.0, "info", "k", "s", "third"))
         assert refused.wait(30)
     log.close()
     assert [event.reason for event in history.events()] == ["first", "second", "third"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own where this user may mount one; otherwise a folder."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=2m"]
+    mounted = subprocess.run(["mount", *options, "none", str(disk)], capture_output=True).returncode == 0
+    yield disk
+    if mounted:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_history_on_a_full_disk_is_read(small_disk: Path) -> None:
+    history = History(small_disk / "h.sqlite")
+    history.write(Event(1.0, "info", "k", "s", "before"))
+    if os.path.ismount(small_disk):
+        with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+            while filler.write(bytes(4096)):
+                pass
+        assert not history.try_write(Event(2.0, "info", "k", "s", "lost"))
+    assert [event.reason for event in history.events()] == ["before"]
+
+
+def test_only_a_damaged_history_is_to_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "_PATIENCE_S", 0.01)
+    history = History(tmp_path / "h.sqlite")
+    history.write(Event(1.0, "info", "k", "s", "kept"))
+    with without_descriptors(), pytest.raises(NotNow) as lacking:
+        history.events()
+    with contextlib.closing(sqlite3.connect(tmp_path / "h.sqlite")) as other:
+        other.execute("PRAGMA journal_mode=DELETE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(NotNow) as locked:
+            history.events()
+    assert "delete" not in f"{lacking.value}{locked.value}"
+    assert [event.reason for event in history.events()] == ["kept"]
+    content = (tmp_path / "h.sqlite").read_bytes()
+    (tmp_path / "h.sqlite").write_bytes(content[:4096] + bytes(len(content) - 4096))
+    with pytest.raises(EngineError, match="delete"):
+        history.events()

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import build
 import pytest
+from fake_host import GatewayInMemory
 
 from controlplane.control.converge.actions import Start, Stop
 from controlplane.control.converge.desired import Desired, NamedRoute
@@ -27,7 +28,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied
 from controlplane.files.plans import plan_hash
 from controlplane.runtime import SystemClock
-from controlplane.runtime.fleet.execute import backend
+from controlplane.runtime.fleet.execute import Limits, backend
 from controlplane.runtime.fleet.fleet import Fleet, locked, summary_of
 from controlplane.runtime.fleet.history import History
 from controlplane.runtime.fleet.preflight import ApplyRequest
@@ -44,36 +45,6 @@ def plan(*names: str) -> Plan:
 def server(name: str) -> Server:
     made = build.spec(name, models=(name,), device="GPU-uuid", percent=30.0)
     return build.server(made, port=ord(name))
-
-
-class Gateway:
-    def __init__(self, routes: Routes) -> None:
-        self.present = routes
-        self.stopped = False
-
-    def stop(self) -> None:
-        self.stopped = True
-
-    def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
-        pass
-
-    def routes(self) -> Routes:
-        return self.present
-
-    def commit(self, routes: Routes) -> None:
-        self.present = routes
-
-    def missing(self) -> tuple[str, ...]:
-        return ()
-
-    def restore(self) -> None:
-        pass
-
-    def arrange(self, order: Order) -> None:
-        pass
-
-    def in_flight(self, leads_to: object) -> InFlight:
-        return NOTHING_IN_FLIGHT
 
 
 class Launcher:
@@ -100,7 +71,7 @@ class Rendered(Fleet):
 
 
 def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Path) -> None:
-    gateway: Any = Gateway({n: Route((backend(server(n)),)) for n in "ab"})
+    gateway: Any = GatewayInMemory({n: Route((backend(server(n)),)) for n in "ab"})
     files = FleetFiles(tmp_path, "f")
     files.write_plans(plan("a", "b"), None)
     fleet = Rendered(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
@@ -115,7 +86,7 @@ def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Pat
     assert told.reason == f"plan {plan_hash(plan('a'))} by hand, failed: it does not end"
 
 
-class Gates(Gateway):
+class Gates(GatewayInMemory):
     """Keeps what it was asked for."""
 
     def __init__(self) -> None:
@@ -159,7 +130,7 @@ def test_a_plan_that_relies_on_an_order_has_the_gateways_gates_also_without_the_
     assert gates.late_binding is False
 
 
-class Started(Gateway):
+class Started(GatewayInMemory):
     def start(self) -> None:
         raise AssertionError("a gateway was started for a plan that cannot be served")
 
@@ -173,7 +144,7 @@ def test_a_plan_that_cannot_be_rendered_starts_nothing(tmp_path: Path) -> None:
     assert not files.directory.exists()
 
 
-class Full(Gateway):
+class Full(GatewayInMemory):
     """Its disk is full once it has started."""
 
     def __init__(self, state: Path) -> None:
@@ -200,14 +171,14 @@ def test_a_first_apply_that_is_refused_leaves_no_gateway(tmp_path: Path) -> None
 def test_a_new_leader_that_refuses_a_plan_leaves_the_replicas_their_routes(tmp_path: Path) -> None:
     """Its directory is empty, as before a first apply, and the replicas serve the plan before."""
     settings = replace(SETTINGS, repository=str(tmp_path / "none"), output=str(tmp_path / "out"))
-    files, replicas = FleetFiles(tmp_path, "f"), Gateway({"a": Route((backend(server("a")),))})
+    files, replicas = FleetFiles(tmp_path, "f"), GatewayInMemory({"a": Route((backend(server("a")),))})
     fleet = Fleet(files, cast(Any, Launcher()), cast(Any, replicas), SystemClock(), lambda line: None)
     with pytest.raises(InputError, match="--repository"):
         fleet.apply(ApplyRequest(plan("b"), settings))
     assert not replicas.stopped
 
 
-class Taken(Gateway):
+class Taken(GatewayInMemory):
     """Its ports are another's."""
 
     def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
@@ -240,10 +211,10 @@ def test_a_plan_made_from_another_than_the_one_that_runs_touches_nothing(tmp_pat
     with pytest.raises(EngineError, match=f"from plan 0123456789ab, and {plan_hash(running)} runs"):
         fleet.apply(ApplyRequest(plan("a"), SETTINGS, made_from="0123456789ab"))
     assert files.plan() == running
-    assert files.journal() == []
+    assert not (files.directory / "journal.jsonl").exists()
 
 
-class NoGateway(Gateway):
+class NoGateway(GatewayInMemory):
     """One that ended before its servers."""
 
     def commit(self, routes: Routes) -> None:
@@ -275,8 +246,35 @@ def test_a_fleet_whose_gateway_is_dead_is_destroyed_all_the_same(tmp_path: Path)
     assert not files.directory.exists()
 
 
+@pytest.mark.parametrize(("controlled", "stopped"), [(True, []), (False, [server("b").name])])
+def test_what_has_not_drained_in_time_is_left_to_the_controller(
+    tmp_path: Path, controlled: bool, stopped: list[str]
+) -> None:
+    class Streaming(GatewayInMemory):
+        def in_flight(self, leads_to: object) -> InFlight:
+            return replace(NOTHING_IN_FLIGHT, streaming=1)
+
+    gateway: Any = Streaming({n: Route((backend(server(n)),)) for n in "ab"})
+    launcher, files = Obliging(), FleetFiles(tmp_path, "f")
+    files.write_plans(plan("a", "b"), None)
+    fleet = Rendered(
+        files,
+        cast(Any, launcher),
+        gateway,
+        SystemClock(),
+        lambda line: None,
+        Limits(drain_s=0.05),
+    )
+    settings = replace(SETTINGS, output=str(tmp_path / "out"))
+    fleet.apply(ApplyRequest(plan("a"), settings, controlled=controlled))
+    assert set(gateway.present) == {"a"}
+    assert launcher.stopped == stopped
+    fleet.destroy()
+    assert sorted(set(launcher.stopped)) == [server("a").name, server("b").name], "destroy ends all"
+
+
 def test_a_rollback_finds_the_devices_of_the_plan_before(tmp_path: Path) -> None:
-    gateway: Any = Gateway({n: Route((backend(server(n)),)) for n in "ab"})
+    gateway: Any = GatewayInMemory({n: Route((backend(server(n)),)) for n in "ab"})
     files = FleetFiles(tmp_path, "f")
     fleet = Rendered(files, cast(Any, Obliging()), gateway, SystemClock(), lambda line: None)
     (tmp_path / "out" / "f").mkdir(parents=True)
@@ -327,7 +325,7 @@ def called(endpoint: str) -> Plan:
 
 
 def test_an_endpoint_of_a_workload_that_stays_ends_only_with_consent(tmp_path: Path) -> None:
-    gateway: Any = Gateway({"ssd": Route((backend(server("a")),))})
+    gateway: Any = GatewayInMemory({"ssd": Route((backend(server("a")),))})
     files, said = FleetFiles(tmp_path, "f"), list[str]()
     files.write_plans(called("ssd"), None)
     (tmp_path / "out" / "f").mkdir(parents=True)
@@ -356,7 +354,7 @@ def test_an_endpoint_of_a_workload_that_stays_ends_only_with_consent(tmp_path: P
 
 def test_an_endpoint_that_is_routed_no_more_needs_no_consent(tmp_path: Path) -> None:
     # An apply with consent that was cut short: the routes have moved, the plan is not yet written.
-    gateway: Any = Gateway({"rank": Route((backend(server("a")),))})
+    gateway: Any = GatewayInMemory({"rank": Route((backend(server("a")),))})
     files, said = FleetFiles(tmp_path, "f"), list[str]()
     files.write_plans(called("ssd"), None)
     (tmp_path / "out" / "f").mkdir(parents=True)
@@ -382,7 +380,7 @@ def test_a_redirect_to_the_same_share_leaves_nothing_to_bring_back(
         def servers(self, fleet: str) -> tuple[Server, ...]:
             return (present,)
 
-    gateway: Any = Gateway({"a": Route((backend(present),))})
+    gateway: Any = GatewayInMemory({"a": Route((backend(present),))})
     files, said = FleetFiles(tmp_path, "f"), list[str]()
     files.write_plans(plan("a"), None)
     same = files.plan()

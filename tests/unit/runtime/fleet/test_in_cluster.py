@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ctl_host import partition, plan
+from ctl_fleet import partition, plan
 
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster

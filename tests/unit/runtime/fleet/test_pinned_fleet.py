@@ -14,14 +14,13 @@ import pytest
 from fake_host import Program
 from fleet_world import World, world
 
-from controlplane.cli.exits import EXIT_ENGINE, exit_code
 from controlplane.domain.errors import EngineError
+from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan, Shadow
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files import content, pinned
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.controller.drift import DriftWatch
-from controlplane.runtime.fleet.history import Event
 from controlplane.runtime.fleet.preflight import ApplyRequest
 from controlplane.runtime.fleet.redirect import redirect
 
@@ -149,7 +148,7 @@ def test_a_full_disk_fails_the_apply_and_changes_nothing(
         patch.setattr(pinned, "_copy", full)
         with pytest.raises(EngineError, match="No space left on device") as failed:
             apply(here, plan(30.0))
-    assert exit_code(failed.value) == EXIT_ENGINE
+    assert failed.value.exit_code == 4
     assert (sorted(here.directory.rglob("*")), dict(here.host.routes)) == before
     assert here.fleet.files.plan() == plan()
     here.host.kill(active(here))

@@ -68,7 +68,7 @@ def test_unknown_truths_and_strategies_are_named_with_the_nearest(
 
 
 def test_truths_are_the_chosen_ones_each_once() -> None:
-    assert [t.name for t in chosen(["slower", "believed", "slower"])] == ["slower", "believed"]
+    assert [t.truth.name for t in chosen(["slower", "believed", "slower"])] == ["slower", "believed"]
     assert TRUTHS["slower"].factor == 1.1
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,8 +20,14 @@ from controlplane.profiler.requests import Inputs
 from controlplane.profiler.session import Measured, Place, Profiler, resumed
 from controlplane.profiler.subject import Subject, Wishes
 from controlplane.profiler.sweep import Point
-from controlplane.report import profile_line
-from controlplane.runtime.jobs.profile import Failed, Written, profile_models, read_subjects
+from controlplane.runtime.jobs.completing import Completer
+from controlplane.runtime.jobs.profile import (
+    Failed,
+    Written,
+    profile_models,
+    read_subjects,
+    readable_subjects,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -74,12 +81,6 @@ def test_each_is_told_with_its_file_its_points_and_its_time(tmp_path: Path, repo
     told = [one for one in profiled(Measures(tmp_path / "profiles"), repository) if isinstance(one, Written)]
     assert [(one.profile.model, one.seconds) for one in told] == [("a", 7.5), ("b", 7.5), ("c", 7.5)]
     assert [len(read_profile(one.path).points) for one in told] == [3, 3, 3]
-    line = profile_line.written_line(told[0].path, len(told[0].profile.points), told[0].seconds, 0.0741)
-    assert line == (
-        f"{tmp_path}/profiles/cpu/a.json: 3 points written after 8 s, "
-        "Eq 11 is off by 7.4 % on held-out points"
-    )
-    assert profile_line.written_line(Path("b.json"), 1, 0.4, None) == "b.json: 1 point written after 0 s"
 
 
 def test_the_shapes_of_a_measured_model_are_known_afterwards(
@@ -118,7 +119,6 @@ def test_what_was_measured_of_a_model_is_written_and_the_rest_can_go_on(
     assert (first.missing, first.reason) == (2, "too few batches of 8 within 60 s")
     assert read_profile(first.path).largest_batch == 4, "no larger one than was seen is planned"
     assert partial_path(profiles, "cpu", "a").exists()
-    assert "a: 2 points failed: too few batches" in profile_line.missing_line("a", 2, first.reason)
 
 
 def test_an_earlier_profile_that_cannot_be_read_is_named_and_kept(tmp_path: Path, repository: Path) -> None:
@@ -177,6 +177,24 @@ def test_everything_is_checked_before_the_first_model_is_measured(tmp_path: Path
         read_subjects(repository, ["bb"], PLACE, Wishes())
 
 
+def test_a_model_that_cannot_be_measured_leaves_the_others(repository: Path) -> None:
+    (repository / "b" / "config.pbtxt").write_text("max_batch_size: many")
+    (repository / "c" / "config.pbtxt").write_text(CONFIG.replace("[ 1 ]", "[ -1 ]"))
+
+    def read(*models: str, said: Mapping[str, str], wishes: Wishes) -> tuple[list[str], list[str]]:
+        completer = cast(Completer, SimpleNamespace(complete=lambda *_: said))
+        subjects, failed = readable_subjects(repository, models, PLACE, wishes, completer)
+        return [one.source.name for one in subjects], [one.model for one in failed]
+
+    assert read(said={}, wishes=Wishes()) == (["a"], ["b", "c"])
+    shape = Wishes(inputs={"c": Inputs({"T": (2,)})})
+    assert read(said={"a": "no weights"}, wishes=shape) == (["c"], ["b", "a"])
+    with pytest.raises(InputError, match="not a model configuration"):
+        read("b", said={}, wishes=Wishes())
+    with pytest.raises(InputError, match="does not fit"):
+        read(said={}, wishes=Wishes(inputs={"c": Inputs({"T": (2, 2)})}))
+
+
 def test_points_measured_with_other_inputs_are_not_resumed() -> None:
     fresh = Profile(
         "a",
@@ -202,20 +220,6 @@ def test_points_measured_with_other_server_options_are_not_resumed() -> None:
     assert resumed(fresh, partial, wanted).points == points
     assert resumed(fresh, replace(partial, options=NO_OPTIONS), wanted) == fresh
     assert resumed(replace(fresh, options=NO_OPTIONS), partial, wanted).points == ()
-
-
-def test_lines_name_the_model_the_words_and_the_way_out() -> None:
-    assert profile_line.refused_line("ocr", "empty content", None) == (
-        "ocr: not profiled: its server refused a generated input: empty content; give inputs that it takes: "
-        "--input-data ocr:FILE (perf_analyzer's JSON)"
-    )
-    assert profile_line.refused_line("ocr", "too small", "in.json") == (
-        "ocr: not profiled: its server refused an input of in.json: too small"
-    )
-    assert profile_line.failed_line("ocr", "not ready") == "ocr: not profiled: not ready"
-    assert "5.0 times is to be expected; set intra_op_num_threads to 1" in profile_line.spinning_line(
-        "ocr", 20, 100, 2.27, 12.9
-    )
 
 
 def test_a_folder_without_config_is_called_that(tmp_path: Path) -> None:

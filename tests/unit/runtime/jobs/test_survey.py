@@ -32,6 +32,7 @@ class Completes:
     configs: Mapping[str, str] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
     backends: frozenset[str] | None = None
+    on_core: bool = True
 
     def complete(self, repository: Path, models: Sequence[str]) -> Mapping[str, str]:
         self.wanted = tuple(models)

@@ -10,7 +10,7 @@ import pytest
 from controlplane.domain.errors import InputError
 from controlplane.files.specs import read_spec
 from controlplane.papers.inss.policy import read
-from controlplane.report.plots.learning_plot import plot_learning
+from controlplane.report.plots import plot_learning
 from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.plan import Choices, make_plan
 from controlplane.runtime.jobs.train import Learnt, Lesson, train_policy
@@ -39,6 +39,7 @@ def learn(directory: Path, **changes: object) -> Learnt:
     return train_policy(lesson, profiles=directory, progress=Silent(), clock=SystemClock())
 
 
+@pytest.mark.slow
 def test_a_trained_policy_plans(tmp_path: Path) -> None:
     learnt = learn(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.csv", "p.npz", "spec.yaml"]

@@ -7,7 +7,7 @@ from inss_policy import around
 
 from controlplane.papers.inss.features import Episodes, Observation
 from controlplane.papers.inss.training.agent import TensorObservation
-from controlplane.papers.inss.training.replay import Replay, pad_action, pad_valid
+from controlplane.papers.inss.training.replay import Replay
 
 pytestmark = pytest.mark.unit
 
@@ -25,7 +25,7 @@ def episode(models: int, gpus: int, seed: int) -> tuple[list[Observation], list[
 
 
 def test_the_next_state_is_the_episodes_own_even_where_the_ring_wraps() -> None:
-    replay = Replay(capacity=40, lanes=4, gpus=4, units=17)
+    replay = Replay(capacity=40, lanes=4, actions=69)
     for seed in range(7):
         seen, actions = episode(3, 3, seed)
         marks = [np.full(4, 100.0 * seed + t) for t in range(3)]
@@ -39,25 +39,28 @@ def test_the_next_state_is_the_episodes_own_even_where_the_ring_wraps() -> None:
     for mark, rows in marked.items():
         seed, t = divmod(int(mark), 100)
         seen, _ = episode(3, 3, seed)
-        after = seen[min(t + 1, 2)].model
+        after = seen[min(t + 1, 2)].actions
         for row in rows:
             assert bool(steps.last[row]) == (t == 2)
-            assert any(np.array_equal(steps.next_state.model[row].numpy(), one) for one in after)
+            assert any(
+                np.array_equal(steps.next_state.actions[row, : one.shape[0]].numpy(), one) for one in after
+            )
 
 
-def test_padding_keeps_the_meaning_of_actions() -> None:
-    valid = np.random.default_rng(1).random((5, 2 * 3 + 1)) < 0.5
-    wide = pad_valid(valid, (2, 3), (4, 5))
-    for action in range(7):
-        moved = pad_action(np.full(5, action), (2, 3), (4, 5))
-        assert np.array_equal(wide[np.arange(5), moved], valid[:, action])
-    assert wide.sum() == valid.sum()
+def test_added_actions_of_fewer_gpus_are_masked_whatever_lay_there() -> None:
+    replay = Replay(12, 4, 69)
+    replay.push(*episode(3, 4, 1), [np.zeros(4)] * 3)
+    seen, actions = episode(3, 2, 2)
+    replay.push(seen, actions, [np.zeros(4)] * 3)
+    steps = replay.sample(np.random.default_rng(0), 50)
+    assert not steps.state.valid[:, 1 + 2 * 17 :].any()
+    assert steps.state.valid[torch.arange(50), steps.action].all()
 
 
 def test_what_was_kept_comes_back() -> None:
-    replay = Replay(40, 4, 4, 17)
+    replay = Replay(40, 4, 69)
     replay.push(*episode(3, 3, 1), [np.zeros(4)] * 3)
-    copy = Replay(40, 4, 4, 17)
+    copy = Replay(40, 4, 69)
     copy.load_state_dict(replay.state_dict())
     first = replay.sample(np.random.default_rng(2), 9)
     second = copy.sample(np.random.default_rng(2), 9)
@@ -67,7 +70,7 @@ def test_what_was_kept_comes_back() -> None:
 
 def test_an_episode_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot hold"):
-        Replay(8, 4, 4, 17).push(*episode(3, 3, 1), [np.zeros(4)] * 3)
+        Replay(8, 4, 69).push(*episode(3, 3, 1), [np.zeros(4)] * 3)
 
 
 def test_a_tensor_lies_where_a_rerun_has_it_whatever_the_arrays_place() -> None:
@@ -83,5 +86,5 @@ def test_a_tensor_lies_where_a_rerun_has_it_whatever_the_arrays_place() -> None:
             return there
 
         told = TensorObservation.of(Observation(*map(moved, seen[0])))
-        assert [t.data_ptr() % 64 for t in told] == [0] * 5
+        assert [t.data_ptr() % 64 for t in told] == [0] * 2
         assert all(np.array_equal(t.numpy(), a) for t, a in zip(told, seen[0], strict=True))

@@ -37,7 +37,7 @@ TINY = TrainSettings(
     replay=64,
     check_every=2,
     check_problems=8,
-    sac=SacSettings(width=8, action_width=8),
+    sac=SacSettings(width=8),
 )
 SIZES = [(3, 2), (4, 3)]
 
@@ -100,7 +100,7 @@ def test_patience_stops_early() -> None:
 
 def test_numpy_computes_what_torch_does() -> None:
     torch.manual_seed(1)
-    network = ScoreNetwork(16, 8)
+    network = ScoreNetwork(16)
     problem, before = around(6, 4, 16)(np.random.default_rng(1))
     seen = Episodes(problem, before).observe()
     ours = scores(exported(network), seen)
@@ -108,24 +108,6 @@ def test_numpy_computes_what_torch_does() -> None:
         theirs = network(TensorObservation.of(seen)).numpy()
     assert np.abs(ours - theirs)[seen.valid].max() < 1e-5
     assert np.isneginf(ours[~seen.valid]).all()
-
-
-def test_padding_changes_no_score() -> None:
-    network = ScoreNetwork(16, 8)
-    problem, before = around(5, 3, 4)(np.random.default_rng(2))
-    seen = TensorObservation.of(Episodes(problem, before).observe())
-    wide = TensorObservation(
-        seen.model,
-        torch.nn.functional.pad(seen.gpus, (0, 0, 0, 2), value=7.0),
-        torch.nn.functional.pad(seen.actions, (0, 0, 0, 0, 0, 2), value=7.0),
-        seen.valid,
-        torch.nn.functional.pad(seen.present, (0, 2)),
-    )
-    with torch.no_grad():
-        narrow, padded = network(seen), network(wide)
-    units = seen.actions.shape[2]
-    assert torch.allclose(padded[:, : 3 * units], narrow[:, :-1], atol=1e-6)
-    assert torch.allclose(padded[:, -1], narrow[:, -1], atol=1e-6)
 
 
 def test_masked_actions_are_never_taken() -> None:
@@ -143,17 +125,16 @@ def test_masked_actions_are_never_taken() -> None:
 def test_a_critic_finds_the_best_of_known_rewards() -> None:
     """One step, reward 1 for rejecting and 0 else: the actor comes to reject."""
     torch.manual_seed(1)
-    agent = Agent(SacSettings(width=16, action_width=8, learning_rate=3e-3, entropy_ratio=(0.1, 0.1)))
+    agent = Agent(SacSettings(width=16, learning_rate=3e-3, entropy_ratio=(0.1, 0.1)))
     problem, before = around(4, 3, 64)(np.random.default_rng(5))
     seen = TensorObservation.of(Episodes(problem, before).observe())
     generator = torch.Generator().manual_seed(2)
-    reject = seen.valid.shape[1] - 1
     for _ in range(80):
         action = agent.act(seen, generator)
-        reward = (action == reject).float()
+        reward = (action == 0).float()
         agent.update(Transitions(seen, action, reward, seen, torch.ones(64)), 1.0)
     chosen = log_policy(agent.actor(seen), seen.valid).argmax(dim=1)
-    assert (chosen == reject).float().mean() > 0.95
+    assert (chosen == 0).float().mean() > 0.95
 
 
 def test_sizes_go_from_half_to_all() -> None:

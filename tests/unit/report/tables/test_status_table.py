@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from controlplane.domain.observation import RateSeen
-from controlplane.report.tables.load_table import LoadView, load_document, load_table
+from controlplane.report.tables.status_table import LoadView, load_table
 
 pytestmark = pytest.mark.unit
 
@@ -30,9 +30,3 @@ def test_planned_seen_and_forecast_rates_stand_side_by_side() -> None:
     assert rows[1] == ["steady", "100.0", "96.0", "94.0", "to", "98.5", "Poisson,", "dispersion", "1.0"]
     assert rows[2] == ["bursty", "20.0", "31.0", "27.0", "to", "35.0", "bursty,", "dispersion", "4.2"]
     assert rows[3] == ["unseen", "5.0", "–", "–", "–"]
-
-
-def test_the_json_has_the_same_figures() -> None:
-    document = load_document(VIEW)
-    assert document["following"] == "yes"
-    assert [w.upper_rps for w in document["workloads"]] == [98.5, 35.0, None]

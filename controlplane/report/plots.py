@@ -1,7 +1,8 @@
-"""Plots of plans and simulations: GPUs as bars, partitions as segments; latencies as distributions."""
+"""Plots of plans, simulations and training; they need the extra `plot`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from controlplane.domain.device import noun
 from controlplane.domain.errors import EngineError, MissingTool
 from controlplane.domain.plan import Partition, Plan, Prediction, Rule
 from controlplane.latency.protocol import FloatArray
-from controlplane.report.tables.plan_table import counted, names
+from controlplane.report.words import counted, names
 from controlplane.simulate import quantiles
 from controlplane.simulate.result import SimulationResult, WorkloadOutcome
 
@@ -28,15 +29,12 @@ def plot_plan(plan: Plan, path: Path) -> None:
     the SLO (under the half-SLO rule: the execution time in percent of half the SLO). Raises MissingTool where
     matplotlib is not installed.
     """
-    try:
-        from matplotlib import colormaps
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingTool("plots need matplotlib: pip install 'trisect[plot]'") from None
+    figure = _figure(11, 1.6 + _BAR_INCHES * len(plan.gpus))
+    from matplotlib import colormaps
+
     models = sorted({m.model for _, partition in plan.partitions() for m in partition.models})
     palette = colormaps["Set2"]
     colours = {model: palette(i % palette.N) for i, model in enumerate(models)}
-    figure = Figure(figsize=(11, 1.6 + _BAR_INCHES * len(plan.gpus)), layout="constrained")
     axes = figure.subplots()
     for row, gpu in enumerate(plan.gpus):
         left = 0.0
@@ -62,7 +60,7 @@ def plot_plan(plan: Plan, path: Path) -> None:
         axes.bar(0, 0, color=colour, label=model)
     if colours:  # an empty plan has no segment
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-    save(figure, path)
+    _save(figure, path)
 
 
 def _label(axes: Any, partition: Partition, rule: Rule, middle: float, row: int) -> None:
@@ -82,7 +80,16 @@ def _of_slo(predicted: Prediction, slo_ms: float, rule: Rule) -> float | None:
     return None if predicted.p99_ms is None else predicted.p99_ms / slo_ms
 
 
-def save(figure: Any, path: Path) -> None:
+def _figure(width: float, height: float) -> Any:
+    """Return an empty figure, in inches. Raises MissingTool where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingTool("plots need matplotlib: pip install 'trisect[plot]'") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Any, path: Path) -> None:
     """Write a matplotlib figure in the format of the path's suffix. Raises EngineError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,11 +104,7 @@ def plot_simulation(result: SimulationResult, path: Path) -> None:
     Latencies are divided by the workload's SLO, so that all share one scale. Raises MissingTool where
     matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingTool("plots need matplotlib: pip install 'trisect[plot]'") from None
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    figure = _figure(11, 4.5)
     over_time, distribution = figure.subplots(1, 2)
     for workload in result.workloads:
         style = "-" if workload.holds else "--"
@@ -121,7 +124,7 @@ def plot_simulation(result: SimulationResult, path: Path) -> None:
         distribution.legend(fontsize="small", ncols=2)
     broken = f"{result.breaks} of {len(result.workloads)} break their SLO (dashed)"
     figure.suptitle(f"{broken}; {result.seconds:g} s simulated, seed {result.seed}")
-    save(figure, path)
+    _save(figure, path)
 
 
 def _exceeded(workload: WorkloadOutcome) -> tuple[FloatArray, FloatArray]:
@@ -131,3 +134,20 @@ def _exceeded(workload: WorkloadOutcome) -> tuple[FloatArray, FloatArray]:
     later = 1.0 - np.cumsum(workload.counts) / total
     seen = np.flatnonzero(workload.counts)
     return edges[seen], later[seen]
+
+
+def plot_learning(curve: Sequence[Mapping[str, float]], path: Path) -> None:
+    """Draw the rows of a curve to `path`; its suffix (.svg, .png, .pdf) names the format.
+
+    Raises MissingTool where matplotlib is not installed, EngineError where the disk refuses.
+    """
+    figure = _figure(10, 4)
+    served, sure = figure.subplots(1, 2)
+    plans = [c["episodes"] for c in curve]
+    served.plot(plans, [c["goodput_percent"] for c in curve], label="within their SLO")
+    served.plot(plans, [c["violations_percent"] for c in curve], label="late")
+    served.set(xlabel="plans trained on", ylabel="part of the offered requests, %", ylim=(0, 102))
+    served.legend()
+    sure.plot(plans, [c["entropy"] for c in curve])
+    sure.set(xlabel="plans trained on", ylabel="entropy, nats", ylim=(0, None))
+    _save(figure, path)

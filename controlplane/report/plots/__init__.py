@@ -1,1 +1,0 @@
-"""Plots, one module for each; they need the extra `plot`."""

@@ -1,0 +1,42 @@
+"""How long the start of a server is awaited."""
+
+from __future__ import annotations
+
+import time
+
+from controlplane.domain.fleet import ShareUsage
+
+_LOOK_S = 1.0
+_LONGEST = 10
+"""How many times the limit a start may take in all: a process that spins for ever makes progress too."""
+_MEMORY_STEP_MB = 4.0
+_BUSY = 0.05
+"""The part of a core above which a process works, and does not only wait."""
+
+
+class Patience:
+    """The wait for one start: `limit_s` without progress in its log, its memory or its processor time."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._began_s = self._moved_s = self._looked_s = time.monotonic()
+        self._log_bytes, self._memory_mb, self._cpu_s = 0, 0.0, 0.0
+
+    def wants_a_look(self) -> bool:
+        """Return whether it is time to look for progress again."""
+        return time.monotonic() - self._looked_s >= min(_LOOK_S, self.limit_s / 4)
+
+    def look(self, log_bytes: int, usage: ShareUsage) -> None:
+        """Note how far the start is."""
+        now = time.monotonic()
+        memory_mb, cpu_s = usage.memory_mb or 0.0, usage.cpu_seconds or 0.0
+        worked = cpu_s - self._cpu_s > _BUSY * (now - self._looked_s)
+        if worked or log_bytes > self._log_bytes or memory_mb > self._memory_mb + _MEMORY_STEP_MB:
+            self._moved_s = now
+        self._looked_s, self._cpu_s, self._log_bytes = now, cpu_s, log_bytes
+        self._memory_mb = max(self._memory_mb, memory_mb)
+
+    def is_over(self) -> bool:
+        """Return whether the start has failed."""
+        now = time.monotonic()
+        return now - self._moved_s > self.limit_s or now - self._began_s > _LONGEST * self.limit_s

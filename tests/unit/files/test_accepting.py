@@ -1,0 +1,96 @@
+"""Servers without descriptors: nothing spins, little is logged, and what waited is answered afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import socket
+import threading
+import time
+from asyncio import constants
+from pathlib import Path
+
+import pytest
+from no_descriptors import without_descriptors
+
+from controlplane.files import accepting
+
+pytestmark = pytest.mark.unit
+
+CLIENTS = 20
+TRIES = 5
+LEAST_S = 0.05
+"""Of a core while nothing can be accepted."""
+
+
+def test_a_server_of_asyncio_waits_for_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(constants, "ACCEPT_RETRY_DELAY", 0.1)
+    path = str(tmp_path / "s")
+    tried = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readline())
+        writer.close()
+
+    async def run() -> None:
+        nonlocal tried
+        loop, enough = asyncio.get_running_loop(), asyncio.Event()
+
+        def failed(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+            nonlocal tried
+            tried += 1
+            loop.default_exception_handler(context)
+            if tried >= TRIES:
+                enough.set()
+
+        loop.set_exception_handler(failed)
+        clients = [socket.socket(socket.AF_UNIX) for _ in range(CLIENTS)]
+        async with await asyncio.start_unix_server(answer, path):
+            with without_descriptors():
+                began_s = time.monotonic()
+                for client in clients:
+                    client.connect(path)
+                    client.sendall(b"word\n")
+                await asyncio.wait_for(enough.wait(), 30)
+                assert time.monotonic() - began_s > 0.1 * (TRIES - 2), "a pause between two tries"
+            for client in clients:
+                client.setblocking(False)
+                assert await asyncio.wait_for(loop.sock_recv(client, 9), 30) == b"word\n"
+                client.close()
+
+    accepting.run(run())
+    said = capfd.readouterr().err
+    assert len(said.splitlines()) == 1, said
+
+
+def test_a_server_in_threads_waits_for_descriptors() -> None:
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    tries = threading.Semaphore(0)
+
+    class Server(accepting.QueuingHTTPServer):
+        def get_request(self) -> tuple[socket.socket, object]:
+            tries.release()
+            return super().get_request()
+
+    with Server(("127.0.0.1", 0), Answer) as server, socket.socket() as client:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        with without_descriptors():
+            client.connect(server.server_address[:2])
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            used_s = time.process_time()
+            assert all(tries.acquire(timeout=30) for _ in range(2)), "tried again"
+            assert time.process_time() - used_s < LEAST_S
+        client.settimeout(30)
+        assert b" 204 " in client.recv(99)
+        server.shutdown()
+        serving.join(30)
