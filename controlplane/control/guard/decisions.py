@@ -355,7 +355,7 @@ class _Turn:
         now, since_s = self.seen.now_s, watch.reported.get(Topic.SLO, math.inf)
         if now - since_s >= KEPT_S and all(is_kept(window, now) for window in watch.windows):
             self._report(Level.INFO, watch.partition.id, "the P99 is within the SLO again")
-            others = {topic: at for topic, at in watch.reported.items() if topic is not Topic.SLO}
+            others: dict[Topic, float] = {t: at for t, at in watch.reported.items() if t is not Topic.SLO}
             return replace(watch, reported=others, windows=tuple(SloWindow() for _ in watch.windows))
         found = signals.broken(watch)
         if found is None:

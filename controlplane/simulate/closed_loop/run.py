@@ -23,7 +23,7 @@ from controlplane.control.guard.state import (
 )
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Role
-from controlplane.domain.plan import Plan
+from controlplane.domain.plan import Partition, Plan, PlannedGpu
 from controlplane.latency.protocol import LatencyModel
 from controlplane.simulate.closed_loop.faults import Fault, Happened, Kind, Outcome, WorkloadSeen, repairs
 from controlplane.simulate.closed_loop.fleet import SimulatedFleet
@@ -125,10 +125,15 @@ def _hit(fleet: SimulatedFleet, fault: Fault) -> None:
 
 def _partitions(plan: Plan, fault: Fault) -> frozenset[str]:
     """Return the partitions that a fault hits."""
-    hit = {
-        Kind.LOST: lambda gpu, _: gpu.id == fault.subject,
-        Kind.SLOWER: lambda _, partition: any(m.model == fault.subject for m in partition.models),
-    }.get(fault.kind, lambda _, partition: partition.id == fault.subject)
+
+    def hit(gpu: PlannedGpu, partition: Partition) -> bool:
+        match fault.kind:
+            case Kind.LOST:
+                return gpu.id == fault.subject
+            case Kind.SLOWER:
+                return any(served.model == fault.subject for served in partition.models)
+        return partition.id == fault.subject
+
     return frozenset(partition.id for gpu, partition in plan.partitions() if hit(gpu, partition))
 
 
