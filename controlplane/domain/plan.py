@@ -106,7 +106,9 @@ class ServedModel:
 class Shadow:
     """The shadow of a partition, on GPU `gpu`: percent = active percent + extra percent.
 
-    With `other_node`, that GPU must be on another node than the partition's.
+    With `other_node`, that GPU must be on another node than the partition's. `covers`: how many times slower
+    than planned the partition's model may be on all its servers while every promise is kept, with all shadows
+    of that model active; at most 2, and 1 where the shadow cures nothing.
     """
 
     policy: ShadowPolicy
@@ -115,6 +117,7 @@ class Shadow:
     percent: Percent
     memory_mb: float | None = None
     other_node: bool = field(default=False, metadata=SPARSE)
+    covers: Annotated[float, Ge(1)] | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,8 @@ class Partition:
     """One Triton: a share of a GPU, the models in it and the workloads they serve.
 
     `memory_mb` is what one server takes, as measured or specified, for placing it. `memory_limit_mb` is the
-    limit that it and its shadow are held to: only where the user set one.
+    limit that it and its shadow are held to: only where the user set one. `survives_gpu_loss`: every promise
+    is kept without the partition's GPU, by shadows on other GPUs or by the rest of its pool.
     """
 
     id: Name
@@ -130,6 +134,7 @@ class Partition:
     memory_mb: float | None = field(default=None, kw_only=True)
     memory_limit_mb: Positive | None = field(default=None, kw_only=True, metadata=SPARSE)
     shadow: Shadow | None = field(default=None, kw_only=True)
+    survives_gpu_loss: bool | None = field(default=None, kw_only=True, metadata=SPARSE)
     models: Annotated[tuple[ServedModel, ...], MinLen(1)]
     workloads: Annotated[tuple[Placement, ...], MinLen(1)]
 

@@ -60,7 +60,8 @@ def test_a_plan() -> None:
         92.5,
         (ServedModel("ssd", 8),),
         (Placement("W12", "W12", "ssd", 300, 55, predicted=Prediction(27.0, 30.0, None, 306.4, 0.979)),),
-        shadow=Shadow(ShadowPolicy.HOT, "v100-1", 7.5, 100),
+        shadow=Shadow(ShadowPolicy.HOT, "v100-1", 7.5, 100, covers=1.06),
+        survives_gpu_loss=True,
     )
     plan = Plan(
         "igniter",

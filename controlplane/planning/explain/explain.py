@@ -36,7 +36,7 @@ class Explanation:
     workload with that SLO. `companions` share the queue; `together` is what they cost with it and `by_itself`
     what it would cost without them. `in_turns` are the partition's other models, of which one executes at a
     time; `in_order`: requests wait for it at the gateway. `source` says where the execution time of what was
-    planned comes from.
+    planned comes from. `standby`: what the partition survives; empty where the plan does not say.
     """
 
     workload: str
@@ -52,6 +52,7 @@ class Explanation:
     by_itself: str = ""
     in_turns: tuple[str, ...] = ()
     in_order: bool = False
+    standby: str = ""
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -70,6 +71,8 @@ class Explanation:
             others = ", ".join(self.in_turns)
             waits = ", requests waiting at the gateway, the shortest first" if self.in_order else ""
             reasons.append(f"one server with {others}, of which one model executes at a time{waits}")
+        if self.standby:
+            reasons.append(self.standby)
         return tuple(reasons)
 
     def _queue(self) -> str:
@@ -208,7 +211,21 @@ def _explanation(
         _by_itself(servers, own.name, devices, types) if companions else "",
         tuple(m.model for m in partition.models if m.model != own.model),
         partition.ordered,
+        _standby(gpu, partition),
     )
+
+
+def _standby(gpu: PlannedGpu, partition: Partition) -> str:
+    """What its shadow covers, and whether it survives the loss of its GPU."""
+    shadow, survives = partition.shadow, partition.survives_gpu_loss
+    said = []
+    if shadow is not None and shadow.covers is not None:
+        said.append(
+            f"its shadow with {spoken(shadow.percent)} % covers {shadow.covers:.2f} times the planned times"
+        )
+    if survives is not None:
+        said.append(f"it {'survives' if survives else 'does not survive'} the loss of {gpu.id}")
+    return "; ".join(said)
 
 
 def _several(servers: Sequence[tuple[str, float]]) -> str:

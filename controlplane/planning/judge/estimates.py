@@ -108,6 +108,7 @@ def layout_times(latency: LatencyModel, layout: Layout, rule: Rule, quantile: fl
     execution_each, cycle_each = ask(latency, slots, quantile)
     np.maximum.at(execution, rows, np.where(slots.mask, execution_each, 0.0))
     np.maximum.at(cycle, rows, np.where(slots.mask, cycle_each, 0.0))
+    execution, cycle = execution * layout.slower, cycle * layout.slower
     if rule is Rule.HALF_SLO:
         cycle = _per_partition(layout, cycle)
         capacity = _rate(layout.batch, cycle)
@@ -127,6 +128,7 @@ def layout_curves(latency: LatencyModel, layout: Layout, quantile: float | None)
     each = service_curves(latency, slots, at, columns, quantile, layout.client_batch[rows])
     curves = np.zeros((*layout.mask.shape, each.shape[1]))
     np.maximum.at(curves, (rows[at], columns), each)
+    curves *= layout.slower[:, :, None]
     return [curves[here][: layout.requests(*here)] for here, _ in layout.columns()]
 
 

@@ -15,7 +15,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel
 from controlplane.planning.judge.estimates import Times, layout_curves, layout_times
 from controlplane.planning.judge.layout import Layout, ServedQueue
-from controlplane.planning.judge.queues import QueueCache, sojourn_times, turn_sojourn_times
+from controlplane.planning.judge.queues import QueueCache, SojournTimes, sojourn_times, turn_sojourn_times
 from controlplane.planning.protocol import Device
 
 SLACK = 1e-6
@@ -92,15 +92,20 @@ class Evaluation:
     pools: dict[_At, Pool]
 
     @property
+    def strain(self) -> FloatArray:
+        """What is expected over what is allowed: above 1 an SLO is missed; 0 where there is no queue."""
+        layout, capacity = self.layout, self.times.capacity_rps
+        load = np.divide(layout.rate, capacity, out=np.zeros_like(capacity), where=capacity > 0.0)
+        if self.rule is Rule.P99:
+            strain = np.where(load > 1.0 + SLACK, np.inf, self.p99_ms / layout.slo_ms)
+        else:
+            strain = np.maximum(load, self.times.round_ms / (layout.slo_ms / 2.0))
+        return np.where(layout.mask, strain, 0.0)
+
+    @property
     def meets_slo(self) -> BoolArray:
         """Where the SLOs are met: boolean (GPUs, columns), True where there is no queue."""
-        layout = self.layout
-        met = layout.rate <= self.times.capacity_rps * (1.0 + SLACK)
-        if self.rule is Rule.P99:
-            met &= self.p99_ms <= layout.slo_ms * (1.0 + SLACK)
-        else:
-            met &= self.times.round_ms <= layout.slo_ms / 2.0 * (1.0 + SLACK)
-        return np.asarray(met | ~layout.mask, dtype=np.bool_)
+        return np.asarray(self.strain <= 1.0 + SLACK, dtype=np.bool_)
 
     def verdicts(self, chosen: BoolArray | None = None) -> Iterator[QueueVerdict]:
         """The verdict for every queue, or for the `chosen` ones, in the order of `Layout.columns`."""
@@ -131,7 +136,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsettled:
+class Unsettled:
     """A queue of a layout whose waits are still to be filled in, and its times of 1, 2, ... requests."""
 
     found: Evaluation
@@ -153,14 +158,14 @@ def evaluate(
     for gpu in gpus:
         by_type.setdefault(gpu.type, []).append(gpu)
     answers: dict[str, Evaluation] = {}
-    members: dict[object, list[_Unsettled]] = {}
+    members: dict[object, list[Unsettled]] = {}
     for name, own in by_type.items():
-        answers[name], unsettled = _without_pools(Layout.of(own, devices[name]), devices[name].latency, terms)
+        answers[name], unsettled = without_pools(Layout.of(own, devices[name]), devices[name].latency, terms)
         for one in unsettled:
-            members.setdefault(_pool_key(one.queue), []).append(one)
+            members.setdefault(pool_key(one.queue), []).append(one)
     # A pool of unequal servers is no slower than one of as many of the slowest.
     pools = [Pool(len(own), np.maximum.reduce([one.curve for one in own])) for own in members.values()]
-    _settle(list(members.values()), pools, terms.queues)
+    settle(list(members.values()), pools, terms.queues)
     return answers
 
 
@@ -177,7 +182,7 @@ def evaluate_changed(
     The other servers of a pool stay as they are in the plan. `guest`: the pools of a row's last queues, where
     these stand there in place of a server elsewhere.
     """
-    found, unsettled = _without_pools(changed, device.latency, terms)
+    found, unsettled = without_pools(changed, device.latency, terms)
     pools = []
     for one in unsettled:
         n, j = one.at
@@ -187,7 +192,7 @@ def evaluate_changed(
             pools.append(Pool(before.servers, np.maximum(one.curve, before.curve)))
         else:
             pools.append(Pool(1, one.curve))
-    _settle([[one] for one in unsettled], pools, terms.queues)
+    settle([[one] for one in unsettled], pools, terms.queues)
     return found
 
 
@@ -197,9 +202,7 @@ def with_guest(host: PlannedGpu, guest: Partition, percent: float, device: Devic
     return Layout.of([replace(host, partitions=more)], device)
 
 
-def _without_pools(
-    layout: Layout, latency: LatencyModel, terms: Terms
-) -> tuple[Evaluation, list[_Unsettled]]:
+def without_pools(layout: Layout, latency: LatencyModel, terms: Terms) -> tuple[Evaluation, list[Unsettled]]:
     """The times of a layout and the waits of models that take turns; under P99 the other queues."""
     nothing = np.full(layout.rate.shape, np.nan)
     expected = layout_times(latency, layout, terms.rule, terms.quantile)
@@ -211,28 +214,41 @@ def _without_pools(
         at = tuple(np.array(places).T)
         found.mean_ms[at], found.p99_ms[at] = own.mean_ms, own.p99_ms
     return found, [
-        _Unsettled(found, at, queue, curve)
+        Unsettled(found, at, queue, curve)
         for curve, (at, queue) in zip(curves, layout.columns(), strict=True)
         if not queue.partition.turns
     ]
 
 
-def _pool_key(queue: ServedQueue) -> object:
+def pool_key(queue: ServedQueue) -> object:
     """Queues with the same key are servers of one pool: same workloads, same parts of their rates."""
     placed = tuple((w.name, w.rate_rps) for w in queue.workloads)
     return queue.served.model, queue.served.batch, placed
 
 
-def _settle(members: Sequence[Sequence[_Unsettled]], pools: Sequence[Pool], queues: QueueCache) -> None:
+def settle(members: Sequence[Sequence[Unsettled]], pools: Sequence[Pool], queues: QueueCache) -> None:
     """Fill in the waits of each pool at all its servers, whose rates and arrivals are alike."""
+    answer = pool_times([(own[0].found.layout, own[0].at) for own in members], pools, queues)
+    for own, pool, mean_ms, p99_ms in zip(members, pools, answer.mean_ms, answer.p99_ms, strict=True):
+        for one in own:
+            one.found.mean_ms[one.at], one.found.p99_ms[one.at] = mean_ms, p99_ms
+            one.found.pools[one.at] = pool
+
+
+def pool_times(
+    first: Sequence[tuple[Layout, _At]],
+    pools: Sequence[Pool],
+    queues: QueueCache,
+    more: FloatArray | float = 1.0,
+) -> SojournTimes:
+    """The waits of pools, each with the queue of a server; `more`: its rate over the planned one."""
     batch = np.array([p.curve.size for p in pools], dtype=np.int64)
     curves = np.ones((len(pools), int(batch.max(initial=1))))
     for n, pool in enumerate(pools):
         curves[n, : batch[n]], curves[n, batch[n] :] = pool.curve, pool.curve[-1]
     count = np.array([p.servers for p in pools], dtype=np.int64)
-    first = [(own[0].found.layout, own[0].at) for own in members]
-    answer = sojourn_times(
-        np.array([of.rate[at] / of.client_batch[at] for of, at in first], dtype=np.float64) * count,
+    return sojourn_times(
+        np.array([of.rate[at] / of.client_batch[at] for of, at in first], dtype=np.float64) * count * more,
         curves,
         batch,
         count,
@@ -241,7 +257,3 @@ def _settle(members: Sequence[Sequence[_Unsettled]], pools: Sequence[Pool], queu
         np.array([of.jitter[at] for of, at in first]),
         queues,
     )
-    for own, pool, mean_ms, p99_ms in zip(members, pools, answer.mean_ms, answer.p99_ms, strict=True):
-        for one in own:
-            one.found.mean_ms[one.at], one.found.p99_ms[one.at] = mean_ms, p99_ms
-            one.found.pools[one.at] = pool

@@ -21,6 +21,7 @@ from controlplane.domain.plan import (
 from controlplane.domain.profile import Factor
 from controlplane.domain.workload import ShadowPolicy, Workload
 from controlplane.latency.calibration import Calibrated
+from controlplane.planning.judge.covers import with_covers
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate
 from controlplane.planning.judge.placements import limit_together
 from controlplane.planning.judge.queues import QueueCache
@@ -76,6 +77,8 @@ def finalise(strategy: str, request: PlanRequest, draft: Draft, started_s: float
     )
     judged = verify(plan, request.devices, request.workloads, draft.queues)
     violations = (*judged, *_missing_shadows(plan, request.workloads))
+    if not violations:
+        plan = replace(plan, gpus=with_covers(plan.gpus, found, request.devices, terms))
     now_s = request.clock.monotonic()
     phases_ms = (*draft.phases_ms, ("verify", (now_s - drafted_s) * 1000.0)) if draft.phases_ms else ()
     totals = Totals(
@@ -115,7 +118,7 @@ def _with_limits(gpus: Sequence[PlannedGpu], workloads: Sequence[Workload]) -> t
 
     def limited(partition: Partition) -> Partition:
         limit_mb = limit_together([asked[w.name] for w in partition.workloads])
-        return replace(partition, memory_limit_mb=limit_mb)
+        return replace(partition, memory_limit_mb=limit_mb, survives_gpu_loss=None)
 
     return tuple(replace(g, partitions=tuple(map(limited, g.partitions))) for g in gpus)
 

@@ -58,7 +58,7 @@ class Layout:
     are the sum and the strictest of a queue's workloads, `dispersion` that of its arrivals. `client_batch`:
     inferences in each request, of which a batch holds whole ones. `frontend_ms`: time outside the queue.
     `turnaround_ms`: what a request of a partition with an order takes beyond its execution. `jitter`:
-    relative deviation of a batch's time.
+    relative deviation of a batch's time. `slower`: its times over those that the latency model predicts.
     """
 
     gpus: tuple[PlannedGpu, ...]
@@ -75,6 +75,7 @@ class Layout:
     frontend_ms: FloatArray
     turnaround_ms: FloatArray
     jitter: FloatArray
+    slower: FloatArray
 
     @staticmethod
     def of(gpus: Sequence[PlannedGpu], device: Device) -> Layout:
@@ -97,6 +98,7 @@ class Layout:
             frontend_ms=np.zeros(shape),
             turnaround_ms=np.zeros(shape),
             jitter=np.zeros(shape),
+            slower=np.ones(shape),
         )
         for at, queue in found.columns():
             workloads, profile = queue.workloads, device.profiles[queue.served.model]

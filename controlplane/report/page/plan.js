@@ -111,7 +111,7 @@ function gpuBar(gpu, colours) {
 function partitionBlock(gpu, partition, colours) {
   const models = partition.models.map((m) => `${m.model}, batch ${m.batch}`).join("; ");
   const names = partition.workloads.join(", ");
-  const told = `${names}: ${share(partition.percent)} (${models})${shadowWords(gpu, partition.shadow)}${partition.note ? `; ${partition.note}` : ""}`;
+  const told = `${names}: ${share(partition.percent)} (${models})${shadowWords(gpu, partition.shadow)}${lossWords(partition)}${partition.note ? `; ${partition.note}` : ""}`;
   return el("li", {
     style: `flex:0 0 ${partition.percent}%;background:${fill(partition.models, colours)}`, title: told,
     "data-workloads": JSON.stringify(partition.workloads),
@@ -127,7 +127,12 @@ function fill(models, colours) {
 
 function shadowWords(gpu, shadow) {
   if (!stands(shadow)) return "; no shadow";
-  return `; ${shadow.policy} shadow with ${share(shadow.percent)}${shadow.gpu !== gpu.id ? ` on ${shadow.gpu}` : ""}`;
+  return `; ${shadow.policy} shadow with ${share(shadow.percent)}${shadow.gpu !== gpu.id ? ` on ${shadow.gpu}` : ""}${known(shadow.covers) ? `, covers ${number(shadow.covers, 2)} times` : ""}`;
+}
+
+function lossWords(partition) {
+  if (!known(partition.survives_gpu_loss)) return "";
+  return partition.survives_gpu_loss ? "; survives the loss of its device" : "; ends with its device";
 }
 
 // -- workloads ----------------------------------------------------------------------------------------------

@@ -16,6 +16,9 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.report.tables.terminal import table_of
 from controlplane.report.words import at_quantile, counted, names, number
 
+_LOW_COVER = 1.1
+"""Profiles err by more than a tenth: the line counts the shadows that cover less."""
+
 
 def plan_table(plan: Plan) -> RenderableType:
     """Return every partition, the shared queues, the totals and the infeasible workloads.
@@ -24,7 +27,7 @@ def plan_table(plan: Plan) -> RenderableType:
     """
     table = table_of(
         f"{_device(plan)}, partition, >share %, workload, model, >batch, >rate/s, >capacity/s, >use, "
-        ">exec ms, >P99 ms, >SLO ms, shadow"
+        ">exec ms, >P99 ms, >SLO ms, shadow, >covers"
     )
     for gpu in plan.gpus:
         label = f"{gpu.id} ({spoken(gpu.percent)} %)"
@@ -86,6 +89,7 @@ def _cells(
         number(predicted.p99_ms),
         f"{min(w.slo_ms for w in placements):g}",
         "–" if shadow is None else f"{shadow.policy} {spoken(shadow.percent)} %{where}",
+        number(None if shadow is None else shadow.covers, 2),
     ]
 
 
@@ -124,7 +128,7 @@ def _footer(plan: Plan) -> list[Text]:
         lines.append(
             Text(f"exec and P99 predicted with execution times at their {at_quantile(plan.quantile)}")
         )
-    lines += [Text(line) for line in (*_sources(plan), *_uncovered(plan))]
+    lines += [Text(line) for line in (*_sources(plan), *_survived(plan), *_uncovered(plan))]
     for i in plan.infeasible:
         nearest = []
         if i.nearest_slo_ms is not None:
@@ -144,6 +148,20 @@ def _sources(plan: Plan) -> Iterator[str]:
     known = [f"{counts[source]} {source}" for source in Source if counts[source]]
     if known:
         yield f"execution times: {', '.join(known)}"
+
+
+def _survived(plan: Plan) -> Iterator[str]:
+    """Say which errors of a profile the shadows survive, and how many partitions the loss of their GPU."""
+    covers = [p.shadow.covers for _, p in plan.partitions() if p.shadow and p.shadow.covers is not None]
+    if covers:
+        low = sum(factor < _LOW_COVER for factor in covers)
+        yield (
+            f"shadows survive errors of {min(covers):.2f} to {max(covers):.2f} times; "
+            f"{low} of {len(covers)} below {_LOW_COVER:g}"
+        )
+    lost = [p.survives_gpu_loss for _, p in plan.partitions() if p.survives_gpu_loss is not None]
+    if lost:
+        yield f"partitions that survive the loss of their {_device(plan)}: {sum(lost)} of {len(lost)}"
 
 
 def _uncovered(plan: Plan) -> Iterator[str]:

@@ -157,7 +157,7 @@ def _few(names: Sequence[str]) -> str:
 class GuardRow:
     """The controller's state for one partition. Times are seconds ago; None: unknown, or it never happened.
 
-    `phase` is None where no controller runs.
+    `phase` is None where no controller runs. `covers` and `survives_gpu_loss` are the plan's.
     """
 
     partition: str
@@ -172,6 +172,8 @@ class GuardRow:
     redirect: str | None = None
     said_s: float | None = None
     said: str | None = None
+    covers: float | None = None
+    survives_gpu_loss: bool | None = None
 
 
 def guard_table(rows: Sequence[GuardRow]) -> Table:

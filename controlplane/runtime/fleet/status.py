@@ -125,7 +125,8 @@ def guard_rows(
     guarding = {one.partition: one for one in told}
     rows = []
     for _, partition in plan.partitions() if plan is not None else ():
-        row = GuardRow(partition.id)
+        covers = None if partition.shadow is None else partition.shadow.covers
+        row = GuardRow(partition.id, covers=covers, survives_gpu_loss=partition.survives_gpu_loss)
         if (known := guarding.get(partition.id)) is not None:
             row = replace(
                 row,

@@ -168,7 +168,7 @@ def test_explain_judges_a_neighbour_with_all_servers_of_its_pool() -> None:
     (told,) = explain(plan, beside, {"v100": planning.v100("ours")})
     planned_so, *_ = told.alternatives
     assert planned_so.holds
-    share, batch, _ = told.reasons
+    share, batch, *_ = told.reasons
     assert share.startswith(f"share {planned_so.percent:g} %: ")
     assert f"P99 {planned_so.p99_ms:.1f} ms" in batch
 
@@ -176,8 +176,11 @@ def test_explain_judges_a_neighbour_with_all_servers_of_its_pool() -> None:
 def test_explain_says_what_less_would_do() -> None:
     plan = planned("igniter", published(12))
     (told,) = explain(plan, "W4", {"v100": planning.v100()})
-    share, batch, source = told.reasons
+    share, batch, source, standby = told.reasons
     assert source == "execution time: predicted by the latency model 'igniter' from the profile"
     assert share == "share 32.5 %: at 30 % more would arrive than it can serve (use 1.00)"
     assert batch.startswith("batch 4 (execution 9.7 ms): with 3 more would arrive than it can serve")
     assert batch.endswith("with 5 it would be late (execution 11.6 ms)")
+    (shadow,) = (p.shadow for _, p in plan.partitions() if p.workloads[0].name == "W4")
+    assert shadow is not None
+    assert f"covers {shadow.covers:.2f} times the planned times; it does not survive the loss" in standby

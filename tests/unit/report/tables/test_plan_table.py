@@ -96,3 +96,17 @@ def test_a_core_is_not_called_a_gpu() -> None:
     assert "GPU" not in told
     mixed = replace(plan, gpus=(*cores, PlannedGpu("v100-0", "v100", ())))
     assert "joint: 2 devices" in text(mixed)
+
+
+def test_it_says_what_shadows_survive() -> None:
+    factors = (1.04, 1.31, 1.1)
+    partitions = [
+        partition(f"p{i}", 20, Shadow(ShadowPolicy.HOT, "v100-0", 5, 25, covers=factor))
+        for i, factor in enumerate(factors)
+    ]
+    known = [replace(p, survives_gpu_loss=i == 0) for i, p in enumerate(partitions)]
+    gpus = (PlannedGpu("v100-0", "v100", tuple(known)),)
+    lines = text(Plan("joint", Rule.P99, "ours", gpus)).splitlines()
+    assert "shadows survive errors of 1.04 to 1.31 times; 1 of 3 below 1.1" in lines
+    assert "partitions that survive the loss of their GPU: 1 of 3" in lines
+    assert "survive" not in text(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", ()),)))

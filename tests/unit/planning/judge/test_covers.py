@@ -1,0 +1,174 @@
+"""What shadows cover and what survives a lost GPU, compared with whole plans judged in that state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import planning
+import pytest
+from planning import v100, workload
+
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
+from controlplane.domain.workload import ShadowPlace, ShadowWish, Workload
+from controlplane.latency.protocol import Estimate, LatencyModel, Slots
+from controlplane.planning.judge.covers import with_covers
+from controlplane.planning.judge.evaluate import Terms, evaluate, judge
+from controlplane.planning.judge.finalise import Draft, finalise
+from controlplane.planning.judge.placements import gpu_of, partition_of
+
+pytestmark = pytest.mark.unit
+
+ELSEWHERE = ShadowWish(place=ShadowPlace.OTHER_GPU)
+
+
+@dataclass(frozen=True)
+class Slower:
+    """A latency model by which one served model takes `factor` times as long."""
+
+    model: LatencyModel
+    slow: str
+    factor: float
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return self.model.models
+
+    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
+        own = slots.mask & (slots.model == self.models.index(self.slow))
+        return self.model.estimate(slots, quantile).with_times(lambda t: np.where(own, t * self.factor, t))
+
+
+def all_active(plan: Plan, model: str) -> list[PlannedGpu]:
+    """The plan's GPUs with the shadows of a model active in place of its servers, as many as have room."""
+    changed = []
+    for gpu in plan.gpus:
+        room, partitions = 100.0 - gpu.percent, []
+        for partition in gpu.partitions:
+            extra = extra_percent(partition) if partition.models[0].model == model else 0.0
+            extra = extra if extra <= room else 0.0
+            room -= extra
+            partitions.append(replace(partition, percent=partition.percent + extra))
+        changed.append(replace(gpu, partitions=tuple(partitions)))
+    return changed
+
+
+def extra_percent(partition: Partition) -> float:
+    assert partition.shadow is not None
+    return partition.shadow.extra_percent
+
+
+def broken(plan: Plan, model: str, factor: float) -> set[str]:
+    """The GPUs on which a promise breaks where a model is slower and all its shadows are active."""
+    device = v100(plan.latency_model)
+    slower = replace(device, latency=Slower(device.latency, model, factor))
+    verdicts = judge(all_active(plan, model), {"v100": slower}, Terms.of(plan))
+    return {one.gpu.id for one in verdicts if not one.meets_slo}
+
+
+@pytest.mark.parametrize(("rule", "latency"), [(Rule.P99, "ours"), (Rule.HALF_SLO, "igniter")])
+def test_a_shadow_covers_as_much_as_the_judge_says_of_the_whole_plan(rule: Rule, latency: str) -> None:
+    plan = planning.planned("joint", planning.published(12), latency=latency, rule=rule)
+    assert plan.verified
+    seen = []
+    for gpu, partition in plan.partitions():
+        assert partition.shadow is not None
+        covers, model = partition.shadow.covers, partition.models[0].model
+        assert covers is not None
+        if covers > 1.0:
+            assert gpu.id not in broken(plan, model, covers)
+        if covers < 2.0:
+            assert gpu.id in broken(plan, model, covers + 0.02)
+        seen.append(covers)
+    assert min(seen) < 1.1 < max(seen)
+
+
+def test_it_covers_no_more_with_a_smaller_share() -> None:
+    """By a latency model without margins, by which an unmeasured share may count as slower than a smaller.
+
+    Not for two of a model on one GPU: one shadow may leave the other no room, where smaller ones fit.
+    """
+    plan = planning.planned("joint", planning.published(12))
+    devices, terms = {"v100": v100()}, Terms.of(plan)
+    found = evaluate(plan.gpus, devices, terms)
+    models = {g.id: [p.models[0].model for p in g.partitions] for g in plan.gpus}
+    different = {name for name, own in models.items() if len(set(own)) == len(own)}
+    last: dict[str, float] = {}
+    for part in (1.0, 0.75, 0.5, 0.25, 0.0):
+        gpus = [replace(g, partitions=tuple(with_part(p, part) for p in g.partitions)) for g in plan.gpus]
+        now = {
+            p.id: p.shadow.covers
+            for g in with_covers(gpus, found, devices, terms)
+            for p in g.partitions
+            if g.id in different and p.shadow is not None and p.shadow.covers is not None
+        }
+        assert now
+        assert all(covers <= last.get(name, 2.0) for name, covers in now.items())
+        last = now
+
+
+def with_part(partition: Partition, part: float) -> Partition:
+    shadow, extra = partition.shadow, extra_percent(partition) * part
+    assert shadow is not None
+    return replace(partition, shadow=replace(shadow, extra_percent=extra, percent=partition.percent + extra))
+
+
+def laid_out(gpus: Sequence[Sequence[tuple[Workload, float]]]) -> Plan:
+    """GPUs with a partition of each of these shares; a workload that is listed twice is served by a pool."""
+    listed = [own for gpu in gpus for own, _ in gpu]
+    drafted = [
+        gpu_of(
+            i,
+            v100("ours"),
+            [
+                partition_of(
+                    f"{w.name}-{i}", [replace(w, rate_rps=w.rate_rps / listed.count(w))], share, 2, None
+                )
+                for w, share in gpu
+            ],
+        )
+        for i, gpu in enumerate(gpus)
+    ]
+    workloads = list(dict.fromkeys(listed))
+    request = planning.request(workloads, latency="ours", rule=Rule.P99)
+    return finalise("by-hand", request, Draft(tuple(drafted)), 0.0)
+
+
+def survivors(plan: Plan) -> list[bool | None]:
+    assert plan.verified
+    return [p.survives_gpu_loss for _, p in plan.partitions()]
+
+
+def test_a_lost_gpu_is_survived_by_a_shadow_elsewhere_not_by_one_beside() -> None:
+    here = workload("a", "alexnet", 500.0, 10.0)
+    assert survivors(laid_out([[(here, 50.0)]])) == [False]
+    assert survivors(laid_out([[(replace(here, shadow=ELSEWHERE), 50.0)]])) == [True]
+
+
+def test_shadows_of_one_gpu_need_room_together() -> None:
+    """Each of them has room by itself; where the GPU is lost, both are active."""
+    a, b = (workload(name, "alexnet", 500.0, 10.0) for name in "ab")
+    elsewhere = [(replace(w, shadow=ELSEWHERE), 50.0) for w in (a, b)]
+    plan = laid_out([elsewhere])
+    assert {p.shadow.gpu for _, p in plan.partitions() if p.shadow is not None} == {"v100-1"}
+    assert survivors(plan) == [True, False]
+
+
+@pytest.mark.parametrize(("rate", "survives"), [(20.0, True), (2500.0, False)])
+def test_a_pool_survives_where_its_rest_carries_the_rate(rate: float, survives: bool) -> None:
+    pool = workload("a", "alexnet", 40.0, rate)
+    assert survivors(laid_out([[(pool, 50.0)], [(pool, 50.0)]])) == [survives] * 2
+
+
+def test_a_plan_with_a_broken_promise_says_nothing() -> None:
+    plan = laid_out([[(workload("a", "vgg19", 20.0, 900.0), 50.0)]])
+    assert not plan.verified
+    (partition,) = (p for _, p in plan.partitions())
+    assert partition.survives_gpu_loss is None
+    assert partition.shadow is not None
+    assert partition.shadow.covers is None
