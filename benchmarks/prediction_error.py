@@ -58,7 +58,7 @@ SETTLED_S = 2.0
 VERDICT_S = {20.0: 5.0, 100.0: 2.0, 400.0: 2.0}
 SAID_S = 5.0
 PROMISED = 0.01
-UNCURED = ("all there is", "times as long as planned")
+UNCURED = ("all there is", "times as long as planned", "a larger share is no faster")
 """What an event says where nothing that stands by cures."""
 
 
