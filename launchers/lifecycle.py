@@ -65,10 +65,9 @@ class Lifecycle(ABC, Generic[Connection, Place]):
         A start that makes progress may take longer than `deadline_s` (`Patience`). Raises InputError for a
         device that there is not, or a name that runs with another spec.
         """
-        deadline = time.monotonic() + deadline_s
         with self._starting.one_at_a_time(spec.name), self._connected() as connection:
             for _ in range(ATTEMPTS):
-                adopted = self._adopted(connection, spec, deadline)
+                adopted = self._adopted(connection, spec, deadline_s)
                 if adopted is not None:
                     return adopted
                 started = self._started(connection, spec, self._place(spec, start=True), deadline_s)
@@ -176,19 +175,20 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def _log_path(self, spec: ServerSpec) -> Path:
         return self._state / spec.labels.fleet / "logs" / f"{labels.folder_name(spec.name)}.log"
 
-    def _adopted(self, connection: Connection, spec: ServerSpec, deadline: float) -> Server | None:
+    def _adopted(self, connection: Connection, spec: ServerSpec, limit_s: float) -> Server | None:
         """Return the server that runs already, once it is ready; None, with nothing left, without one."""
+        patience = Patience(limit_s)
         while (running := self._find(connection, spec)) is not None:
             for field, (wanted, has) in labels.spec_difference(spec, running.spec).items():
                 problem = f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first"
                 raise InputError(problem, field=field)
             if running.host and readiness.is_ready(running):
                 return running
-            if time.monotonic() > deadline:
+            if late := self._late(connection, running, patience):
                 self._discard(connection, running)
-                raise LaunchTimeout(f"{spec.name} ran already and was not ready in time: it is removed")
+                raise LaunchTimeout(f"{spec.name} ran already and was not ready {late}: it is removed")
             time.sleep(self._poll_s)
-        self._clear(connection, spec, deadline)
+        self._clear(connection, spec, time.monotonic() + limit_s)
         return None
 
     def _started(
@@ -218,15 +218,19 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                     return None
                 problem = "ended before it was ready"
                 raise EngineError(self._failure(server, problem, state.ended, log))
-            if patience.wants_a_look():
-                patience.look(len(self._log(connection, server)), self.usage(server))
-            if patience.is_over():
+            if late := self._late(connection, server, patience):
                 log = self._log(connection, server)
-                problem = (
-                    f"was not ready after {patience.limit_s:g} s without progress (--load-timeout sets them)"
-                )
-                raise LaunchTimeout(self._failure(server, problem, state.waits_for, log))
+                raise LaunchTimeout(self._failure(server, f"was not ready {late}", state.waits_for, log))
             time.sleep(self._poll_s)
+
+    def _late(self, connection: Connection, server: Server, patience: Patience) -> str:
+        """Return after how long the start of a server has failed, in words; empty while it may go on."""
+        if patience.wants_a_look():
+            usage = ShareUsage(None, None, None)
+            with contextlib.suppress(OSError, EngineError):  # it ended just now: its log says why
+                usage = self.usage(server)
+            patience.look(len(self._log(connection, server)), usage)
+        return patience.over()
 
     def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:
         """Return the message of a failed start, and keep its log, which an engine removes with the server."""

@@ -36,7 +36,11 @@ class Patience:
         self._looked_s, self._cpu_s, self._log_bytes = now, cpu_s, log_bytes
         self._memory_mb = max(self._memory_mb, memory_mb)
 
-    def is_over(self) -> bool:
-        """Return whether the start has failed."""
+    def over(self) -> str:
+        """Return after how long the start has failed, in words; empty while it may go on."""
         now = time.monotonic()
-        return now - self._moved_s > self.limit_s or now - self._began_s > _LONGEST * self.limit_s
+        if now - self._moved_s > self.limit_s:
+            return f"after {self.limit_s:g} s without progress (--load-timeout sets them)"
+        if now - self._began_s > _LONGEST * self.limit_s:
+            return f"after {_LONGEST} times {self.limit_s:g} s (--load-timeout sets them)"
+        return ""

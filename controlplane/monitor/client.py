@@ -80,13 +80,13 @@ class RequestLog:
     def take(self) -> list[Record]:
         """Return the requests that ended since the call before, in the order of their lines.
 
-        Leaves out requests that the gateway refused, and abandoned ones.
+        Leaves out requests that the gateway refused, and those that were abandoned before a server had them.
         """
         if self._stream is None:
             self._stream = self._follow()
         records = map(parse, self._lines())
-        told = (r for r in records if r is not None and r.endpoint and not r.abandoned)
-        return [r for r in told if r.port or r.failed]
+        told = (r for r in records if r is not None and r.endpoint)
+        return [r for r in told if r.held or (not r.abandoned and (r.port or r.failed))]
 
     @property
     def heard_since_s(self) -> float:

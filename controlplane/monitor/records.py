@@ -25,6 +25,8 @@ _UNLOADED = "unloaded"
 _LOST = "S"
 """The connection to the server ended or did not open."""
 _NEVER_CONNECTED = "-1"
+_AT_SERVER = "HD-"
+"""Of what a client left: a server worked on it. The last one is the facade's."""
 _OWN_ANSWER = "L"
 """Of HAProxy's own answers, only refusals under overload name an endpoint and no server."""
 _COMPLETE = "-"
@@ -43,8 +45,9 @@ class Record(NamedTuple):
     `grpc` is None over HTTP and for status OK. `host` and `port` are the server's; port 0 means that no
     server was available. `ended_s` is since the epoch. `abandoned` means that the client closed the
     connection, `refused` that its partition was overloaded: the gateway or the model's queue policy declined
-    it, `unloaded` that the server no longer has the model, since it ends. `held`: it failed, and a server had
-    it; `lost`: the connection ended without an answer. `client` is empty without tokens.
+    it, `unloaded` that the server no longer has the model, since it ends. `held`: it failed or was abandoned,
+    and a server had it (behind a gate, an abandoned one does not say which); `lost`: the connection ended
+    without an answer. `client` is empty without tokens.
     """
 
     sender: str
@@ -123,6 +126,8 @@ def parse(line: bytes) -> Record | None:
             grpc == _UNLOADED,
             client="" if client == "-" else client,
         )
+        if found.abandoned:
+            return found._replace(held=flags[1:2] in _AT_SERVER)
         if not found.failed:
             return found
         if flags.startswith(_LOST):

@@ -93,11 +93,12 @@ def _code(directory: Path, started_by: str) -> Iterator[ast.Module]:
     seen: set[Path] = set()
     while left:
         file = left.pop()
-        if file in seen or not file.is_file():
+        if file in seen or not file.is_relative_to(directory) or file.is_dir() or not file.exists():
             continue
         seen.add(file)
+        code = read_bytes(file)  # its error is a ValueError too
         try:
-            tree = ast.parse(read_bytes(file))
+            tree = ast.parse(code)
         except (SyntaxError, ValueError):
             continue
         yield tree
@@ -108,7 +109,7 @@ def _code(directory: Path, started_by: str) -> Iterator[ast.Module]:
             if isinstance(node, ast.Import):
                 left += (path for name in node.names for root in roots for path in _files(root, name.name))
             elif isinstance(node, ast.ImportFrom):
-                within = roots if node.level == 0 else (file.parents[node.level - 1],)
+                within = roots if node.level == 0 else file.parents[node.level - 1 : node.level]
                 names = [".".join(filter(None, (node.module, name.name))) for name in node.names]
                 left += (path for name in names for root in within for path in _files(root, name))
 

@@ -83,10 +83,11 @@ class TritonClient:
             headers = {"Inference-Header-Content-Length": str(request.json_length)}
             self._call("POST", f"{_path(endpoint)}/infer", request.body, headers)
 
-    def change(self, model: str, verb: str, headers: Mapping[str, str]) -> None:
-        """Load or unload a model."""
+    def change(self, model: str, verb: str, headers: Mapping[str, str], config: str | None = None) -> None:
+        """Load or unload a model; a load with a `config`, as JSON, takes that for the written one."""
         path = f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/{verb}"
-        self._call("POST", path, b"{}", {"Content-Type": "application/json", **headers})
+        body = json.dumps({} if config is None else {"parameters": {"config": config}})
+        self._call("POST", path, body.encode(), {"Content-Type": "application/json", **headers})
 
     def _get(self, path: str) -> Mapping[str, Any]:
         try:
@@ -174,9 +175,9 @@ def unload(server: Server, model: str, *, deadline_s: float) -> None:
     _change(server, model, "unload", deadline_s)
 
 
-def load(server: Server, model: str, *, deadline_s: float) -> None:
-    """Load a model that was unloaded. Raises EngineError."""
-    _change(server, model, "load", deadline_s)
+def load(server: Server, model: str, *, deadline_s: float, config: str | None = None) -> None:
+    """Load a model that was unloaded, with a configuration (JSON) instead of its own. Raises EngineError."""
+    _change(server, model, "load", deadline_s, config)
 
 
 def versions(servers: Iterable[Server]) -> tuple[str, ...]:
@@ -192,10 +193,10 @@ def _version(server: Server) -> str:
     return ""
 
 
-def _change(server: Server, model: str, verb: str, deadline_s: float) -> None:
+def _change(server: Server, model: str, verb: str, deadline_s: float, config: str | None = None) -> None:
     key = {} if server.reload_key is None else {RELOAD_HEADER: server.reload_key}
     try:
-        TritonClient(server, deadline_s=deadline_s).change(model, verb, key)
+        TritonClient(server, deadline_s=deadline_s).change(model, verb, key, config)
     except EngineError as error:
         reason = str(error)
         if timed_out(error):

@@ -76,7 +76,9 @@ def test_models_without_a_whole_configuration_are_surveyed_and_served(
     with Ctl(tmp_path, "init") as host:
         write(host.repository, "bare", _COMPLETES)
         partial = write(host.repository, "partial", _COMPLETES)
-        (partial / "config.pbtxt").write_text('backend: "python"')
+        (partial / "config.pbtxt").write_text(
+            'backend: "python" instance_group [ { kind: KIND_GPU gpus: [ 3 ] } ]'
+        )
 
         monkeypatch.setenv("XDG_STATE_HOME", host.environment["XDG_STATE_HOME"])
         write_sample_shapes(host.repository / "bare", {"X": (4,)})
@@ -85,12 +87,14 @@ def test_models_without_a_whole_configuration_are_surveyed_and_served(
             infer_http(client, "a")
 
         write(host.repository, "broken", 'raise ValueError("no such weights")')
-        surveyed = host.bare("init", str(host.repository), "--json")
+        write(host.repository, "ends", "import os\nos.kill(os.getppid(), 9)")
+        surveyed = host.bare("init", str(host.repository), "--json", "--load-timeout", "15")
         found = {one["model"]: one for one in json.loads(surveyed.stdout)["models"]}
         assert {model: (one["state"], one["completed"]) for model, one in found.items()} == {
             "bare": ("ready", True),
             "broken": ("not supported", False),
             "echo": ("ready", False),
+            "ends": ("not supported", False),
             "partial": ("needs inputs", True),
         }
         assert "ValueError: no such weights" in found["broken"]["note"]

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import select
 import socket
 import struct
 import threading
@@ -271,6 +272,8 @@ def _sent(address: str, request: bytes) -> bytes:
     found = b""
     with socket.create_connection(_address(address), 60) as connection, contextlib.suppress(OSError):
         connection.sendall(request)
+        # A client that closes its side has left. What is not answered by then may be half a request.
+        select.select([connection], [], [], 0.05)
         connection.shutdown(socket.SHUT_WR)
         while part := connection.recv(65536):
             found += part

@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 import re
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ def unharmed(fuzzed: Fuzzed) -> Iterator[None]:
     assert fuzzed.alive() == before
     for name, server in SERVER_OF.items():
         head = f"POST /v2/models/{name}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n"
-        ((status, body),) = _answers_of(_sent(fuzzed.http, head.encode() + BODY))
+        ((status, body),) = _answers_of(_sent(fuzzed.http, head.encode() + BODY, answer_s=60.0))
         assert status == 200
         assert _served(body) == (name, server)
 
@@ -116,9 +117,10 @@ def _requests() -> Iterator[bytes]:
         yield f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
 
-def _sent(address: str, request: bytes, pause_at: int | None = None) -> bytes:
+def _sent(address: str, request: bytes, pause_at: int | None = None, answer_s: float = 0.05) -> bytes:
     """All that comes back until the connection ends. Raises TimeoutError for a hang.
 
+    A whole request is answered within `answer_s`.
     After the pause, an intermediary may have passed on the first part already.
     """
     found = b""
@@ -131,6 +133,8 @@ def _sent(address: str, request: bytes, pause_at: int | None = None) -> bytes:
         if pause_at is not None:
             time.sleep(_PAUSE_S)
             connection.sendall(request[pause_at:])
+        # A client that closes its side has left. What is not answered by then may be half a request.
+        select.select([connection], [], [], answer_s)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_WR)
         while part := connection.recv(65536):

@@ -13,6 +13,7 @@ import http.client
 import json
 import queue
 import re
+import socket
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -566,6 +567,15 @@ def _index(answer: Any) -> Any:
         return answer
     entries = [one for one in json.loads(body) if one["name"] not in INNER]
     return status, [h for h in headers if h[0] != "Content-Length"], sorted(entries, key=str)
+
+
+@case("http: a client that closes its side after its request", "half-closed")
+def _(target: Target) -> Any:
+    head = f"POST {_PLAIN} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(_BODY)}\r\n\r\n"
+    with socket.create_connection((target.host, target.http_port), _LONG_S) as connection:
+        connection.sendall(head.encode() + _BODY)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.recv(len("HTTP/1.1 200"))
 
 
 @case("http: models that only others call", "composing-models")

@@ -17,7 +17,7 @@ from controlplane.control.guard import decisions
 from controlplane.control.guard.state import GuardState, Redirect
 from controlplane.domain.observation import FleetSeen
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.running import RuntimeSocket
+from controlplane.gateway.running import RunningHaproxy, RuntimeSocket
 from controlplane.runtime.controller import executor, probes
 from controlplane.runtime.controller.workers import Workers
 from launchers.process import ProcessLauncher
@@ -36,7 +36,7 @@ class Point:
 POINTS = {
     "violation seen": Point(probes.Readings, "read"),
     "verdict": Point(executor.Executor, "act"),
-    "routes written": Point(HaproxyGateway, "_apply"),
+    "routes written": Point(RunningHaproxy, "apply"),
     "HAProxy half told": Point(RuntimeSocket, "replace_map", 1),
     "routes committed": Point(executor, "changed_routes"),
     "told to drain and stop": Point(Workers, "stop"),

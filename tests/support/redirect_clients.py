@@ -21,7 +21,8 @@ ENDPOINT = "w"
 LOAD_S = 8.0
 LOAD_REQUESTS = 800.0
 """Requests before the cut, for eight seconds or so many: the guard learns batch times from them."""
-AFTER_S = 16.0
+AFTER_S = 36.0
+"""After the cut; a client that cannot end early may begin a little before the clock of the load does."""
 CLIENTS = ("tritonclient", "perf_analyzer gRPC", "perf_analyzer HTTP", "aio pool")
 _POOL = 8
 

@@ -545,7 +545,10 @@ class _Turn:
             return False
         if not exceeds(watch.active, Share(standby.gpu, standby.percent)):
             return False
-        return watch.owned is not None or fits(self.used, watch.active, standby)
+        if watch.owned is not None:
+            # Another partition may have moved to its GPU in this very tick.
+            return fits(self.owned, watch.share, standby)
+        return fits(self.used, watch.active, standby)
 
     def _usable(self, watch: Watch) -> bool:
         return watch.standby is not None and _health(self.seen, watch.standby) is Health.READY

@@ -357,6 +357,7 @@ def _weigh_block(
         chart[_SINCE] = math.inf
         chart[_BLOCKS] = chart[_SCORE] = 0.0
         chart[_OPEN] = chart[_OVER] = chart[_FAR_OVER] = 0.0
+        chart[_LASTING] = chart[_LASTING_SUM] = chart[_LASTING_SQUARES] = 0.0
         for k in range(2 * SIZES):
             counts[k] = 0.0
         for k in range(LEARN_BLOCKS):

@@ -110,6 +110,7 @@ class Observer:
         self._records: dict[str, ServerRecord] = {}
         self._by_own_name: dict[str, str] = {}
         self._by_address: dict[tuple[str, int], str] = {}
+        self._by_endpoint: dict[str, list[str]] = {}
         self._silences = Agenda()
         self._idle = Agenda()
         self._canaries_left = CANARIES_RPS
@@ -192,6 +193,10 @@ class Observer:
             self._by_address = {
                 (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
             }
+            self._by_endpoint = {}
+            for name, server in servers.items():
+                for endpoint in server.spec.endpoints:
+                    self._by_endpoint.setdefault(endpoint, []).append(name)
         return changed
 
     def _news(self, now: float, *, failed: bool) -> set[str]:
@@ -217,6 +222,11 @@ class Observer:
         for end in ends:
             name = self._by_address.get((end.host, end.port), "")
             ended_s = min(now, end.ended_s - ahead_s)
+            if end.abandoned:
+                for one in [name] if end.port else self._by_endpoint.get(end.endpoint, ()):
+                    if one in self._records:
+                        self._records[one].left_s[end.endpoint] = ended_s
+                continue
             answers.append(
                 Answer(
                     ended_s,
@@ -242,14 +252,17 @@ class Observer:
             elif not end.refused:  # a full queue shows that the server lives, not that it works
                 record.answered_s = now
                 if end.succeeded:
-                    self._succeeded(record, end.endpoint, now)
+                    began_s = ended_s - end.latency_ms / 1000.0
+                    self._succeeded(record, end.endpoint, began_s, now)
         return answers
 
-    def _succeeded(self, record: ServerRecord, endpoint: str, now: float) -> None:
+    def _succeeded(self, record: ServerRecord, endpoint: str, began_s: float, now: float) -> None:
         record.answered_of[endpoint] = now
-        if record.failures:
-            for one in self._queue(record.server, endpoint):
+        if record.failures or record.left_s:
+            queue = self._queue(record.server, endpoint)
+            for one in queue:
                 record.failures.pop(one, None)
+            record.passed(queue, began_s)
 
     def _forget(self, name: str) -> None:
         """Drop the data of a stopped server: a controller runs for long, and a canary may be large."""
@@ -329,13 +342,14 @@ class Observer:
             return
         if verdict.outcome is Outcome.ANSWERED:
             record.owed = None
+            record.passed(tuple(record.left_s), verdict.sent_s)
         elif verdict.outcome is Outcome.LATE and self._only_fails(record, verdict):
             verdict = replace(verdict, outcome=Outcome.FAILED)
         elif verdict.outcome in (Outcome.LATE, Outcome.REFUSED) and self._is_overdue(record, verdict, now):
             verdict = replace(verdict, outcome=Outcome.OVERDUE, reason=Outcome.OVERDUE.value)
         if verdict.outcome in (Outcome.ANSWERED, Outcome.REFUSED) or (
             verdict.outcome in (Outcome.LATE, Outcome.SILENT)
-            and (record.answered_s > verdict.sent_s or self._is_busy(record, now))
+            and (record.answered_s > verdict.sent_s or self._is_busy(record, verdict, now))
         ):
             record.lost, record.verdict = 0, None
         else:
@@ -371,8 +385,14 @@ class Observer:
         """Read the models' own counters: those of an alias do not have the time in its model's queue."""
         self._readings.read(name, server, [queue[0] for queue in self._queues(server)], now)
 
-    def _is_busy(self, record: ServerRecord, now: float) -> bool:
-        """Return whether clients' requests are open on a server, or that is not known."""
+    def _is_busy(self, record: ServerRecord, verdict: Verdict, now: float) -> bool:
+        """Return whether a server may work on clients' requests, or that is not known.
+
+        A server goes on with what its client has left, but its process answers calls meanwhile.
+        """
+        queue = self._queue(record.server, verdict.endpoint)
+        if verdict.outcome is Outcome.LATE and not record.left_s.keys().isdisjoint(queue):
+            return True
         try:
             record.in_flight = self._gateway.in_flight(backend(record.server))
         except GatewayError:

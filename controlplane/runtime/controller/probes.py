@@ -256,10 +256,10 @@ class ServerRecord:
 
     It is seen as ready since `ready_s` and as active since `active_s`. A request was last answered at
     `answered_s`, of each endpoint at `answered_of`, also with a refusal or a failure at `spoke_s`, since its
-    process works then. A row of failures of
-    an endpoint is in `failures`. A canary was last asked for at `canary_s`; `lost`
-    in a row failed, the latest as `verdict` says; `owed` is the endpoint that has answered none since the one
-    of that time. Its open requests were last read at `in_flight_s`. `news` is the gravest of the
+    process works then. A row of failures of an endpoint is in `failures`. A client last left a request
+    of an endpoint at `left_s`, which the server may still work on. A canary was last asked for at `canary_s`;
+    `lost` in a row failed, the latest as `verdict` says; `owed` is the endpoint that has answered none since
+    the one of that time. Its open requests were last read at `in_flight_s`. `news` is the gravest of the
     launcher or the log, `samples` are what canaries send, by endpoint.
     """
 
@@ -270,6 +270,7 @@ class ServerRecord:
     answered_of: dict[str, float] = field(default_factory=dict)
     spoke_s: float = -math.inf
     failures: dict[str, Failures] = field(default_factory=dict)
+    left_s: dict[str, float] = field(default_factory=dict)
     canary_s: float = -math.inf
     lost: int = 0
     verdict: Verdict | None = None
@@ -291,6 +292,12 @@ class ServerRecord:
         return Failures(
             sum(one.requests for one in found), max((one.last_s for one in found), default=-math.inf)
         )
+
+    def passed(self, queue: Sequence[str], since_s: float) -> None:
+        """Forget what was left of a queue before a time: a request of that time has been answered."""
+        for endpoint in queue:
+            if self.left_s.get(endpoint, math.inf) <= since_s:
+                del self.left_s[endpoint]
 
     def note(self, news: News) -> None:
         """Keep the gravest news. Whether it is paused, the engine's list says."""

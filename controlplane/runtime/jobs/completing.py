@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import MessageToJson, ParseDict
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain import units
@@ -20,7 +20,7 @@ from controlplane.files.models import write_completed
 from controlplane.ports import Launcher
 from controlplane.profiler.temporary import check_python_path, exclusive, running
 from controlplane.render.config import completed_config, is_complete
-from controlplane.render.instances import backend_of
+from controlplane.render.instances import backend_of, place_instances
 from controlplane.render.source import read_written, to_complete
 from controlplane.triton.client import TritonClient, load, unload
 
@@ -71,16 +71,55 @@ class Completer:
 
     def _completed(self, repository: Path, models: Sequence[str]) -> Mapping[str, str]:
         failed: dict[str, str] = {}
-        with self._serving(repository) as server, TritonClient(server) as client:
-            for model in models:
-                try:
-                    config = _loaded_config(server, client, model, self.load_s)
-                except EngineError as error:
-                    failed[model] = str(error).removeprefix(f"{server.name}: load {model}: ")
-                    continue
-                folder = repository / model
-                write_completed(folder, completed_config(read_written(folder), config))
+        left = list(models)
+        while left:
+            with self._serving(repository) as server, TritonClient(server) as client:
+                left = self._on_one_server(repository, left, server, client, failed)
         return failed
+
+    def _on_one_server(
+        self,
+        repository: Path,
+        models: list[str],
+        server: Server,
+        client: TritonClient,
+        failed: dict[str, str],
+    ) -> list[str]:
+        """Complete models, and add to the `failed` ones; return those that need another server."""
+        refused = False
+        for index, model in enumerate(models):
+            written = read_written(repository / model)
+            try:
+                config = self._loaded_config(server, client, model, written)
+            except EngineError as error:
+                lives = _answers(client)
+                if not lives and refused:
+                    return models[index:]  # the one before may have ended the server
+                said, refused = str(error).removeprefix(f"{server.name}: load {model}: "), True
+                failed[model] = said if lives else f"its load ended the server ({said})"
+                if not lives:
+                    return models[index + 1 :]
+            else:
+                write_completed(repository / model, completed_config(written, config))
+        return []
+
+    def _loaded_config(
+        self, server: Server, client: TritonClient, model: str, written: ModelConfig | None
+    ) -> ModelConfig:
+        """Load a model, read its configuration and unload it. Raises EngineError with Triton's message.
+
+        Its instances are placed as in a plan: the GPUs that are written may be of another host.
+        """
+        placed = None
+        if written is not None and written.instance_group:
+            there = ModelConfig()
+            there.CopyFrom(written)
+            place_instances(there, count=1, gpu_type=CPU_DEVICE if self.on_core else "", turns=False)
+            placed = MessageToJson(there, preserving_proto_field_name=True)
+        load(server, model, deadline_s=self.load_s, config=placed)
+        config: ModelConfig = ParseDict(dict(client.config(model)), ModelConfig(), ignore_unknown_fields=True)
+        unload(server, model, deadline_s=self.load_s)
+        return config
 
     def _is_wanted(self, repository: Path, model: str) -> bool:
         """Return whether a configuration is to be completed; not where its backend is known to be missing."""
@@ -112,6 +151,14 @@ class Completer:
             yield server
 
 
+def _answers(client: TritonClient) -> bool:
+    try:
+        client.answer()
+    except EngineError:
+        return False
+    return True
+
+
 def _is_whole(folder: Path) -> bool:
     """Return whether what is written says all that a plan needs."""
     written = read_written(folder)
@@ -136,11 +183,3 @@ def not_completed(repository: Path, model: str, said: str) -> InputError:
     """Return the refusal of a model that Triton did not load, with its message."""
     problem = f"Triton cannot complete this model's configuration: {said}"
     return InputError(problem, file=str(repository / model), field="model")
-
-
-def _loaded_config(server: Server, client: TritonClient, model: str, load_s: float) -> ModelConfig:
-    """Load a model, read its configuration and unload it. Raises EngineError with Triton's message."""
-    load(server, model, deadline_s=load_s)
-    config: ModelConfig = ParseDict(dict(client.config(model)), ModelConfig(), ignore_unknown_fields=True)
-    unload(server, model, deadline_s=load_s)
-    return config

@@ -98,10 +98,10 @@ def readable_subjects(
             refused[model] = error
     said = completer.complete(repository, sorted({name for names in executed.values() for name in names}))
     subjects = []
-    for model in executed:
+    for model, names in executed.items():
         try:
-            if model in said:
-                raise not_completed(repository, model, said[model])
+            for name in said.keys() & names:  # it executes one that Triton does not load
+                raise not_completed(repository, name, said[name])
             subjects.append(read_subject(repository, model, place.device, wishes))
         except InputError as error:
             refused[model] = error

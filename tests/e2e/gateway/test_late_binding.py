@@ -87,6 +87,27 @@ def test_a_short_request_passes_long_ones_that_wait(
     assert {r.port for r in ended} == {pair["one"].http_port, pair["one"].grpc_port}
 
 
+def test_what_a_client_leaves_behind_a_gate_is_told(
+    late: tuple[HaproxyGateway, Ports], pair: dict[str, Triton]
+) -> None:
+    gateway, ports = late
+    log = RequestLog(partial(local, gateway.telemetry_socket))
+    until(lambda: not log.take() and log.heard_since_s < time.monotonic() - NOTICED_S)
+
+    async def run() -> None:
+        with held(pair["one"]):
+            _, long = requests(ports, "slow", 1)
+            await asyncio.to_thread(until, lambda: gateway.in_flight(pair["one"].backend).total == 1)
+            long.cancel()
+            await asyncio.to_thread(until, lambda: gateway.in_flight(pair["one"].backend).total == 0)
+
+    asyncio.run(run())
+    ended: list[Record] = []
+    until(lambda: len(ended.extend(log.take()) or ended) == 1)
+    log.close()
+    assert (ended[0].endpoint, ended[0].abandoned, ended[0].held) == ("slow", True, True)
+
+
 def test_requests_that_wait_go_where_their_endpoint_is_redirected_to(
     home: Path, late: tuple[HaproxyGateway, Ports], pair: dict[str, Triton]
 ) -> None:

@@ -165,6 +165,31 @@ def test_what_a_server_held_when_it_died_is_counted_though_haproxy_logs_nothing(
     assert telemetry.counts().lost == 0
 
 
+def test_what_a_client_leaves_is_taken_back_from_the_gateway_and_told(
+    home: Path, gateway: Running, pair: Pair
+) -> None:
+    made, ports = gateway
+    one = pair["one"]
+    made.commit({"slow": Route((one.backend,))})
+    log = RequestLog(partial(local, made.telemetry_socket))
+    until(lambda: log.take() == [] and log.heard_since_s < time.monotonic() - 0.01)
+    load = rig.Load(ports, "slow", rig.HELD)
+
+    async def leave() -> None:
+        both = asyncio.create_task(load.at_once(2))
+        await asyncio.to_thread(until, lambda: made.in_flight(one.backend).total == 2)
+        both.cancel()
+        await asyncio.to_thread(until, lambda: made.in_flight(one.backend).total == 0)
+
+    found: list[Record] = []
+    with rig.held(one):
+        asyncio.run(leave())
+        until(lambda: len(found.extend(log.take()) or found) == 2)
+    log.close()
+    assert all(record.abandoned and record.held for record in found)
+    assert {record.port for record in found} == {one.http_port, one.grpc_port}
+
+
 def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
     made, ports = fresh
     one = pair["one"]

@@ -31,15 +31,16 @@ LONGEST_MS = 4000.0
 """Of the model with a full queue."""
 
 
-def partition(model: str) -> dict[str, Any]:
+def partition(model: str, longest_ms: float | None = None) -> dict[str, Any]:
     made = rig.partition(model, 20, rate_rps=20.0, slo_ms=SLO_MS)
     made["models"][0].update(model=model, batch=1 if model in ("narrow", "tokens") else 4)
     made["workloads"][0]["model"] = model
-    if model == "narrow":
-        made["workloads"][0]["longest_ms"] = LONGEST_MS
+    if longest_ms is not None:
+        made["workloads"][0]["longest_ms"] = longest_ms
     return made
 
 
+NARROW, TOKENS, TOTAL = partition("narrow", LONGEST_MS), partition("tokens"), partition("total")
 LAUNCHERS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
 
 
@@ -50,7 +51,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         if request.param == "docker":
             made.in_containers(*stack.enter_context(triton_image.docker_engine()))
         stack.enter_context(made)
-        made.apply(plan(*map(partition, ("wait", "narrow", "tokens", "total"))))
+        made.apply(plan(partition("wait"), NARROW, TOKENS, TOTAL))
         made.await_guarded(4)
         yield made
 
@@ -64,15 +65,20 @@ def undisturbed(fleet: Guarded) -> Iterator[Guarded]:
     assert {server.name for server in fleet.launched()} == before
 
 
-def infer(fleet: Guarded, protocol: str, model: str, value: float) -> float:
-    """Run one inference; return what it took."""
+def infer(fleet: Guarded, protocol: str, model: str, value: float, timeout_s: float = 60.0) -> float:
+    """Run one inference; return what it took. Its client leaves after the timeout."""
+    return infer_at(getattr(fleet, protocol), protocol, model, value, timeout_s)
+
+
+def infer_at(port: int, protocol: str, model: str, value: float, timeout_s: float = 60.0) -> float:
     module: Any = over_http if protocol == "http" else over_grpc
     x = module.InferInput("X", [1, 1], "FP32")
     x.set_data_from_numpy(np.array([[value]], dtype=np.float32))
-    port, began = getattr(fleet, protocol), time.monotonic()
-    limit = {"network_timeout": 60.0} if protocol == "http" else {}
-    with module.InferenceServerClient(f"127.0.0.1:{port}", **limit) as client:
-        client.infer(model, [x])
+    began = time.monotonic()
+    over = {"network_timeout": timeout_s} if protocol == "http" else {}
+    call = {} if protocol == "http" else {"client_timeout": timeout_s}
+    with module.InferenceServerClient(f"127.0.0.1:{port}", **over) as client:
+        client.infer(model, [x], **call)
     return time.monotonic() - began
 
 
@@ -82,6 +88,15 @@ def test_a_long_request_after_short_ones_is_answered(undisturbed: Guarded, proto
         infer(undisturbed, protocol, "wait", 0.01)
     # Canaries are due behind it, and it takes ten SLOs.
     assert infer(undisturbed, protocol, "wait", 9.0) >= 9.0
+
+
+def test_a_long_request_whose_client_leaves_ends_no_server(undisturbed: Guarded) -> None:
+    (server,) = [s for s in undisturbed.launched() if s.name == undisturbed.active("wait")]
+    for protocol in ("grpc", "http"):
+        with pytest.raises(Exception, match=r"[Dd]eadline|timed out"):
+            infer(undisturbed, protocol, "wait", 9.0, timeout_s=1.0)
+    # Past the gateway, which must take the server for idle: two canaries are late meanwhile.
+    assert infer_at(server.http_port, "http", "wait", 0.01) >= 12.0
 
 
 def test_a_long_request_among_others_is_answered_and_costs_none_of_them(fleet: Guarded) -> None:
@@ -194,10 +209,32 @@ def test_a_model_that_hangs_behind_a_full_queue_is_left(fleet: Guarded) -> None:
     with ThreadPoolExecutor(6) as pool:
         clients = [pool.submit(insist) for _ in range(6)]
         try:
-            fleet.await_event("notice", since_s=began_s, says="no answer but refusals")
+            # By its canaries, if there were moments in which no request was open.
+            fleet.await_event("redirect", since_s=began_s, says=": hang")
         finally:
             left.set()
         told = sum((one.result() for one in clients), Counter[int]())
     assert told[503] > 10
     assert asked(0.01, 30.0) == 200
+    fleet.await_guarded(4)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_hang_that_its_client_has_left_takes_one_server(fleet: Guarded, protocol: str) -> None:
+    fleet.apply(plan(partition("wait", LONGEST_MS), NARROW, TOKENS, TOTAL))
+    fleet.await_guarded(4)
+    began_s = time.time()
+    with pytest.raises(Exception, match=r"[Dd]eadline|timed out"):
+        infer(fleet, protocol, "wait", 600.0, timeout_s=1.0)
+    with (
+        Load(fleet.grpc, "wait", 2.0, 0.01) as grpc,
+        Load(fleet.http, "wait", 2.0, 0.01, protocol="http") as http,
+    ):
+        fleet.await_event("redirect", since_s=began_s)
+        answered_s = time.time()
+        grpc.await_answers(20, since_s=answered_s)
+        http.await_answers(20, since_s=answered_s)
+    assert grpc.failed() + http.failed() == []
+    moved = [e.reason for e in fleet.events() if e.kind == "redirect" and e.at_s >= began_s]
+    assert [reason.endswith(": hang") for reason in moved].count(True) == 1, moved
     fleet.await_guarded(4)

@@ -91,9 +91,11 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
 def test_a_model_that_no_longer_loads_opens_the_breaker(fleet: Guarded) -> None:
     fleet.apply(plan(cores(1), partition("w", "hot", cores(1)[0])))
     fleet.await_guarded()
-    (fleet.repository / "spin" / "1" / "model.py").write_text("raise RuntimeError('no such weights')\n")
+    (standby,) = [s for s in fleet.launched() if s.name != fleet.active("w")]
+    pinned = (Path(standby.spec.repository) / "w" / "1" / "model.py").resolve()
+    pinned.chmod(0o644)
+    pinned.write_text("raise RuntimeError('no such weights')\n")
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
-        (standby,) = [s for s in fleet.launched() if s.name != fleet.active("w")]
         rig.kill(fleet.tree(standby.name))
         fleet.await_event("breaker", deadline_s=90.0)
         time.sleep(5.0)

@@ -42,16 +42,16 @@ def test_a_start_that_makes_progress_is_awaited(clock: Clock, kind: str) -> None
                 10.0 * second if kind == "memory" else 5.0, second / 2 if kind == "processor time" else 0.0
             ),
         )
-        assert not waits.is_over()
+        assert not waits.over()
 
 
 def test_a_start_without_progress_ends_at_its_limit(clock: Clock) -> None:
     waits = Patience(10.0)
     for second in range(1, 11):
-        assert not waits.is_over()
+        assert not waits.over()
         clock.now_s = second + 0.5
         waits.look(0, usage(1.0, second / 100))
-    assert waits.is_over()
+    assert waits.over()
 
 
 def test_a_start_that_spins_for_ever_ends(clock: Clock) -> None:
@@ -59,11 +59,12 @@ def test_a_start_that_spins_for_ever_ends(clock: Clock) -> None:
     for second in range(1, 102):
         clock.now_s = second
         waits.look(second, usage())
-    assert waits.is_over()
+    assert "without progress" not in waits.over()
+    assert waits.over()
 
 
 def test_what_cannot_be_measured_is_no_progress(clock: Clock) -> None:
     waits = Patience(1.0)
     clock.now_s = 1.1
     waits.look(0, usage())
-    assert waits.is_over()
+    assert waits.over()

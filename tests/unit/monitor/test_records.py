@@ -24,10 +24,14 @@ pytestmark = pytest.mark.unit
         (200, "-", "--/0/-", False),  # answered
         (502, "-", "SH", True),  # as earlier versions wrote it
         (503, "-", "SC", False),
-        (200, "-", "CH/0/-", False),  # its client left
+        (200, "-", "CH/0/-", True),  # its client left, and the server goes on
+        (200, "-", "CD/0/-", True),
+        (0, "-", "C-", True),  # as the facade writes it
+        (200, "-", "CL/0/-", False),  # while the last bytes were passed on
+        (200, "-", "CR/-1/-", False),
     ],
 )
-def test_a_failed_request_was_held_where_a_server_was_reached(
+def test_a_failed_or_abandoned_request_was_held_where_a_server_was_reached(
     http: int, grpc: str, flags: str, held: bool
 ) -> None:
     record = parse(f"grpc:h1 1 m 127.0.0.1 9001 {http} {grpc} {flags} 9 9 1700 1800".encode())

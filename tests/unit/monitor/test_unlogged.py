@@ -35,6 +35,11 @@ def test_what_ended_without_an_answer_is_told_once() -> None:
         ("grpc:unlogged", 1, "w", 0, 12.5, 0.0, True),
         ("http:unlogged", 0, "w", 0, 12.5, 0.0, True),
     ]
+    assert [(r.http, r.grpc, r.lost, r.held) for r in records] == [
+        (200, 14, True, True),
+        (200, 14, True, True),
+        (502, None, True, True),
+    ]
     assert unlogged.total == 3
     (later,) = unlogged.lines(rows(g_0=5, h_0=1, g_1=2), CARRIED, 20.0)
     losses = Losses()

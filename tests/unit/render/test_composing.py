@@ -53,6 +53,12 @@ def test_files_that_the_model_does_not_import_call_nothing(tmp_path: Path) -> No
     assert called_models(model, "old_model.py") is not None
 
 
+def test_imports_from_beyond_the_folder_of_the_model_are_not_followed(tmp_path: Path) -> None:
+    model = write(tmp_path, "from ...beside import x\nfrom ............................. import y\n")
+    (tmp_path / "beside.py").write_text(CALLER)
+    assert called_models(model) is None
+
+
 def test_code_that_only_mentions_the_call_calls_none(tmp_path: Path) -> None:
     assert called_models(write(tmp_path, "# pb_utils.InferenceRequest(model_name='x')\n")) is None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controlplane.control.guard import attention, culprits, decisions, signals
@@ -231,8 +231,16 @@ events = st.lists(
 )
 shares = st.sampled_from([(30.0,), (30.0, 30.0), (20.0, 30.0, 40.0), (50.0, 50.0), (25.0, 25.0, 20.0, 20.0)])
 
+GIVEN_BACK_WHILE_ANOTHER_MOVES = [
+    *(("crash standby", 3, 11), ("fail", 1, 6), ("crowd", 0, 12), ("crash", 2, 3), ("crowd", 0, 6)),
+    *(("held", 3, 7), ("crash", 2, 3), ("heal", 1, 5), ("crash standby", 3, 11), ("crowd", 0, 4)),
+    *(("heal", 1, 6), ("gpu", 3, 2), ("crash standby", 3, 5), ("nothing", 1, 9), ("standstill", 2, 10)),
+    *(("silence", 0, 12), ("slow", 2, 6)),
+]
+
 
 @settings(max_examples=70)
+@example((20.0, 30.0, 40.0), ShadowPolicy.HOT, True, GIVEN_BACK_WHILE_ANOTHER_MOVES)
 @given(shares, st.sampled_from(list(ShadowPolicy)), st.booleans(), events)
 def test_served_owned_once_and_no_storm(
     percents: tuple[float, ...], policy: ShadowPolicy, elsewhere: bool, script: list[tuple[str, int, int]]

@@ -22,11 +22,13 @@ HOST = {
 }
 
 
-def gpu(name: str, shadow: str = "", *, selector: Mapping[str, str] = {}) -> PlannedGpu:
-    """A GPU; with `shadow`, its partition's shadow stands on that one, on another node."""
+def gpu(
+    name: str, shadow: str = "", *, selector: Mapping[str, str] = {}, other_node: bool = True
+) -> PlannedGpu:
+    """A GPU; with `shadow`, its partition's shadow stands on that one, on another node unless not wanted."""
     partitions: tuple[Partition, ...] = ()
     if shadow:
-        beside = Shadow(ShadowPolicy.HOT, shadow, 0.0, 40.0, other_node=True)
+        beside = Shadow(ShadowPolicy.HOT, shadow, 0.0, 40.0, other_node=other_node)
         partitions = (Partition(f"p-{name}", 40.0, (), (), shadow=beside),)
     return PlannedGpu(name, name.rsplit("-", 1)[0], partitions, node_selector=selector)
 
@@ -88,6 +90,8 @@ def test_a_shadow_of_another_node_needs_one() -> None:
     assert map_devices(asked, nodes(2, 1)) == {"cpu-0": "n0/cpu-0", "cpu-1": "n1/cpu-0"}
     with pytest.raises(InputError, match=r"no device of its kind is left on another node .* \(nodes: n0\)"):
         map_devices(asked, nodes(2))
+    anywhere = plan(gpu("cpu-0", "cpu-1", other_node=False), gpu("cpu-1"))
+    assert map_devices(anywhere, nodes(2)) == {"cpu-0": "n0/cpu-0", "cpu-1": "n0/cpu-1"}
     with pytest.raises(InputError, match="this host is one"):
         map_devices(plan(gpu("v100-0", "v100-1"), gpu("v100-1")), HOST)
 

@@ -54,6 +54,18 @@ def test_doubled_batch_times_are_certain_within_fifty_answers() -> None:
     assert service.strength(weigh(baseline, queue.answers(50, slowdown=2.0)), RATE_RPS) == 1.0
 
 
+def test_times_that_have_become_usual_are_no_lasting_slowdown() -> None:
+    queue = Queue()
+    baseline = learned(queue)
+    ratios = []
+    for _ in range(60):
+        baseline = weigh(baseline, queue.answers(100, slowdown=2.0))
+        ratio, error = service.lasting(baseline)
+        ratios.append((ratio, service.measured_s(baseline, 1)[0]) if error < 1.0 else (1.0, 0.0))
+    assert max(ratio for ratio, _ in ratios) == pytest.approx(2.0, rel=0.1)
+    assert max(ratio * usual_s for ratio, usual_s in ratios) == pytest.approx(0.012, rel=0.1)
+
+
 def test_a_stall_among_the_first_batches_hides_no_slower_server() -> None:
     queue = Queue()
     baseline = weigh(service.Service(), queue.answers(120))

@@ -370,6 +370,77 @@ def test_two_canaries_that_fail_show_a_fault_unless_something_else_explains_it(
     assert seen is health
 
 
+LEFT = Record("h", 1, "w1", "127.0.0.1", 9, 0, None, 1, 0, 0.0, 1.0, True, held=True)
+
+
+@pytest.mark.parametrize(
+    ("left", "outcome", "health"),
+    [
+        (LEFT, Outcome.LATE, Health.READY),
+        (LEFT._replace(host="-", port=0), Outcome.LATE, Health.READY),
+        (LEFT, Outcome.FAILED, Health.FAILING),
+        # Also while its models work, a process answers calls that run none.
+        (LEFT, Outcome.SILENT, Health.HUNG),
+        (LEFT._replace(endpoint="w2"), Outcome.LATE, Health.FAILING),
+    ],
+)
+def test_a_canary_waits_behind_what_a_client_has_left(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, left: Record, outcome: Outcome, health: Health
+) -> None:
+    bench.requests.answered = (left._replace(ended_s=time.time()),)
+    canaries = bench.observer._canaries
+    monkeypatch.setattr(canaries, "ask", lambda *_, **__: None)
+    bench.health()
+    bench.requests.answered = ()
+    for sent_s in (1.0, 3.0, 5.0):
+        missed = replace(verdict(outcome, sent_s), endpoint="w1")
+        monkeypatch.setattr(canaries, "take", lambda missed=missed: [(SERVER.name, missed)])
+        seen = bench.health()
+    assert seen is health
+
+
+@pytest.mark.parametrize(
+    ("began_s", "endpoint", "health"),
+    [(0.1, "w1", Health.FAILING), (-0.1, "w1", Health.READY), (0.1, "w2", Health.READY)],
+)
+def test_what_a_client_left_is_over_once_a_later_request_of_its_queue_was_answered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, began_s: float, endpoint: str, health: Health
+) -> None:
+    left_s = time.time() - 10.0
+    canaries = bench.observer._canaries
+    monkeypatch.setattr(canaries, "ask", lambda *_, **__: None)
+    later = LEFT._replace(endpoint=endpoint, http=200, abandoned=False, held=False)
+    later = later._replace(ended_s=left_s + 5.0, latency_ms=1000.0 * (5.0 - began_s))
+    for ended in (LEFT._replace(ended_s=left_s), later):
+        bench.requests.answered = (ended,)
+        bench.health()
+    bench.requests.answered = ()
+    now = time.monotonic()
+    for sent_s in (now, now + 2.0):
+        missed = replace(verdict(Outcome.LATE, sent_s), endpoint="w1")
+        monkeypatch.setattr(canaries, "take", lambda missed=missed: [(SERVER.name, missed)])
+        seen = bench.health()
+    assert seen is health
+
+
+def test_what_a_client_left_is_over_once_a_canary_was_answered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canaries = bench.observer._canaries
+    monkeypatch.setattr(canaries, "ask", lambda *_, **__: None)
+    bench.requests.answered = (LEFT._replace(ended_s=time.time()),)
+    bench.health()
+    bench.requests.answered = ()
+    now = time.monotonic()
+    outcomes = (Outcome.LATE, Outcome.LATE, Outcome.ANSWERED, Outcome.LATE, Outcome.LATE)
+    seen = []
+    for after_s, outcome in enumerate(outcomes):
+        one = replace(verdict(outcome, now + after_s), endpoint="w1")
+        monkeypatch.setattr(canaries, "take", lambda one=one: [(SERVER.name, one)])
+        seen.append(bench.health())
+    assert seen == [*4 * [Health.READY], Health.FAILING]
+
+
 @pytest.mark.parametrize(
     ("outcome", "health"),
     [(Outcome.LATE, Health.READY), (Outcome.SILENT, Health.READY), (Outcome.FAILED, Health.FAILING)],

@@ -108,6 +108,8 @@ def test_a_redirect_by_hand_is_told_a_partition() -> None:
     assert moves(before, after, ["w", "v"], partitions) == [("A", "a1", "a2"), ("B", "b1", "b2")]
     assert moves(before, after, ["x"], partitions) == [("B", "nobody", "b2")]
     assert moves(before, before, ["w"], partitions) == []
+    partly = {"w": NamedRoute(("a1", "b2"))}
+    assert moves(before, partly, ["w"], partitions) == [("B", "b1", "b2")], "of a pool, what changed"
 
 
 def test_an_event_that_cannot_be_written_now_is_written_soon(tmp_path: Path) -> None:

@@ -195,6 +195,16 @@ def test_a_model_that_cannot_be_measured_leaves_the_others(repository: Path) -> 
         read(said={}, wishes=Wishes(inputs={"c": Inputs({"T": (2, 2)})}))
 
 
+def test_a_model_is_not_measured_where_triton_does_not_load_one_that_it_executes(repository: Path) -> None:
+    (repository / "b" / "1" / "model.py").write_text('InferenceRequest(model_name="a")')
+    (repository / "a" / "config.pbtxt").unlink()
+    completer = cast(Completer, SimpleNamespace(complete=lambda *_: {"a": "no weights"}))
+    subjects, failed = readable_subjects(repository, ["b", "c"], PLACE, Wishes(), completer)
+    assert [one.source.name for one in subjects] == ["c"]
+    assert [one.model for one in failed] == ["b"]
+    assert "no weights" in failed[0].words
+
+
 def test_points_measured_with_other_inputs_are_not_resumed() -> None:
     fresh = Profile(
         "a",
