@@ -139,7 +139,7 @@ class ClientStream:
         if stream is None:
             if traits.decoupled and endpoint in self._latest:
                 # The new one's answers wait for this call's end, and its server may still be the backup.
-                await self._half_close(self._latest[endpoint])
+                self._leave(self._latest[endpoint])
             stream = self._open(endpoint, backend, traits.decoupled)
         stream.waiting.append(pending)
         self._judge_rest(stream)
@@ -259,15 +259,16 @@ class ClientStream:
         living = self._fleet.sequences.living()
         for stream in tuple(self._streams):
             held = stream.backend.server in living and self._fleet.traits(stream.endpoint).sequence_idle_us
-            if (
-                not stream.half_closed
-                and not held
-                and not self._fleet.routed(stream.endpoint, stream.backend)
-            ):
-                self._stop_taking(stream)
-                task = asyncio.create_task(self._done_writing(stream))
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
+            if not held and not self._fleet.routed(stream.endpoint, stream.backend):
+                self._leave(stream)
+
+    def _leave(self, stream: UpstreamStream) -> None:
+        """Half-close beside what goes on: the route that was chosen meanwhile may not change."""
+        if not stream.half_closed:
+            self._stop_taking(stream)
+            task = asyncio.create_task(self._done_writing(stream))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def _half_close(self, stream: UpstreamStream) -> None:
         if not stream.half_closed:
