@@ -360,8 +360,12 @@ def test_no_server_at_all(gateway: Running) -> None:
         tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as over_grpc,
     ):
         assert over_http.is_server_live()
-        assert not over_http.is_server_ready()
-        assert not over_grpc.is_server_ready()
+        # All that is planned has a route: one dead model takes no fleet out of its balancer.
+        assert over_http.is_server_ready()
+        assert over_grpc.is_server_ready()
+        assert not over_http.is_model_ready("echo")
+        with pytest.raises(InferenceServerException, match="Connection refused"):
+            over_grpc.is_model_ready("echo")
         with pytest.raises(InferenceServerException, match="no server of this model is ready"):
             over_http.infer("echo", tensor(th, floats(1)))
         with pytest.raises(InferenceServerException) as caught:

@@ -184,9 +184,11 @@ def test_a_controller_killed_with_its_server_leaves_the_share_as_it_was(fleet: G
         killed_s, _ = rig.kill([fleet.controller(), triton])
         fleet.start_controller()
         fleet.await_event("launch", since_s=killed_s, says=f"{percent:g} %")
-        rig.await_true(lambda: share(fleet) == percent, 60.0, "the larger shadow gives the share back")
+        until(lambda: share(fleet) == percent, 60.0, "the larger shadow gives the share back")
         fleet.await_guarded()
-        assert sorted(s.spec.percent for s in fleet.servers()) == [percent, percent + 10], "none that is dead"
+        assert sorted(server["percent"] for server in fleet.servers()) == [percent, percent + 10], (
+            "none that is dead"
+        )
 
 
 def test_a_controller_that_starts_again_ends_what_drains_and_keeps_the_shadow(fleet: Guarded) -> None:
@@ -200,7 +202,7 @@ def test_a_controller_that_starts_again_ends_what_drains_and_keeps_the_shadow(fl
         rig.kill([fleet.controller()])
         fleet.start_controller()
         fleet.await_event("adopt", since_s=hit_s)
-        rig.await_true(lambda: fleet.tree(before) == [], 60.0, "the hung server's end")
+        until(lambda: fleet.tree(before) == [], 60.0, "the hung server's end")
         fleet.await_guarded()
     launched = [e.reason for e in fleet.events() if e.kind == "launch" and e.at_s >= hit_s]
     assert len(launched) == 1, launched
