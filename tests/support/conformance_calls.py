@@ -571,9 +571,11 @@ def _index(answer: Any) -> Any:
 
 @case("http: a client that closes its side after its request", "half-closed")
 def _(target: Target) -> Any:
-    head = f"POST {_PLAIN} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(_BODY)}\r\n\r\n"
+    # A second's work: its answer does not overtake the end of the client's side.
+    body = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}'
+    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection((target.host, target.http_port), _LONG_S) as connection:
-        connection.sendall(head.encode() + _BODY)
+        connection.sendall(head.encode() + body)
         connection.shutdown(socket.SHUT_WR)
         return connection.recv(len("HTTP/1.1 200"))
 
