@@ -338,7 +338,7 @@ class _Turn:
         if watch.refused_s == now:
             reason = "requests are refused by the model's own queue policy: its queue is full or too slow"
             watch = self._report_once(watch, Topic.REFUSED, Level.WARNING, reason)
-        watch = self._tell(watch, active)
+        watch = self._report_slo(watch, active)
         if now < watch.settled_s:
             return watch
         if watch.broken_s is not None:
@@ -350,13 +350,13 @@ class _Turn:
                 watch = self._wake(watch)
         return self._calm(watch)
 
-    def _tell(self, watch: Watch, active: ServerSeen) -> Watch:
+    def _report_slo(self, watch: Watch, active: ServerSeen) -> Watch:
         """Report a P99 that was above its SLO, and its end, whatever the rule decides."""
         now, since_s = self.seen.now_s, watch.reported.get(Topic.SLO, math.inf)
         if now - since_s >= KEPT_S and all(is_kept(window, now) for window in watch.windows):
             self._report(Level.INFO, watch.partition.id, "the P99 is within the SLO again")
-            others: dict[Topic, float] = {t: at for t, at in watch.reported.items() if t is not Topic.SLO}
-            return replace(watch, reported=others, windows=tuple(SloWindow() for _ in watch.windows))
+            windows = tuple(SloWindow() for _ in watch.windows)
+            return replace(watch, reported=watch.reported_but(Topic.SLO), windows=windows)
         found = signals.broken(watch)
         if found is None:
             return watch
@@ -510,9 +510,7 @@ class _Turn:
             return self._report_once(watch, Topic.NO_ROOM, Level.WARNING, reason)
         attempt = watch.launches.failures + 1
         self.effects.append(Launch(watch.partition.id, placed.server, placed.gpu, placed.percent, attempt))
-        reported: dict[Topic, float] = {
-            topic: at for topic, at in watch.reported.items() if topic is not Topic.NO_ROOM
-        }
+        reported = watch.reported_but(Topic.NO_ROOM)
         return replace(watch, standby=placed, generation=watch.generation + 1, reported=reported)
 
     def _next_server(self, watch: Watch) -> PlacedServer | None:

@@ -105,7 +105,6 @@ def update(
             # Clusters behind a slow server are larger than natural ones.
             weighed = replace(weighed, size=old.size, size_squared=old.size_squared, clusters=old.clusters)
         broken = broken or alarm or slow(baseline, weighed, promise, rate[-1], counted_part)
-        broken = broken or breaks_as_measured(baseline, weighed, promise, rate[-1])
         services.append(baseline)
         evidence.append(weighed)
         # Requests that wait have arrived too; their endpoints are not known, so they count like the answers.
@@ -138,11 +137,16 @@ def update(
 def slow(
     baseline: Service, evidence: Evidence, promise: Promise, rate_rps: float, unexplained: float = 1.0
 ) -> bool:
-    """Return whether batches that take longer make answers late, or certainly take longer and will do so."""
+    """Return whether it is an alarm that batches take longer, than they did or than planned.
+
+    Those that take longer than they did make answers late, or certainly take longer and will do so.
+    """
     slower = service.strength(baseline, promise.rate_rps)
     if enough(sequential.strength(evidence, promise), slower):
         return True
-    return slower >= 1.0 and will_break(baseline, promise, rate_rps, unexplained)
+    if slower >= 1.0 and will_break(baseline, promise, rate_rps, unexplained):
+        return True
+    return breaks_as_measured(baseline, evidence, promise, rate_rps)
 
 
 def enough(late: float, slower: float) -> bool:

@@ -312,6 +312,10 @@ class Watch:
         """The share that the partition owns. A takeover after a death does not change it."""
         return self.owned or Share(self.active.gpu, self.active.percent)
 
+    def reported_but(self, ended: Topic) -> dict[Topic, float]:
+        """Return what was reported and has not ended, without a topic that ends now."""
+        return {topic: at_s for topic, at_s in self.reported.items() if topic is not ended}
+
     def has_reported(self, topic: Topic) -> bool:
         """Return whether this was reported and has not ended."""
         return topic in self.reported

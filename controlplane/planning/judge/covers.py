@@ -269,10 +269,7 @@ class _Search:
 
 def _strain(found: Evaluation) -> FloatArray:
     """The largest strain of each partition, at every one of its columns."""
-    layout = found.layout
-    same = layout.partition[:, :, None] == layout.partition[:, None, :]
-    both = layout.mask[:, :, None] & layout.mask[:, None, :]
-    return np.asarray(np.where(same & both, found.strain[:, None, :], 0.0).max(axis=2))
+    return np.asarray(np.where(found.layout.same_partition, found.strain[:, None, :], 0.0).max(axis=2))
 
 
 def _inverse(values: FloatArray) -> FloatArray:

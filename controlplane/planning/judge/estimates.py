@@ -158,6 +158,4 @@ def _rate(batch: FloatArray, cycle_ms: FloatArray) -> FloatArray:
 
 def _per_partition(layout: Layout, value: FloatArray) -> FloatArray:
     """Sum over the columns of each partition, at every one of them."""
-    same = layout.partition[:, :, None] == layout.partition[:, None, :]
-    both = layout.mask[:, :, None] & layout.mask[:, None, :]
-    return np.asarray(np.where(same & both, value[:, None, :], 0.0).sum(axis=2))
+    return np.asarray(np.where(layout.same_partition, value[:, None, :], 0.0).sum(axis=2))

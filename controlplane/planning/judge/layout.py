@@ -123,6 +123,12 @@ class Layout:
         slots = Slots.of(self.model, self.batch, self.percent, self.mask)
         return replace(slots, requests=np.maximum(slots.batch // self.client_batch, 1.0))
 
+    @property
+    def same_partition(self) -> BoolArray:
+        """Whether two columns of a GPU are models of one partition: (GPUs, columns, columns)."""
+        same = self.partition[:, :, None] == self.partition[:, None, :]
+        return np.asarray(same & self.mask[:, :, None] & self.mask[:, None, :])
+
     def requests(self, row: int, column: int) -> int:
         """How many requests fill a batch of that queue."""
         return max(int(self.batch[row, column]) // int(self.client_batch[row, column]), 1)

@@ -12,7 +12,8 @@ from planning import v100, workload
 
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import ShadowPlace, ShadowWish, Workload
-from controlplane.latency.protocol import Estimate, LatencyModel, Slots
+from controlplane.latency.adjusted import Adjusted, Change
+from controlplane.latency.protocol import Slots
 from controlplane.planning.judge.covers import with_covers
 from controlplane.planning.judge.evaluate import Terms, evaluate, judge
 from controlplane.planning.judge.finalise import Draft, finalise
@@ -24,24 +25,15 @@ ELSEWHERE = ShadowWish(place=ShadowPlace.OTHER_GPU)
 
 
 @dataclass(frozen=True)
-class Slower:
+class Slower(Adjusted):
     """A latency model by which one served model takes `factor` times as long."""
 
-    model: LatencyModel
     slow: str
     factor: float
 
-    @property
-    def name(self) -> str:
-        return self.model.name
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return self.model.models
-
-    def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
+    def change(self, slots: Slots) -> Change:
         own = slots.mask & (slots.model == self.models.index(self.slow))
-        return self.model.estimate(slots, quantile).with_times(lambda t: np.where(own, t * self.factor, t))
+        return lambda times: np.where(own, times * self.factor, times)
 
 
 def all_active(plan: Plan, model: str) -> list[PlannedGpu]:
