@@ -21,6 +21,7 @@ from guard_rig import Load
 from sleeping_triton import EACH_MS, FIXED_MS, Served, lay_out
 
 from controlplane.domain.device import ShareKind
+from controlplane.domain.observation import Event
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.following import read_rates
 from controlplane.files.measurements.profiles import write_profile
@@ -142,13 +143,33 @@ def followed(host: Ctl, steps: Sequence[tuple[float, float]], held_s: float = 0.
         for rate, deadline_s in steps:
             since = time.time()
             load.rate_rps = rate
-            event = host.await_event("apply", says="following the load", since_s=since, deadline_s=deadline_s)
+            event = await_plan(host, rate, since, deadline_s)
             reasons = [e.reason for e in host.events("load", since)]
             found.append(Step(since, rate, event.at_s - since, layout(host), reasons))
             print(found[-1])
             time.sleep(held_s)
     assert load.failed() == []
     return Followed(first, found, load)
+
+
+def await_plan(host: Ctl, rate_rps: float, since_s: float, deadline_s: float) -> Event:
+    """The event of the plan for the new rate. What was measured across the step gives one for less before."""
+    rises = rate_rps > planned_rps(host)
+
+    def follows() -> bool:
+        is_for_it = planned_rps(host) >= 0.85 * rate_rps if rises else planned_rps(host) <= 1.6 * rate_rps
+        return is_for_it and bool(applied_since())
+
+    def applied_since() -> list[Event]:
+        return [e for e in host.events("apply", since_s) if "following the load" in e.reason]
+
+    until(follows, deadline_s, f"a plan for {rate_rps:g}/s: {host.events()}")
+    return applied_since()[-1]
+
+
+def planned_rps(host: Ctl) -> float:
+    """What the plan that runs is for."""
+    return sum(w["rate_rps"] for g in plan(host)["gpus"] for p in g["partitions"] for w in p["workloads"])
 
 
 def await_rate(host: Ctl) -> None:

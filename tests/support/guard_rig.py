@@ -75,6 +75,10 @@ class Guarded(Ctl):
     def launched(self) -> tuple[Server, ...]:
         return self.launcher().servers(self.fleet)
 
+    def running_servers(self) -> tuple[Server, ...]:
+        """Without those that have ended and are yet to be cleared away."""
+        return tuple(s for s in self.launched() if s.state is ServerState.RUNNING)
+
     def is_guarded(self, partitions: int = 1) -> bool:
         """Whether every partition has a routed server, another that backs it up, and nothing else runs.
 
@@ -84,7 +88,7 @@ class Guarded(Ctl):
         if len(rows) != partitions or not all(r["members"] and r["backup"] for r in rows):
             return False
         ports = {m["http_port"] for r in rows for m in (*r["members"], r["backup"])}
-        percents = {s.http_port: s.spec.percent for s in self.launched() if s.state is ServerState.RUNNING}
+        percents = {s.http_port: s.spec.percent for s in self.running_servers()}
         return ports == percents.keys() and all(
             percents[r["backup"]["http_port"]] >= percents[m["http_port"]] for r in rows for m in r["members"]
         )

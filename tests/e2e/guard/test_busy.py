@@ -59,10 +59,10 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def undisturbed(fleet: Guarded) -> Iterator[Guarded]:
     """The fleet, of which no server is left or ended during the test."""
-    before, began_s = {server.name for server in fleet.launched()}, time.time()
+    before, began_s = {server.name for server in fleet.running_servers()}, time.time()
     yield fleet
     assert [e for e in fleet.events() if e.at_s >= began_s and e.kind in ("redirect", "launch")] == []
-    assert {server.name for server in fleet.launched()} == before
+    assert {server.name for server in fleet.running_servers()} == before
 
 
 def infer(fleet: Guarded, protocol: str, model: str, value: float, timeout_s: float = 60.0) -> float:

@@ -64,7 +64,7 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
     shared["workloads"].append({**shared["workloads"][0], "name": "0b", "endpoint": "0b"})
     fleet.apply(plan([first, second], partition("a", "hot", second), shared))
     fleet.await_guarding("b", lambda state: state.standby_ready, "the warm shadow stands by")
-    on_first = [s for s in fleet.launched() if s.spec.device == first]
+    on_first = [s for s in fleet.running_servers() if s.spec.device == first]
     assert {s.spec.labels.partition for s in on_first} == {"a", "b"}
     with Load(fleet.grpc, "a", RATE_RPS, WORK_S) as hot, Load(fleet.grpc, "b", RATE_RPS, WORK_S) as warm:
         hot.await_answers(40)
@@ -84,14 +84,14 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
     assert hot.unexplained(hit_s, dead_s) == []
     assert all(r.started_s <= moved_s for r in warm.failed()), "a warm shadow has to load first"
     present = {fleet.active(endpoint) for endpoint in ("a", "b", "0b")}
-    assert {s.spec.device for s in fleet.launched() if s.name in present} == {second}
+    assert {s.spec.device for s in fleet.running_servers() if s.name in present} == {second}
 
 
 @pytest.mark.soak
 def test_a_model_that_no_longer_loads_opens_the_breaker(fleet: Guarded) -> None:
     fleet.apply(plan(cores(1), partition("w", "hot", cores(1)[0])))
     fleet.await_guarded()
-    (standby,) = [s for s in fleet.launched() if s.name != fleet.active("w")]
+    (standby,) = [s for s in fleet.running_servers() if s.name != fleet.active("w")]
     pinned = (Path(standby.spec.repository) / "w" / "1" / "model.py").resolve()
     pinned.chmod(0o644)
     pinned.write_text("raise RuntimeError('no such weights')\n")

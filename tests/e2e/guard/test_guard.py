@@ -80,7 +80,7 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
     assert "slow server" in moved.reason
     assert fleet.active("w") != before
     fleet.await_guarded()
-    assert {s.spec.percent for s in fleet.launched()} == {percent + 10, percent + 20}, "the next larger one"
+    assert {s.spec.percent for s in fleet.running_servers()} == {percent + 10, percent + 20}
     fleet.await_guarding("w", lambda state: state.phase == "guarded", "it has settled")
     asked_s = time.time()
     told = status(fleet)
@@ -112,7 +112,8 @@ def test_a_controller_killed_within_a_redirect_is_replaced_and_the_next_goes_on(
 ) -> None:
     needs_cgroups(fleet)
     percent, before = share(fleet), fleet.active("w")
-    _, ended_s = rig.kill([fleet.controller()])
+    fleet.kill_controller()
+    ended_s = time.time()
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load, fleet.serving_until(point) as doomed:
         fleet.await_event("adopt", since_s=ended_s)
         load.await_answers(40)
@@ -124,7 +125,7 @@ def test_a_controller_killed_within_a_redirect_is_replaced_and_the_next_goes_on(
         load.await_answers(40, since_s=time.time())
     assert load.failed() == []
     until(lambda: fleet.tree(before) == [], 30.0, "nothing of it is left")
-    assert sorted(s.spec.percent for s in fleet.launched()) == [percent + 10, percent + 20]
+    assert sorted(s.spec.percent for s in fleet.running_servers()) == [percent + 10, percent + 20]
 
 
 @pytest.mark.soak
@@ -142,7 +143,7 @@ def test_a_controller_killed_during_an_apply_costs_nothing(fleet: Guarded, step:
         fleet.start_controller()
         fleet.await_guarded()
     assert load.failed() == []
-    assert {s.spec.percent for s in fleet.launched()} == {PERCENT - 10, PERCENT}
+    assert {s.spec.percent for s in fleet.running_servers()} == {PERCENT - 10, PERCENT}
     fleet.apply(PLAN)
 
 
@@ -270,7 +271,8 @@ def poison(fleet: Guarded) -> tuple[str, float]:
 
 
 def test_once_repairs_and_ends(fleet: Guarded) -> None:
-    killed_s, _ = rig.kill([fleet.controller()])
+    killed_s = time.time()
+    fleet.kill_controller()
     before = fleet.active("w")
     rig.kill(fleet.tree(before))
     fleet.ctl("serve", "--once")
@@ -281,7 +283,7 @@ def test_once_repairs_and_ends(fleet: Guarded) -> None:
 
 @pytest.mark.soak
 def test_once_ends_though_the_host_can_start_nothing(fleet: Guarded) -> None:
-    fleet.controller().send_signal(signal.SIGKILL)
+    fleet.kill_controller()
     before = fleet.active("w")
     rig.kill(fleet.tree(before))
     told = fleet.ctl("serve", "--once", TRISECT_TRITON_HOME="/nowhere")

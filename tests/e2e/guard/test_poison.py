@@ -72,7 +72,7 @@ def poisoning(port: int) -> Iterator[list[int]]:
 
 
 def test_its_endpoint_is_refused_and_its_neighbours_are_served_as_planned(fleet: Guarded) -> None:
-    far_servers = {s.name for s in fleet.launched() if s.spec.labels.partition == "p2"}
+    far_servers = {s.name for s in fleet.running_servers() if s.spec.labels.partition == "p2"}
     near, far = Load(fleet.http, "near", 20.0, WORK_S, protocol="http"), Load(fleet.grpc, "far", 20.0, WORK_S)
     with near, far:
         near.await_answers(20)
@@ -90,7 +90,7 @@ def test_its_endpoint_is_refused_and_its_neighbours_are_served_as_planned(fleet:
     assert "endpoint text" in refused.reason
     assert [r for r in near.failed() if r.started_s > recovered_s] == []
     assert far.failed() == []
-    assert {s.name for s in fleet.launched() if s.spec.labels.partition == "p2"} == far_servers
+    assert {s.name for s in fleet.running_servers() if s.spec.labels.partition == "p2"} == far_servers
     launched = [e.reason for e in fleet.events() if e.kind == "launch" and began_s <= e.at_s <= ended_s]
     assert launched
     assert not [reason for reason in launched if " 45 %" in reason], "no share grows"
@@ -100,4 +100,4 @@ def test_its_endpoint_is_refused_and_its_neighbours_are_served_as_planned(fleet:
 
 
 def shares(fleet: Guarded, partition: str) -> set[float]:
-    return {s.spec.percent for s in fleet.launched() if s.spec.labels.partition == partition}
+    return {s.spec.percent for s in fleet.running_servers() if s.spec.labels.partition == partition}
