@@ -16,7 +16,8 @@ from controlplane.files.fleets import state_root
 if TYPE_CHECKING:
     from controlplane.files.pinned import PinRules
     from controlplane.ports import Launcher
-    from launchers.lifecycle import Lifecycle
+    from launchers.docker.launcher import DockerLauncher
+    from launchers.process import ProcessLauncher
 
 DEFAULT_CLUSTER = Cluster()
 
@@ -30,7 +31,7 @@ class Entry:
 
     build: Callable[[Cluster], Launcher]
     pin_rules: Callable[[PinRules], PinRules]
-    local: Callable[[], Lifecycle] | None = None
+    local: Callable[[], ProcessLauncher | DockerLauncher] | None = None
     engine_answers: Callable[[], bool] = lambda: True
 
 
@@ -71,13 +72,13 @@ def _fitting() -> LauncherName:
     return LauncherName.DOCKER if gpus.inventory() and _docker_answers() else LauncherName.PROCESS
 
 
-def _process() -> Lifecycle:
+def _process() -> ProcessLauncher:
     from launchers.process import ProcessLauncher
 
     return ProcessLauncher(state_root())
 
 
-def _docker() -> Lifecycle:
+def _docker() -> DockerLauncher:
     from launchers.docker.containers import ContainerOptions
     from launchers.docker.launcher import DockerLauncher
 
