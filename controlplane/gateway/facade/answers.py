@@ -183,9 +183,11 @@ def _less(entry: Entry, own: Entry, last: Entry) -> Entry:
     clients = combine(difference(entry, own), _without_present(last), max)
     if clients["inference_count"] == last.get("inference_count", 0):
         clients[LATEST] = last.get(LATEST, 0)  # the later one is the fleet's own
-    clients["batch_stats"] = [batch for batch in clients.get("batch_stats", ()) if _has_counted(batch)]
-    responses = clients.get("response_stats", {})
-    clients["response_stats"] = {place: found for place, found in responses.items() if _has_counted(found)}
+    if "batch_stats" in clients:
+        clients["batch_stats"] = [batch for batch in clients["batch_stats"] if _has_counted(batch)]
+    if "response_stats" in clients:
+        responses = clients["response_stats"].items()
+        clients["response_stats"] = {place: found for place, found in responses if _has_counted(found)}
     return clients
 
 

@@ -57,7 +57,7 @@ NOT_OF_PYTHON = {
         platform: "tensorrt_plan" optimization { cuda { graphs: true graph_spec { batch_size: 1 } } }""",
     "accelerators": """
         backend: "onnxruntime" optimization { priority: PRIORITY_MAX execution_accelerators {
-          gpu_execution_accelerator { name: "tensorrt" parameters { key: "precision_mode" value: "FP16" } } } }""",
+          gpu_execution_accelerator { name: "tensorrt" parameters { key: "precision" value: "16" } } } }""",
     "ragged batches": """
         backend: "b" max_batch_size: 4
         batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "N" data_type: TYPE_FP32
