@@ -69,7 +69,6 @@ class GatewayPaths:
     """The clients with their grants."""
     limits = _file("limits.json")
     """The limits of endpoints."""
-    refusals = _file("refusals.json")
     """The endpoints, or one client's calls of them, that are refused for a while."""
     clients_map = _file("clients.map")
     grants_map = _file("grants.map")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from controlplane.control.converge.desired import descendant
-from controlplane.control.guard.state import DrainAndStop, Ending, Launch, Load
+from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Load
 from controlplane.domain.errors import LogOnce, MissingTool, NotNow, is_own_lack
 from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from build import spec
 
-from controlplane.control.guard.state import DrainAndStop, Ending, Launch
+from controlplane.control.guard.effects import DrainAndStop, Ending, Launch
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
