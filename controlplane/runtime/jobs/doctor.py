@@ -56,7 +56,7 @@ def _versions(launcher: Launcher, fleet: str) -> Capability | None:
     name = f"fleet {fleet}"
     if problem is None:
         return Capability(name, True, f"Triton {', '.join(sorted(set(found)))}")
-    return Capability(name, False, problem, "docs/operations.md, section 3")
+    return Capability(name, False, problem, "docs/quickstart-gpu.md, Images")
 
 
 def _shares(launcher: Launcher, own: Sequence[Capability]) -> Capability:
@@ -83,7 +83,7 @@ def _haproxy() -> Capability:
     return Capability("haproxy", True, version.split("\n")[0].split(" 20")[0].strip(), remedy)
 
 
-_UNITS = "docs/systemd, docs/operations.md section 4"
+_UNITS = "docs/systemd, docs/upgrades.md"
 
 
 @dataclass(frozen=True, slots=True)
