@@ -146,7 +146,7 @@ class Watch:
     the last death of a server that had served. `unexplained` is the part of recent late answers' time that
     the host cannot explain. `longest_s` is the longest time without an answer that one ended, of any server
     of this partition. `looked_s` is the look that this is from: a partition that rests is not looked at in
-    each tick (`observe.due`). `owned` is the partition's share while a shadow that took over from a dead server
+    each tick (`due`). `owned` is the partition's share while a shadow that took over from a dead server
     has another one; else None. `deaths` are the recent ones, `held` the requests that failed in a server
     (`culprits`). `ending`: another program ends the active server.
     """
