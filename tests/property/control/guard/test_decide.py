@@ -8,26 +8,28 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
+from guard_invariants import validate_state
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controlplane.control.guard import attention, culprits, decisions, signals
-from controlplane.control.guard.sequential import Promise
-from controlplane.control.guard.state import (
+from controlplane.control.guard import culprits, decide, observe
+from controlplane.control.guard.effects import (
     Cause,
     DrainAndStop,
-    GuardedPartition,
-    GuardState,
     Launch,
-    Limits,
     Load,
     OpenBreaker,
-    PlacedServer,
     Redirect,
     Refuse,
+)
+from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.state import (
+    GuardedPartition,
+    GuardState,
+    Limits,
+    PlacedServer,
     overdrawn,
     used_percent,
-    validate_state,
 )
 from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
@@ -81,15 +83,15 @@ class World:
         self.lost = []
         all_due = replace(self.thorough, due_s={})
         if self.held:
-            self.state = attention.observe(before, seen)
-            self.thorough = attention.observe(all_due, seen)
+            self.state = observe.observe(before, seen)
+            self.thorough = observe.observe(all_due, seen)
             validate_state(self.state)
             return
-        self.state, effects = decisions.tick(before, seen)
-        self.thorough, thoroughly = decisions.tick(all_due, seen)
+        self.state, effects = decide.tick(before, seen)
+        self.thorough, thoroughly = decide.tick(all_due, seen)
         validate_state(self.state)
         assert effects == thoroughly
-        assert decisions.routes(self.state, seen) == decisions.routes(self.thorough, seen)
+        assert decide.routes(self.state, seen) == decide.routes(self.thorough, seen)
         # Who leaves a dead server takes its shadow whatever the account says, in the same tick too.
         died = any(isinstance(e, Redirect) and e.cause in DEAD for e in effects)
         for effect in effects:
@@ -132,7 +134,7 @@ class World:
         return used_percent(self.state.watches.values())
 
     def check(self, seen: FleetSeen) -> None:
-        routes = decisions.routes(self.state, seen)
+        routes = decide.routes(self.state, seen)
         for partition in self.partitions:
             watch = self.state.watches[partition.id]
             assert watch.active.server == self.active[partition.id]
@@ -216,7 +218,7 @@ def world(percents: Sequence[float], policy: ShadowPolicy, elsewhere: bool) -> W
         placed_servers[name] = (active, shadow)
         standing = Health.READY if policy is ShadowPolicy.HOT else Health.UNLOADED
         machines[shadow.server] = Machine(shadow_gpu, standing)
-    begun = decisions.begin(tuple(partitions), placed_servers, Limits())
+    begun = decide.begin(tuple(partitions), placed_servers, Limits())
     made = World(tuple(partitions), begun, machines, begun)
     made.active = {w.id: f"{w.id}.a" for w in partitions}
     return made
@@ -303,10 +305,11 @@ def is_served_after(
             fleet.tick()
         fleet.held = False
     for partition, watch in fleet.thorough.watches.items():
-        present = signals.resumed(fleet.state.watches[partition], fleet.now_s)
-        for rates, wanted in zip(present.rates_rps, watch.rates_rps, strict=True):
-            assert rates == pytest.approx(wanted, rel=1e-6, abs=1e-9)
-        assert replace(present, rates_rps=watch.rates_rps) == watch
+        present = observe.resumed(fleet.state.watches[partition], fleet.now_s)
+        for queue, wanted in zip(present.queues, watch.queues, strict=True):
+            assert queue.rates_rps == pytest.approx(wanted.rates_rps, rel=1e-6, abs=1e-9)
+            assert queue._replace(rates_rps=wanted.rates_rps) == wanted
+        assert replace(present, queues=watch.queues) == watch
     # Left alone with starts that work, every partition is served again: the breaker's next try included.
     fleet.broken_starts = False
     fleet.silent.clear()

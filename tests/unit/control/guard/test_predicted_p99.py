@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from controlplane.control.guard.ahead import STEP, p99_in_steps_s, p99_s, steps
+from controlplane.control.guard.predicted_p99 import STEP, p99_in_steps_s, p99_s, steps
 from controlplane.latency.queueing import solve
 
 pytestmark = pytest.mark.unit

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.control.guard import sequential
-from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard import late_answers
+from controlplane.control.guard.late_answers import ClusterSizes, LateAnswers
+from controlplane.control.guard.promise import LARGEST_SCALE, UNPREDICTED_SCALE, Promise
 from controlplane.domain.observation import Answer
 
 pytestmark = pytest.mark.unit
@@ -28,9 +29,9 @@ def answers(promise: Promise, above: list[bool]) -> list[Answer]:
 
 def alarm_at(promise: Promise, above: list[bool]) -> int | None:
     """The number of requests after which the alarm comes, read one at a time."""
-    evidence = sequential.fresh(promise)
+    evidence = late_answers.begin(promise)
     for i, answer in enumerate(answers(promise, above)):
-        evidence, broken = sequential.weigh(evidence, promise, [answer])
+        evidence, broken = late_answers.weigh(evidence, promise, [answer])
         if broken:
             return i + 1
     return None
@@ -59,66 +60,66 @@ def test_five_in_a_hundred_is_one() -> None:
 
 
 def test_failed_requests_say_nothing_about_speed() -> None:
-    evidence = sequential.fresh(SLOW)
+    evidence = late_answers.begin(SLOW)
     failed = [Answer(i * 0.2, 1e6, True, "w", "s") for i in range(50)]
-    assert sequential.weigh(evidence, SLOW, failed) == (evidence, False)
+    assert late_answers.weigh(evidence, SLOW, failed) == (evidence, False)
 
 
 def test_clusters_are_learned_and_raise_the_height() -> None:
     # One cluster of 30 in 4,000: 0.75 % above, all neighbours.
-    evidence = sequential.fresh(SLOW)
+    evidence = late_answers.begin(SLOW)
     for _ in range(20):
-        evidence, broken = sequential.weigh(evidence, SLOW, answers(SLOW, [True] * 3 + [False] * 397))
+        evidence, broken = late_answers.weigh(evidence, SLOW, answers(SLOW, [True] * 3 + [False] * 397))
         assert not broken
-        evidence = sequential.restart(evidence)
-    before = sequential.scale(evidence, SLOW)
-    assert before > sequential.scale(sequential.fresh(SLOW), SLOW)
-    assert sequential.scale(evidence, SLOW) <= sequential.LARGEST_SCALE * SLOW.natural_scale
+        evidence = late_answers.restart(evidence)
+    before = late_answers.scale(evidence, SLOW)
+    assert before > late_answers.scale(late_answers.begin(SLOW), SLOW)
+    assert late_answers.scale(evidence, SLOW) <= LARGEST_SCALE * SLOW.natural_scale
 
 
 def test_a_violation_does_not_raise_the_height_of_its_own_alarm() -> None:
     """Clusters of three, each followed by a calm: a tenth of the requests are late."""
-    fresh = sequential.fresh(SLOW)
+    fresh = late_answers.begin(SLOW)
     cluster = answers(SLOW, [True] * 3 + [False] * 27)
     evidence, heights = fresh, set()
     for i in range(40):
         shifted = [a._replace(ended_s=a.ended_s + 6.0 * i) for a in cluster]
-        evidence, broken = sequential.weigh(evidence, SLOW, shifted)
-        heights.add(sequential.scale(evidence, SLOW))
+        evidence, broken = late_answers.weigh(evidence, SLOW, shifted)
+        heights.add(late_answers.scale(evidence, SLOW))
         if broken:
             break
     assert broken
-    assert heights == {sequential.scale(fresh, SLOW)}
+    assert heights == {late_answers.scale(fresh, SLOW)}
 
 
 def test_what_is_always_slow_cannot_teach_that_slow_is_normal() -> None:
-    evidence = sequential.Evidence((0.0,) * 4, size=1e6, size_squared=1e12)
-    assert sequential.scale(evidence, SLOW) == sequential.UNPREDICTED_SCALE * SLOW.natural_scale
+    evidence = LateAnswers((0.0, 0.0, 0.0, 0.0), ClusterSizes(1e6, 1e12))
+    assert late_answers.scale(evidence, SLOW) == UNPREDICTED_SCALE * SLOW.natural_scale
 
 
 def test_strength_reaches_one_at_the_alarm() -> None:
-    evidence = sequential.fresh(FAST)
+    evidence = late_answers.begin(FAST)
     last = 0.0
     for answer in answers(FAST, [True] * 500):
-        evidence, broken = sequential.weigh(evidence, FAST, [answer])
-        now = sequential.strength(evidence, FAST)
+        evidence, broken = late_answers.weigh(evidence, FAST, [answer])
+        now = late_answers.strength(evidence, FAST)
         assert now > last
         last = now
         if broken:
             break
     assert last >= 1.0
-    assert sequential.strength(sequential.restart(evidence), FAST) == 0.0
+    assert late_answers.strength(late_answers.restart(evidence), FAST) == 0.0
 
 
 def test_batches_of_answers_decide_as_single_ones_do() -> None:
     draw = random.Random(3)
     sent = answers(FAST, [draw.random() < 0.03 for _ in range(2_000)])
-    whole, _ = sequential.weigh(sequential.fresh(FAST), FAST, sent[:700])
-    single = sequential.fresh(FAST)
+    whole, _ = late_answers.weigh(late_answers.begin(FAST), FAST, sent[:700])
+    single = late_answers.begin(FAST)
     for answer in sent[:700]:
-        single, _ = sequential.weigh(single, FAST, [answer])
-    assert whole.scores == pytest.approx(single.scores)
-    assert whole.last_s == single.last_s != -math.inf
+        single, _ = late_answers.weigh(single, FAST, [answer])
+    assert whole.charts == pytest.approx(single.charts)
+    assert whole.cluster.last_s == single.cluster.last_s != -math.inf
 
 
 def test_looks_of_any_size_weigh_as_one_scan_does() -> None:
@@ -126,28 +127,21 @@ def test_looks_of_any_size_weigh_as_one_scan_does() -> None:
     # Quiet stretches, which `weigh` passes over, between clusters and lone requests above the SLO.
     above = [draw.random() < (0.2 if i // 500 % 3 == 1 else 0.001) for i in range(6000)]
     every = answers(FAST, above)
-    evidence = sequential.fresh(FAST)
-    scores, learned = list(evidence.scores), [evidence.size, evidence.size_squared, 0.0, 0.0, -math.inf]
-    learned += evidence.open
-    read = 0
+    evidence = late_answers.begin(FAST)
+    scanned, read = evidence, 0
     while read < len(every):
         look = every[read : read + draw.randrange(40)]
-        evidence, broken = sequential.weigh(evidence, FAST, look)
-        at = sequential.scan(
-            scores,
-            learned,
+        evidence, broken = late_answers.weigh(evidence, FAST, look)
+        scanned, at = late_answers.scan(
+            scanned,
             [a.ended_s for a in look],
             [a.latency_ms > FAST.slo_ms for a in look],
-            FAST.slo_ms / 1000.0,
-            (FAST.natural_scale, FAST.largest_scale),
-            FAST.rarity,
-            0,
+            late_answers.alarm_of(scanned, FAST),
         )
         assert broken == (at >= 0)
-        assert evidence == sequential.Evidence(tuple(scores), *learned[:5], open=(*learned[5:],))
+        assert evidence == scanned
         if broken:
-            evidence = sequential.restart(evidence)
-            scores, learned[3], learned[5:] = [0.0] * len(scores), 0.0, evidence.open
+            evidence = scanned = late_answers.restart(evidence)
         read += len(look)
 
 
@@ -162,8 +156,8 @@ def test_clusters_of_a_planned_queue_are_those_of_its_utilisation() -> None:
 
 def test_what_is_learned_of_a_planned_queue_is_at_most_four_times_that() -> None:
     planned = replace(FAST, utilisation=0.5)
-    evidence = sequential.Evidence((0.0,) * 4, size=1e6, size_squared=1e12)
-    assert sequential.scale(evidence, planned) == 4.0 * planned.natural_scale
+    evidence = LateAnswers((0.0, 0.0, 0.0, 0.0), ClusterSizes(1e6, 1e12))
+    assert late_answers.scale(evidence, planned) == 4.0 * planned.natural_scale
 
 
 def clusters_above_p99(load: float, requests: int) -> list[int]:

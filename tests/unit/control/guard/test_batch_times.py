@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from controlplane.control.guard import service
+from controlplane.control.guard import baseline, batch_times
+from controlplane.control.guard.batch_times import BatchTimes
 from controlplane.domain.observation import Answer
 
 RATE_RPS = 100.0
@@ -39,78 +40,81 @@ class Queue:
         return found
 
 
-def weigh(baseline: service.Service, answers: list[Answer], unexplained: float = 1.0) -> service.Service:
-    return service.weigh(baseline, answers, RATE_RPS, answers[-1].ended_s + 1.0, unexplained)[0]
+def weigh(times: BatchTimes, answers: list[Answer], unexplained: float = 1.0) -> BatchTimes:
+    return batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0, unexplained)[0]
 
 
-def learned(queue: Queue) -> service.Service:
-    return weigh(service.Service(), queue.answers(3000))
+def learned(queue: Queue) -> BatchTimes:
+    return weigh(BatchTimes(), queue.answers(3000))
 
 
 def test_doubled_batch_times_are_certain_within_fifty_answers() -> None:
     queue = Queue()
-    baseline = learned(queue)
-    assert service.strength(baseline, RATE_RPS) < service.HOLD
-    assert service.strength(weigh(baseline, queue.answers(50, slowdown=2.0)), RATE_RPS) == 1.0
+    times = learned(queue)
+    assert batch_times.strength(times, RATE_RPS) < batch_times.HOLD
+    assert batch_times.strength(weigh(times, queue.answers(50, slowdown=2.0)), RATE_RPS) == 1.0
 
 
 def test_times_that_have_become_usual_are_no_lasting_slowdown() -> None:
     queue = Queue()
-    baseline = learned(queue)
+    times = learned(queue)
     ratios = []
     for _ in range(60):
-        baseline = weigh(baseline, queue.answers(100, slowdown=2.0))
-        ratio, error = service.lasting(baseline)
-        ratios.append((ratio, service.measured_s(baseline, 1)[0]) if error < 1.0 else (1.0, 0.0))
+        times = weigh(times, queue.answers(100, slowdown=2.0))
+        ratio, error = batch_times.lasting(times)
+        ratios.append((ratio, baseline.measured_s(times.baseline, 1)[0]) if error < 1.0 else (1.0, 0.0))
     assert max(ratio for ratio, _ in ratios) == pytest.approx(2.0, rel=0.1)
     assert max(ratio * usual_s for ratio, usual_s in ratios) == pytest.approx(0.012, rel=0.1)
 
 
 def test_a_stall_among_the_first_batches_hides_no_slower_server() -> None:
     queue = Queue()
-    baseline = weigh(service.Service(), queue.answers(120))
-    baseline = weigh(baseline, queue.answers(60, stall_s=0.08))
-    baseline = weigh(baseline, queue.answers(400))
-    assert service.strength(weigh(baseline, queue.answers(60, slowdown=2.0)), RATE_RPS) == 1.0
+    times = weigh(BatchTimes(), queue.answers(120))
+    times = weigh(times, queue.answers(60, stall_s=0.08))
+    times = weigh(times, queue.answers(400))
+    assert batch_times.strength(weigh(times, queue.answers(60, slowdown=2.0)), RATE_RPS) == 1.0
 
 
 def test_the_time_in_which_other_work_has_the_core_does_not_count() -> None:
     queue = Queue()
-    baseline = learned(queue)
+    times = learned(queue)
     slower = queue.answers(100, slowdown=2.0)
-    at_its_quota, starved = (weigh(baseline, slower, unexplained) for unexplained in (0.95, 0.5))
-    assert service.strength(at_its_quota, RATE_RPS) == 1.0
-    assert service.strength(starved, RATE_RPS) < service.HOLD
+    at_its_quota, starved = (weigh(times, slower, unexplained) for unexplained in (0.95, 0.5))
+    assert batch_times.strength(at_its_quota, RATE_RPS) == 1.0
+    assert batch_times.strength(starved, RATE_RPS) < batch_times.HOLD
 
 
 def test_a_server_that_always_waits_for_its_core_is_known_to_be_slower() -> None:
-    """Its baseline has no more of the host's part than its evidence has."""
+    """Its times has no more of the host's part than its evidence has."""
     queue = Queue()
-    baseline = weigh(service.Service(), queue.answers(3000, slowdown=1.25), 0.8)
-    assert service.usual_s(baseline, 1)[0] == pytest.approx(0.006, rel=0.1)
-    assert service.strength(weigh(baseline, queue.answers(100, slowdown=1.25), 0.8), RATE_RPS) < service.HOLD
-    assert service.strength(weigh(baseline, queue.answers(100, slowdown=1.9), 0.8), RATE_RPS) == 1.0
+    times = weigh(BatchTimes(), queue.answers(3000, slowdown=1.25), 0.8)
+    assert baseline.usual_s(times.baseline, 1)[0] == pytest.approx(0.006, rel=0.1)
+    assert (
+        batch_times.strength(weigh(times, queue.answers(100, slowdown=1.25), 0.8), RATE_RPS)
+        < batch_times.HOLD
+    )
+    assert batch_times.strength(weigh(times, queue.answers(100, slowdown=1.9), 0.8), RATE_RPS) == 1.0
 
 
 def test_answers_behind_batches_that_the_host_delays_count_without_a_stall_only() -> None:
     queue = Queue()
-    baseline = learned(queue)
+    times = learned(queue)
     delayed = queue.answers(200, slowdown=2.0)
-    _, counted = service.weigh(baseline, delayed, RATE_RPS, delayed[-1].ended_s + 1.0, 0.5)
+    _, counted = batch_times.weigh(times, delayed, RATE_RPS, delayed[-1].ended_s + 1.0, 0.5)
     taken = sum(a.latency_ms - c.latency_ms for a, c in zip(delayed, counted, strict=True))
     assert taken < 0.35 * sum(a.latency_ms for a in delayed)
 
 
 def test_a_stall_of_the_host_is_one_slow_batch() -> None:
     queue = Queue()
-    baseline = weigh(learned(queue), queue.answers(300, stall_s=2.0))
-    assert service.strength(baseline, RATE_RPS) < 0.5
+    times = weigh(learned(queue), queue.answers(300, stall_s=2.0))
+    assert batch_times.strength(times, RATE_RPS) < 0.5
 
 
 def test_more_traffic_than_planned_makes_no_batch_slower() -> None:
     queue = Queue()
-    baseline = weigh(learned(queue), queue.answers(3000, rate_rps=5 * RATE_RPS))
-    assert service.strength(baseline, RATE_RPS) < 0.5
+    times = weigh(learned(queue), queue.answers(3000, rate_rps=5 * RATE_RPS))
+    assert batch_times.strength(times, RATE_RPS) < 0.5
 
 
 def test_the_record_stands_still_while_batches_are_slow() -> None:
@@ -118,71 +122,70 @@ def test_the_record_stands_still_while_batches_are_slow() -> None:
     before = learned(queue)
     queue_slow = queue.answers(100, slowdown=4.0)
     after = weigh(before, queue_slow)
-    grown = [new / old for new, old in zip(after.thresholds, before.thresholds, strict=True)]
-    assert max(grown) < 1.3
+    after, before = after.baseline, before.baseline
+    assert after.tail.tenth < 1.3 * before.tail.tenth
+    assert after.tail.hundredth < 1.3 * before.tail.hundredth
     assert after.means[1] < 1.3 * before.means[1]
 
 
 def test_a_slowdown_that_breaks_nothing_becomes_the_record() -> None:
     queue = Queue()
-    baseline = weigh(learned(queue), queue.answers(6000, slowdown=1.6))
-    assert service.strength(baseline, RATE_RPS) < service.HOLD
+    times = weigh(learned(queue), queue.answers(6000, slowdown=1.6))
+    assert batch_times.strength(times, RATE_RPS) < batch_times.HOLD
 
 
 def test_nothing_is_held_against_a_server_without_a_record() -> None:
-    baseline = weigh(service.Service(), Queue().answers(40, slowdown=5.0))
-    assert baseline.score == 0.0
+    times = weigh(BatchTimes(), Queue().answers(40, slowdown=5.0))
+    assert times.chart.score == 0.0
 
 
 def test_failed_requests_tell_nothing_of_batch_times() -> None:
     failed = [Answer(float(i), 1e6, True, "w", "s") for i in range(50)]
-    assert weigh(service.Service(), failed) == service.Service()
+    assert weigh(BatchTimes(), failed) == BatchTimes()
 
 
 def test_the_answers_behind_a_stall_count_without_it() -> None:
     queue = Queue()
-    baseline = learned(queue)
+    times = learned(queue)
     answers = queue.answers(200, stall_s=1.0)
     assert sum(a.latency_ms > 60.0 for a in answers) > 50
-    _, counted = service.weigh(baseline, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+    _, counted = batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0)
     assert sum(a.latency_ms > 60.0 for a in counted) == 0
 
 
 def test_the_answers_of_a_slower_server_still_count() -> None:
     queue = Queue()
-    baseline = learned(queue)
+    times = learned(queue)
     answers = queue.answers(400, slowdown=4.0)
-    _, counted = service.weigh(baseline, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+    _, counted = batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0)
     assert sum(a.latency_ms > 60.0 for a in counted) > 100
 
 
 def test_a_batch_that_two_looks_share_is_one_batch() -> None:
     queue = Queue()
     answers = queue.answers(3000)
-    baseline = service.Service()
+    times = BatchTimes()
     for at in range(0, len(answers), 7):
-        baseline, _ = service.weigh(
-            baseline, answers[at : at + 7], RATE_RPS, answers[at : at + 7][-1].ended_s
-        )
+        times, _ = batch_times.weigh(times, answers[at : at + 7], RATE_RPS, answers[at : at + 7][-1].ended_s)
     whole = learned(Queue())
-    assert sum(whole.counts) - sum(baseline.counts) < 20
-    assert baseline.means[1] == pytest.approx(whole.means[1], rel=0.05)
+    assert sum(whole.baseline.counts) - sum(times.baseline.counts) < 20
+    assert times.baseline.means[1] == pytest.approx(whole.baseline.means[1], rel=0.05)
 
 
 def test_the_slowdown_is_that_of_the_batches_since_the_suspicion() -> None:
     queue = Queue()
-    baseline = weigh(learned(queue), queue.answers(60, slowdown=2.0))
-    assert 1.6 < service.slowdown(baseline) < 2.4
-    assert service.slowdown(service.Service()) == 1.0
+    times = weigh(learned(queue), queue.answers(60, slowdown=2.0))
+    assert 1.6 < batch_times.slowdown(times) < 2.4
+    assert batch_times.slowdown(BatchTimes()) == 1.0
 
 
 def test_sizes_without_a_record_take_their_part_of_the_next_smaller_one() -> None:
-    counts = [0.0] * 2 * service.SIZES
-    means = [0.0] * 2 * service.SIZES
+    counts = [0.0] * 2 * baseline.SIZES
+    means = [0.0] * 2 * baseline.SIZES
     counts[2], means[2] = 99.0, 0.010
-    baseline = service.Service(counts=tuple(counts), means=tuple(means))
-    assert service.usual_s(baseline, 4) == (0.010, 0.010, 0.015, 0.020)
-    assert service.usual_s(service.Service(), 4) == ()
+    times = BatchTimes(baseline.EMPTY._replace(counts=counts, means=means))
+    assert baseline.usual_s(times.baseline, 4) == (0.010, 0.010, 0.015, 0.020)
+    assert baseline.usual_s(BatchTimes().baseline, 4) == ()
 
 
 def test_a_batch_after_a_rest_has_a_record_of_its_own() -> None:
@@ -190,25 +193,25 @@ def test_a_batch_after_a_rest_has_a_record_of_its_own() -> None:
     answers = []
     for i in range(40):
         answers += [Answer(i + 0.003, 3.0, False, "w", "s"), Answer(i + 0.013, 12.0, False, "w", "s")]
-    baseline = weigh(service.Service(), answers)
-    assert service.usual_s(baseline, 2) == pytest.approx((0.010, 0.020))
-    assert baseline.thresholds[0] < service.LEAST_SLOWER
+    times = weigh(BatchTimes(), answers)
+    assert baseline.usual_s(times.baseline, 2) == pytest.approx((0.010, 0.020))
+    assert times.baseline.tail.tenth < batch_times.LEAST_SLOWER
 
 
 def test_a_stall_is_a_block_of_its_own() -> None:
     """A server four times as slow is certain after five batches of one request."""
     usual = [Answer(float(i), 10.0, False, "w", "s") for i in range(200)]
     slow = [Answer(1000.0 + i, 40.0, False, "w", "s") for i in range(5)]
-    assert service.strength(weigh(weigh(service.Service(), usual), slow), RATE_RPS) == 1.0
+    assert batch_times.strength(weigh(weigh(BatchTimes(), usual), slow), RATE_RPS) == 1.0
 
 
 def test_a_server_that_stalls_again_and_again_has_no_excuse() -> None:
     queue = Queue()
-    baseline = learned(queue)
+    times = learned(queue)
     late = []
     for _ in range(30):
         answers = queue.answers(100, stall_s=0.5)
-        baseline, counted = service.weigh(baseline, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+        times, counted = batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0)
         late.append(sum(a.latency_ms > 60.0 for a in counted))
     assert sum(late[:5]) == 0
     assert sum(late[-5:]) > 50
@@ -223,41 +226,41 @@ def test_a_batch_size_that_is_new_to_the_record_raises_no_alarm_once_it_is_known
         ends = [since_s + i + chance.gauss(0.0, 0.0002) for i in range(batches)]
         return [Answer(end, 10.0, False, "w", "s") for end in ends for _ in range(size)]
 
-    baseline = weigh(service.Service(), full(35, 0.0, 1))
+    times = weigh(BatchTimes(), full(35, 0.0, 1))
     for start in range(100, 1000, 10):
-        baseline = weigh(baseline, full(10, float(start), 8))
-        assert service.strength(baseline, RATE_RPS) < 0.5
+        times = weigh(times, full(10, float(start), 8))
+        assert batch_times.strength(times, RATE_RPS) < 0.5
 
 
 def test_a_slower_server_does_not_become_its_own_measure() -> None:
-    """A baseline of eight seconds, and batches that take 1.5 times as long from then on."""
+    """A times of eight seconds, and batches that take 1.5 times as long from then on."""
     for seed in range(20):
         queue = Queue(random.Random(seed))
-        baseline = weigh(service.Service(), queue.answers(800))
+        times = weigh(BatchTimes(), queue.answers(800))
         strengths = []
         for _ in range(20):
-            baseline = weigh(baseline, queue.answers(15, slowdown=1.5))
-            strengths.append(service.strength(baseline, RATE_RPS))
+            times = weigh(times, queue.answers(15, slowdown=1.5))
+            strengths.append(batch_times.strength(times, RATE_RPS))
         assert max(strengths) == 1.0
 
 
 def test_times_with_hardly_any_spread_are_no_evidence() -> None:
     same = [Answer(float(i), 10.0 + 0.001 * (i % 3), False, "w", "s") for i in range(2000)]
-    baseline = weigh(service.Service(), same)
+    times = weigh(BatchTimes(), same)
     longer = [a._replace(ended_s=a.ended_s + 5000.0, latency_ms=10.5) for a in same[:200]]
-    assert weigh(baseline, longer).score == 0.0
+    assert weigh(times, longer).chart.score == 0.0
 
 
 def test_two_slow_batches_of_a_busy_period_are_no_accident() -> None:
     """The second is not taken off the answers."""
     alone = [Answer(float(i), 10.0, False, "w", "s") for i in range(200)]
     behind = [Answer(i + 0.01, 15.0, False, "w", "s") for i in range(200)]
-    baseline = weigh(service.Service(), sorted(alone + behind))
+    times = weigh(BatchTimes(), sorted(alone + behind))
     one = [Answer(1000.0, 28.0, False, "w", "s"), Answer(1000.01, 36.0, False, "w", "s")]
     two = [one[0], Answer(1000.028, 54.0, False, "w", "s")]
     taken = []
     for answers in (one, two):
-        _, counted = service.weigh(baseline, answers, RATE_RPS, 1001.0)
+        _, counted = batch_times.weigh(times, answers, RATE_RPS, 1001.0)
         taken.append(answers[-1].latency_ms - counted[-1].latency_ms)
     assert taken == pytest.approx([18.0, 0.0], abs=0.5)
 
@@ -265,11 +268,9 @@ def test_two_slow_batches_of_a_busy_period_are_no_accident() -> None:
 def test_a_busy_start_is_forgotten() -> None:
     """Its thresholds give way to those of the hundred blocks after it; a stall among these is no measure."""
     times_ms = [10.0] * 60 + [20.0, 10.0, 10.0] * 30
-    started = weigh(
-        service.Service(), [Answer(float(i), ms, False, "w", "s") for i, ms in enumerate(times_ms)]
-    )
+    started = weigh(BatchTimes(), [Answer(float(i), ms, False, "w", "s") for i, ms in enumerate(times_ms)])
     quiet = [Answer(1000.0 + i, 200.0 if i == 100 else 10.0, False, "w", "s") for i in range(440)]
     settled = weigh(started, quiet)
-    assert started.thresholds[0] > 1.2
-    assert settled.thresholds[0] < service.LEAST_SLOWER
-    assert settled.thresholds[1] < 1.3
+    assert started.baseline.tail.tenth > 1.2
+    assert settled.baseline.tail.tenth < batch_times.LEAST_SLOWER
+    assert settled.baseline.tail.hundredth < 1.3

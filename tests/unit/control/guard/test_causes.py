@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.control.guard.host import (
+from controlplane.control.guard.causes import (
     LEAST_UNEXPLAINED,
     STEAL,
     THROTTLED,

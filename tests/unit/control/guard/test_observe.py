@@ -7,16 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.control.guard import attention, decisions, signals
-from controlplane.control.guard.sequential import Promise
-from controlplane.control.guard.state import (
-    GuardedPartition,
-    GuardState,
-    Launches,
-    Limits,
-    PlacedServer,
-    Redirect,
-)
+from controlplane.control.guard import decide, liveness, observe
+from controlplane.control.guard.effects import Redirect
+from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.state import GuardedPartition, GuardState, Launches, Limits, PlacedServer
 from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
@@ -33,7 +27,7 @@ def seen(
 
 
 def tick(state: GuardState, observed: FleetSeen) -> GuardState:
-    return decisions.tick(state, observed)[0]
+    return decide.tick(state, observed)[0]
 
 
 @pytest.fixture
@@ -47,7 +41,7 @@ def rested() -> GuardState:
         p.id: (PlacedServer(f"{p.id}.a", p.gpu, 50.0), PlacedServer(f"{p.id}.s", p.gpu, 60.0))
         for p in partitions
     }
-    state = decisions.begin(partitions, placed, Limits())
+    state = decide.begin(partitions, placed, Limits())
     for now_s in (0.8, 1.0):
         state = tick(state, seen(now_s))
     return state
@@ -65,14 +59,14 @@ def test_a_partition_about_which_nothing_is_new_is_left_as_it_is(rested: GuardSt
 def test_what_a_drained_server_answered_is_learned_while_all_partitions_rest(rested: GuardState) -> None:
     drained = Answer(1.1, 20_000.0, False, "W2", "")
     after = tick(rested, seen(1.2, answers=(drained,)))
-    assert signals.patience_s(after.watches["W2"], after.limits) == 30.0
+    assert liveness.patience_s(after.watches["W2"], after.limits) == 30.0
     assert after.watches["W1"] is rested.watches["W1"]
 
 
 def test_a_long_stream_or_a_slow_client_does_not_end_the_search_for_hangs(rested: GuardState) -> None:
     stream = Answer(1.1, 1_800_000.0, False, "W2", "")
     after = tick(rested, seen(1.2, answers=(stream,)))
-    assert signals.overdue_s(after.watches["W2"], after.limits) == 90.0
+    assert liveness.overdue_s(after.watches["W2"], after.limits) == 90.0
 
 
 @pytest.mark.parametrize(
@@ -93,10 +87,10 @@ def test_all_are_looked_at_after_a_standstill(rested: GuardState) -> None:
 
 
 def test_a_decision_that_could_not_be_carried_out_is_made_again(rested: GuardState) -> None:
-    dead = {**SERVERS, "W1.a": signals.GONE}
-    observed = attention.observe(rested, seen(1.2, dead))
-    again = attention.observe(observed, seen(1.4, dead))  # the change was seen before
-    _, effects = decisions.decide(again, seen(1.4, dead))
+    dead = {**SERVERS, "W1.a": liveness.GONE}
+    observed = observe.observe(rested, seen(1.2, dead))
+    again = observe.observe(observed, seen(1.4, dead))  # the change was seen before
+    _, effects = decide.decide(again, seen(1.4, dead))
     assert any(isinstance(effect, Redirect) for effect in effects)
 
 
@@ -104,24 +98,24 @@ def test_times_that_lead_to_a_decision_are_kept(rested: GuardState) -> None:
     limits, watch = rested.limits, rested.watches["W1"]
     look = seen(1.2)
     settling = replace(watch, settled_s=4.0)
-    assert attention.next_look_s(settling, look, limits) == 4.0
+    assert observe.next_look_s(settling, look, limits) == 4.0
     tried = replace(watch, launches=Launches(1, retry_at_s=7.0))
-    assert attention.next_look_s(tried, look, limits) == 7.0
+    assert observe.next_look_s(tried, look, limits) == 7.0
     tried = replace(watch, launches=Launches(1, retry_at_s=0.0))
-    assert attention.next_look_s(tried, look, limits) == 0.8 + limits.loop_s
+    assert observe.next_look_s(tried, look, limits) == 0.8 + limits.loop_s
     waiting = seen(1.2, {**SERVERS, "W1.a": ServerSeen(Health.READY, in_flight=1)})
-    assert attention.next_look_s(watch, waiting, limits) == attention.AT_ONCE
+    assert observe.next_look_s(watch, waiting, limits) == observe.AT_ONCE
 
 
 def test_the_rate_of_a_partition_that_rested_has_fallen_as_in_looks_without_requests() -> None:
     promise = Promise("W", 100.0, 10.0)
     partition = GuardedPartition("W", "g", 50.0, (promise,), ShadowPolicy.NONE, "g", 0.0)
-    state = decisions.begin((partition,), {"W": (PlacedServer("W.a", "g", 50.0),)}, Limits())
+    state = decide.begin((partition,), {"W": (PlacedServer("W.a", "g", 50.0),)}, Limits())
     (watch,) = tick(state, seen(1.0, {"W.a": READY})).watches.values()
     step_by_step = watch
     for tick_no in range(1, 51):
         times = (1.0 + 0.2 * (tick_no - 1), 1.0 + 0.2 * tick_no)
-        step_by_step = signals.update(step_by_step, READY, (), times)
-    at_once = signals.resumed(watch, 11.0)
-    assert at_once.rates_rps[0] == pytest.approx(step_by_step.rates_rps[0])
-    assert at_once.rates_rps[0][0] < 0.2 * promise.rate_rps
+        step_by_step = observe.update(step_by_step, READY, (), times)
+    at_once = observe.resumed(watch, 11.0)
+    assert at_once.queues[0].rates_rps == pytest.approx(step_by_step.queues[0].rates_rps)
+    assert at_once.queues[0].rates_rps[0] < 0.2 * promise.rate_rps

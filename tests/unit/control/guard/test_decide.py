@@ -8,30 +8,32 @@ from itertools import pairwise
 from typing import TypeVar
 
 import pytest
+from guard_invariants import validate_state
 
-from controlplane.control.guard import attention, decisions
-from controlplane.control.guard.sequential import Promise
-from controlplane.control.guard.state import (
+from controlplane.control.guard import decide, observe
+from controlplane.control.guard.effects import (
     Cause,
     DrainAndStop,
     Effect,
     Ending,
-    GuardedPartition,
-    GuardState,
     Launch,
-    Launches,
-    Limits,
     Load,
     OpenBreaker,
-    Phase,
-    PlacedServer,
     Probe,
     Redirect,
     Refuse,
     Report,
+)
+from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.state import (
+    GuardedPartition,
+    GuardState,
+    Launches,
+    Limits,
+    Phase,
+    PlacedServer,
     guarded_partitions,
     phase,
-    validate_state,
 )
 from controlplane.domain.fleet import Delays
 from controlplane.domain.observation import Answer, FleetSeen, Health, HostSeen, Level, ServerSeen
@@ -94,7 +96,7 @@ class Bench:
                     at = self.now_s + TICK_S * (i + 1) / count
                     answers.append(Answer(at, took, False, watch.partition.promises[0].endpoint, name))
             self.now_s += TICK_S
-            self.state, done = decisions.tick(
+            self.state, done = decide.tick(
                 self.state, FleetSeen(self.now_s, tuple(answers), dict(self.servers), self.host)
             )
             validate_state(self.state)
@@ -122,7 +124,7 @@ def bench(*kept: GuardedPartition, standby: bool = True, spare: float = 10.0) ->
         if standby:
             placed_servers[one.id] += (PlacedServer(f"{one.id}.s", one.shadow_gpu, one.percent + spare),)
             servers[f"{one.id}.s"] = READY
-    made = Bench(decisions.begin(kept, placed_servers, Limits()), servers)
+    made = Bench(decide.begin(kept, placed_servers, Limits()), servers)
     made.tick()
     return made
 
@@ -158,7 +160,7 @@ def test_a_slow_server_is_left_for_its_shadow_and_a_larger_one_is_started() -> N
     (launch,) = of(Launch, effects)
     assert (launch.gpu, launch.percent) == ("g0", 60.0)
     assert b.phase() is Phase.SETTLING
-    assert decisions.routes(b.state, FleetSeen(b.now_s, (), b.servers))["W1"].members == ("W1.s",)
+    assert decide.routes(b.state, FleetSeen(b.now_s, (), b.servers))["W1"].members == ("W1.s",)
 
 
 def test_no_second_redirect_before_it_has_settled() -> None:
@@ -529,11 +531,11 @@ def test_a_hang_that_outlasts_a_standstill_is_seen() -> None:
 def test_who_cannot_act_forgets_nothing_and_decides_again() -> None:
     b = bench(partition())
     seen = FleetSeen(b.now_s, (), dict(b.servers))
-    while not of(Redirect, decisions.decide(b.state, seen)[1]):
+    while not of(Redirect, decide.decide(b.state, seen)[1]):
         b.now_s += TICK_S
         late = tuple(Answer(b.now_s, 150.0, False, "W1", "W1.a") for _ in range(20))
         seen = FleetSeen(b.now_s, late, dict(b.servers))
-        b.state = attention.observe(b.state, seen)
+        b.state = observe.observe(b.state, seen)
     # The fleet was busy meanwhile, and nobody asks the server any more.
     assert of(Redirect, b.tick(1, rate=0.0))[0].cause is Cause.SLOW
 
@@ -869,7 +871,7 @@ def test_whoever_is_late_in_a_queue_is_evidence_for_all_and_all_are_redirected_t
     effects = b.tick(10, late=["P"])
     assert [r.target for r in of(Redirect, effects)] == ["P.s"]
     assert "loose + strict: more than 1 % above 50 ms" in said(effects, Level.WARNING)
-    routes = decisions.routes(b.state, FleetSeen(b.now_s, (), b.servers))
+    routes = decide.routes(b.state, FleetSeen(b.now_s, (), b.servers))
     assert {e: r.members for e, r in routes.items()} == {"loose": ("P.s",), "strict": ("P.s",)}
 
 
@@ -885,7 +887,7 @@ def test_all_models_of_a_partition_are_redirected_together() -> None:
     b = bench(*guarded_partitions(plan))
     effects = b.tick(20, late=["P"], rate=50.0)
     assert [r.target for r in of(Redirect, effects)] == ["P.s"]
-    routes = decisions.routes(b.state, FleetSeen(b.now_s, (), b.servers))
+    routes = decide.routes(b.state, FleetSeen(b.now_s, (), b.servers))
     assert {e: r.members for e, r in routes.items()} == {"first": ("P.s",), "second": ("P.s",)}
 
 
@@ -908,10 +910,10 @@ def test_the_state_that_breaks_an_invariant_is_caught() -> None:
     kept = (partition("W1", 60.0), partition("W2", 60.0))
     placed_servers = {w.id: (PlacedServer(f"{w.id}.a", w.gpu, w.percent),) for w in kept}
     with pytest.raises(AssertionError, match="overdrawn"):
-        validate_state(decisions.begin(kept, placed_servers, Limits()))
+        validate_state(decide.begin(kept, placed_servers, Limits()))
     twice = {w.id: (PlacedServer("same", w.gpu, 10.0),) for w in kept}
     with pytest.raises(AssertionError, match="has two places"):
-        validate_state(decisions.begin(kept, twice, Limits()))
+        validate_state(decide.begin(kept, twice, Limits()))
 
 
 def test_a_slow_server_that_a_contended_host_starves_is_not_left() -> None:
@@ -966,11 +968,11 @@ def test_late_answers_of_a_starved_server_leave_the_evidence_of_its_batches() ->
     b.tick(50)
     b.host = HostSeen(waiting=0.9)
     b.servers["W1.a"] = ServerSeen(Health.READY, delays=Delays(0.61, 0.2), inferences={"W1": 1.0})
-    before = b.state.watches["W1"].services
+    before = b.state.watches["W1"].queues
     while "the host is contended" not in said(b.tick(late=["W1"]), Level.WARNING):
-        before = b.state.watches["W1"].services
-    (record,) = b.state.watches["W1"].services
-    assert record.score >= before[0].score
+        before = b.state.watches["W1"].queues
+    (queue,) = b.state.watches["W1"].queues
+    assert queue.batches.chart.score >= before[0].batches.chart.score
 
 
 @pytest.mark.parametrize(
@@ -1002,9 +1004,7 @@ def test_one_without_a_shadow_serves_until_its_successor_is_ready() -> None:
     (launch,) = of(Launch, effects)
     assert launch.percent == 40.0
     assert not made.state.watches["W1"].down
-    assert set(decisions.routes(made.state, FleetSeen(made.now_s, (), made.servers))["W1"].members) == {
-        "W1.a"
-    }
+    assert set(decide.routes(made.state, FleetSeen(made.now_s, (), made.servers))["W1"].members) == {"W1.a"}
     made.ready()
     effects = made.tick()
     assert of(Redirect, effects) == [Redirect("W1", "W1.a", launch.server, Cause.ENDING)]
