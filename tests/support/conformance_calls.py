@@ -850,7 +850,7 @@ def _(target: Target) -> Any:
 
 
 # Last, since a plain 2.51 may crash of it a moment later.
-@case("stream: errors as statuses", "stream-status", slow=True)
+@case("stream: errors as statuses", slow=True)
 def _(target: Target) -> Any:
     with _stream(target, headers={"triton_grpc_error": "true"}) as stream:
         stream.send("slow", _x(-1))
