@@ -335,15 +335,6 @@ def _(target: Target) -> Any:
         return found
 
 
-@case("stream: a sequence with a name")
-def _(target: Target) -> Any:
-    with _stream(target) as stream:
-        for i in range(3):
-            flags = {"sequence_id": "mine", "sequence_start": i == 0, "sequence_end": i == 2}
-            stream.send("named", _x(i + 1), **flags)
-        return stream.take(3)
-
-
 @case("stream: an iterative sequence")
 def _(target: Target) -> Any:
     with _stream(target) as stream:
