@@ -25,8 +25,13 @@ from controlplane.gateway.facade.fleet import Key
 from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import HELD, UNREACHED
 from controlplane.gateway.facade.refusals import LimitReached, Refusal, TooLarge, check_size
-from controlplane.gateway.facade.upstream import Upstream, held, unconnected
+from controlplane.gateway.facade.upstream import Upstream, held, passed_on, unconnected
 from controlplane.gateway.facade.wire import Malformed, Sequence, sequence_of, text_field
+
+_OF_A_LOST_SERVER = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
+"""What gRPC reports for a write to a connection that has ended."""
+_ERRORS_AS_STATUSES = ("triton_grpc_error", "true")
+"""Metadata of a client for which a model's error is the status of its stream, also one of these."""
 
 
 @dataclass(slots=True)
@@ -245,8 +250,7 @@ class ClientStream:
         if not stream.waiting and not stream.decoupled:
             return
         code, details = error.code(), error.details() or ""
-        if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
-            # gRPC reports these for a write to a connection that has ended.
+        if code in _OF_A_LOST_SERVER and _ERRORS_AS_STATUSES not in passed_on(self._context):
             code, details = grpc.StatusCode.UNAVAILABLE, f"the model's server was lost: {details}"
         self._fail(Refusal(code, details))
 
