@@ -166,11 +166,11 @@ def _infer(
         return refusal(error)
 
 
-# First, since a metric is a server's: what is counted before a redirect is another one's.
+# Of endpoints; first, since a metric is a server's: what is counted before a redirect is another one's.
 @case("metrics: no call is none")
 def _(target: Target) -> Any:
     names = "request_success|count|exec_count|queue_duration_us|compute_infer_duration_us"
-    counted = rf'^(nv_inference_(?:{names})\{{model="(?!warmed|twin)[^"]*").* (.+)$'
+    counted = rf'^(nv_inference_(?:{names})\{{model="(?!warmed|twin|step)[^"]*").* (.+)$'
     return sorted(set(re.findall(counted, _metrics(target), re.MULTILINE)))
 
 
