@@ -107,7 +107,7 @@ def decide(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect
     looked_at = due(state, seen.now_s)
     if state.due_s and not looked_at:
         return state, ()
-    tick = Tick.begin(state, seen)
+    tick = Tick(state, seen, dict(state.watches))
     servers = (placed for partition in looked_at for placed in tick.watches[partition].servers)
     if state.lost_gpus or any(tick.health(placed) is Health.GONE for placed in servers):
         deaths.find_lost_gpus(tick)

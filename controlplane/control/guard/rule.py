@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from controlplane.control.guard import baseline, batch_times, predicted_p99, slo_window
+from controlplane.control.guard import baseline, batch_times, slo_window
 from controlplane.control.guard.causes import contention, over_plan, split, starves
+from controlplane.control.guard.predicted_p99 import rounded_p99_s
 from controlplane.control.guard.queues import QueueState
 from controlplane.control.guard.state import Limits, Watch
 from controlplane.domain.observation import HostSeen, ServerSeen
@@ -96,10 +97,8 @@ def will_break(queue: QueueState, unexplained: float = 1.0) -> bool:
     rate_rps = min(queue.rates_rps[-1], promise.rate_rps)
     if not usual_s or rate_rps <= 0.0:
         return False
-    slower = predicted_p99.steps(batch_times.slowdown(queue.batches) / unexplained)
-    p99_s = predicted_p99.p99_in_steps_s(
-        predicted_p99.steps(rate_rps), slower, usual_s, baseline.spread(known)
-    )
+    slower = batch_times.slowdown(queue.batches) / unexplained
+    p99_s = rounded_p99_s(rate_rps, [slower * time_s for time_s in usual_s], baseline.spread(known))
     return 1000.0 * p99_s > promise.slo_ms
 
 
@@ -119,10 +118,9 @@ def breaks_as_measured(queue: QueueState) -> bool:
     planned_s = [time_ms / 1000.0 for time_ms in promise.batch_ms]
     factor = ratio * slower_than_planned(queue)
     times_s = [ratio * m if m else factor * p for m, p in zip(measured_s, planned_s, strict=True)]
-    spread, planned = predicted_p99.rounded(baseline.spread(known)), predicted_p99.steps(promise.rate_rps)
-    at_most = min(planned, predicted_p99.steps(max(queue.rates_rps[-1], 1e-9)))
-    now_s = predicted_p99.p99_in_steps_s(at_most, 0, predicted_p99.rounded(times_s), spread)
-    then_s = predicted_p99.p99_in_steps_s(planned, 0, predicted_p99.rounded(planned_s), spread)
+    spread, rate_rps = baseline.spread(known), max(queue.rates_rps[-1], 1e-9)
+    now_s = rounded_p99_s(min(promise.rate_rps, rate_rps), times_s, spread)
+    then_s = rounded_p99_s(promise.rate_rps, planned_s, spread)
     return now_s * promise.p99_ms > MODEL_ERROR * promise.slo_ms * then_s
 
 
