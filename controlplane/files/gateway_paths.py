@@ -53,6 +53,8 @@ class GatewayPaths:
     """Which slot serves which endpoint."""
     config = _file("haproxy.cfg")
     """HAProxy's configuration."""
+    discounts = _file("discounts")
+    """A folder: what the fleet itself asked of each server."""
     models_map = _file("models.map")
     """Endpoint -> slot."""
     checks_map = _file("checks.map")

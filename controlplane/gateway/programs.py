@@ -114,6 +114,7 @@ class Programs:
                 *("--clients", str(self._paths.clients)),
                 *("--certificate", str(self._paths.certificate)),
                 *("--audit", str(self._paths.audit)),
+                *("--discounts", str(self._paths.discounts)),
                 *("--plan", str(self._paths.plan)),
                 *("--controller", str(self._paths.controller_socket)),
                 *("--exporter", str(self._paths.exporter_socket)),

@@ -155,7 +155,9 @@ class Observer:
         # Through an alias where there is one, to test a request's whole path.
         endpoints = [queue[-1] for queue in self._queues(server)]
         deadline_s = _CANARY_S if self._failing(record) else max(_CANARY_S, slow_s)
-        self._canaries.ask(name, partial(send_canary, server, endpoints, record.samples, deadline_s), now)
+        discount = partial(self._gateway.discount, server.name)
+        sending = partial(send_canary, server, endpoints, record.samples, discount, deadline_s)
+        self._canaries.ask(name, sending, now)
 
     def close(self) -> None:
         """End the threads."""

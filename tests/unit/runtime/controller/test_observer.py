@@ -43,7 +43,7 @@ from controlplane.runtime.fleet.execute import Limits as Waits
 
 pytestmark = pytest.mark.unit
 
-ASKED = ("w1/stats", "w3/config", "w3/infer")
+ASKED = ("w1/stats", "w3/config", "w3/infer", "w3/stats")
 
 SPEC = spec("W1", models=("w1",))
 # Nobody listens there: a canary would fail, but none is due to a server that answers requests.
@@ -125,6 +125,9 @@ class Gateway:
 
     def routes(self) -> dict[str, Route]:
         return {}
+
+    def discount(self, server: str, counters: object) -> None:
+        pass
 
 
 def state() -> GuardState:

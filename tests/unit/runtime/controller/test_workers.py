@@ -55,6 +55,9 @@ class Gateway:
     def routes(self) -> Routes:
         return self.present
 
+    def discount(self, server: str, counters: object) -> None:
+        pass
+
     def in_flight(self, backend: object) -> InFlight:
         self.asked += 1
         return self.owed
