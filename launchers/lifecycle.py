@@ -21,7 +21,7 @@ from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Watch
-from launchers.cpu_quota.mechanism import core_of
+from launchers.cpu_quota.mechanism import Weight, core_of
 from launchers.gpu import gpus, mps
 from launchers.patience import Patience
 from launchers.triton import labels, program, readiness
@@ -32,6 +32,8 @@ ATTEMPTS = 5
 """Tries of a start that fails by chance, with other ports each time."""
 BAD_LUCK = "another process took its ports, or Triton aborted in a race of its own"
 """The reason of a failure by chance."""
+_SLOW = 0.25
+"""A start that uses less than this part of its share lacks a core, or waits for its files."""
 
 Connection = TypeVar("Connection")
 Place = TypeVar("Place")
@@ -132,6 +134,9 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def _start_state(self, connection: Connection, server: Server) -> StartState:
         """Return how far the start of a created server is."""
 
+    def _weigh(self, connection: Connection, server: Server, weight: Weight) -> None:
+        """Change a server's weight against the others of its core, where it has one."""
+
     @abstractmethod
     def _log(self, connection: Connection, server: Server) -> str:
         """Return what a server has logged; empty where nothing can be read."""
@@ -183,6 +188,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 problem = f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first"
                 raise InputError(problem, field=field)
             if running.host and readiness.is_ready(running):
+                self._weigh(connection, running, Weight.READY)
                 return running
             if late := self._late(connection, running, patience):
                 self._discard(connection, running)
@@ -201,7 +207,10 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 created = self._create(connection, server, place)
                 if created is not None:
                     server = created
-                    ready = self._awaited(connection, server, Patience(limit_s))
+                    awaited = self._awaited(connection, server, Patience(limit_s))
+                    if awaited is not None:
+                        self._weigh(connection, awaited, Weight.READY)
+                    ready = awaited
             finally:
                 if ready is None:
                     self._discard(connection, server)
@@ -229,7 +238,10 @@ class Lifecycle(ABC, Generic[Connection, Place]):
             usage = ShareUsage(None, None, None)
             with contextlib.suppress(OSError, EngineError):  # it ended just now: its log says why
                 usage = self.usage(server)
-            patience.look(len(self._log(connection, server)), usage)
+            used = patience.look(len(self._log(connection, server)), usage)
+            if 100.0 * used < _SLOW * server.spec.percent:
+                with contextlib.suppress(EngineError):  # as above
+                    self._weigh(connection, server, Weight.SLOW_START)
         return patience.over()
 
     def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:

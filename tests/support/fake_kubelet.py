@@ -26,6 +26,7 @@ from fake_kubernetes import FakeCluster, Key
 
 from controlplane.domain.fleet import ServerState, ShareUsage
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
+from launchers.cpu_quota.mechanism import Weight
 from launchers.kubernetes import names
 from launchers.triton import labels, program
 
@@ -151,6 +152,7 @@ class FakeKubelet:
         limit = container["resources"]["limits"]["cpu"]
         run.limit = limit
         prefix = self._mechanism.enter(run.group, _percent(limit))
+        self._mechanism.weigh(run.group, Weight.READY)  # no cluster has a server start at a lower weight
         command = [self._inside(run, home, word) for word in container["args"]]
         environment = {
             "HOME": os.environ.get("HOME", "/"),
