@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -47,12 +48,30 @@ class ShadowPlace(StrEnum):
     """Covers the loss of the GPU's node too."""
 
 
+LARGEST_COVER = 2.0
+"""A shadow that covers more is said to cover so much."""
+
+
 @dataclass(frozen=True, slots=True)
-class ShadowWish:
-    """The shadow that a workload needs."""
+class ShadowWish(Checked):
+    """The shadow that a workload needs; `covers`: at least so much, None for what costs no GPU more.
+
+    Raises InputError, naming the field, for a value out of range.
+    """
 
     policy: ShadowPolicy = ShadowPolicy.HOT
     place: ShadowPlace = ShadowPlace.SAME_GPU
+    covers: Annotated[float, Ge(1), Le(LARGEST_COVER)] | None = None
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        if self.covers is not None and self.policy is ShadowPolicy.NONE:
+            raise InputError("needs a shadow, and its policy is none", field="covers")
+
+    @property
+    def beside(self) -> bool:
+        """Whether a loaded server stands by on the GPU of its partition."""
+        return self.policy is ShadowPolicy.HOT and self.place is ShadowPlace.SAME_GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +103,13 @@ class Workload(Checked):
         if self.dispersion > 1.0 and self.arrivals is Arrivals.CONSTANT:
             problem = "belongs to arrivals: poisson; constant arrivals have no bursts"
             raise InputError(problem, field="dispersion")
+
+
+def with_covers_demanded(workloads: Sequence[Workload], covers: float) -> tuple[Workload, ...]:
+    """Return the workloads, each shadow without a demand of its own with this one."""
+
+    def demanding(wish: ShadowWish) -> ShadowWish:
+        left = wish.policy is ShadowPolicy.NONE or wish.covers is not None
+        return wish if left else replace(wish, covers=covers)
+
+    return tuple(replace(w, shadow=demanding(w.shadow)) for w in workloads)

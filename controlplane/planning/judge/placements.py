@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from controlplane.domain.plan import MOST_BUSY_BITS, Partition, Placement, PlannedGpu, ServedModel
-from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
+from controlplane.domain.workload import Workload
 from controlplane.planning.protocol import Device
 
 PROCESS = "process_mb"
@@ -101,8 +101,7 @@ def _by_model(workloads: Sequence[Workload], memory_mb: Sequence[float | None]) 
 
 def memory_with_shadow(workload: Workload, device: Device) -> float:
     """The same with a hot shadow on the same GPU; 0 where unknown."""
-    here = workload.shadow == ShadowWish(ShadowPolicy.HOT, ShadowPlace.SAME_GPU)
-    return (memory_of(workload, device) or 0.0) * (2.0 if here else 1.0)
+    return (memory_of(workload, device) or 0.0) * (2.0 if workload.shadow.beside else 1.0)
 
 
 def too_large(workload: Workload, device: Device) -> str | None:

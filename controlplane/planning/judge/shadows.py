@@ -1,7 +1,8 @@
 """What stands by for each partition.
 
-A shadow's share is the active one and an extra of min(10 %, what its GPU has left) (iGniter, Sec. 4.2). Where
-that extra, once active, would break a neighbour's promise, it is the largest smaller one that does not.
+A shadow's share is the active one and an extra: on its own GPU what covers most, on another one 10 % where
+that has it. Where an extra, once active, would break a neighbour's promise, it is the largest smaller one
+that does not.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.domain.plan import Partition, PlannedGpu, Shadow
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Shadow
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate_changed, with_guest
-from controlplane.planning.judge.structure import EXTRA_PERCENT
+from controlplane.planning.judge.extras import covering_extras, harmless
 from controlplane.planning.protocol import Device
+
+EXTRA_PERCENT = 10.0
+"""What a shadow gets on top, where its GPU has it (iGniter, Sec. 4.2)."""
 
 _RANK = {ShadowPolicy.HOT: 2, ShadowPolicy.WARM: 1, ShadowPolicy.NONE: 0}
 _FARNESS = {place: rank for rank, place in enumerate(ShadowPlace)}
@@ -28,22 +32,21 @@ def with_shadows(
     found: Mapping[str, Evaluation],
     devices: Mapping[str, Device],
     terms: Terms,
+    most_extra: float | None = None,
 ) -> tuple[PlannedGpu, ...]:
     """The GPUs with the shadows asked for; more GPUs of a type where none has room for one elsewhere.
 
     A shadow that no GPU has room for is left out. `found` is what is expected of the GPUs without shadows, in
-    the order of `gpus`.
+    the order of `gpus`. `most_extra`: what each shadow gets at most on top of its partition's share, None for
+    what covers most.
     """
-    extras: dict[str, float] = {}
-    for name, base in found.items():
-        extras |= _extras_here(base, devices[name], wishes, terms)
+    extras = _extras_here(wishes, found, devices, terms, most_extra)
     made = []
     for gpu in gpus:
         partitions: list[Partition] = []
         for partition in gpu.partitions:
             wish = wish_of(partition, wishes)
-            here = wish.policy is not ShadowPolicy.NONE and wish.place is ShadowPlace.SAME_GPU
-            if here and len(gpu.partitions) + len(partitions) < _most_servers(devices[gpu.type]):
+            if stands_here(wish) and len(gpu.partitions) + len(partitions) < _most_servers(devices[gpu.type]):
                 shadow = _shadow(partition, wish, gpu.id, extras.get(partition.id, 0.0))
                 partition = replace(partition, shadow=shadow)
             partitions.append(partition)
@@ -61,7 +64,18 @@ def wish_of(partition: Partition, wishes: Mapping[str, ShadowWish]) -> ShadowWis
     asked = [wishes[w.name] for w in partition.workloads]
     policy = max((a.policy for a in asked), key=_RANK.__getitem__)
     places = [a.place for a in asked if a.policy is not ShadowPolicy.NONE]
-    return ShadowWish(policy, max(places, key=_FARNESS.__getitem__, default=ShadowPlace.SAME_GPU))
+    place = max(places, key=_FARNESS.__getitem__, default=ShadowPlace.SAME_GPU)
+    return ShadowWish(policy, place, max((a.covers for a in asked if a.covers is not None), default=None))
+
+
+def has_room_for_shadows(gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device) -> bool:
+    """Whether a GPU takes its servers and those that stand by beside them, by their number and memory."""
+    servers, needed_mb = 0, 0.0
+    for partition in gpu.partitions:
+        wish = wish_of(partition, wishes)
+        servers += 2 if stands_here(wish) else 1
+        needed_mb += (partition.memory_mb or 0.0) * (2.0 if wish.beside else 1.0)
+    return servers <= _most_servers(device) and (gpu.memory_mb is None or needed_mb <= gpu.memory_mb)
 
 
 def _shadow(partition: Partition, wish: ShadowWish, gpu: str, extra: float) -> Shadow:
@@ -73,35 +87,45 @@ def _shadow(partition: Partition, wish: ShadowWish, gpu: str, extra: float) -> S
 
 
 def _extras_here(
-    base: Evaluation, device: Device, wishes: Mapping[str, ShadowWish], terms: Terms
+    wishes: Mapping[str, ShadowWish],
+    found: Mapping[str, Evaluation],
+    devices: Mapping[str, Device],
+    terms: Terms,
+    most_extra: float | None,
 ) -> dict[str, float]:
     """The extra percent of each partition whose shadow stands on its own GPU, by partition id."""
-    layout = base.layout
-    asked = [
-        (i, j)
-        for i, gpu in enumerate(layout.gpus)
-        for j, p in enumerate(gpu.partitions)
-        if wish_of(p, wishes).place is ShadowPlace.SAME_GPU
-    ]
-    if not asked:
-        return {}
+    gpus = [gpu for base in found.values() for gpu in base.layout.gpus]
+    here = {g.id: [j for j, p in enumerate(g.partitions) if stands_here(wish_of(p, wishes))] for g in gpus}
+    if most_extra is None:
+        extras = covering_extras(here, found, devices, terms)
+    else:
+        extras = {
+            g.partitions[j].id: _extra(devices[g.type], 100.0 - g.percent, most_extra)
+            for g in gpus
+            for j in here[g.id]
+        }
+    own = [harmless(base, extras, devices[name], terms) for name, base in found.items()]
+    return {name: min(one[name] for one in own) for name in extras}
+
+
+def short_of_cover(plan: Plan, wishes: Mapping[str, ShadowWish]) -> dict[str, float]:
+    """What is demanded of a shadow over what it covers, by partition, where that is more than 1."""
+    asked = {p.id: (wish_of(p, wishes).covers, p.shadow) for _, p in plan.partitions()}
+    return {
+        name: least / shadow.covers
+        for name, (least, shadow) in asked.items()
+        if least is not None and shadow is not None and shadow.covers is not None and shadow.covers < least
+    }
+
+
+def stands_here(wish: ShadowWish) -> bool:
+    """Whether a shadow stands on the GPU of its partition."""
+    return wish.policy is not ShadowPolicy.NONE and wish.place is ShadowPlace.SAME_GPU
+
+
+def _extra(device: Device, room: float, most: float = EXTRA_PERCENT) -> float:
     step = device.pool.device.grid.step_percent
-    free = 100.0 - np.array([gpu.percent for gpu in layout.gpus])
-    rows, partitions = np.array([i for i, _ in asked]), np.array([j for _, j in asked])
-    percent = np.array([layout.gpus[i].partitions[j].percent for i, j in asked])
-    extra = np.maximum(np.floor(np.minimum(EXTRA_PERCENT, free[rows]) / step + 1e-9) * step, 0.0)
-    # A neighbour that breaks its promise anyhow is not the shadow's doing.
-    broken_before = ~base.meets_slo
-    open_ = np.flatnonzero(extra > 0)
-    while open_.size:
-        changed = layout.resized(rows[open_], partitions[open_], percent[open_] + extra[open_])
-        found = evaluate_changed(changed, rows[open_], base, device, terms)
-        met = found.meets_slo | broken_before[rows[open_]]
-        broken = open_[~met.all(axis=1)]
-        extra[broken] -= step
-        open_ = broken[extra[broken] > 1e-9]
-    ids = [layout.gpus[i].partitions[j].id for i, j in asked]
-    return dict(zip(ids, np.maximum(extra, 0.0).tolist(), strict=True))
+    return max(math.floor(min(most, room) / step + 1e-9) * step, 0.0)
 
 
 @dataclass(slots=True)
@@ -127,7 +151,7 @@ class _Elsewhere:
             name, price = f"{gpu.type}-{used}", pool.price_per_hour
             empty = PlannedGpu(name, gpu.type, (), price_per_hour=price, memory_mb=pool.device.memory_mb)
             self.made.append(empty)
-            host = empty, self._extra(device, 100.0 - partition.percent)
+            host = empty, _extra(device, 100.0 - partition.percent)
         shadow = _shadow(partition, wish, host[0].id, host[1])
         partitions = list(gpu.partitions)
         partitions[j] = replace(partition, shadow=shadow)
@@ -144,17 +168,12 @@ class _Elsewhere:
             room = 100.0 - host.percent - partition.percent
             if room < -1e-9 or not self._takes_server(host, device, partition.memory_mb, policy):
                 continue
-            extra = self._extra(device, room)
+            extra = _extra(device, room)
             changed = with_guest(host, partition, partition.percent + extra, device)
             rows = np.array([row_of.get(host.id, -1)])
             if evaluate_changed(changed, rows, base, device, self.terms, guest).meets_slo.all():
                 return host, extra
         return None
-
-    @staticmethod
-    def _extra(device: Device, room: float) -> float:
-        step = device.pool.device.grid.step_percent
-        return max(math.floor(min(EXTRA_PERCENT, room) / step + 1e-9) * step, 0.0)
 
     def _takes_server(
         self, host: PlannedGpu, device: Device, memory_mb: float | None, policy: ShadowPolicy

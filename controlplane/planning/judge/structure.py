@@ -26,8 +26,6 @@ from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.evaluate import SLACK
 from controlplane.planning.protocol import Device
 
-EXTRA_PERCENT = 10.0
-"""What a shadow gets on top, where its GPU has it (iGniter, Sec. 4.2)."""
 _NOT_FINITE = "is no finite number"
 
 
@@ -255,7 +253,7 @@ def _shadow(gpu: PlannedGpu, partition: Partition, by_id: Mapping[str, PlannedGp
         return
     if abs(shadow.percent - partition.percent - shadow.extra_percent) > 1e-6:
         yield Violation(partition.id, "its shadow's percent is not its own and the extra")
-    if not -1e-6 <= shadow.extra_percent <= EXTRA_PERCENT + 1e-6:
+    if shadow.extra_percent < -1e-6:
         yield Violation(partition.id, f"its shadow's extra is {shadow.extra_percent:g} %")
     active = host.percent - (partition.percent if host.id == gpu.id else 0.0) + shadow.percent
     if active > 100.0 + SLACK:

@@ -155,9 +155,14 @@ def _survived(plan: Plan) -> Iterator[str]:
     covers = [p.shadow.covers for _, p in plan.partitions() if p.shadow and p.shadow.covers is not None]
     if covers:
         low = sum(factor < _LOW_COVER for factor in covers)
+        more = None if plan.totals is None else plan.totals.gpus_for_covers
+        if more is not None:
+            cost = f"; the covers demanded cost {counted(more, _device(plan))} more"
+        else:
+            cost = f" (`--covers {_LOW_COVER:g}` demands it)" if low else ""
         yield (
             f"shadows survive errors of {min(covers):.2f} to {max(covers):.2f} times; "
-            f"{low} of {len(covers)} below {_LOW_COVER:g}"
+            f"{low} of {len(covers)} below {_LOW_COVER:g}{cost}"
         )
     lost = [p.survives_gpu_loss for _, p in plan.partitions() if p.survives_gpu_loss is not None]
     if lost:
@@ -165,10 +170,10 @@ def _survived(plan: Plan) -> Iterator[str]:
 
 
 def _uncovered(plan: Plan) -> Iterator[str]:
-    """Warn about shadows that are no larger than the active server, and say the way out, if any."""
+    """Warn about shadows that cure no slower server, and say the way out, if any."""
     standing = [(gpu.id, p.percent, p.shadow) for gpu, p in plan.partitions() if p.shadow is not None]
     standing = [one for one in standing if one[2].policy is not ShadowPolicy.NONE]
-    bare = [one for one in standing if one[2].extra_percent <= 0]
+    bare = [one for one in standing if one[2].extra_percent <= 0 and (one[2].covers or 1.0) <= 1.0]
     if not bare:
         return
     ways = []

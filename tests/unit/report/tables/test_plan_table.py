@@ -107,6 +107,6 @@ def test_it_says_what_shadows_survive() -> None:
     known = [replace(p, survives_gpu_loss=i == 0) for i, p in enumerate(partitions)]
     gpus = (PlannedGpu("v100-0", "v100", tuple(known)),)
     lines = text(Plan("joint", Rule.P99, "ours", gpus)).splitlines()
-    assert "shadows survive errors of 1.04 to 1.31 times; 1 of 3 below 1.1" in lines
+    assert "shadows survive errors of 1.04 to 1.31 times; 1 of 3 below 1.1 (`--covers 1.1` demands it)" in lines
     assert "partitions that survive the loss of their GPU: 1 of 3" in lines
     assert "survive" not in text(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", ()),)))
