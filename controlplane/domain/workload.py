@@ -35,6 +35,15 @@ class ShadowPolicy(StrEnum):
     WARM = "warm"
     """The server is up, the model unloaded."""
     NONE = "none"
+    AUTO = "auto"
+    """Of a spec: hot where that costs no GPU more, else warm."""
+
+
+def decided(policy: ShadowPolicy) -> ShadowPolicy:
+    """Return `policy`. Raises InputError where a plan does not say what stands by."""
+    if policy is ShadowPolicy.AUTO:
+        raise InputError("must be hot, warm or none in a plan")
+    return policy
 
 
 class ShadowPlace(StrEnum):
@@ -56,22 +65,25 @@ LARGEST_COVER = 2.0
 class ShadowWish(Checked):
     """The shadow that a workload needs; `covers`: at least so much, None for what costs no GPU more.
 
-    Raises InputError, naming the field, for a value out of range.
+    `within_s`: how long its models may take to load. Raises InputError, naming the field, for a value out of
+    range.
     """
 
-    policy: ShadowPolicy = ShadowPolicy.HOT
+    policy: ShadowPolicy = ShadowPolicy.AUTO
     place: ShadowPlace = ShadowPlace.SAME_GPU
     covers: Annotated[float, Ge(1), Le(LARGEST_COVER)] | None = None
+    within_s: Positive | None = None
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        if self.covers is not None and self.policy is ShadowPolicy.NONE:
-            raise InputError("needs a shadow, and its policy is none", field="covers")
+        for field_, demand in (("covers", self.covers), ("within_s", self.within_s)):
+            if demand is not None and self.policy is ShadowPolicy.NONE:
+                raise InputError("needs a shadow, and its policy is none", field=field_)
 
-    @property
-    def beside(self) -> bool:
-        """Whether a loaded server stands by on the GPU of its partition."""
-        return self.policy is ShadowPolicy.HOT and self.place is ShadowPlace.SAME_GPU
+    def policy_for(self, load_s: float | None) -> ShadowPolicy:
+        """Return the policy where models take `load_s` to load: hot too where a demand leaves no other."""
+        late = self.within_s is not None and (load_s is None or load_s > self.within_s)
+        return ShadowPolicy.HOT if self.policy is ShadowPolicy.AUTO and late else self.policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from controlplane.planning.explain.infeasible import with_model_limit
 from controlplane.planning.joint.choice import Choice
 from controlplane.planning.joint.context import Context
 from controlplane.planning.joint.demands import Factors, at_speed, covering, slowed
+from controlplane.planning.joint.policies import all_hot, memory_binds
 from controlplane.planning.joint.spread import spread
 from controlplane.planning.joint.turns import Turns
 from controlplane.planning.judge.evaluate import SLACK, Evaluation, Terms, evaluate
@@ -46,7 +47,7 @@ class Joint:
 
     def plan(self, request: PlanRequest) -> Plan:
         """See `Strategy.plan`."""
-        context = Context.of(InRequests.of(request).request, request.clock.monotonic())
+        context = Context.of(InRequests.of(all_hot(request)).request, request.clock.monotonic())
         gpus = None if request.previous is None else reused(request.previous, request)
         same = None if gpus is None else self._finalised(Draft(gpus), context, request)
         fresh = self._fresh(request, context, {})
@@ -59,10 +60,23 @@ class Joint:
         return same if (0, cost_of(same.gpus)) <= worth else fresh
 
     def _fresh(self, request: PlanRequest, context: Context, factors: Factors) -> Plan:
-        """A plan from nothing, as if models were so many times slower; `context` is the request's."""
+        """The cheapest plan from nothing as if models were so many times slower.
+
+        Shadows that need not be hot are warm on a GPU whose memory is full, where that saves a GPU. `context`
+        is that of the request with all of them hot.
+        """
+        hot = all_hot(request)
+        plan = self._packed(hot, context, factors)
+        if hot is request or not memory_binds(plan, hot):
+            return plan
+        warm = self._packed(request, context, factors)
+        return min((plan, warm), key=lambda p: (len(p.infeasible), not p.verified, cost_of(p.gpus)))
+
+    def _packed(self, request: PlanRequest, context: Context, factors: Factors) -> Plan:
         asked = slowed(request, factors)
         in_requests = InRequests.of(asked)
-        own = Context.of(in_requests.request, context.started) if factors else context
+        same = in_requests.request.workloads == context.request.workloads
+        own = context if same else Context.of(in_requests.request, context.started)
         draft = _with_bursts(in_requests.request, lambda poisson: self._draft(poisson, own))
         draft = in_requests.counted_back(draft)
         turns = Turns.of(own if own.request is asked else Context.of(asked, own.started), draft)

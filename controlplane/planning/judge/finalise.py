@@ -79,7 +79,7 @@ def finalise(strategy: str, request: PlanRequest, draft: Draft, started_s: float
         infeasible=draft.infeasible,
     )
     judged = verify(plan, request.devices, request.workloads, draft.queues)
-    violations = (*judged, *_missing_shadows(plan, request.workloads))
+    violations = (*judged, *_missing_shadows(plan, request.workloads), *_slow_shadows(plan, wishes))
     if not violations:
         plan = replace(plan, gpus=with_covers(plan.gpus, found, request.devices, terms))
         violations = tuple(_too_small_shadows(plan, wishes))
@@ -164,6 +164,19 @@ def _missing_shadows(plan: Plan, workloads: Sequence[Workload]) -> list[Violatio
         for _, p in plan.partitions()
         if p.shadow is None and any(w.name in wanted for w in p.workloads)
     ]
+
+
+def _slow_shadows(plan: Plan, wishes: Mapping[str, ShadowWish]) -> Iterator[Violation]:
+    """Warm shadows that take longer to load than is demanded."""
+    for _, p in plan.partitions():
+        within_s = wish_of(p, wishes).within_s
+        if within_s is None or p.shadow is None or p.shadow.policy is not ShadowPolicy.WARM:
+            continue
+        load_s = p.shadow.load_s
+        if load_s is None:
+            yield Violation(p.id, f"how long its warm shadow loads is unknown, not within {within_s:g} s")
+        elif load_s > within_s:
+            yield Violation(p.id, f"its warm shadow loads for {load_s:.1f} s, not within {within_s:g} s")
 
 
 def _too_small_shadows(plan: Plan, wishes: Mapping[str, ShadowWish]) -> Iterator[Violation]:

@@ -17,12 +17,16 @@ from controlplane.domain.plan import Partition, Plan, PlannedGpu, Shadow
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate_changed, with_guest
 from controlplane.planning.judge.extras import covering_extras, harmless
+from controlplane.planning.judge.placements import load_s_of
 from controlplane.planning.protocol import Device
 
 EXTRA_PERCENT = 10.0
 """What a shadow gets on top, where its GPU has it (iGniter, Sec. 4.2)."""
 
-_RANK = {ShadowPolicy.HOT: 2, ShadowPolicy.WARM: 1, ShadowPolicy.NONE: 0}
+_RANK = {
+    policy: rank
+    for rank, policy in enumerate((ShadowPolicy.NONE, ShadowPolicy.WARM, ShadowPolicy.AUTO, ShadowPolicy.HOT))
+}
 _FARNESS = {place: rank for rank, place in enumerate(ShadowPlace)}
 
 
@@ -44,10 +48,13 @@ def with_shadows(
     made = []
     for gpu in gpus:
         partitions: list[Partition] = []
+        device = devices[gpu.type]
+        policies = _policies_here(gpu, wishes, device)
         for partition in gpu.partitions:
-            wish = wish_of(partition, wishes)
-            if stands_here(wish) and len(gpu.partitions) + len(partitions) < _most_servers(devices[gpu.type]):
-                shadow = _shadow(partition, wish, gpu.id, extras.get(partition.id, 0.0))
+            policy = policies.get(partition.id)
+            if policy is not None and len(gpu.partitions) + len(partitions) < most_servers(device):
+                wish = replace(wish_of(partition, wishes), policy=policy)
+                shadow = _shadow(partition, wish, gpu.id, extras.get(partition.id, 0.0), device)
                 partition = replace(partition, shadow=shadow)
             partitions.append(partition)
         made.append(replace(gpu, partitions=tuple(partitions)))
@@ -65,25 +72,67 @@ def wish_of(partition: Partition, wishes: Mapping[str, ShadowWish]) -> ShadowWis
     policy = max((a.policy for a in asked), key=_RANK.__getitem__)
     places = [a.place for a in asked if a.policy is not ShadowPolicy.NONE]
     place = max(places, key=_FARNESS.__getitem__, default=ShadowPlace.SAME_GPU)
-    return ShadowWish(policy, place, max((a.covers for a in asked if a.covers is not None), default=None))
+    covers = max((a.covers for a in asked if a.covers is not None), default=None)
+    return ShadowWish(policy, place, covers, min((s for a in asked if (s := a.within_s)), default=None))
+
+
+def _policies_here(
+    gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device
+) -> dict[str, ShadowPolicy]:
+    """The policy of each shadow that stands on this GPU, by the partition's id.
+
+    Where the memory is not enough for all to be hot, those whose models take longest to load are.
+    """
+    policies: dict[str, ShadowPolicy] = {}
+    for p in gpu.partitions:
+        wish = wish_of(p, wishes)
+        if stands_here(wish):
+            policies[p.id] = wish.policy_for(_load_s(p, device))
+    if gpu.memory_mb is not None:
+        left = gpu.memory_mb - sum(p.memory_mb or 0.0 for p in gpu.partitions)
+        left -= sum(p.memory_mb or 0.0 for p in gpu.partitions if policies.get(p.id) is ShadowPolicy.HOT)
+    else:
+        left = math.inf
+    open_ = [p for p in gpu.partitions if policies.get(p.id) is ShadowPolicy.AUTO]
+    for p in sorted(open_, key=lambda p: -(_load_s(p, device) or math.inf)):
+        needed = p.memory_mb or 0.0
+        policies[p.id] = ShadowPolicy.HOT if needed <= left else ShadowPolicy.WARM
+        left -= needed if needed <= left else 0.0
+    return policies
+
+
+def _load_s(partition: Partition, device: Device) -> float | None:
+    return load_s_of((m.model for m in partition.models), device)
 
 
 def has_room_for_shadows(gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device) -> bool:
     """Whether a GPU takes its servers and those that stand by beside them, by their number and memory."""
+    servers, needed_mb = taken_with_shadows(gpu, wishes, device)
+    return servers <= most_servers(device) and (gpu.memory_mb is None or needed_mb <= gpu.memory_mb)
+
+
+def taken_with_shadows(
+    gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device
+) -> tuple[int, float]:
+    """How many servers run on a GPU and the MB they take, with its partitions' shadows that stand beside."""
     servers, needed_mb = 0, 0.0
     for partition in gpu.partitions:
         wish = wish_of(partition, wishes)
-        servers += 2 if stands_here(wish) else 1
-        needed_mb += (partition.memory_mb or 0.0) * (2.0 if wish.beside else 1.0)
-    return servers <= _most_servers(device) and (gpu.memory_mb is None or needed_mb <= gpu.memory_mb)
+        here = stands_here(wish)
+        hot = wish.policy_for(_load_s(partition, device)) is ShadowPolicy.HOT
+        servers += 2 if here else 1
+        needed_mb += (partition.memory_mb or 0.0) * (2.0 if here and hot else 1.0)
+    return servers, needed_mb
 
 
-def _shadow(partition: Partition, wish: ShadowWish, gpu: str, extra: float) -> Shadow:
+def _shadow(partition: Partition, wish: ShadowWish, gpu: str, extra: float, device: Device) -> Shadow:
+    hot = wish.policy is ShadowPolicy.HOT
     # An unloaded model takes no memory of its own that was measured.
-    memory = partition.memory_mb if wish.policy is ShadowPolicy.HOT else None
+    memory, load_s = (partition.memory_mb, None) if hot else (None, _load_s(partition, device))
     # Which GPUs share a node is known where the plan is applied.
     other_node = wish.place is ShadowPlace.OTHER_NODE
-    return Shadow(wish.policy, gpu, extra, partition.percent + extra, memory, other_node)
+    percent = partition.percent + extra
+    return Shadow(wish.policy, gpu, extra, percent, memory, other_node, load_s=load_s)
 
 
 def _extras_here(
@@ -142,7 +191,12 @@ class _Elsewhere:
         """Find another GPU of the same type for the shadow of partition j of GPU i, or open one."""
         gpu, partition = self.made[i], self.made[i].partitions[j]
         device, wish = self.devices[gpu.type], wish_of(partition, self.wishes)
-        host = self._host(gpu, j, wish.policy)
+        policy = wish.policy_for(_load_s(partition, device))
+        auto = policy is ShadowPolicy.AUTO
+        policy = ShadowPolicy.HOT if auto else policy
+        host = self._host(gpu, j, policy)
+        if host is None and auto and (host := self._host(gpu, j, ShadowPolicy.WARM)) is not None:
+            policy = ShadowPolicy.WARM
         if host is None:
             used = sum(g.type == gpu.type for g in self.made)
             pool = device.pool
@@ -152,7 +206,7 @@ class _Elsewhere:
             empty = PlannedGpu(name, gpu.type, (), price_per_hour=price, memory_mb=pool.device.memory_mb)
             self.made.append(empty)
             host = empty, _extra(device, 100.0 - partition.percent)
-        shadow = _shadow(partition, wish, host[0].id, host[1])
+        shadow = _shadow(partition, replace(wish, policy=policy), host[0].id, host[1], device)
         partitions = list(gpu.partitions)
         partitions[j] = replace(partition, shadow=shadow)
         self.made[i] = replace(gpu, partitions=tuple(partitions))
@@ -180,7 +234,7 @@ class _Elsewhere:
     ) -> bool:
         """Whether a GPU takes one more server, of this memory."""
         shadows = [p.shadow for g in self.made for p in g.partitions if p.shadow and p.shadow.gpu == host.id]
-        if len(host.partitions) + len(shadows) >= _most_servers(device):
+        if len(host.partitions) + len(shadows) >= most_servers(device):
             return False
         if host.memory_mb is None or memory_mb is None or policy is not ShadowPolicy.HOT:
             return True
@@ -188,6 +242,7 @@ class _Elsewhere:
         return used + memory_mb <= host.memory_mb
 
 
-def _most_servers(device: Device) -> float:
+def most_servers(device: Device) -> float:
+    """How many servers a GPU takes."""
     most = device.pool.device.most_servers
     return math.inf if most is None else most

@@ -19,6 +19,7 @@ from controlplane.domain.plan import (
     ServedModel,
     Shadow,
     Violation,
+    memory_used_mb,
 )
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import ShadowPolicy, Workload
@@ -272,15 +273,12 @@ def _servers(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
 
 def _memory(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
     """Judge by the plan's own figure of a GPU's memory, else by the type's."""
-    needed: Counter[str] = Counter()
-    for gpu, partition in plan.partitions():
-        needed[gpu.id] += int(partition.memory_mb or 0)
-        if partition.shadow is not None:
-            needed[partition.shadow.gpu] += int(partition.shadow.memory_mb or 0)
+    used = memory_used_mb(plan.gpus)
     for gpu in plan.gpus:
         has_mb = gpu.memory_mb
         if has_mb is None and gpu.type in devices:
             has_mb = devices[gpu.type].pool.device.memory_mb
-        if has_mb is not None and needed[gpu.id] > has_mb:
-            needs = f"needs {needed[gpu.id]} MB with all shadows"
-            yield Violation(gpu.id, f"{needs} and has {has_mb:g} MB")
+        needed = sum(used[gpu.id].values())
+        if has_mb is not None and needed > has_mb:
+            by_whom = ", ".join(f"{name} {mb:g}" for name, mb in used[gpu.id].items())
+            yield Violation(gpu.id, f"needs {needed:g} MB and has {has_mb:g} MB: {by_whom}")
