@@ -28,7 +28,7 @@ from itertools import cycle, islice, product
 import numpy as np
 from guard_traffic import CHUNK, Guard, Stream, Traffic, p99_s, seed
 
-from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import Limits
 
 RATES_RPS = (5.0, 20.0, 100.0)

@@ -138,8 +138,6 @@ def trained(seeds: int, directory: Path) -> dict[str, Weights]:
                 str(seed),
                 "--output",
                 str(path),
-                "--plot",
-                str(path.with_suffix(".svg")),
             ],
             check=True,
         )

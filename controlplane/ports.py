@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from controlplane.domain.counters import Entry
     from controlplane.domain.device import DeviceReading, HeldDevice
     from controlplane.domain.fleet import (
         Backend,
@@ -145,6 +146,12 @@ class Gateway(Protocol):
         """Refuse inferences of an endpoint until then (since the epoch), of one client or (empty) of all.
 
         For ten minutes more, one that a dead server held is not sent to a second one.
+        """
+
+    def discount(self, server: str, counters: Sequence[Entry] | None) -> None:
+        """Leave the fleet's own requests out of what clients read of a server's counters.
+
+        None forgets those before: the server or its models count from 0. Never waits for long or raises.
         """
 
     def in_flight(self, backend: Backend) -> InFlight:

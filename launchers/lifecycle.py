@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Watch
 from launchers.cpu_quota.mechanism import core_of
-from launchers.gpu import gpus, mps
+from launchers.gpu import gpus, mps, proof
 from launchers.patience import Patience
 from launchers.triton import labels, program, readiness
 from launchers.triton.program import ServerPorts
@@ -30,6 +30,8 @@ from launchers.watch import LauncherWatch, ServerWatcher
 
 ATTEMPTS = 5
 """Tries of a start that fails by chance, with other ports each time."""
+_PASS_S = 2.0
+"""How long an MPS daemon may take to answer while servers are listed."""
 BAD_LUCK = "another process took its ports, or Triton aborted in a race of its own"
 """The reason of a failure by chance."""
 
@@ -65,7 +67,11 @@ class Lifecycle(ABC, Generic[Connection, Place]):
         A start that makes progress may take longer than `deadline_s` (`Patience`). Raises InputError for a
         device that there is not, or a name that runs with another spec.
         """
-        with self._starting.one_at_a_time(spec.name), self._connected() as connection:
+        with (
+            self._starting.one_at_a_time(spec.name),
+            self._connected() as connection,
+            self._holding(connection, spec),
+        ):
             for _ in range(ATTEMPTS):
                 adopted = self._adopted(connection, spec, deadline_s)
                 if adopted is not None:
@@ -112,6 +118,11 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def _connected(self) -> AbstractContextManager[Connection]:
         """Connect to the engine for the calls of one start."""
 
+    @contextlib.contextmanager
+    def _holding(self, connection: Connection, spec: ServerSpec) -> Iterator[None]:
+        """Keep what a start needs from being swept by other programs until it is over."""
+        yield
+
     @abstractmethod
     def _find(self, connection: Connection, spec: ServerSpec) -> Server | None:
         """Return the server of that name that runs or starts, without a host while it cannot be reached."""
@@ -131,6 +142,9 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     @abstractmethod
     def _start_state(self, connection: Connection, server: Server) -> StartState:
         """Return how far the start of a created server is."""
+
+    def _check_share(self, server: Server) -> None:
+        """Raise EngineError where a server that is ready has not its share of a GPU."""
 
     @abstractmethod
     def _log(self, connection: Connection, server: Server) -> str:
@@ -183,6 +197,11 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 problem = f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first"
                 raise InputError(problem, field=field)
             if running.host and readiness.is_ready(running):
+                try:
+                    self._check_share(running)
+                except EngineError:
+                    self._discard(connection, running)
+                    raise
                 return running
             if late := self._late(connection, running, patience):
                 self._discard(connection, running)
@@ -211,6 +230,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
         while True:
             state = self._start_state(connection, server)
             if state.ready is not None:
+                self._check_share(state.ready)
                 return state.ready
             if state.ended is not None:
                 log = self._log(connection, server)
@@ -264,6 +284,16 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
     def _user(self, client: mps.MpsClient) -> int:
         """Return the user as which a server on a GPU runs."""
 
+    @abstractmethod
+    def _processes(self, server: Server) -> Collection[int]:
+        """Return the pids of a server's Triton and of its models' processes, as this host sees them."""
+
+    @contextlib.contextmanager
+    def _holding(self, connection: Connection, spec: ServerSpec) -> Iterator[None]:
+        """Keep the GPU's MPS daemon."""
+        with self._mps.starting(spec.device) if self._on_gpu(spec) else contextlib.nullcontext():
+            yield
+
     def _place(self, spec: ServerSpec, *, start: bool) -> HostPlace:
         """Return the core or the MPS client; with `start`, start the GPU's MPS daemon.
 
@@ -275,6 +305,54 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         client = self._mps.client(spec, start=start)
         mps.check_user(client, self._user(client))
         return HostPlace(gpu=client)
+
+    def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:
+        """Return the message with what MPS's own log says."""
+        found = super()._failure(server, problem, reason, log)
+        ended = proof.server_exit(self._mps.pipes(server.spec.device)) if self._on_gpu(server.spec) else None
+        return found if ended is None else f"{found}; {ended}"
+
+    def _check_share(self, server: Server) -> None:
+        """Wait until the MPS daemon lists the server's processes, with their percentage."""
+        if not self._on_gpu(server.spec):
+            return
+        device, deadline = server.spec.device, time.monotonic() + proof.LISTED_S
+        pipes = self._mps.pipes(device)
+        while True:
+            seen = proof.clients_of(device, pipes)
+            lack = proof.lack(server.spec.percent, self._processes(server), seen)
+            if lack is None:
+                return
+            if time.monotonic() > deadline:
+                raise EngineError(f"{server.name}: {lack}: {proof.way_out(pipes)}")
+            time.sleep(self._poll_s)
+
+    def _with_shares(self, listed: Iterable[Server]) -> tuple[Server, ...]:
+        """Return listed servers; one on a GPU that has not its share is about to end, and nothing holds it.
+
+        While a daemon hangs, nothing is known of its clients.
+        """
+        seen: dict[str, proof.GpuClients | None] = {}
+        found = []
+        for server in listed:
+            device = server.spec.device
+            if server.state is not ServerState.RUNNING or not self._on_gpu(server.spec):
+                found.append(server)
+                continue
+            if device not in seen:
+                seen[device] = None
+                with contextlib.suppress(EngineError):
+                    seen[device] = proof.clients_of(device, self._mps.pipes(device), _PASS_S)
+            found.append(self._as_seen(server, seen[device]))
+        return tuple(found)
+
+    def _as_seen(self, server: Server, seen: proof.GpuClients | None) -> Server:
+        lack = None if seen is None else proof.lack(server.spec.percent, self._processes(server), seen)
+        if seen is not None and lack is None:
+            return server
+        # One that loads its models is no client yet.
+        lost = lack is not None and server.end is None and readiness.is_ready(server)
+        return replace(server, enforced_by=None, end=f"without its share: {lack}" if lost else server.end)
 
 
 class Starting:

@@ -25,7 +25,7 @@ from controlplane.ports import Capability
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.cpu_quota.counters import QuotaCounters
 from launchers.cpu_quota.mechanism import pinned
-from launchers.gpu import gpus, mps
+from launchers.gpu import checks, gpus, mps
 from launchers.host import process_table, shared_memory
 from launchers.host.process_table import Member, ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
@@ -62,12 +62,12 @@ class ProcessLauncher(HostLifecycle[None]):
         return mechanism.name if mechanism else None
 
     def capabilities(self) -> tuple[Capability, ...]:
-        """Return Triton, and every mechanism that enforces shares, each tried."""
+        """Return Triton, every mechanism that enforces shares, each tried, and the GPUs."""
         found = [_triton()]
         for mechanism in self._mechanisms.values():
             obstacle = mechanism.obstacle()
             found.append(Capability(f"quota: {mechanism.name}", obstacle is None, obstacle or "tried, holds"))
-        return (*found, _memory(), mps.capability())
+        return (*found, _memory(), *checks.capabilities(self._mps))
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Return the fleet's servers; one whose Triton is gone while its models run counts as exited."""
@@ -80,7 +80,7 @@ class ProcessLauncher(HostLifecycle[None]):
             known = found.get(member.name)
             if known is None or known.state is ServerState.EXITED:
                 found[member.name] = _server(member)
-        return tuple(found[name] for name in sorted(found))
+        return self._with_shares(found[name] for name in sorted(found))
 
     def servers_of_host(self) -> tuple[Server, ...]:
         """Return this user's servers whose Triton runs, of all fleets."""
@@ -108,7 +108,7 @@ class ProcessLauncher(HostLifecycle[None]):
 
     def usage(self, server: Server) -> ShareUsage:
         """Return the counters of the server's mechanism; only time and memory without one."""
-        pids, device = _pids(server), server.spec.device
+        pids, device = self._processes(server), server.spec.device
         mechanism = self._mechanisms.get(server.enforced_by or "")
         if mechanism is None:
             counted = ShareUsage(None, None, process_table.cpu_seconds(pids))
@@ -148,6 +148,9 @@ class ProcessLauncher(HostLifecycle[None]):
 
     def _user(self, client: mps.MpsClient) -> int:
         return os.getuid()
+
+    def _processes(self, server: Server) -> tuple[int, ...]:
+        return tuple(member.pid for member in process_table.members(name=server.name))
 
     def _server(self, spec: ServerSpec, ports: program.ServerPorts) -> Server:
         return replace(super()._server(spec, ports), log_path=str(self._log_path(spec)))
@@ -309,10 +312,6 @@ def _server(member: Member) -> Server:
     state = ServerState.RUNNING if member.leader else ServerState.EXITED
     found = labels.server_of(member.text, id=str(member.pid), state=state)
     return replace(found, end=_TERM) if process_table.has_pending_term(member.pid) else found
-
-
-def _pids(server: Server) -> tuple[int, ...]:
-    return tuple(member.pid for member in process_table.members(name=server.name))
 
 
 def _kill(spec: ServerSpec, present: Callable[[], tuple[Member, ...]]) -> None:

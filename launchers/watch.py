@@ -11,7 +11,7 @@ from typing import Protocol
 
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Health, News
-from launchers.gpu import gpus, mps
+from launchers.gpu import control, gpus, mps
 
 GONE_XIDS = {
     48: "double-bit ECC error",
@@ -101,7 +101,7 @@ class GpuFaults:
         for xid in xids:
             if xid in GONE_XIDS:
                 return f"Xid {xid} ({GONE_XIDS[xid]})"
-        if mps.faulted(self._daemons.pipes(uuid), _ANSWER_S):
+        if control.faulted(self._daemons.pipes(uuid), _ANSWER_S):
             after = "".join(f", Xid {xid}" for xid in xids)
             return f"the MPS server reports a fatal fault{after}: every client of the GPU is lost"
         if len(dead) == len(names) > 1:

@@ -93,7 +93,7 @@ def lead(
     name: str, show: Callable[[Mapping[str, Any]], None], repository: Path, *, host: str, port: int
 ) -> None:
     """Wait until this controller leads, and keep the fleet until SIGTERM or until another one leads."""
-    from controlplane.cli import wiring
+    from controlplane.cli import launcher_registry, options, wiring
     from controlplane.gateway.replicas.gateway import ReplicatedGateway
     from controlplane.runtime.controller import elected, serve
     from controlplane.runtime.fleet.fleet import Fleet
@@ -112,8 +112,8 @@ def lead(
     try:
         pods = GatewayPods(api, name)
         gateway = ReplicatedGateway(pods.addresses, token, leadership.term)
-        pods_of = wiring.pods(_HERE)
-        files, rules = FleetFiles(state_root(), name), wiring.pin_rules(pods_of.name)
+        pods_of = launcher_registry.launcher(options.LauncherName.KUBERNETES, _HERE)
+        files, rules = FleetFiles(state_root(), name), launcher_registry.pin_rules(pods_of.name)
         fleet = Fleet(files, pods_of, gateway, SystemClock(), say, pinning=rules)
         installation = elected.Installation(partial(_settings, fleet, repository), pods.refresh)
         keeper = elected.Keeper(fleet, FleetObject(api, name, identity), installation)

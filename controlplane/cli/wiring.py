@@ -1,4 +1,4 @@
-"""Construction of launchers, gateways and fleets: with `cluster`, all that names the concrete classes."""
+"""Construction of gateways and fleets: with `launcher_registry` and `cluster`, what names their classes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from controlplane.cli.launcher_registry import DEFAULT_CLUSTER, launcher, pin_rules
 from controlplane.cli.options import LauncherName
 from controlplane.cli.output import say
 from controlplane.domain import units
 from controlplane.domain.errors import InputError, MissingTool
-from controlplane.domain.fleet import AccessConfig, Cluster, GatewayConfig, Server
+from controlplane.domain.fleet import AccessConfig, Cluster, GatewayConfig
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets, state_root
 from controlplane.runtime import SystemClock
@@ -25,71 +26,12 @@ from controlplane.runtime import SystemClock
 if TYPE_CHECKING:
     from controlplane.domain.device import DeviceLimits
     from controlplane.domain.observation import Event
-    from controlplane.files.pinned import PinRules
     from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
     from controlplane.ports import Gateway, Launcher
     from controlplane.profiler.session import Place
     from controlplane.report.tables.status_table import Status
     from controlplane.runtime.fleet.fleet import Fleet
     from controlplane.runtime.jobs.completing import Completer
-
-
-DEFAULT_CLUSTER = Cluster()
-
-
-def launcher(name: LauncherName | None, cluster: Cluster = DEFAULT_CLUSTER) -> Launcher:
-    """Return the launcher of that name; by default Docker where a GPU and an engine are, else processes.
-
-    `cluster` is where pods are started.
-    """
-    from launchers.process import ProcessLauncher
-
-    match name or _fitting():
-        case LauncherName.PROCESS:
-            return ProcessLauncher(state_root())
-        case LauncherName.DOCKER:
-            from launchers.docker.containers import ContainerOptions
-            from launchers.docker.launcher import DockerLauncher
-
-            return DockerLauncher(state_root(), ContainerOptions.from_environment(), say=say)
-        case LauncherName.KUBERNETES:
-            return pods(cluster)
-
-
-def pods(cluster: Cluster) -> Launcher:
-    """Return the launcher of a cluster. Raises MissingTool without the extra that it needs."""
-    try:
-        from launchers.kubernetes.launcher import KubernetesLauncher
-        from launchers.kubernetes.options import PodOptions
-    except ModuleNotFoundError as error:
-        problem = f"the launcher kubernetes needs {error.name}: pip install 'trisect[kubernetes]'"
-        raise MissingTool(problem) from error
-    return KubernetesLauncher(state_root(), cluster, PodOptions.from_environment())
-
-
-def _fitting() -> LauncherName:
-    from launchers.gpu import gpus
-
-    if not gpus.inventory():
-        return LauncherName.PROCESS
-    from launchers.docker import engine
-
-    return LauncherName.DOCKER if engine.reachable() else LauncherName.PROCESS
-
-
-def local_launchers() -> tuple[Launcher, ...]:
-    """Return the launchers of this host."""
-    return launcher(LauncherName.PROCESS), launcher(LauncherName.DOCKER)
-
-
-def servers_of_host() -> tuple[Server, ...]:
-    """Return the running servers of all of this user's fleets on this host: processes and containers."""
-    from launchers.docker import engine
-    from launchers.docker.launcher import DockerLauncher
-    from launchers.process import ProcessLauncher
-
-    processes = ProcessLauncher(state_root()).servers_of_host()
-    return (*processes, *(DockerLauncher(state_root()).servers_of_host() if engine.reachable() else ()))
 
 
 def fleet(name: str, *, launcher_name: LauncherName | None, cluster: Cluster = DEFAULT_CLUSTER) -> Fleet:
@@ -99,26 +41,6 @@ def fleet(name: str, *, launcher_name: LauncherName | None, cluster: Cluster = D
     units.safe_name(name, "--fleet")
     files, chosen = FleetFiles(state_root(), name), launcher(launcher_name, cluster)
     return Fleet(files, chosen, gateway(files), SystemClock(), say, pinning=pin_rules(chosen.name))
-
-
-def pin_rules(launcher_name: str) -> PinRules:
-    """Return how a launcher's fleets pin models. Raises InputError for a variable that makes no sense."""
-    from controlplane.files.pinned import LIMIT, PinRules
-
-    told = os.environ.get(LIMIT)
-    try:
-        limited = PinRules() if not told else PinRules(limit_gb=float(told))
-    except ValueError:
-        raise InputError(f"{told!r} is no number of GB", field=f"${LIMIT}") from None
-    match LauncherName(launcher_name):
-        case LauncherName.PROCESS:
-            return limited
-        case LauncherName.DOCKER:
-            from launchers.docker.containers import ContainerOptions
-
-            return replace(limited, link_roots=ContainerOptions.from_environment().link_roots)
-        case LauncherName.KUBERNETES:
-            return replace(limited, copies=False)
 
 
 def fleet_files(name: str) -> FleetFiles:

@@ -111,7 +111,7 @@ class DeviceLimits:
 
     product: str
     driver: str
-    memory_mb: float
+    memory_mb: float | None
     power_limit_w: float | None = None
     max_clock_mhz: float | None = None
     idle_power_w: float | None = None

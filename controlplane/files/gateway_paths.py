@@ -53,6 +53,8 @@ class GatewayPaths:
     """Which slot serves which endpoint."""
     config = _file("haproxy.cfg")
     """HAProxy's configuration."""
+    discounts = _file("discounts")
+    """A folder: what the fleet itself asked of each server."""
     models_map = _file("models.map")
     """Endpoint -> slot."""
     checks_map = _file("checks.map")
@@ -67,7 +69,6 @@ class GatewayPaths:
     """The clients with their grants."""
     limits = _file("limits.json")
     """The limits of endpoints."""
-    refusals = _file("refusals.json")
     """The endpoints, or one client's calls of them, that are refused for a while."""
     clients_map = _file("clients.map")
     grants_map = _file("grants.map")

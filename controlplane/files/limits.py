@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
-from controlplane.files.documents import read_listed, versioned
+from controlplane.files.documents import read_state, versioned
 from controlplane.files.writing import fields_of, write_json
 
 
@@ -48,6 +48,14 @@ REMEMBERED_S = 600
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What holds for the requests of endpoints; refusals also of late, which have ended."""
+
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class _Limited(Limit):
     endpoint: str = field(kw_only=True)
 
@@ -59,6 +67,14 @@ class _Refusal:
     until_s: int
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One, since a full disk could refuse the second of two."""
+
+    limits: tuple[_Limited, ...] = ()
+    refusals: tuple[_Refusal, ...] = ()
+
+
 def check(endpoint: str, limit: Limit) -> None:
     """Refuse what the gateway's maps cannot hold, and a limit that limits nothing. Raises InputError."""
     if not endpoint or any(c.isspace() or not c.isprintable() for c in endpoint) or endpoint[0] == "#":
@@ -68,25 +84,17 @@ def check(endpoint: str, limit: Limit) -> None:
         raise InputError(problem, field="ENDPOINT")
 
 
-def read_limits(path: Path) -> dict[str, Limit]:
-    """Return the limits by endpoint; none without a file. Raises InputError where it is broken."""
-    found = read_listed(path, "limits", _Limited)
-    return {one.endpoint: Limit(one.max_rate_rps, one.max_requests, one.max_body_bytes) for one in found}
+def read_held(path: Path) -> Held:
+    """Return what holds; nothing without a file. Raises InputError where it is broken."""
+    found = read_state(path, _File) or _File()
+    return Held(
+        {one.endpoint: Limit(one.max_rate_rps, one.max_requests, one.max_body_bytes) for one in found.limits},
+        {(one.endpoint, one.client): one.until_s for one in found.refusals},
+    )
 
 
-def write_limits(path: Path, limits: Iterable[tuple[str, Limit]]) -> None:
+def write_held(path: Path, held: Held) -> None:
     """Replace the file in one step. Raises EngineError where the disk refuses."""
-    entries = [{**fields_of(limit), "endpoint": endpoint} for endpoint, limit in limits]
-    write_json(path, versioned({"limits": entries}))
-
-
-def read_refusals(path: Path) -> dict[tuple[str, str], int]:
-    """Return the refusals, also recent ones that have ended. Raises InputError where the file is broken."""
-    found = read_listed(path, "refusals", _Refusal)
-    return {(one.endpoint, one.client): one.until_s for one in found}
-
-
-def write_refusals(path: Path, refusals: Refusals) -> None:
-    """Replace the file in one step. Raises EngineError where the disk refuses."""
-    entries = [_Refusal(*key, until_s) for key, until_s in refusals.items()]
-    write_json(path, versioned({"refusals": entries}))
+    limits = tuple(_Limited(**fields_of(limit), endpoint=name) for name, limit in held.limits.items())
+    refusals = tuple(_Refusal(*key, until_s) for key, until_s in held.refusals.items())
+    write_json(path, versioned(_File(limits, refusals)))

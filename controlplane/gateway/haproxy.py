@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from controlplane.domain.counters import Entry
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.order import Order
+from controlplane.files.discounts import add_discounts
 from controlplane.files.gateway import GatewaySettings, Traits, read_order, write_order
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.queries import Silent, Unreachable, ask
@@ -145,6 +147,10 @@ class HaproxyGateway:
     def refuse(self, endpoint: str, client: str, until_s: float) -> None:
         """Refuse inferences of an endpoint until then, also after a restart of HAProxy."""
         LimitRegistry(self._paths.state).refuse(endpoint, client, until_s)
+
+    def discount(self, server: str, counters: Sequence[Entry] | None) -> None:
+        """Note it in the server's file, which facade and monitor read."""
+        add_discounts(self._paths.discounts, server, counters)
 
     def in_flight(self, backend: Backend) -> InFlight:
         """Return the requests that a server has not answered: HAProxy's on all its slots, and the facade's.

@@ -190,6 +190,7 @@ def replace_outdated_supervisor(paths: GatewayPaths) -> None:
 
 def wake_supervisor(paths: GatewayPaths) -> None:
     """Have the supervisor replace a HAProxy that runs with other settings, and renew the certificate."""
+    wait_until(lambda: not supervisor_is_missing(paths), deadline_s=STARTING_S)  # before, a signal ends it
     for pid in find(paths, SUPERVISOR):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGHUP)

@@ -47,7 +47,11 @@ class Programs:
             if self.held.facade is None:
                 # An adopted facade may hold them. Without HAProxy no client reaches it; the next gets these.
                 processes.end(processes.find(self._paths, processes.FACADE), grace_s=_FACADE_GRACE_S)
-            self.held.clients = Listeners.for_clients(settings)
+            clients = Listeners.for_clients(settings)
+            if not processes.find(self._paths, processes.HAPROXY):
+                # Without one no client reaches it. The next facade keeps these for a later supervisor.
+                processes.end(processes.find(self._paths, processes.FACADE), grace_s=_FACADE_GRACE_S)
+            self.held.clients = clients
         # Before HAProxy calls there.
         self.held.facade = self.held.facade or Listeners.for_haproxy(self._paths)
         clients, log_fd = self.held.clients, self._log_pipe()
@@ -110,6 +114,7 @@ class Programs:
                 *("--clients", str(self._paths.clients)),
                 *("--certificate", str(self._paths.certificate)),
                 *("--audit", str(self._paths.audit)),
+                *("--discounts", str(self._paths.discounts)),
                 *("--plan", str(self._paths.plan)),
                 *("--controller", str(self._paths.controller_socket)),
                 *("--exporter", str(self._paths.exporter_socket)),

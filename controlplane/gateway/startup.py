@@ -115,6 +115,7 @@ class Startup:
             if settings.former is not None:
                 self._renew_facade()
             self._await_renewed(settings)
+            self._await_answer()  # the facade may have been started again, to hold new sockets
             self._renew_facade()
         except GatewayError:
             if settings != present:

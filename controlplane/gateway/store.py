@@ -22,7 +22,7 @@ from controlplane.files.gateway import (
     write_slots,
 )
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import read_limits, read_refusals
+from controlplane.files.limits import read_held
 from controlplane.files.writing import write_derived
 from controlplane.gateway import slots
 from controlplane.gateway.listeners import Listeners
@@ -137,9 +137,10 @@ def write_certificate(
 
 def access_maps(paths: GatewayPaths, settings: GatewaySettings) -> dict[Path, dict[str, str]]:
     """Return HAProxy's maps of limits, and of clients where they need tokens."""
+    held = read_held(paths.limits)
     found = {
-        paths.endpoint_limits_map: access.endpoint_limits_map(read_limits(paths.limits)),
-        paths.refusals_map: access.refusals_map(read_refusals(paths.refusals)),
+        paths.endpoint_limits_map: access.endpoint_limits_map(held.limits),
+        paths.refusals_map: access.refusals_map(held.refusals),
     }
     if settings.protection.tokens:
         clients = read_clients(paths.clients)

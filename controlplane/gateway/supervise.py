@@ -24,10 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from controlplane.domain.errors import TrisectError
+from controlplane.domain.errors import GatewayError, TrisectError, Troubles, is_own_lack
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import Restart, append_restart
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.queries import ask
 from controlplane.files.waiting import wait_until
 from controlplane.gateway import processes, store
 from controlplane.gateway.controller_keeper import ControllerKeeper
@@ -43,7 +44,10 @@ _LOOKED_AT_S = 0.5
 _PATIENT_DEATHS = 8
 """Starts of a facade that end young, over some ten seconds, before requests that wait for it are refused."""
 _LOOK_S = 2.0
-"""Between two looks for the controller, which is no child."""
+"""Between two looks for the controller, which is no child, and two tries to renew HAProxy."""
+_LACK_S = 0.2
+"""Until what this process had no descriptors or memory to start is tried again: that says nothing of it."""
+_ANSWER_S = 1.0
 _TIDY_EVERY_S = 60.0
 _LOG_LIMIT_BYTES = 4 * 2**20
 
@@ -77,6 +81,8 @@ class Supervisor:
         self._wake_read, self._wake_write = os.pipe()
         self._stopping = False
         self._renewal_due = False
+        self._renew_at_s = 0.0
+        self._not_renewed = Troubles(lambda why: say(f"{processes.HAPROXY} is not renewed: {why}"))
         self._finishing: dict[int, subprocess.Popen[bytes] | None] = {}
         """pidfd -> child, of replaced HAProxies that still finish their requests."""
         self._controller = ControllerKeeper(FleetFiles(paths.state.parent.parent, paths.state.parent.name))
@@ -89,7 +95,7 @@ class Supervisor:
 
     def renew(self) -> None:
         """Have a HAProxy that runs with other settings replaced; may be called from a signal handler."""
-        self._renewal_due = True
+        self._renewal_due, self._renew_at_s = True, 0.0
         os.write(self._wake_write, b"x")
 
     def run(self, *, took_over: bool = False) -> None:
@@ -101,13 +107,13 @@ class Supervisor:
             if took_over and process.handle is None:
                 self._remember(process.role, "ended while no supervisor ran; started again")
         self._renewal_due = self._held.clients is not None
-        while not self._stopping:
+        while not self._stopping and not self._facade_has_sockets():
             now = time.monotonic()
             for process in self._managed:
                 if process.handle is None and process.due_at <= now:
                     self._start(process)
-            if self._renewal_due:
-                self._renewal_due = False
+            if self._renewal_due and self._renew_at_s <= now:
+                self._renewal_due, self._renew_at_s = False, now + _LOOK_S
                 if not self._renew_haproxy():
                     return
             if (reason := self._controller.look(now)) is not None:
@@ -130,46 +136,63 @@ class Supervisor:
                 with contextlib.suppress(ProcessLookupError):
                     self._finishing[os.pidfd_open(pid)] = None
 
+    def _facade_has_sockets(self) -> bool:
+        """Return whether this supervisor has none, and a facade that answers starts one with its own.
+
+        A command or the controller started this one, where the facade had not yet seen that none ran.
+        """
+        if self._held.descriptors():
+            return False
+        with contextlib.suppress(GatewayError):
+            return "pid" in ask(self._paths.control_socket, {"do": "ping"}, timeout_s=_ANSWER_S)
+        return False
+
     def _renew_haproxy(self) -> bool:
         """Replace a HAProxy that was started from other settings; return False without the sockets for it.
 
-        Both accept connections until the new one listens; the old one ends once its requests have.
+        Both accept connections until the new one listens; the old one ends once its requests have. What
+        prevents that now leaves the renewal due.
         """
         process = self._managed[0]
         runtime = RuntimeSocket(self._paths.runtime_socket)
         try:
             held = runtime.variable(store.FINGERPRINT)
             wanted = store.fingerprint(self._paths, store.settings_of(self._paths))
-        except (Unreachable, TrisectError):
-            return True  # it is being started, with the settings on disk
-        if process.handle is None or held == wanted:
-            return True
-        if self._held.clients is None:
-            if self._held.facade is None:
+            if held == wanted:
+                self._not_renewed.over()
+            elif self._held.clients is not None:
+                self._replace(process)
+            elif self._held.facade is not None:
+                self._replace_without_sockets(process)
+            else:
                 return False  # the facade may hold them, and starts the next supervisor with them
-            self._replace_without_sockets(process)
-            return True
-        former, former_child, former_pid = process.handle, process.child, process.pid
-        try:
-            child = self._programs.haproxy(replaced=former_pid)
+        except Unreachable:
+            self._renewal_due = True  # it is being started, with the settings on disk, or stands still
         except (OSError, TrisectError) as error:
-            say(f"{process.role} is not renewed: {error}")
-            return True
-        if child.poll() is None:
-            process.child, process.handle, process.started_at = child, None, time.monotonic()
-            self._finishing[former] = former_child
-            self._start(process)
-            self._remember(process.role, "renewed with the settings of the last apply")
-        else:
-            say(f"{process.role} is not renewed: the new one {ended(child.wait())}")
+            self._not_renewed.met(error)
+            self._renewal_due = True
         return True
+
+    def _replace(self, process: ManagedProcess) -> None:
+        """Start another HAProxy beside one that then ends. Raises OSError and TrisectError."""
+        former, former_child, former_pid = process.handle, process.child, process.pid
+        if former is None:
+            raise GatewayError("the present one cannot be watched yet")
+        child = self._programs.haproxy(replaced=former_pid)
+        if child.poll() is not None:
+            raise GatewayError(f"the new one {ended(child.wait())}")
+        process.child, process.handle, process.started_at = child, None, time.monotonic()
+        self._finishing[former] = former_child
+        self._start(process)
+        self._remember(process.role, "renewed with the settings of the last apply")
 
     def _replace_without_sockets(self, process: ManagedProcess) -> None:
         """Have HAProxy end with its requests, and start the next one where its ports are free.
 
         Where supervisor and facade had died, it alone has the sockets: for a moment connections are refused.
         """
-        assert process.handle is not None
+        if process.handle is None:
+            raise GatewayError("the present one cannot be watched yet")
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(process.handle, signal.SIGUSR1)
         self._finishing[process.handle] = process.child
@@ -187,10 +210,11 @@ class Supervisor:
         except ProcessLookupError:
             self._died(process)  # within its start
         except (OSError, TrisectError) as error:
-            if process.child is None:
+            # One that runs is watched as soon as this process has a descriptor for it.
+            if process.child is None and not is_own_lack(error):
                 self._died(process, f"does not start: {error}")
-            else:  # it runs: it is watched as soon as this process has a descriptor for it
-                process.due_at = time.monotonic() + _LOOK_S
+            else:
+                process.due_at = time.monotonic() + _LACK_S
 
     def _await(self) -> None:
         handles = {process.handle: process for process in self._managed if process.handle is not None}
@@ -306,14 +330,14 @@ def main() -> int:
     paths = GatewayPaths.of(state)
     # Who ends a supervisor on purpose removes its lock first.
     took_over = paths.supervisor_lock.exists()
+    supervisor = Supervisor(paths, held)
+    # Before it has the lock, since whoever sees that it does may send a signal.
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
+    signal.signal(signal.SIGINT, lambda *_: supervisor.stop())
+    signal.signal(signal.SIGHUP, lambda *_: supervisor.renew())
     with _opened(paths.supervisor_lock) as lock:
         if not _taken(lock):
             return 0
-        supervisor = Supervisor(paths, held)
-
-        signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
-        signal.signal(signal.SIGINT, lambda *_: supervisor.stop())
-        signal.signal(signal.SIGHUP, lambda *_: supervisor.renew())
         _write_version(lock)
         supervisor.run(took_over=took_over)
     return 0

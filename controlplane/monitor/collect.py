@@ -175,7 +175,7 @@ async def _run(places: argparse.Namespace) -> None:
             writer.close()
 
         async with sources(places.controller, places.exporter) as found:
-            pages = Pages(monitor, found)
+            pages = Pages(monitor, found, places.discounts)
 
             def served(page: Handler) -> Handler:
                 async def answer(request: web.Request) -> web.StreamResponse:
@@ -211,7 +211,7 @@ async def _run(places: argparse.Namespace) -> None:
 def main() -> int:
     """Watch one gateway until SIGTERM."""
     parser = argparse.ArgumentParser(description="The monitor of a gateway.")
-    for name in ("settings", "slots", "haproxy", "listen", "clients", "certificate", "audit"):
+    for name in ("settings", "slots", "haproxy", "listen", "clients", "certificate", "audit", "discounts"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     for name in ("plan", "controller", "exporter", "log"):
         parser.add_argument(f"--{name}", type=Path, required=True)

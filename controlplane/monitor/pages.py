@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from controlplane.domain.fleet import Backend
 from controlplane.domain.observation import LatencyWindow
 from controlplane.monitor import metrics
+from controlplane.monitor.discounts import ClientsCounters
 from controlplane.monitor.metrics import Page
 from controlplane.monitor.records import Losses
 from controlplane.monitor.state import Monitor
@@ -67,19 +69,22 @@ def write_slots(page: Page, endpoints: Mapping[str, Sequence[str]]) -> None:
         page.add(metrics.SLOT, 1, proxy, ",".join(names))
 
 
-def tritons(pages: Sequence[tuple[Backend, str]]) -> str:
+def tritons(pages: Sequence[tuple[Backend, str]], clients: ClientsCounters) -> str:
     """Return the Tritons' own pages as one, with partition and role as labels; a malformed one is left out.
 
     Of two servers with one partition and role, as while one replaces the other, the first one counts. Lines
     stay as they are but for their labels: `prometheus_client` would add `_total` to the names of counters.
+    `clients` leaves out what the fleet itself asked of a server.
     """
     heads: defaultdict[str, dict[str, None]] = defaultdict(dict)
     samples: defaultdict[str, list[str]] = defaultdict(list)
     first = {placed(backend.server): (backend, text) for backend, text in reversed(pages)}
-    for (partition, role), (_, text) in first.items():
+    clients.keep_only({backend.server: None for backend, _ in pages})
+    for (partition, role), (backend, text) in first.items():
         if not _is_well_formed(text):
             continue
         own = f'partition="{partition}",role="{role}"'
+        discounts = clients.of(backend.server)
         family = ""
         for line in text.splitlines():
             if head := _HEAD.match(line):
@@ -87,6 +92,7 @@ def tritons(pages: Sequence[tuple[Backend, str]]) -> str:
                 heads[family][line] = None
             elif sample := _SAMPLE.match(line):
                 name, labels, value = sample.groups()
+                value = clients.value(backend.server, discounts, name, labels or "", value)
                 if not family or not name.startswith(family):
                     family = name
                 samples[family].append(
@@ -141,8 +147,10 @@ async def sources(controller: Path | None, exporter: Path | None) -> AsyncIterat
 class Pages:
     """Handlers of both pages."""
 
-    def __init__(self, monitor: Monitor, found: Sources) -> None:
+    def __init__(self, monitor: Monitor, found: Sources, discounts: Path) -> None:
         self._monitor = monitor
+        self._clients = ClientsCounters(discounts)
+        self._one_at_a_time = threading.Lock()
         self._from = found
 
     async def fleet(self, _: web.Request) -> web.Response:
@@ -162,7 +170,9 @@ class Pages:
         def write() -> bytes:
             write_routes(page, routes)
             write_slots(page, carried)
-            return (page.text() + (guard or "") + tritons(answered)).encode()
+            with self._one_at_a_time:
+                own = tritons(answered, self._clients)
+            return (page.text() + (guard or "") + own).encode()
 
         # In a thread, since the pages of many servers are long and the log must be read meanwhile.
         return web.Response(body=await asyncio.to_thread(write), headers={"Content-Type": _CONTENT})

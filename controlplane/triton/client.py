@@ -15,16 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
+from controlplane.domain.counters import Entry
 from controlplane.domain.errors import EngineError, server_words
 from controlplane.domain.fleet import RELOAD_HEADER, Backend, Server, ServerState
 from controlplane.domain.observation import ModelStatistics
-from controlplane.triton.samples import SampleRequest, sample_request
+from controlplane.triton.samples import SampleRequest
 from controlplane.triton.statistics import parse_statistics
 
-_WAY_OUT = (
-    "the input was generated: zeros, and 1 for a variable dimension of which no shape is known; `ctl profile "
-    "--shape` on this host gives the shape, `model_warmup` in the model's config.pbtxt a whole input"
-)
 _VERSION_S = 2.0
 _VERSIONS_AT_ONCE = 8
 
@@ -74,6 +71,10 @@ class TritonClient:
     def statistics(self, model: str) -> ModelStatistics:
         """Return the counters of one model since it was loaded, summed over its versions."""
         return parse_statistics(model, self._get(f"{_path(model)}/stats"))
+
+    def counters(self, model: str) -> list[Entry]:
+        """Return the counters of each version of a model since it was loaded."""
+        return list(self._get(f"{_path(model)}/stats").get("model_stats", ()))
 
     def infer(self, endpoint: str, request: SampleRequest) -> None:
         """Run one inference; of a decoupled model, wait for the first answer or the end of its stream."""
@@ -153,21 +154,6 @@ class TritonClient:
                 raise EngineError(f"{error.code().name}: {error.details()}") from error
         if said:
             raise EngineError(said)
-
-
-def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
-    """Run one inference on `endpoint`, of the model's sample or of zeros. Raises EngineError."""
-    generated = False
-    try:
-        with TritonClient(server, deadline_s=deadline_s) as client:
-            request = sample_request(endpoint, server.spec.repository, client.config)
-            generated = request.json_length is not None and request.generated
-            client.infer(endpoint, request)
-    except EngineError as error:
-        way_out = f" ({_WAY_OUT})" if generated and error.__cause__ is None else ""
-        raise EngineError(
-            f"{server.name}: an inference on {endpoint} failed: {error}{way_out}"
-        ) from error.__cause__
 
 
 def unload(server: Server, model: str, *, deadline_s: float) -> None:

@@ -141,6 +141,8 @@ class SampleRequest:
     json_length: int | None
     generated: bool
     """Whether the model brought no sample of its own."""
+    models: tuple[str, ...]
+    """What executes: the endpoint, and of an ensemble its steps and theirs."""
 
 
 def sample_request(endpoint: str, repository: str, read: ReadConfig) -> SampleRequest:
@@ -155,9 +157,19 @@ def sample_request(endpoint: str, repository: str, read: ReadConfig) -> SampleRe
     sequences = config.get("sequence_batching", {"iterative_sequence": True})
     parameters = {} if sequences.get("iterative_sequence") else alone
     inputs = sample_inputs(source, Path(repository) / model)
+    generated, models = not has_sample(source), _executing(endpoint, config, read)
     if config.get("model_transaction_policy", {}).get("decoupled", False):
-        return SampleRequest(_message(endpoint, inputs, parameters), None, not has_sample(source))
-    return SampleRequest(*infer_body(inputs, parameters), not has_sample(source))
+        return SampleRequest(_message(endpoint, inputs, parameters), None, generated, models)
+    body, json_length = infer_body(inputs, parameters)
+    return SampleRequest(body, json_length, generated, models)
+
+
+def _executing(endpoint: str, config: Mapping[str, Any], read: ReadConfig) -> tuple[str, ...]:
+    found = {endpoint: None}
+    for step in config.get("ensemble_scheduling", {}).get("step", []):
+        model = str(step["model_name"])
+        found.update(dict.fromkeys(_executing(model, read(model), read)))
+    return tuple(found)
 
 
 def infer_body(inputs: tuple[SampleInput, ...], parameters: Mapping[str, Any]) -> tuple[bytes, int]:

@@ -110,7 +110,7 @@ def arguments(
     told: dict[str, Any] = {
         "name": spec.name,
         "image": options.image,
-        "command": list(program.in_container(command)),
+        "command": list(program.in_container(command, gpu=gpu is not None)),
         "environment": {**devices, **dict(spec.options.env)},
         "labels": {
             FLEET_LABEL: spec.labels.fleet,

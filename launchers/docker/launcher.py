@@ -23,7 +23,7 @@ from launchers.cpu_quota.mechanism import bandwidth
 from launchers.docker import containers, engine
 from launchers.docker.containers import ContainerOptions
 from launchers.docker.engine import ANSWER_S, ContainerWatcher, Say, have_image
-from launchers.gpu import gpus, mps
+from launchers.gpu import checks, gpus, mps
 from launchers.host import process_table, shared_memory
 from launchers.host.process_table import ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
@@ -57,7 +57,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         self._given_address = address
         self._say = say
         self._engine_told: dict[str, Any] | None = None
-        self._processes: dict[str, tuple[ServerProcess, ...]] = {}
+        self._watched: dict[str, tuple[ServerProcess, ...]] = {}
         self._counters = QuotaCounters()
         self._pids: dict[str, int] = {}
 
@@ -74,7 +74,8 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         except EngineError as error:
             return (Capability("docker", False, "no engine", str(error)),)
         quota = bool(info.get("CpuCfsQuota"))
-        toolkit = "nvidia" in (info.get("Runtimes") or {})
+        by_cdi = (str(device.get("ID")) for device in info.get("DiscoveredDevices") or ())
+        toolkit = "nvidia" in (info.get("Runtimes") or {}) or any("nvidia.com/gpu" in one for one in by_cdi)
         return (
             Capability("docker", True, f"engine {version['Version']} at {self._address()}"),
             Capability("docker cpu quota", quota, "cgroups " + str(info.get("CgroupVersion", "1"))),
@@ -82,9 +83,10 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
             Capability(
                 "docker gpus",
                 toolkit,
-                "the NVIDIA runtime is there" if toolkit else "no NVIDIA runtime",
+                "GPUs can be given to containers" if toolkit else "no NVIDIA runtime, no GPUs by CDI",
                 None if toolkit else "install the NVIDIA container toolkit and restart the engine",
             ),
+            *checks.capabilities(self._mps),
         )
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
@@ -92,10 +94,11 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         with self._connected(_LIST_S) as client:
             ours = self._of_fleet(client, fleet)
         found = sorted(map(_server_of, ours), key=lambda s: s.name)
-        pids = {c.id: int(c.attrs["State"].get("Pid", 0)) for c in ours}
+        # Read anew: the engine restarts a container under the same id.
+        self._pids |= (pids := {c.id: int(c.attrs["State"].get("Pid", 0)) for c in ours})
         running = {pids[s.id]: s.name for s in found if s.state is not ServerState.EXITED}
-        self._processes[fleet] = process_table.server_processes(running)
-        return tuple(found)
+        self._watched[fleet] = process_table.server_processes(running)
+        return self._with_shares(found)
 
     def servers_of_host(self) -> tuple[Server, ...]:
         """Return the servers in running containers, of all fleets."""
@@ -135,12 +138,12 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
             if one is None:
                 return ShareUsage(None, None, None)
             told = client.api.stats(one.id, stream=False, one_shot=True)
-            on_gpu = self._on_gpu(server.spec)
-            pids = {int(row[1]) for row in one.top()["Processes"]} if on_gpu else set()
         cpu = told.get("cpu_stats", {})
         periods = cpu.get("throttling_data", {})
         memory = told.get("memory_stats", {}).get("usage")
-        memory_mb = gpus.memory_mb(server.spec.device, pids) if on_gpu else memory / 2**20 if memory else None
+        memory_mb = memory / 2**20 if memory else None
+        if self._on_gpu(server.spec):
+            memory_mb = gpus.memory_mb(server.spec.device, self._processes(server))
         return ShareUsage(
             periods.get("periods"),
             periods.get("throttled_periods"),
@@ -152,13 +155,27 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         """Return the counters of the container's group; None where the engine is on another host."""
         if self._on_gpu(server.spec):
             return None
+        pid = self._pid(server)
+        return None if pid is None else self._counters.read(pid)
+
+    def _pid(self, server: Server) -> int | None:
+        """Return the pid of the container's Triton on this host; None where the container is gone."""
         if server.id not in self._pids:
             with self._connected() as client:
                 one = self._ours(client, server.name)
             if one is None or one.id != server.id:
                 return None
             self._pids[server.id] = int(one.attrs["State"].get("Pid", 0))
-        return self._counters.read(self._pids[server.id])
+        return self._pids[server.id]
+
+    def _processes(self, server: Server) -> tuple[int, ...]:
+        pid = self._pid(server)
+        if not pid:
+            return ()
+        try:
+            return (pid, *(child.pid for child in psutil.Process(pid).children(recursive=True)))
+        except psutil.NoSuchProcess:
+            return ()
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove the fleet's containers that do not run, and shared memory without a server."""
@@ -232,7 +249,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
 
     def _watchers(self, fleet: str) -> tuple[ServerWatcher, ...]:
         """Watch the engine's events, and its processes by pidfd once `servers` has listed them."""
-        processes = ProcessWatcher(lambda: self._processes.get(fleet, ()), memory_kills=memory_kills)
+        processes = ProcessWatcher(lambda: self._watched.get(fleet, ()), memory_kills=memory_kills)
         return ContainerWatcher(self._address(), fleet), processes
 
     def _arguments(self, server: Server, place: HostPlace) -> dict[str, Any]:

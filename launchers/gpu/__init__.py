@@ -1,5 +1,8 @@
 """NVIDIA GPUs.
 
-gpus   the GPUs of this host and their readings, from NVML; the limit of the shares of one
-mps    MPS daemons and their clients
+gpus      the GPUs of this host and their readings, from NVML; the limit of the shares of one
+control   what one MPS control daemon says
+mps       MPS daemons: started, checked, ended
+proof     whether a server is a client of its daemon, with its percentage
+checks    the lines of `ctl doctor`
 """

@@ -18,13 +18,20 @@ FIXED = "on a GPU the share is fixed when the CUDA context is made: start a serv
 
 @dataclass(frozen=True, slots=True)
 class HostGpu:
-    """One GPU. `mig`: it is split into instances, to which MPS percentages do not apply."""
+    """One GPU.
+
+    `memory_mb` is None where the driver does not say, as for a GPU that has the host's memory. `mig`: it is
+    split into instances, to which MPS percentages do not apply. `exclusive`: one process at a time may use it
+    (EXCLUSIVE_PROCESS), which under MPS is the daemon's server.
+    """
 
     index: int
     uuid: str
     name: str
-    memory_mb: float
+    memory_mb: float | None
     mig: bool
+    exclusive: bool = False
+    capability: tuple[int, int] | None = None
 
 
 def is_gpu(device: str) -> bool:
@@ -102,7 +109,7 @@ def limits(device: str) -> DeviceLimits | None:
         return DeviceLimits(
             product=nvml.nvmlDeviceGetName(handle),
             driver=nvml.nvmlSystemGetDriverVersion(),
-            memory_mb=nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**20,
+            memory_mb=_memory_total_mb(nvml, handle),
             power_limit_w=None if milliwatts is None else milliwatts / 1000,
             max_clock_mhz=_or_none(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
             idle_power_w=None if idle_milliwatts is None else idle_milliwatts / 1000,
@@ -112,15 +119,33 @@ def limits(device: str) -> DeviceLimits | None:
         )
 
 
-def memory_mb(uuid: str, pids: Collection[int]) -> float | None:
-    """Return the GPU memory of these processes; None where NVML reports none of them."""
+def processes(uuid: str) -> dict[int, float | None]:
+    """Return the processes on a GPU with their MB (None: not available), as its driver lists them.
+
+    From both of NVML's lists: the clients of MPS are in one or the other, by the driver's release.
+    """
+    found: dict[int, float | None] = {}
     with _nvml() as nvml:
         if nvml is None:
-            return None
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        listed = _or_none(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
-        used = [p.usedGpuMemory for p in listed if p.pid in pids and p.usedGpuMemory is not None]
-        return sum(used) / 2**20 if used else None
+            return {}
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        except nvml.NVMLError:  # it has fallen off the bus
+            return {}
+        for ask in (
+            nvml.nvmlDeviceGetComputeRunningProcesses,
+            nvml.nvmlDeviceGetMPSComputeRunningProcesses,
+        ):
+            for one in _or_none(nvml, ask, handle) or ():
+                held = None if one.usedGpuMemory is None else one.usedGpuMemory / 2**20
+                found[one.pid] = held if held is not None else found.get(one.pid)
+    return found
+
+
+def memory_mb(uuid: str, pids: Collection[int]) -> float | None:
+    """Return the GPU memory of these processes; None where NVML reports none of them."""
+    used = [held for pid, held in processes(uuid).items() if pid in pids and held is not None]
+    return sum(used) if used else None
 
 
 class XidEvents:
@@ -178,13 +203,21 @@ def _nvml() -> Iterator[Any]:
 
 def _gpu(nvml: Any, index: int, handle: Any) -> HostGpu:
     mode = _or_none(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    capability = _or_none(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     return HostGpu(
         index,
         nvml.nvmlDeviceGetUUID(handle),
         nvml.nvmlDeviceGetName(handle),
-        nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**20,
+        _memory_total_mb(nvml, handle),
         mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+        _or_none(nvml, nvml.nvmlDeviceGetComputeMode, handle) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
+        None if capability is None else (capability[0], capability[1]),
     )
+
+
+def _memory_total_mb(nvml: Any, handle: Any) -> float | None:
+    memory = _or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    return None if memory is None else memory.total / 2**20
 
 
 def _or_none(nvml: Any, ask: Any, *what: Any) -> Any:

@@ -1,34 +1,33 @@
 """NVIDIA's Multi-Process Service: one control daemon for each GPU, started, checked, used again, ended.
 
-A daemon below our own folder is ours; `sweep` ends it once it has no clients. A daemon that
-$CUDA_MPS_PIPE_DIRECTORY names belongs to another program: it is checked and used, never ended.
+A daemon below our own folder is ours; `sweep` ends it once it has no clients and no server that names it is
+starting. A daemon that $CUDA_MPS_PIPE_DIRECTORY names belongs to another program: it is checked and used,
+never ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import select
 import shutil
 import stat
 import subprocess
 import tempfile
-import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.device import MAX_MPS_CLIENTS
-from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
+from controlplane.domain.errors import EngineError, LaunchTimeout
 from controlplane.domain.fleet import ServerSpec
-from controlplane.ports import Capability
-from launchers.gpu import gpus
+from launchers.gpu import control, gpus
+from launchers.gpu.control import PERCENTAGE, PIPES
+from launchers.host import process_table
 
-CONTROL = "nvidia-cuda-mps-control"
-PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 MECHANISM = "mps"
-_PLACES = "/usr/local/nvidia/bin:/usr/bin:/usr/sbin"
-"""Folders of a driver's programs that may be missing in PATH, as on hosts that mount their driver."""
-_ANSWER_S = 10.0
 _UNPRIVILEGED = 1000
 
 
@@ -58,7 +57,7 @@ class MpsClient:
 
 def share_variables(spec: ServerSpec) -> dict[str, str]:
     """Return the variables of a share, which the CUDA context fixes. Under MPS the only GPU has ordinal 0."""
-    share = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{spec.percent:g}"}
+    share = {PERCENTAGE: f"{spec.percent:g}"}
     if spec.memory_limit_mb is not None:
         share["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={round(spec.memory_limit_mb)}M"
     return share
@@ -70,7 +69,6 @@ class MpsDaemons:
     def __init__(self, root: Path | None = None) -> None:
         # A socket's path may have 107 characters: the folder is near the root, not in the state directory.
         self._root = root or Path(tempfile.gettempdir()) / f"trisect-mps-{os.getuid()}"
-        self._lock = threading.Lock()
 
     def client(self, spec: ServerSpec, *, start: bool) -> MpsClient:
         """Return how a server becomes a client of its GPU's daemon; with `start`, start the daemon first.
@@ -81,27 +79,43 @@ class MpsDaemons:
         uuid = gpus.whole(spec.device).uuid
         pipes = self.pipes(uuid)
         if start:
-            with self._lock:
+            with self._locked(f"launch-{uuid}", fcntl.LOCK_EX):
                 self._prepare(uuid, pipes)
-        return MpsClient(uuid, str(pipes), _owner(pipes), {PIPES: str(pipes), **share_variables(spec)})
+        return MpsClient(uuid, str(pipes), control.owner(pipes), {PIPES: str(pipes), **share_variables(spec)})
+
+    @contextlib.contextmanager
+    def starting(self, uuid: str) -> Iterator[None]:
+        """Keep every program of this user from ending the GPU's daemon until a start is over."""
+        with self._locked(f"use-{uuid}", fcntl.LOCK_SH):
+            yield
 
     def sweep(self) -> tuple[str, ...]:
-        """End our daemons that have no clients; return a line for each."""
+        """End our daemons that have no clients and that no process names; return a line for each."""
         ended: list[str] = []
-        if _found() is None:
+        if control.found() is None or not self._root.exists():
             return ()
-        with self._lock:
-            if not self._root.exists():
-                return ()
-            own_folder(self._root)
-            for folder in sorted(self._root.glob("GPU-*")):
-                pipes = folder / "pipe"
-                if answers(pipes) and not clients(pipes):
-                    ask(pipes, "quit")
+        own_folder(self._root)
+        for folder in sorted(self._root.glob("GPU-*")):
+            # Where it is taken, a server that names this daemon is starting.
+            with (
+                contextlib.suppress(BlockingIOError),
+                self._locked(f"use-{folder.name}", fcntl.LOCK_EX | fcntl.LOCK_NB),
+            ):
+                servers = control.servers(folder / "pipe")
+                if servers is not None and _end_unused(folder / "pipe", servers):
                     ended.append(f"MPS daemon of {folder.name}")
-                if not answers(pipes):
+                    servers = None
+                if servers is None:
                     shutil.rmtree(folder, ignore_errors=True)
         return tuple(ended)
+
+    @contextlib.contextmanager
+    def _locked(self, name: str, how: int) -> Iterator[None]:
+        """Hold a lock between programs, which the kernel takes away with their end."""
+        own_folder(self._root)
+        with (self._root / name).open("w") as file:
+            fcntl.flock(file, how)
+            yield
 
     def pipes(self, uuid: str) -> Path:
         """Return the pipe directory of a GPU's daemon."""
@@ -109,23 +123,22 @@ class MpsDaemons:
         return Path(told) if told else self._root / uuid / "pipe"
 
     def _prepare(self, uuid: str, pipes: Path) -> None:
-        if not os.environ.get(PIPES):
-            own_folder(self._root)
-        if not answers(pipes):
+        servers = control.servers(pipes)
+        if servers is None:
             if os.environ.get(PIPES):
                 raise EngineError(
                     f"no MPS daemon answers in {pipes}, which ${PIPES} names: start it, or unset the variable"
                 )
             self._launch(uuid, pipes)
-        serves = _devices(pipes)
-        if serves is not None and uuid not in serves:
-            raise EngineError(f"the MPS daemon in {pipes} serves {','.join(serves)}, not {uuid}")
-        if faulted(pipes):
+        serves = control.daemon_variable(pipes, "CUDA_VISIBLE_DEVICES")
+        if serves and uuid not in serves.split(","):
+            raise EngineError(f"the MPS daemon in {pipes} serves {serves}, not {uuid}")
+        if servers and control.faulted(pipes):
             raise EngineError(
                 f"the MPS server of {uuid} is in state FAULT and accepts no client until its clients are "
                 "gone: stop what runs there (ctl destroy), then apply again"
             )
-        if len(clients(pipes)) >= MAX_MPS_CLIENTS:
+        if sum(len(control.clients(pipes, server)) for server in servers or ()) >= MAX_MPS_CLIENTS:
             raise EngineError(
                 f"{uuid} has {MAX_MPS_CLIENTS} MPS clients already, which is all it takes: plan fewer "
                 "partitions or instances on it"
@@ -134,12 +147,11 @@ class MpsDaemons:
     def _launch(self, uuid: str, pipes: Path) -> None:
         logs = pipes.parent / "log"
         environment = {
-            **os.environ,
+            **control.environment(pipes),
             # It starts nvidia-cuda-mps-server, which lies beside it.
-            "PATH": f"{os.environ.get('PATH', os.defpath)}:{Path(_program()).parent}",
+            "PATH": f"{os.environ.get('PATH', os.defpath)}:{Path(control.program()).parent}",
             "CUDA_VISIBLE_DEVICES": uuid,
-            PIPES: str(pipes),
-            "CUDA_MPS_LOG_DIRECTORY": str(logs),
+            control.LOGS: str(logs),
         }
         said = logs / "start.log"
         try:
@@ -148,23 +160,23 @@ class MpsDaemons:
             with said.open("wb") as out:
                 # Not through a pipe: the daemon keeps it open, and `run` would wait for that.
                 ended = subprocess.run(
-                    [_program(), "-d"],
+                    [control.program(), "-d"],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     env=environment,
-                    timeout=_ANSWER_S,
+                    timeout=control.ANSWER_S,
                     check=False,
                 ).returncode
         except OSError as error:
             raise EngineError(f"the MPS daemon of {uuid} cannot be started: {error}") from error
         except subprocess.TimeoutExpired as error:
-            raise LaunchTimeout(f"{CONTROL} -d did not return for {uuid} (logs: {logs})") from error
+            raise LaunchTimeout(f"{control.PROGRAM} -d did not return for {uuid} (logs: {logs})") from error
         if ended != 0:
             why = said.read_text(errors="replace").strip() or f"exit code {ended}"
             raise EngineError(f"the MPS daemon of {uuid} did not start: {why} (logs: {logs})")
-        deadline = time.monotonic() + _ANSWER_S
-        while not answers(pipes):
+        deadline = time.monotonic() + control.ANSWER_S
+        while control.servers(pipes) is None:
             if time.monotonic() > deadline:
                 raise LaunchTimeout(f"the MPS daemon of {uuid} does not answer (logs: {logs})")
             time.sleep(0.02)
@@ -196,100 +208,38 @@ def check_user(client: MpsClient, uid: int) -> None:
             "user would wait for ever; run as that user"
         )
     pipes = Path(client.pipe_directory)
-    if not answers(pipes):
-        return
-    for server in ask(pipes, "get_server_list").split():
+    for server in control.servers(pipes) or ():
         with contextlib.suppress(OSError):
             other = Path(f"/proc/{server}").stat().st_uid
-            if other != uid and ask(pipes, f"get_client_list {server}").split():
+            if other != uid and control.clients(pipes, server):
                 raise EngineError(
                     f"the MPS server of {client.uuid} serves user {other}: a client of user {uid} would wait "
                     "until those clients are gone; run all partitions of a GPU with one launcher and one user"
                 )
 
 
-def capability() -> Capability:
-    """Return whether this host can enforce shares of a GPU."""
-    found = _found()
-    remedy = None if found else "install the NVIDIA driver's compute tools (package nvidia-compute-utils)"
-    return Capability("mps", found is not None, found or f"no {CONTROL}", remedy)
+def _end_unused(pipes: Path, servers: list[str]) -> bool:
+    """End a daemon with these servers, unless a process uses it or is about to; return whether it ended."""
+    if any(control.clients(pipes, server) for server in servers) or _is_named(pipes):
+        return False
+    pid = control.daemon_pid(pipes)
+    handle = None if pid is None else process_table.pidfd(pid)
+    control.ask(pipes, "quit")
+    if handle is not None:
+        try:
+            ended = select.poll()
+            ended.register(handle, select.POLLIN)
+            ended.poll(control.ANSWER_S * 1000)
+        finally:
+            os.close(handle)
+    return True
 
 
-def ask(pipes: Path, question: str, answer_s: float | None = None) -> str:
-    """Return the daemon's answer to a command. Raises EngineError without one within `answer_s`."""
-    told = _run(pipes, question, answer_s)
-    if told.returncode != 0:
-        words = (told.stderr or told.stdout).strip() or f"exit code {told.returncode}"
-        raise EngineError(f"the MPS daemon in {pipes} did not take {question!r}: {words}")
-    return told.stdout
-
-
-def answers(pipes: Path) -> bool:
-    """Return whether a daemon listens there. Raises LaunchTimeout for one that hangs."""
-    return pipes.is_dir() and _run(pipes, "get_server_list").returncode == 0
-
-
-def clients(pipes: Path) -> list[int]:
-    """Return the pids of all clients of a daemon."""
-    servers = ask(pipes, "get_server_list").split()
-    return [int(pid) for s in servers for pid in ask(pipes, f"get_client_list {s}").split()]
-
-
-def faulted(pipes: Path, answer_s: float | None = None) -> bool:
-    """Return whether a server of the daemon is in state FAULT: a fatal exception ended its clients.
-
-    False without an answer: older daemons do not know the command, and a daemon may hang.
-    """
-    with contextlib.suppress(EngineError):
-        servers = ask(pipes, "get_server_list", answer_s).split()
-        states = (ask(pipes, f"get_server_status {server}", answer_s) for server in servers)
-        return any("FAULT" in state.upper() for state in states)
+def _is_named(pipes: Path) -> bool:
+    """Return whether a process other than MPS's names the daemon in its environment: a server that loads."""
+    for pid in process_table.pids():
+        if control.variables(pid).get(PIPES) == str(pipes):
+            words = (process_table.read_allowed(f"/proc/{pid}/cmdline") or b"").decode(errors="replace")
+            if not any(Path(word).name.startswith("nvidia-cuda-mps-") for word in words.split("\0")):
+                return True
     return False
-
-
-def _found() -> str | None:
-    return shutil.which(CONTROL) or shutil.which(CONTROL, path=_PLACES)
-
-
-def _program() -> str:
-    found = _found()
-    if found is None:
-        raise MissingTool(f"no {CONTROL}: {capability().remedy}")
-    return found
-
-
-def _run(pipes: Path, question: str, answer_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    limit_s = answer_s or _ANSWER_S
-    try:
-        return subprocess.run(
-            [_program()],
-            input=f"{question}\n",
-            env={**os.environ, PIPES: str(pipes)},
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise LaunchTimeout(
-            f"{CONTROL} did not answer within {limit_s:g} s: clients of two users wait for each other, "
-            "and a faulted client holds up all; echo quit -t 5 | nvidia-cuda-mps-control ends it"
-        ) from error
-
-
-def _owner(pipes: Path) -> int:
-    """Return the user of the daemon, or of the one that would be started."""
-    with contextlib.suppress(OSError):
-        return pipes.stat().st_uid
-    return os.getuid()
-
-
-def _devices(pipes: Path) -> list[str] | None:
-    """Return the GPUs that a daemon was started with; None where that is unknown, or for all."""
-    try:
-        pid = int((pipes / f"{CONTROL}.pid").read_text())
-        pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    except (OSError, ValueError):
-        return None
-    told = dict(pair.partition("=")[::2] for pair in pairs).get("CUDA_VISIBLE_DEVICES")
-    return told.split(",") if told else None

@@ -86,6 +86,8 @@ def _nodes(name: str, api: ClusterApi) -> Capability:
     cores = sum(map(devices.cores, found))
     gpus = len(devices.sliced_gpus(api))
     detail = f"{len(found)} nodes with {cores} cores, {gpus} GPUs in ResourceSlices"
+    if gpus:
+        detail += ": shared only where the DRA driver's feature gate MPSSupport is on (alpha, off by default)"
     return Capability(name, bool(found), detail, None if found else "add a node")
 
 

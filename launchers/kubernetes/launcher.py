@@ -67,7 +67,7 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Return the fleet's pods; one that does not run, or is being deleted, counts as exited."""
-        found = (one.server for one in self._pods(fleet))
+        found = map(self._as_seen, self._pods(fleet))
         return tuple(sorted(found, key=lambda server: server.name))
 
     def stop(self, server: Server, *, drain_s: float) -> None:
@@ -159,7 +159,7 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
             self._refused_s.pop(server.id, None)
         elif now_s - self._refused_s.setdefault(server.id, now_s) > _UNPLACED_S:
             raise EngineError(f"{server.name}: {refusal}{way_out(refusal)}")
-        waits_for = one.waits_for or _silent(one) or "its models are loading"
+        waits_for = self._unshared(one) or one.waits_for or _silent(one) or "its models are loading"
         return StartState(ended=one.obstacle, waits_for=waits_for)
 
     def _log(self, connection: None, server: Server) -> str:
@@ -216,6 +216,23 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
         if one is not None and not (one.is_ours and one.server.name == spec.name):
             raise EngineError(f"a pod that is none of ours is called {one.name}: delete or rename it")
         return one
+
+    def _as_seen(self, one: PodState) -> Server:
+        """Return a listed server; one on a GPU whose pod is not ready has not its share."""
+        server = one.server
+        if server.state is not ServerState.RUNNING or not self._on_gpu(server.spec) or one.is_ready:
+            return server
+        return replace(server, enforced_by=None, end=server.end or self._unshared(one))
+
+    def _unshared(self, one: PodState) -> str | None:
+        """Return why a server that answers has not its share of a GPU; None where it has, or loads."""
+        server = one.server
+        if not self._on_gpu(server.spec) or one.is_ready or not server.host or not readiness.is_ready(server):
+            return None
+        return (
+            "without its share: the node's MPS daemon lists no client of its pod (kubectl describe pod "
+            f"{one.name} shows its probe's answer)"
+        )
 
     def _resize_left(self, server: Server, limit: str) -> str | None:
         one = self._pod(server.spec)

@@ -12,7 +12,8 @@ from lightkube.resources.resource_v1 import ResourceClaim
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Role, Server, ServerSpec
-from launchers.gpu.mps import PIPES, share_variables
+from launchers.gpu.control import PIPES
+from launchers.gpu.mps import share_variables
 from launchers.kubernetes import names
 from launchers.kubernetes.files import RenderedFiles, config_key
 from launchers.kubernetes.options import MODELS, ModelVolume, PodOptions, VolumeKind
@@ -249,13 +250,13 @@ def _container(
         image=options.image,
         imagePullPolicy=options.pull_policy,
         # The image's own entry point stays: NVIDIA's finds the driver's libraries.
-        args=list(program.in_container(command)),
+        args=list(program.in_container(command, gpu=place.gpu is not None)),
         env=[core.EnvVar(name=key, value=value) for key, value in sorted(environment.items())],
         ports=[core.ContainerPort(name=port, containerPort=number) for port, number in named.items()],
         resources=resources,
         resizePolicy=[core.ContainerResizePolicy(resourceName="cpu", restartPolicy="NotRequired")],
         volumeMounts=mounts,
-        readinessProbe=_readiness(spec),
+        readinessProbe=_HAS_SHARE if place.gpu else _readiness(spec),
         lifecycle=core.Lifecycle(preStop=core.LifecycleHandler(sleep=core.SleepAction(seconds=PRE_STOP_S))),
         securityContext=core.SecurityContext(
             allowPrivilegeEscalation=False,
@@ -263,6 +264,24 @@ def _container(
             capabilities=core.Capabilities(drop=["ALL"]),
         ),
     )
+
+
+_HAS_SHARE = core.Probe(
+    # `ps` has the pid namespace of each client, and a pod has its own.
+    exec=core.ExecAction(
+        command=[
+            "sh",
+            "-c",
+            "space=$(readlink /proc/self/ns/pid | tr -dc 0-9); "
+            "echo ps | CUDA_MPS_PROTOCOL_VERSION=2 nvidia-cuda-mps-control | grep -w $space || "
+            "{ echo the MPS daemon lists no client of this pod; exit 1; }",
+        ]
+    ),
+    periodSeconds=1,
+    timeoutSeconds=5,
+    failureThreshold=3,
+)
+"""On a GPU a pod is ready while its processes are clients of MPS; its models are asked directly."""
 
 
 def _readiness(spec: ServerSpec) -> core.Probe:

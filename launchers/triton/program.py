@@ -194,9 +194,19 @@ UMASK = 0o077
 """What a server writes is its user's only, wherever that lies."""
 
 
-def in_container(command: list[str]) -> tuple[str, ...]:
-    """Return the arguments of an image's entry point: a shell sets the umask, which no engine does."""
-    return ("sh", "-c", f'umask {UMASK:03o}; exec "$@"', "sh", *command)
+_REACH_MPS = (
+    'at="${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}/control"; [ -w "$at" ] || { echo "error: user $(id -u) '
+    'reaches no MPS daemon at $at: it is of another user, or its folder is not mounted" >&2; exit 1; }; '
+)
+
+
+def in_container(command: list[str], *, gpu: bool) -> tuple[str, ...]:
+    """Return the arguments of an image's entry point: a shell sets the umask, which no engine does.
+
+    On a GPU it ends where a client would miss its MPS daemon and run on without it.
+    """
+    before = _REACH_MPS if gpu else ""
+    return ("sh", "-c", f'{before}umask {UMASK:03o}; exec "$@"', "sh", *command)
 
 
 KEY_PLACEHOLDER = "RANDOM"

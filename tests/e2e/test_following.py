@@ -29,7 +29,7 @@ def host(tmp_path: Path) -> Iterator[Ctl]:
 
 
 def test_a_doubled_rate_is_followed_and_no_request_fails(host: Ctl) -> None:
-    (doubled,) = rig.followed(host, [(50.0, BATCHES_S)]).steps
+    (doubled,) = rig.followed(host, [(50.0, BATCHES_S)])
     # Mostly another batch alone; a smeared step may pass for the begin of a ramp, which takes a core more.
     batches, cores = ({one[at] for one in doubled.layout} for at in (2, 0))
     assert batches == {2} or len(cores) == 2, "single requests of one core hold 25/s, not 50"
@@ -38,7 +38,7 @@ def test_a_doubled_rate_is_followed_and_no_request_fails(host: Ctl) -> None:
 
 @pytest.mark.soak
 def test_a_doubled_rate_changes_batches_a_tripled_one_servers_and_back(host: Ctl) -> None:
-    steps = rig.followed(host, [(50.0, BATCHES_S), (85.0, PLAN_S), (20.0, BACK_S)]).steps
+    steps = rig.followed(host, [(50.0, BATCHES_S), (85.0, PLAN_S), (20.0, BACK_S)])
     assert steps[0].layout == [("cpu-0", PERCENT, 2)], "the share stays"
     cores = [{gpu for gpu, _, _ in step.layout} for step in steps]
     assert [len(used) for used in cores] == [1, 2, 1]

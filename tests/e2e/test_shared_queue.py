@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from background import until
 from ctl_fleet import plan
 from gateway_rig import perf_analyzer
 from guard_rig import Guarded, Load
+
+from controlplane.triton.client import TritonClient
 
 pytestmark = pytest.mark.e2e
 
@@ -107,6 +110,24 @@ def inferences(fleet: Guarded, endpoint: str) -> int:
 def of_model(fleet: Guarded, endpoint: str, what: str) -> dict[str, Any]:
     answer = httpx.get(f"http://127.0.0.1:{fleet.http}/v2/models/{endpoint}/{what}", trust_env=False)
     return dict(answer.raise_for_status().json())
+
+
+def test_clients_read_none_of_the_fleets_own_inferences(fleet: Guarded) -> None:
+    def tested_again() -> bool:
+        with contextlib.ExitStack() as stack:
+            servers = fleet.running_servers()
+            served = [
+                (stack.enter_context(TritonClient(s)), e)
+                for s in servers
+                for e in ("ab" if ".P." in s.name else "cd")
+            ]
+            return all(client.statistics(endpoint).inferences > 2 for client, endpoint in served)
+
+    until(tested_again, 60.0, "each server has got canaries after its test")
+    assert [inferences(fleet, endpoint) for endpoint in "abcd"] == [0] * 4
+    page = httpx.get(f"http://127.0.0.1:{fleet.metrics}/metrics", trust_env=False).text
+    counts = re.findall(r"^nv_inference_(?:count|request_success)\{.* (.+)$", page, re.MULTILINE)
+    assert set(counts) == {"0"}
 
 
 def test_the_gateway_knows_who_executes_for_whom(fleet: Guarded) -> None:

@@ -1,4 +1,4 @@
-"""A fleet of an earlier version, upgraded as docs/operations.md says, under traffic."""
+"""A fleet of an earlier version, upgraded as docs/upgrades.md says, under traffic."""
 
 from __future__ import annotations
 

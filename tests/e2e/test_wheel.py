@@ -40,10 +40,10 @@ def run(command: str, cwd: Path, environment: dict[str, str] | None = None) -> s
 
 def test_the_tutorials_installation_of_a_wheel_of_the_source_archive_plans_on_its_own(tmp_path: Path) -> None:
     # Without options the wheel is made from the archive, so the archive is whole.
-    run(f"{sys.executable} -m build --no-isolation --outdir built {ROOT}", tmp_path)
-    checked = run(f"{sys.executable} -m twine check --strict built/*", tmp_path)
+    run(f"{sys.executable} -m build --no-isolation --outdir dist {ROOT}", tmp_path)
+    checked = run(f"{sys.executable} -m twine check --strict dist/*", tmp_path)
     assert checked.count("PASSED") == 2
-    (wheel,) = tmp_path.glob("built/trisect-*.whl")
+    (wheel,) = tmp_path.glob("dist/trisect-*.whl")
     environment = clean_environment.make(tmp_path / "environment", wheel)
     assert tutorial.INSTALL in (block.command for block in tutorial.blocks())
     run(tutorial.INSTALL, tmp_path, environment)

@@ -11,7 +11,8 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Network
-from launchers.gpu.mps import PIPES, MpsClient, share_variables
+from launchers.gpu.control import PIPES
+from launchers.gpu.mps import MpsClient, share_variables
 from launchers.lifecycle import HostPlace
 
 pytestmark = pytest.mark.unit

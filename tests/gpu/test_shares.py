@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from controlplane.domain.profile import Measurement
 from controlplane.papers.igniter import latency as igniter
-from launchers.gpu import mps
+from launchers.gpu import mps, proof
 from launchers.host import process_table
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
@@ -64,11 +64,11 @@ def test_two_tritons_are_clients_of_one_daemon(rig: Rig) -> None:
     servers = rig.start("small", 30), rig.start("large", 60)
     try:
         assert all(s.enforced_by == mps.MECHANISM for s in servers)
-        clients = set(mps.clients(mps.MpsDaemons().pipes(rig.gpu.uuid)))
+        seen = proof.clients_of(rig.gpu.uuid, mps.MpsDaemons().pipes(rig.gpu.uuid))
         for server in servers:
             # With the Python backend the model's own process computes.
             mine = {m.pid for m in process_table.members(name=server.name)}
-            assert mine & clients, f"{server.name}: none of {mine} is among the daemon's {clients}"
+            assert proof.lack(server.spec.percent, mine, seen) is None
             assert rig.launcher.usage(server).memory_mb, "NVML tells how much of the GPU it occupies"
     finally:
         rig.stop(*servers)

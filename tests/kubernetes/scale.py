@@ -1,7 +1,7 @@
 """A controller of up to 1,000 partitions against a real API server, with pods that only claim to run.
 
     KUBEBUILDER_ASSETS=FOLDER .venv/bin/python tests/kubernetes/scale.py [--sizes 125,250,500,1000]
-        [--seconds 30] [--plot FILE]
+        [--seconds 30]
 
 Needs the programs that `make test-kubernetes` needs. etcd, API server and scheduler are real; nodes are
 objects, a quarter as many as partitions, and pods are patched to Running. The gateway is left out. For each
@@ -114,28 +114,6 @@ LEAST_SETTLE_S = 15.0
 """After an apply the controller tests the shadows that it adopts; each one's first canary takes longer."""
 
 
-def draw(found: list[Row], path: Path) -> None:
-    """Draw what grows with the partitions."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    sizes = [row.partitions for row in found]
-    panels = {
-        "apply of the partitions added, s": [row.apply_s for row in found],
-        "controller, % of a core": [row.cpu_percent for row in found],
-        "memory, MB": [row.memory_mb for row in found],
-        "API requests a minute": [row.requests_total for row in found],
-    }
-    figure, axes = plt.subplots(1, len(panels), figsize=(13, 3))
-    for axis, (title, values) in zip(axes, panels.items(), strict=True):
-        axis.plot(sizes, values, marker="o")
-        axis.set(title=title, xlabel="partitions, each with a shadow", ylim=(0, None))
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-
-
 def line_of(row: Row) -> str:
     """A row of the table, with the API requests by kind."""
     kinds = ", ".join(f"{key} {rate:.0f}" for key, rate in sorted(row.requests.items()))
@@ -149,7 +127,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default="125,250,500,1000")
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     found = []
@@ -167,8 +144,6 @@ def main() -> int:
     except MissingProgram as error:
         print(f"no cluster can be started here: {error}", file=sys.stderr)
         return 1
-    if given.plot is not None:
-        draw(found, given.plot)
     last = found[-1]
     if given.json:
         print(json.dumps([asdict(row) for row in found]))

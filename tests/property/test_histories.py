@@ -16,11 +16,12 @@ from typing import Any, cast
 import pytest
 from fake_host import Program
 from fleet_world import World, world
+from guard_invariants import validate_state
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from controlplane.control.converge.desired import as_moved, stands_for
-from controlplane.control.guard.state import Topic, validate_state
+from controlplane.control.guard.effects import Topic
 from controlplane.domain.fleet import ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy

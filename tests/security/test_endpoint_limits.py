@@ -80,7 +80,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
 @pytest.fixture
 def limited(running: Limited) -> Iterator[Limited]:
     yield running
-    for endpoint in tuple(running.limits.limits()):
+    for endpoint in tuple(running.limits.held().limits):
         running.limits.remove(endpoint)
 
 

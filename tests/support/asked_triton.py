@@ -33,7 +33,9 @@ def asked_triton(
             count = {"count": executions * len(asked), "ns": executions * 10**6 * len(asked)}
             batch = {"batch_size": 4, "compute_infer": count, "compute_input": count, "compute_output": count}
             totals = {"success": count, "queue": count, "fail": {"count": failures * len(asked)}}
-            stats = {"model_stats": [{"inference_stats": totals, "batch_stats": [batch]}]}
+            done = {"inference_count": 4 * count["count"], "execution_count": count["count"]}
+            model = {"name": self.path.split("/")[3], "version": "1", **done} if "/stats" in self.path else {}
+            stats = {"model_stats": [{**model, "inference_stats": totals, "batch_stats": [batch]}]}
             self._answer(stats if self.path.endswith("/stats") else config)
 
         def do_POST(self) -> None:

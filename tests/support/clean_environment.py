@@ -15,18 +15,14 @@ from packaging.requirements import Requirement
 def make(folder: Path, wheel: Path) -> dict[str, str]:
     """Make an environment for a wheel, whose dependencies are linked from this one; return its variables.
 
-    pip takes the wheel from its folder, and no package from anywhere else: an undeclared one is absent.
+    pip takes packages from no index: an undeclared one is absent.
     """
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     for found in _needed(wheel):
         for entry in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
             (site / entry).symlink_to(str(found.locate_file(entry)))
-    return {
-        "PATH": f"{folder / 'bin'}:/usr/bin:/bin",
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(wheel.parent),
-    }
+    return {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "PIP_NO_INDEX": "1"}
 
 
 def _needed(wheel: Path) -> list[Distribution]:

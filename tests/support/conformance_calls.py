@@ -166,6 +166,14 @@ def _infer(
         return refusal(error)
 
 
+# First, since a metric is a server's: what is counted before a redirect is another one's.
+@case("metrics: no call is none")
+def _(target: Target) -> Any:
+    names = "request_success|count|exec_count|queue_duration_us|compute_infer_duration_us"
+    counted = rf'^(nv_inference_(?:{names})\{{model="(?!warmed|twin)[^"]*").* (.+)$'
+    return sorted(set(re.findall(counted, _metrics(target), re.MULTILINE)))
+
+
 _TYPED = {
     "X" + (str(i) if i else ""): (t, [b"a", b""] if t == "BYTES" else [1, 0]) for i, t in enumerate(DATATYPES)
 }
@@ -198,6 +206,12 @@ _INFERENCES: list[tuple[str, str, Tensors, Mapping[str, int] | None, dict[str, A
     ("a version", "versioned", _x(1), None, {"model_version": "1"}),
     ("a version that is not there", "versioned", _x(1), None, {"model_version": "2"}),
     ("an error of the model", "slow", _x(-1), None, {}),
+    ("a version that the policy leaves out", "latest", _x(1), None, {"model_version": "1"}),
+    ("a specific version", "specific", _x(1), None, {}),
+    ("a response cache", "cached", _ONE, None, {}),
+    ("the same for a response cache", "cached", _ONE, None, {}),
+    ("an order that is preserved", "ordered", _x(0, 0, shape=(2, 1)), None, {}),
+    ("an iterative sequence", "iterative", _x(1), None, {}),
     ("no start of a sequence", "direct", _ONE, None, {"sequence_id": 7}),
     ("a decoupled model", "ticks", _x(1), None, {}),
     (
@@ -319,6 +333,32 @@ def _(target: Target) -> Any:
             if i == 1:
                 target.middle()
         return found
+
+
+@case("stream: a sequence with a name")
+def _(target: Target) -> Any:
+    with _stream(target) as stream:
+        for i in range(3):
+            flags = {"sequence_id": "mine", "sequence_start": i == 0, "sequence_end": i == 2}
+            stream.send("named", _x(i + 1), **flags)
+        return stream.take(3)
+
+
+@case("stream: an iterative sequence")
+def _(target: Target) -> Any:
+    with _stream(target) as stream:
+        stream.send("iterative", _x(4))
+        return stream.take(4)
+
+
+@case("stream: cancelled, which leaves its model free")
+def _(target: Target) -> Any:
+    with _stream(target) as stream:
+        stream.send("slow", _x(30))
+        time.sleep(0.3)  # until it executes: nothing that a client sees says so
+        stream._client.stop_stream(cancel_requests=True)
+        found = stream.take(1)
+    return found, _infer(target, "grpc", "slow", _x(0), None, {})
 
 
 @case("stream: errors do not end it")
@@ -782,9 +822,24 @@ def _metrics(target: Target) -> str:
         return text
 
 
-@case("statistics: what counts", "statistics")
+@case("statistics: what counts")
 def _(target: Target) -> Any:
-    return json.loads(target.raw("GET", "/v2/models/warmed/stats")[2])["model_stats"][0]["inference_count"]
+    return {model: _counted(target, model) for model in ("ticks", "nested", "types", "versioned", "oldest")}
+
+
+@case("statistics: warm-ups", "warmup-statistics")
+def _(target: Target) -> Any:
+    return _counted(target, "warmed")
+
+
+def _counted(target: Target, model: str) -> Any:
+    """Return all counters of a model but those of times."""
+    models = json.loads(target.raw("GET", f"/v2/models/{model}/stats")[2])["model_stats"]
+    return json.loads(json.dumps(models), object_hook=_without_times)
+
+
+def _without_times(counters: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in counters.items() if key not in ("ns", "last_inference")}
 
 
 @case("grpc: a message of 300 MiB in a stream", "large-messages", slow=True)

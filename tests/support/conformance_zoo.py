@@ -74,6 +74,13 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", total)]))
         return answers
 '''
+_NAMED_SUMS = _SUMS.replace("float(", "_value(").replace(
+    "class Triton",
+    """def _value(element):
+    return element.decode() if isinstance(element, bytes) else float(element)
+
+class Triton""",
+)
 _TICKS = '''
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -91,6 +98,29 @@ class TritonPythonModel:
             if count < 0:
                 sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("below zero")))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+'''
+_AGAIN = '''
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    """Counts its input down to 0, an answer and an execution for each number: the request is rescheduled."""
+
+    def initialize(self, args):
+        self.left = None
+
+    def execute(self, requests):
+        for request in requests:
+            given = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            self.left = (float(given.flat[0]) if self.left is None else self.left) - 1
+            answer = pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full_like(given, self.left))])
+            if self.left > 0:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+                request.get_response_sender().send(answer)
+            else:
+                self.left = None
+                flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+                request.get_response_sender().send(answer, flags=flags)
 '''
 _CALLS = '''
 import triton_python_backend_utils as pb_utils
@@ -216,6 +246,20 @@ MODELS = {
     "oldest": Model(
         f"{_CONTROLS.format(strategy='oldest { max_candidate_sequences: 4 }')}{_NUMBER}", _SUMS, batch=4
     ),
+    "named": Model(
+        _CONTROLS.format(strategy="direct {}").replace("TYPE_UINT64", "TYPE_STRING") + _NUMBER, _NAMED_SUMS
+    ),
+    "iterative": Model(
+        "model_transaction_policy { decoupled: true }\nsequence_batching { iterative_sequence: true }\n"
+        + _NUMBER,
+        _AGAIN,
+    ),
+    "cached": Model(f"response_cache {{ enable: true }}\n{_NUMBER}", batch=4),
+    "ordered": Model(
+        f"dynamic_batching {{ preferred_batch_size: [ 2 ] preserve_ordering: true }}\n{_NUMBER}",
+        _SLOW,
+        batch=2,
+    ),
     "ticks": Model(f"model_transaction_policy {{ decoupled: true }}\n{_NUMBER}", _TICKS),
     "about": Model(
         _tensors("input", ("X", "TYPE_FP32 1")) + _tensors("output", ("Y", "TYPE_STRING 1")), _ABOUT
@@ -231,6 +275,8 @@ MODELS = {
     ),
     "short": Model(f"dynamic_batching {{ {_POLICY.replace('8', '1')} }}\n{_NUMBER}", _SLOW, batch=1),
     "versioned": Model(f"version_policy {{ all {{}} }}\n{_NUMBER}", versions=(1, 3)),
+    "latest": Model(f"version_policy {{ latest {{ num_versions: 2 }} }}\n{_NUMBER}", versions=(1, 2, 3)),
+    "specific": Model(f"version_policy {{ specific {{ versions: [ 1 ] }} }}\n{_NUMBER}", versions=(1, 2)),
     "warmed": Model(
         "model_warmup [ { name: 'w' batch_size: 1 inputs { key: 'X' value { data_type: TYPE_FP32 dims: [ 1 ]"
         f" zero_data: true }} }} }} ]\n{_NUMBER}",

@@ -298,6 +298,9 @@ class GatewayInMemory:
     def arrange(self, order: Order) -> None:
         pass
 
+    def discount(self, server: str, counters: object) -> None:
+        pass
+
     def in_flight(self, backend: Backend) -> InFlight:
         return NOTHING_IN_FLIGHT
 

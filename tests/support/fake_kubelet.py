@@ -26,6 +26,7 @@ from fake_kubernetes import FakeCluster, Key
 
 from controlplane.domain.fleet import ServerState, ShareUsage
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
+from launchers.gpu.control import PIPES
 from launchers.kubernetes import names
 from launchers.triton import labels, program
 
@@ -143,32 +144,37 @@ class FakeKubelet:
                 files = self.cluster.store.get(("configmaps", namespace, volume["configMap"]["name"]))
                 place.write_text(files["data"][mount["subPath"]])
             elif "hostPath" in volume:
-                place.symlink_to(Path(volume["hostPath"]["path"]) / mount["subPath"])
+                place.symlink_to(Path(volume["hostPath"]["path"]) / mount.get("subPath", ""))
 
     def _start(self, run: _Run) -> None:
         container = run.pod["spec"]["containers"][0]
         home = program.find_home()
-        limit = container["resources"]["limits"]["cpu"]
-        run.limit = limit
-        prefix = self._mechanism.enter(run.group, _percent(limit))
+        run.limit = _limit(run.pod)
+        # A GPU's share is not the kubelet's.
+        prefix = self._mechanism.enter(run.group, _percent(run.limit)) if run.limit else []
         command = [self._inside(run, home, word) for word in container["args"]]
-        environment = {
-            "HOME": os.environ.get("HOME", "/"),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "LD_LIBRARY_PATH": str(home.libraries),
-            **{one["name"]: one["value"] for one in container["env"]},
-        }
         log = run.folder / f"{run.restarts}.log"
         with log.open("wb") as out:
             run.process = subprocess.Popen(
                 [*prefix, *command],
-                env=environment,
+                env=self._environment(run),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
             )
         run.ready = False
+
+    def _environment(self, run: _Run) -> dict[str, str]:
+        told = {one["name"]: one["value"] for one in run.pod["spec"]["containers"][0]["env"]}
+        if PIPES in told:
+            told[PIPES] = f"{run.folder}{told[PIPES]}"
+        return {
+            "HOME": os.environ.get("HOME", "/"),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "LD_LIBRARY_PATH": str(program.find_home().libraries),
+            **told,
+        }
 
     def _inside(self, run: _Run, home: program.TritonHome, word: str) -> str:
         for inside, outside in (
@@ -195,7 +201,7 @@ class FakeKubelet:
             run.restarts += 1
             self._start(run)
             return
-        wanted = pod["spec"]["containers"][0]["resources"]["limits"]["cpu"]
+        wanted = _limit(pod)
         if wanted != run.limit:
             self._mechanism.resize(run.group, _percent(wanted))
             run.limit = wanted
@@ -239,7 +245,12 @@ class FakeKubelet:
             self.cluster.logs[run.name] = log.read_text(errors="replace")
 
     def _answers(self, run: _Run) -> bool:
-        path = run.pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"]
+        probe = run.pod["spec"]["containers"][0]["readinessProbe"]
+        if "exec" in probe:
+            command, environment = probe["exec"]["command"], self._environment(run)
+            told = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=10)
+            return told.returncode == 0
+        path = probe["httpGet"]["path"]
         connection = http.client.HTTPConnection(run.address, 8000, timeout=1)
         try:
             connection.request("GET", path)
@@ -269,6 +280,11 @@ class FakeKubelet:
         }
         if run.pod.get("status") != status:
             self.cluster.store.edit(key, lambda obj: obj.update(status=status))
+
+
+def _limit(pod: dict[str, Any]) -> str:
+    """Return the limit of CPU; empty without one."""
+    return str(pod["spec"]["containers"][0]["resources"].get("limits", {}).get("cpu", ""))
 
 
 def _percent(limit: str) -> float:

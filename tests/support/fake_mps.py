@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_nvml import FakeNvml
 
-from launchers.gpu import mps
+from launchers.gpu import control
 from launchers.gpu.mps import MpsDaemons
 
 PROGRAMS = Path(__file__).parent / "fake_nvidia"
@@ -22,7 +22,7 @@ def fake_daemons(folder: Path, nvml: FakeNvml, patch: pytest.MonkeyPatch) -> Ite
     """Daemons that keep their files in `folder`."""
     patch.setitem(sys.modules, "pynvml", nvml)
     patch.setenv("PATH", f"{PROGRAMS}:{os.environ['PATH']}")
-    patch.delenv(mps.PIPES, raising=False)
+    patch.delenv(control.PIPES, raising=False)
     made = MpsDaemons(folder)
     try:
         yield made

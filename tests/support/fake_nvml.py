@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
 
@@ -20,17 +22,26 @@ class NVMLError_Timeout(NVMLError):
 
 @dataclass
 class FakeGpu:
-    """One GPU that is not there."""
+    """One GPU that is not there.
+
+    `compute` and `mps` are the two lists of processes with their MB (None: not available): drivers differ in
+    which of them has the clients of MPS. `fake_cuda` writes into `folder`. `memory` None: NotSupported.
+    """
 
     uuid: str
     name: str = "Tesla V100-SXM2-16GB"
-    memory: int = 16160 * 2**20
+    memory: int | None = 16160 * 2**20
     mig: int | None = None
     power_mw: int = 250_000
     clock_mhz: int = 1530
     power_limit_mw: int | None = 300_000
     max_clock_mhz: int = 1530
     pcie: tuple[int, int] = (3, 16)
+    capability: tuple[int, int] = (7, 0)
+    compute: Mapping[int, int | None] = field(default_factory=dict)
+    mps: Mapping[int, int | None] | None = field(default_factory=dict)
+    folder: Path | None = None
+    used: int = 2**30
 
 
 class FakeNvml:
@@ -42,6 +53,9 @@ class FakeNvml:
     NVML_CLOCK_SM = 1
     nvmlEventTypeXidCriticalError = 8
     NVML_DEVICE_MIG_ENABLE = 1
+    NVML_COMPUTEMODE_DEFAULT = 0
+    NVML_COMPUTEMODE_PROHIBITED = 2
+    NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 3
 
     def __init__(self, *gpus: FakeGpu) -> None:
         self.gpus = gpus
@@ -59,7 +73,10 @@ class FakeNvml:
         return self.gpus[index]
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
-        return next(g for g in self.gpus if g.uuid == uuid)
+        for gpu in self.gpus:
+            if gpu.uuid == uuid:
+                return gpu
+        raise NVMLError
 
     def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:
         return gpu.uuid
@@ -68,7 +85,16 @@ class FakeNvml:
         return gpu.name
 
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> SimpleNamespace:
-        return SimpleNamespace(total=gpu.memory, used=2**30)
+        if gpu.memory is None:
+            raise NVMLError_NotSupported
+        return SimpleNamespace(total=gpu.memory, used=gpu.used)
+
+    def nvmlDeviceGetComputeMode(self, gpu: FakeGpu) -> int:
+        exclusive = gpu.folder is not None and (gpu.folder / "exclusive").exists()
+        return self.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else self.NVML_COMPUTEMODE_DEFAULT
+
+    def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu) -> tuple[int, int]:
+        return gpu.capability
 
     def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> tuple[int, int]:
         if gpu.mig is None:
@@ -99,7 +125,14 @@ class FakeNvml:
         return "550.54.15"
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[SimpleNamespace]:
-        return [SimpleNamespace(pid=pid, usedGpuMemory=used * 2**30) for pid, used in ((100, 1), (101, 2))]
+        plain = [] if gpu.folder is None else [int(one.name) for one in (gpu.folder / "plain").iterdir()]
+        alive = [pid for pid in plain if Path(f"/proc/{pid}").exists()]
+        return _processes({**gpu.compute, **dict.fromkeys(alive, 300)})
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, gpu: FakeGpu) -> list[SimpleNamespace]:
+        if gpu.mps is None:
+            raise NVMLError_NotSupported
+        return _processes(gpu.mps)
 
     def nvmlEventSetCreate(self) -> str:
         return "set"
@@ -117,3 +150,10 @@ class FakeNvml:
             raise NVMLError_Timeout
         self.xids.remove(heard[0])
         return SimpleNamespace(device=heard[0][0], eventType=8, eventData=heard[0][1])
+
+
+def _processes(listed: Mapping[int, int | None]) -> list[SimpleNamespace]:
+    return [
+        SimpleNamespace(pid=pid, usedGpuMemory=None if mb is None else mb * 2**20)
+        for pid, mb in listed.items()
+    ]

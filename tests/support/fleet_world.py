@@ -33,6 +33,7 @@ from controlplane.runtime.fleet import fleet as fleet_module
 from controlplane.runtime.fleet.fleet import Fleet, Outcome
 from controlplane.runtime.fleet.preflight import ApplyRequest
 from controlplane.triton import client as triton
+from controlplane.triton import own
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 DEVICES = {"cpu-0": "cpu-0", "cpu-1": "cpu-1"}
@@ -195,7 +196,9 @@ def world() -> Iterator[World]:
             def statistics(self, model: str) -> None:
                 raise EngineError("nothing is counted")
 
-        def prove(server: Server, endpoint: str, *, deadline_s: float) -> None:
+            counters = statistics
+
+        def prove(server: Server, endpoint: str, discount: object, *, deadline_s: float) -> None:
             host.program.effect()
             host.infer(server, endpoint)
 
@@ -209,7 +212,8 @@ def world() -> Iterator[World]:
                 raise EngineError(f"{server.name} cannot load {endpoint}")
             host.loaded[server.name].add(endpoint)
 
-        for one in (prove, unload, load):
+        stack.enter_context(mock.patch.object(own, "prove", prove))
+        for one in (unload, load):
             stack.enter_context(mock.patch.object(triton, one.__name__, one))
         stack.enter_context(mock.patch.object(probes, "TritonClient", Triton))
         # Files are replaced in one step: a program is killed before or after that.

@@ -122,22 +122,10 @@ class Step:
     events: list[str]
 
 
-@dataclass(frozen=True)
-class Followed:
-    """What ran at first, the steps, and the requests."""
-
-    layout: Layout
-    steps: list[Step]
-    load: Load
-
-
-def followed(host: Ctl, steps: Sequence[tuple[float, float]], held_s: float = 0.0) -> Followed:
-    """A fleet planned for 25 requests/s, then the rates and deadlines of `steps`; no request may fail.
-
-    Each rate stays for `held_s` after its plan.
-    """
+def followed(host: Ctl, steps: Sequence[tuple[float, float]]) -> list[Step]:
+    """A fleet planned for 25 requests/s, then the rates and deadlines of `steps`; no request may fail."""
     applied(host, of_single_requests(planned(host)), "--dwell", "20")
-    first, found = layout(host), []
+    found = []
     with loaded(host, 25.0) as load:
         await_rate(host)
         for rate, deadline_s in steps:
@@ -147,9 +135,8 @@ def followed(host: Ctl, steps: Sequence[tuple[float, float]], held_s: float = 0.
             reasons = [e.reason for e in host.events("load", since)]
             found.append(Step(since, rate, event.at_s - since, layout(host), reasons))
             print(found[-1])
-            time.sleep(held_s)
     assert load.failed() == []
-    return Followed(first, found, load)
+    return found
 
 
 def await_plan(host: Ctl, rate_rps: float, since_s: float, deadline_s: float) -> Event:

@@ -14,7 +14,7 @@ from gpu_rig import write_repository
 
 from controlplane.domain.errors import MissingTool
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
-from launchers.gpu import gpus, mps
+from launchers.gpu import control, gpus
 from launchers.process import ProcessLauncher
 from launchers.triton import program
 
@@ -33,8 +33,8 @@ def backend() -> str | None:
 def obstacle() -> str | None:
     if not gpus.inventory():
         return "no NVIDIA GPU"
-    if not mps.capability().available:
-        return mps.capability().detail
+    if control.found() is None:
+        return f"no {control.PROGRAM}"
     try:
         found = backend()
     except MissingTool as error:

@@ -2,20 +2,23 @@
 
 Requests run through Triton's greedy batcher: batch = min(waiting, limit); a batch of b takes
 (a b + c) s times lognormal noise. What disturbs the queue is part of `Traffic`. `Guard` runs the product's
-functions (`sequential.scan`, `service.scan`) and its rule for both together.
+functions (`late_answers.scan`, `batch_times.scan`) and its rule for both together.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import ModuleType
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.control.guard import arrivals, sequential, service, signals
-from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard import arrivals, baseline, batch_times, causes, late_answers, queues, rule
+from controlplane.control.guard.batch_times import Weighing
+from controlplane.control.guard.late_answers import Alarm, LateAnswers
+from controlplane.control.guard.promise import Promise
 
 Floats = npt.NDArray[np.float64]
 
@@ -125,124 +128,99 @@ def p99_s(traffic: Traffic, requests: int) -> float:
     return float(np.quantile(stream.chunk(requests)[1], 0.99))
 
 
-sequential._learn = numba.njit(sequential._learn)
-scan_late = numba.njit(sequential.scan)
-highest = numba.njit(sequential.highest)
-enough = numba.njit(signals.enough)
-service._known = numba.njit(service._known)
-service._usual = numba.njit(service._usual)
-service._learn_mean = numba.njit(service._learn_mean)
-service._sort_in = numba.njit(service._sort_in)
-service._learn_first = numba.njit(service._learn_first)
-service._learn_block = numba.njit(service._learn_block)
-service._weigh_block = numba.njit(service._weigh_block)
-scan_batches = numba.njit(service.scan)
+def _compile(module: ModuleType, *names: str) -> None:
+    """Compile functions where they are, so that those that call them find them compiled."""
+    for name in names:
+        setattr(module, name, numba.njit(getattr(module, name)))
+
+
+_LEARNING = ("_sort_in", "_learn_first", "learn_block", "learn_batch", "forget", "known_place", "usual_at")
+_compile(baseline, *_LEARNING)
+_compile(batch_times, "_delayed", "_scored", "_weigh_block")
+_compile(late_answers, "_moved", "_learned", "highest", "bounded_scale")
+scan_batches = numba.njit(batch_times.scan)
+scan_late = numba.njit(late_answers.scan)
 count_arrivals = numba.njit(arrivals.scan)
 dispersion = numba.njit(arrivals.dispersion)
+is_enough = numba.njit(rule.is_enough)
 
 
 class Guard:
     """The guard's rule for one queue, over arrays, with the product's own functions."""
 
     def __init__(self, promise: Promise) -> None:
-        late, record = sequential.fresh(promise), service.Service()
-        self.promise = promise
-        self.late = np.array(late.scores)
-        self.learned = np.array([late.size, late.size_squared, 0.0, 0.0, -math.inf, *late.open])
-        self.arrived = np.array(late.arrived)
-        self.rates = np.full(len(signals.MEMORIES), promise.rate_rps)
-        self.memories = np.array([signals.memory_s(promise, memory) for memory in signals.MEMORIES])
-        self.overloads = 0
-        self.batches = tuple(
-            np.array(part)
-            for part in (record.chart, record.counts, record.means, record.thresholds, record.first)
+        self.queue = queues.begin(promise)
+        known = self.queue.batches.baseline
+        arrays = known._replace(
+            counts=np.array(known.counts), means=np.array(known.means), first=np.array(known.first)
         )
+        self.queue = self.queue._replace(batches=self.queue.batches._replace(baseline=arrays))
+        self.overloads = 0
 
     def restart(self) -> None:
         """Nothing is held against the server any more; what was learned is kept."""
-        self.late[:] = 0.0
-        self.learned[3] = 0.0
-        self.learned[5:] = 0.0
-        self.batches[0][:] = service.restart(self._record()).chart
+        self.queue = queues.restart(self.queue)
 
     def alarm(self, ended: Floats, took: Floats) -> int:
         """The last request of the first look that raises an alarm; -1 for none in these requests."""
-        p, to = self.promise, 0
-        height = service.height(p.rate_rps)
-        window_s = arrivals.window_s(p.rate_rps, p.slo_ms / 1000.0)
+        p, to = self.queue.promise, 0
+        alarm = Alarm(p.slo_ms / 1000.0, p.rarity, p.natural_scale, p.largest_scale)
         looks = max(1, round(LOOK_S * p.rate_rps)), max(1, round(HURRIED_LOOK_S * p.rate_rps))
+        memories = tuple(queues.memory_s(p, memory) for memory in queues.MEMORIES)
+        constants = (batch_times.height(p.rate_rps), arrivals.window_s(p.rate_rps, alarm.slo_s))
         while to < len(ended):
-            to, late, certain = _hear(
-                self.late,
-                (self.learned, self.arrived, self.rates, self.memories),
-                self.batches,
-                (ended, took),
-                (p.slo_ms / 1000.0, p.rarity, height, window_s),
-                (p.natural_scale, p.largest_scale),
-                (*looks, to),
+            evidence = (self.queue.late, self.queue.batches, self.queue.rates_rps)
+            evidence, to, late, certain = _hear(
+                evidence, (ended, took), alarm, (*constants, memories), (*looks, to)
             )
-            if not late and not (certain and signals.slow(self._record(), self._evidence(), p, p.rate_rps)):
+            self.queue = self.queue._replace(late=evidence[0], batches=evidence[1], rates_rps=evidence[2])
+            planned = self.queue._replace(rates_rps=(p.rate_rps, p.rate_rps))
+            if not late and not (certain and rule.is_slow(planned)):
                 continue
-            if not certain and any(signals.exceeding(p, tuple(self.rates))):
+            if not certain and any(causes.exceeding(p, self.queue.rates_rps)):
                 self.overloads += 1
                 self.restart()
                 continue
             return to - 1
         return -1
 
-    def _record(self) -> service.Service:
-        return service.Service(*(tuple(part) for part in self.batches))
-
-    def _evidence(self) -> sequential.Evidence:
-        size, size_squared, clusters, cluster, last_s, *ended = self.learned
-        late, arrived = tuple(self.late), tuple(self.arrived)
-        ended = (ended[0], ended[1], ended[2])
-        return sequential.Evidence(late, size, size_squared, clusters, cluster, last_s, ended, arrived)
-
 
 @numba.njit
-def _hear(
-    late: Floats,
-    queue: tuple[Floats, ...],
-    batches: tuple[Floats, ...],
-    requests: tuple[Floats, Floats],
-    limits: tuple[float, float, float, float],
-    scales: tuple[float, float],
-    looks: tuple[int, int, int],
-) -> tuple[int, bool, bool]:
-    """`signals.update` over arrays, look by look: the end, whether late answers and slower batches together
-    are an alarm, and whether batches certainly take longer.
+def _hear(evidence, requests, alarm, constants, looks):
+    """`observe.update` over arrays, look by look: the evidence, the end, whether late answers and slower
+    batches together are an alarm, and whether batches certainly take longer.
     """
+    late, batches, rates = evidence
     ended, took = requests
-    slo_s, rarity, height, window_s = limits
-    learned, arrived, rates, memories = queue
+    height, window_s, memories = constants
     seldom, often, to = looks
-    scale = min(max(learned[1] / learned[0], scales[0]), scales[1])
-    chart, counts, means, thresholds, first = batches
+    scale = late_answers.bounded_scale(late.sizes, alarm)
     while to < len(ended):
-        suspicious = (
-            highest(late) > SUSPICIOUS * rarity * scale or chart[service._SCORE] > SUSPICIOUS * height
-        )
+        lateness = late_answers.highest(late.charts) / (alarm.rarity * scale)
+        suspicious = lateness > SUSPICIOUS or batches.chart.score > SUSPICIOUS * height
         at, to = to, min(to + (often if suspicious else seldom), len(ended))
-        before = learned[:3].copy()
-        while to < len(ended) and ended[to] - ended[to - 1] <= service.GAP_S:
+        while to < len(ended) and ended[to] - ended[to - 1] <= batch_times.GAP_S:
             to += 1
         counted = took[at:to].copy()
-        calm = highest(late) < service.HOLD * rarity * scale
-        scan_batches(chart, counts, means, thresholds, first, ended[at:to], counted, (height, 1.0, calm))
+        calm = late_answers.highest(late.charts) < batch_times.HOLD * alarm.rarity * scale
+        batches = scan_batches(batches, ended[at:to], counted, Weighing(height, 1.0, calm))
         passed_s = max(ended[to - 1] - ended[max(0, at - 1)], 1e-6)
-        for j in range(len(rates)):
-            kept = math.exp(-passed_s / memories[j])
-            rates[j] = kept * rates[j] + (1.0 - kept) * (to - at) / passed_s
-        count_arrivals(arrived, ended[at:to] - took[at:to], window_s)
-        clumped = dispersion(arrived)
-        here = (scales[0] * clumped, scales[1] * clumped)
-        alarm = scan_late(late, learned, ended[at:to], counted > slo_s, slo_s, here, rarity, 0)
-        score = chart[service._SCORE]
-        if score >= service.HOLD * height:
-            learned[:3] = before
-        scale = min(max(learned[1] / learned[0], here[0]), here[1])
-        broken = alarm >= 0 or enough(highest(late) / (rarity * scale), score / height)
+        short, long = math.exp(-passed_s / memories[0]), math.exp(-passed_s / memories[1])
+        rate = (to - at) / passed_s
+        rates = (short * rates[0] + (1.0 - short) * rate, long * rates[1] + (1.0 - long) * rate)
+        seen = count_arrivals(late.arrivals, ended[at:to] - took[at:to], window_s)
+        clumped = dispersion(seen)
+        here = Alarm(alarm.slo_s, alarm.rarity, alarm.least_scale * clumped, alarm.largest_scale * clumped)
+        before = late.sizes
+        late = LateAnswers(late.charts, late.sizes, late.cluster, late.ended, seen)
+        late, raised = scan_late(late, ended[at:to], counted > alarm.slo_s, here)
+        score = batches.chart.score
+        if score >= batch_times.HOLD * height:
+            late = LateAnswers(late.charts, before, late.cluster, late.ended, late.arrivals)
+        scale = late_answers.bounded_scale(late.sizes, here)
+        broken = raised >= 0 or is_enough(
+            late_answers.highest(late.charts) / (alarm.rarity * scale), score / height
+        )
         if broken or score >= height:
-            return to, broken, score >= height
-    return to, False, False
+            return (late, batches, rates), to, broken, score >= height
+    return (late, batches, rates), to, False, False

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.control.guard import decisions
-from controlplane.control.guard.state import GuardState, Redirect
+from controlplane.control.guard import decide
+from controlplane.control.guard.effects import Redirect
+from controlplane.control.guard.state import GuardState
 from controlplane.domain.observation import FleetSeen
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.running import RunningHaproxy, RuntimeSocket
@@ -51,12 +52,12 @@ POINTS = {
 def arm(point: Point, *, at_once: bool) -> None:
     """Wrap the method; `at_once`: whatever the guard has decided."""
     method: Callable[..., Any] = getattr(point.owner, point.method)
-    decide = decisions.decide
+    decided = decide.decide
     left, armed = point.calls, at_once
 
     def watched(state: GuardState, seen: FleetSeen) -> Any:
         nonlocal armed
-        after, effects = decide(state, seen)
+        after, effects = decided(state, seen)
         armed = armed or any(isinstance(effect, Redirect) for effect in effects)
         return after, effects
 
@@ -68,7 +69,7 @@ def arm(point: Point, *, at_once: bool) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
         return method(*given, **named)
 
-    decisions.decide = watched
+    decide.decide = watched
     setattr(point.owner, point.method, fatal)
 
 

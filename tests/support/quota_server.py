@@ -13,9 +13,10 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from controlplane.control.guard import decisions, signals
-from controlplane.control.guard.sequential import Promise
-from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer, Redirect
+from controlplane.control.guard import decide, rule
+from controlplane.control.guard.effects import Redirect
+from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer
 from controlplane.domain.fleet import Delays, QuotaUse
 from controlplane.domain.observation import Answer, FleetSeen, Health, HostSeen, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
@@ -137,7 +138,7 @@ def outcome(case: Case) -> Outcome:
     counters, state = _Counters(thread), _first_state(case)
     now_s, heard = 0.0, 0
     while now_s < case.until_s:
-        hurried = signals.suspicion(state.watches["w"]) > 0.25
+        hurried = rule.suspicion(state.watches["w"]) > 0.25
         now_s += HURRIED_LOOK_S if hurried else LOOK_S
         counters.read(now_s, HURRIED_READ_S if hurried else READ_S)
         fresh = []
@@ -148,7 +149,7 @@ def outcome(case: Case) -> Outcome:
         active = ServerSeen(Health.READY, delays=counters.delays, inferences={"w": 1.0})
         servers = {"active": active, "shadow": ServerSeen(Health.READY)}
         seen = FleetSeen(now_s, tuple(fresh), servers, HostSeen(case.waiting))
-        state, effects = decisions.tick(state, seen)
+        state, effects = decide.tick(state, seen)
         if any(isinstance(effect, Redirect) for effect in effects):
             return Outcome(answers, now_s)
     return Outcome(answers, math.inf)
@@ -185,4 +186,4 @@ def _first_state(case: Case) -> GuardState:
     promise = Promise("w", case.slo_ms, case.rate_rps, batch=case.batch, utilisation=case.utilisation)
     partition = GuardedPartition("w", "g0", 40.0, (promise,), ShadowPolicy.HOT, "g0", 10.0)
     placed = PlacedServer("active", "g0", 40.0, 0.0), PlacedServer("shadow", "g0", 50.0, 0.0)
-    return decisions.begin((partition,), {"w": placed}, Limits())
+    return decide.begin((partition,), {"w": placed}, Limits())

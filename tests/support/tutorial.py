@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-INSTALL = "pip install trisect"
+INSTALL = "pip install --find-links dist trisect"
 _PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 _BLOCK = re.compile(r"^```(console|yaml|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import cluster, options, wiring
+from controlplane.cli import cluster, launcher_registry, options, wiring
 from controlplane.cli.endings import EXIT_NO
 from controlplane.cli.fleet import committed
 from controlplane.cli.fleet.committed import converged
@@ -173,7 +173,7 @@ def apply(
     if load_timeout is not None:
         settings = replace(settings, load_timeout_s=load_timeout)
     if built.launcher.inventory() is None:
-        present = wiring.servers_of_host()
+        present = launcher_registry.servers_of_host()
         preflight.refuse_namesake(present, built.files)
         held = preflight.shares_of_others(present, fleet)
         preflight.check_shares(parsed, document, settings.devices, held, say, accepted=overcommit)

@@ -49,18 +49,17 @@ def set_(
 @limit.command("list", epilog="Example: ctl limit list --fleet shop")
 def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False) -> None:
     """Print every endpoint that has limits, and what is refused because its requests crashed servers."""
-    registry, now_s = wiring.limits(fleet), time.time()
-    limits = registry.limits()
+    held, now_s = wiring.limits(fleet).held(), time.time()
     refused = [
         {"endpoint": endpoint, "client": client or None, "seconds_left": round(until_s - now_s)}
-        for (endpoint, client), until_s in registry.refusals().items()
+        for (endpoint, client), until_s in held.refusals.items()
         if until_s > now_s
     ]
-    lines = [f"{endpoint}: {present.described()}" for endpoint, present in limits.items()]
+    lines = [f"{endpoint}: {present.described()}" for endpoint, present in held.limits.items()]
     for one in refused:
         whose = f"{one['endpoint']}, client {one['client']}" if one["client"] else one["endpoint"]
         lines.append(f"{whose}: refused for {one['seconds_left']} s: its requests crashed servers")
-    answer({"fleet": fleet, "limits": limits, "refused": refused}, "\n".join(lines), json=json)
+    answer({"fleet": fleet, "limits": held.limits, "refused": refused}, "\n".join(lines), json=json)
 
 
 @limit.command(

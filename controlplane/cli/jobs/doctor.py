@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from controlplane.cli import options, wiring
+from controlplane.cli import launcher_registry, options
 from controlplane.cli.output import answer
 from controlplane.domain.fleet import Cluster
 from controlplane.files.fleets import fleets, state_root
@@ -27,9 +27,9 @@ def doctor(
 
     With `--launcher kubernetes`, check a cluster: permissions, nodes, whether it admits a server's pod.
     """
-    checked = wiring.local_launchers()
+    checked = launcher_registry.local_launchers()
     if launcher is not None:
-        checked = (wiring.launcher(launcher, Cluster(context, namespace)),)
+        checked = (launcher_registry.launcher(launcher, Cluster(context, namespace)),)
     found = examine(checked, fleets(state_root()))
     table = Table(box=None, pad_edge=False, show_header=False)
     for capability in found:

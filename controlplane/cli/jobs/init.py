@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options, wiring
+from controlplane.cli import launcher_registry, options, wiring
 from controlplane.cli.endings import EXIT_NO
 from controlplane.cli.output import print_json, say
 from controlplane.domain.errors import InfeasibleError, InputError
@@ -63,7 +63,7 @@ def init(
         raise InputError(problem, file=str(repository), field="REPOSITORY")
     own = options.server_options(triton_arg, env)
     _name_what_is_beside(repository)
-    findings = survey(repository, wiring.completer(wiring.launcher(launcher), own, load_timeout))
+    findings = survey(repository, wiring.completer(launcher_registry.launcher(launcher), own, load_timeout))
     planned = [one for one in findings if one.state is not Readiness.UNSUPPORTED]
     if planned and not kept:
         write_text(output, skeleton(findings, str(repository), wiring.main_device()))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import completers, options, wiring
+from controlplane.cli import completers, launcher_registry, options, wiring
 from controlplane.cli.jobs.profile_options import Elsewhere, model_inputs, unknown_lines, write_elsewhere
 from controlplane.cli.output import print_json, progress_bar, say, warn
 from controlplane.domain.errors import EngineError, InputError
@@ -153,7 +153,7 @@ def profile(
     described = describe_device(profiles.resolve(), place.device.name, wiring.driver_limits(place))
     if described is not None:
         say(f"{place.device.name} is in no catalogue: its memory, power and clocks are in {described}")
-    started_by, own = wiring.launcher(launcher), options.server_options(triton_arg, env)
+    started_by, own = launcher_registry.launcher(launcher), options.server_options(triton_arg, env)
     subjects, unreadable = readable_subjects(
         repository, wanted, place, wishes, wiring.completer(started_by, own, load_timeout)
     )

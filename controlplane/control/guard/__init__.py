@@ -1,14 +1,15 @@
 """The guard: a state machine that keeps every partition served within its SLO. Pure; docs/design/guard.md.
 
-decisions    `tick(state, seen) -> (state, effects)`: the entry point
-attention    which partitions a tick looks at, and the observation of them
-signals      the evidence of answers, rates and silences: the rule of a verdict
-sequential   evidence of a broken SLO from late answers
-arrivals     the dispersion of arrivals, which makes clusters of late answers larger
-service      evidence of longer batch times, and the delays of a stall
-ahead        the P99 that slower batches lead to
-host         contention of the host, and the part of a delay that it explains
-culprits     endpoints and clients whose requests were open at each death
-starts       back-off and breaker for servers that fail to start
-state        values: guarded partitions, placed servers, effects, limits, invariants
+decide         `tick(state, seen) -> (state, effects)`: the entry point; what a tick keeps is in `tick`
+observe        the answers weighed as evidence, of the partitions that are due
+rule           the verdict on a server that lives, and the evidence in words; `causes` has the other causes
+queues         one queue: its promise (`promise`), its rate, its evidence
+late_answers   evidence of a broken SLO from late answers, with the dispersion of arrivals (`arrivals`)
+batch_times    evidence of longer batch times against the server's `baseline`
+predicted_p99  the P99 that slower batches lead to
+slo_window     what clients saw, whatever the rule decides
+liveness       how long a server may be silent
+standbys       shadows: the next one's share, the share that one gives back
+deaths         back-off and breaker for starts, lost GPUs; `culprits` has the requests open at each death
+state, effects values: guarded partitions, servers and their shares, limits; what the controller is to do
 """

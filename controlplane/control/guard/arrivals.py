@@ -7,7 +7,8 @@ that a rate that rises over minutes is no dispersion.
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 LEAST_IN_WINDOW = 10.0
 """Arrivals, in the mean, in a window of at least two SLOs, in which a queue builds up and empties."""
@@ -15,11 +16,20 @@ PRIOR_WINDOWS = 20.0
 MEMORY_WINDOWS = 500.0
 LARGEST = 8.0
 
-_UNTIL, _COUNT, _BEFORE, _WINDOWS, _MEAN, _SQUARE = range(6)
 
-FRESH = (0.0, 0.0, -1.0, 0.0, 0.0, 0.0)
-"""The end of the window; its arrivals; those of the one before, -1 for none; windows seen; moving means of
-the arrivals in a window and of half the squared difference between two."""
+class Arrivals(NamedTuple):
+    """The arrivals in the window that ends at `until_s`, and in the windows before it.
+
+    `before` are those of the last one, -1 for none. `mean` is the moving mean of the arrivals in a window,
+    `half_square` that of half the squared difference between two.
+    """
+
+    until_s: float = 0.0
+    arrived: float = 0.0
+    before: float = -1.0
+    windows: float = 0.0
+    mean: float = 0.0
+    half_square: float = 0.0
 
 
 def window_s(rate_rps: float, slo_s: float) -> float:
@@ -27,30 +37,30 @@ def window_s(rate_rps: float, slo_s: float) -> float:
     return max(2.0 * slo_s, LEAST_IN_WINDOW / rate_rps)
 
 
-def dispersion(counts: Sequence[float]) -> float:
+def dispersion(seen: Arrivals) -> float:
     """Return the dispersion seen, 1 for Poisson arrivals and for none."""
-    windows, mean = counts[_WINDOWS], counts[_MEAN]
-    if mean <= 0.0:
+    if seen.mean <= 0.0:
         return 1.0
-    known = windows / (windows + PRIOR_WINDOWS)
-    return min(LARGEST, max(1.0, 1.0 + known * (counts[_SQUARE] / mean - 1.0)))
+    known = seen.windows / (seen.windows + PRIOR_WINDOWS)
+    return min(LARGEST, max(1.0, 1.0 + known * (seen.half_square / seen.mean - 1.0)))
 
 
-def scan(counts: MutableSequence[float], arrived_s: Sequence[float], length_s: float) -> None:
+def scan(seen: Arrivals, arrived_s: Sequence[float], length_s: float) -> Arrivals:
     """Count arrivals, in the order of their answers. Plain arithmetic, so that the bench compiles it."""
+    until_s, count, before, windows, mean, half_square = seen
     for i in range(len(arrived_s)):
-        if arrived_s[i] >= counts[_UNTIL]:
-            if arrived_s[i] >= counts[_UNTIL] + length_s:
-                counts[_BEFORE] = -1.0  # the first one, or one after a pause
-                counts[_UNTIL] = arrived_s[i] + length_s
+        if arrived_s[i] >= until_s:
+            if arrived_s[i] >= until_s + length_s:
+                before = -1.0  # the first one, or one after a pause
+                until_s = arrived_s[i] + length_s
             else:
-                if counts[_BEFORE] >= 0.0:
-                    weight = max(1.0 / (counts[_WINDOWS] + 1.0), 1.0 / MEMORY_WINDOWS)
-                    half = 0.5 * (counts[_COUNT] - counts[_BEFORE]) ** 2
-                    counts[_MEAN] += weight * (counts[_COUNT] - counts[_MEAN])
-                    counts[_SQUARE] += weight * (half - counts[_SQUARE])
-                    counts[_WINDOWS] += 1.0
-                counts[_BEFORE] = counts[_COUNT]
-                counts[_UNTIL] += length_s
-            counts[_COUNT] = 0.0
-        counts[_COUNT] += 1.0
+                if before >= 0.0:
+                    weight = max(1.0 / (windows + 1.0), 1.0 / MEMORY_WINDOWS)
+                    mean += weight * (count - mean)
+                    half_square += weight * (0.5 * (count - before) ** 2 - half_square)
+                    windows += 1.0
+                before = count
+                until_s += length_s
+            count = 0.0
+        count += 1.0
+    return Arrivals(until_s, count, before, windows, mean, half_square)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from controlplane.control.guard.state import Accused, Death, Held, Limits, Offence, Watch
+from controlplane.control.guard.effects import Accused
+from controlplane.control.guard.state import Death, Held, Limits, Offence, Watch
 from controlplane.domain.observation import Answer
 
 BEFORE_S = 1.0

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from controlplane.control.guard.sequential import EXCESS
+from controlplane.control.guard.late_answers import EXCESS
 from controlplane.domain.observation import Answer
 
 SLOT_S = 10.0

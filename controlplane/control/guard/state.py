@@ -1,18 +1,18 @@
-"""The guard's values: its state, its effects, and the invariants of both."""
+"""The guard's state: guarded partitions, their servers, and what is held against them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from controlplane.control.guard.sequential import Evidence, Promise
-from controlplane.control.guard.service import Service
-from controlplane.control.guard.slo_window import SloWindow
-from controlplane.domain.observation import Level, ServerSeen
-from controlplane.domain.plan import Placement, Plan, ServedModel
+from controlplane.control.guard.effects import Accused, Topic
+from controlplane.control.guard.promise import Promise, promise_of
+from controlplane.control.guard.queues import QueueState
+from controlplane.domain.observation import ServerSeen
+from controlplane.domain.plan import Plan, ServedModel
 from controlplane.domain.workload import ShadowPolicy
 
 WHOLE_PERCENT = 100.0
@@ -20,132 +20,6 @@ _ROUNDING = 1e-6
 
 STEP_PERCENT = 10.0
 """How much larger a shadow is than what it covers, where that much is free (as planned shadows are)."""
-
-
-class Cause(StrEnum):
-    """Why a route moves."""
-
-    SLOW = "slow server"
-    CRASH = "crash"
-    HANG = "hang"
-    FAILING = "failing inferences"
-    IMPAIRED = "a model's process died"
-    ENDING = "another program ends it"
-    SHARE = "share given back"
-
-
-class Topic(StrEnum):
-    """The topic of a message that is repeated only after a while."""
-
-    SLO = "P99 above the SLO"
-    TRAFFIC = "traffic above plan"
-    HOST = "the host is contended"
-    EXHAUSTED = "no larger share left"
-    WAITING = "waiting for a shadow"
-    NO_ROOM = "no room for a shadow"
-    ERRORS = "failed requests"
-    REFUSED = "refused by policy"
-
-
-@dataclass(frozen=True, slots=True)
-class Redirect:
-    """New requests of a partition go to `target` from now on."""
-
-    partition: str
-    source: str
-    target: str
-    cause: Cause
-
-
-class Ending(StrEnum):
-    """How a server ends that no route leads to."""
-
-    DRAINED = "after draining"
-    """When it has no open request any more."""
-    HUNG = "when it cannot answer any more"
-    """As DRAINED, but a process that does nothing gets SIGTERM and a moment to answer if it runs again."""
-    REFUSED = "after what the dead process held"
-    """It gets SIGTERM, and has the second in which Triton refuses the requests of the dead model process: one
-    of them may have crashed it. The others go to the shadow when the server ends."""
-    AT_ONCE = "at once"
-
-
-@dataclass(frozen=True, slots=True)
-class DrainAndStop:
-    """End a server no route leads to.
-
-    A server that drains is waited for while it streams, and until it has given no answer for `patience_s`: it
-    has given none for `silent_s` so far.
-    """
-
-    server: str
-    ending: Ending
-    patience_s: float
-    silent_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Start a server for a partition, as its shadow or, where no other lives, as its active server."""
-
-    partition: str
-    server: str
-    gpu: str
-    percent: float
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Load the models of a warm shadow."""
-
-    server: str
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Send a real inference to a server now; its health shows the result."""
-
-    server: str
-
-
-class Accused(NamedTuple):
-    """An endpoint whose requests were open at several deaths; of one client where that is known."""
-
-    endpoint: str
-    client: str = ""
-
-    def __str__(self) -> str:
-        return f"endpoint {self.endpoint}" + (f" from client {self.client}" if self.client else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """Refuse the requests of `accused` for `seconds`; afterwards give them no second server for a while."""
-
-    partition: str
-    accused: Accused
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class OpenBreaker:
-    """Start no server for this partition until `until_s`: its starts fail."""
-
-    partition: str
-    until_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Add a message to the status and the events."""
-
-    level: Level
-    subject: str
-    reason: str
-
-
-Effect = Redirect | DrainAndStop | Launch | Load | Probe | Refuse | OpenBreaker | Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,9 +139,8 @@ class Held(NamedTuple):
 class Watch:
     """One partition as it is now.
 
-    `evidence`, `services` and `rates_rps` (moving means of arrivals, a short and a long one) have one entry a
-    promise, and `windows` what its clients saw lately. Times: `answered_s`, the active server's last answer,
-    or the last look without an open request; `worked_s`, the same without refusals and lost requests;
+    `queues` has the evidence, one for each promise. Times: `answered_s`, the active server's last answer, or
+    the last look without an open request; `worked_s`, the same without refusals and lost requests;
     `refused_s`, the last request that it refused by policy; `broken_s`, the first alarm on which nothing was
     done yet, and `alarm_s`, the latest one; `settled_s`, before which only a dead server is left; `died_s`,
     the last death of a server that had served. `unexplained` is the part of recent late answers' time that
@@ -280,10 +153,7 @@ class Watch:
 
     partition: GuardedPartition
     active: PlacedServer
-    evidence: tuple[Evidence, ...]
-    rates_rps: tuple[tuple[float, ...], ...]
-    services: tuple[Service, ...]
-    windows: tuple[SloWindow, ...]
+    queues: tuple[QueueState, ...]
     standby: PlacedServer | None = None
     owned: Share | None = None
     down: bool = False
@@ -306,6 +176,11 @@ class Watch:
     held: tuple[Held, ...] = ()
     ending: bool = False
     offences: Mapping[Accused, Offence] = field(default_factory=dict)
+
+    @property
+    def servers(self) -> tuple[PlacedServer, ...]:
+        """The active server, and the shadow where there is one."""
+        return (self.active,) if self.standby is None else (self.active, self.standby)
 
     @property
     def share(self) -> Share:
@@ -409,7 +284,7 @@ def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
         served = {one.model: one for one in partition.models}
         policy = ShadowPolicy.NONE if shadow is None else shadow.policy
         promises = tuple(
-            _promise(queue, served.get(model, ServedModel(model, 1)))
+            promise_of(queue, served.get(model, ServedModel(model, 1)))
             for model, queue in partition.queues().items()
         )
         result.append(
@@ -424,61 +299,3 @@ def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
             )
         )
     return tuple(result)
-
-
-def _promise(queue: Sequence[Placement], served: ServedModel) -> Promise:
-    """Return the promise of the workloads that share a queue.
-
-    They wait in one queue and run in the same batches, so all their requests are evidence for the strictest
-    SLO. A hang is judged by the widest one: a request within its SLO shows nothing.
-    """
-    first, *others = queue
-    times_ms = [p.predicted.execution_ms for p in queue if p.predicted.execution_ms is not None]
-    loads = [p.predicted.utilisation for p in queue if p.predicted.utilisation is not None]
-    rate_rps = sum(p.rate_rps / p.client_batch for p in queue)
-    return Promise(
-        first.endpoint,
-        min(p.slo_ms for p in queue),
-        rate_rps,
-        max(times_ms, default=None),
-        tuple(p.endpoint for p in others),
-        inferences=sum(p.rate_rps for p in queue) / rate_rps,
-        instances=served.instances,
-        batch=max(1, served.batch // first.client_batch),
-        utilisation=max(loads, default=None),
-        longest_ms=max((p.longest_ms for p in queue if p.longest_ms is not None), default=None),
-        widest_slo_ms=max(p.slo_ms for p in queue) if others else None,
-        p99_ms=first.predicted.p99_ms,
-        batch_ms=first.predicted.batch_ms,
-    )
-
-
-def validate_state(state: GuardState) -> None:
-    """Raise AssertionError where the state breaks what must always hold.
-
-    Called by every test after every tick. A GPU may be overdrawn only by servers that took over from dead
-    ones and give the excess back: one of its partitions owns more than was planned.
-    """
-    names: set[str] = set()
-    for watch in state.watches.values():
-        for placed in (watch.active, watch.standby):
-            if placed is None:
-                continue
-            assert placed.server not in names, f"{placed.server} has two places"
-            assert 0.0 < placed.percent <= WHOLE_PERCENT + _ROUNDING, f"{placed} is no share"
-            names.add(placed.server)
-        kept = (watch.evidence, watch.services, watch.windows, watch.rates_rps)
-        assert all(len(one) == len(watch.partition.promises) for one in kept)
-        assert watch.launches.failures >= 0
-        assert not watch.launches.open or watch.launches.failures >= state.limits.failures
-        assert watch.broken_s is None or watch.broken_s <= state.now_s
-        assert all(mean >= 0.0 for rate in watch.rates_rps for mean in rate)
-    used = used_percent(state.watches.values())
-    for gpu in used:
-        if overdrawn(used, gpu):
-            moved = [
-                w
-                for w in state.watches.values()
-                if w.active.gpu == gpu and (w.partition.gpu != gpu or w.active.percent > w.partition.percent)
-            ]
-            assert moved, f"{gpu} is overdrawn and no partition on it can give back"

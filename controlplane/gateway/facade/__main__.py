@@ -50,7 +50,7 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
         broadcast = Broadcast(session, Kept(paths.broadcasts), allowed=settings.fleet_wide_calls)
         callers = Callers(paths.clients, settings)
         records = Records(open_log(paths.log_pipe))
-        parts = Parts(fleet, FleetAnswers(fleet), broadcast, records, callers)
+        parts = Parts(fleet, FleetAnswers(fleet, paths.discounts), broadcast, records, callers)
         order = asyncio.Lock()
 
         async def reload() -> None:
@@ -82,6 +82,7 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
         await web.SockSite(runner, own.http).start()
         chores = [
             asyncio.create_task(fleet.watch()),
+            asyncio.create_task(parts.answers.read_last()),
             asyncio.create_task(give_memory_back(lambda: records.handled_bytes)),
             asyncio.create_task(keep_supervisor(paths, held)),
         ]

@@ -1,26 +1,30 @@
 """The fleet's own answers, as one Triton gives them: metadata, index and statistics.
 
 Servers come and go. A client takes differences of counters (perf_analyzer fails if one decreases), so the
-last counters of a server stay in the sum after its requests go to another one.
+last counters of a server stay in the sum after its requests go to another one. What the fleet itself asked of
+a server is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from controlplane.domain.counters import LATEST, Entry, combine, difference
 from controlplane.domain.fleet import Backend, Route
+from controlplane.files.discounts import read_discounts
 from controlplane.gateway.facade.fleet import Fleet
 
-_LATEST = "last_inference"
-_SAME = frozenset({"name", "version", "batch_size", "type", "id"})
 _OF_NOW = "memory_usage"
 _SERVERS = 64
-
-Entry = dict[str, Any]
-"""One model's version, as in Triton's `model_stats`."""
+_DRAINED_S = 120.0
+"""A server that requests left has none to finish after that."""
+_LAST_S = 0.2
+"""Between two readings of a server that requests left: what it answers after the last one is not counted."""
 
 
 class Ledger:
@@ -28,19 +32,31 @@ class Ledger:
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, str], dict[str, Entry]] = {}
+        self._counted: dict[tuple[str, str, str], int] = {}
         self._before: dict[tuple[str, str], Entry] = {}
 
-    def note(self, server: str, entry: Entry) -> None:
-        """A server's counters now; lower ones than before are those of a server that was started anew."""
+    def note(self, server: str, entry: Entry, own: Entry | None = None) -> None:
+        """Take a server's counters, of which `own` are the fleet's own inferences.
+
+        Lower ones than before are those of a server that was started anew. One of `own` may be there before
+        the server has counted it: then what was counted before stays.
+        """
         model = (entry["name"], entry["version"])
         servers = self._said.setdefault(model, {})
         last = servers.pop(server, None)
-        if last is not None and entry["inference_count"] < last["inference_count"]:
+        counted = self._counted.get((server, *model), 0)
+        if last is not None and entry["inference_count"] < counted:
             self._put_away(model, last)
+            last = None
+        self._counted[server, *model] = entry["inference_count"]
+        if own is not None:
+            entry = _less(entry, own, last or {})
         servers[server] = entry
         if len(servers) > _SERVERS:
             # It answered longest ago: it has been gone for long.
-            self._put_away(model, servers.pop(next(iter(servers))))
+            longest = next(iter(servers))
+            del self._counted[longest, *model]
+            self._put_away(model, servers.pop(longest))
 
     def total(self, endpoint: str, version: str, serving: Iterable[str]) -> list[Entry]:
         """One entry a version (only this one, unless it is empty), all servers' counters added up.
@@ -58,22 +74,26 @@ class Ledger:
                 entries.append(self._before[model])
             total, *others = reversed(entries)
             for other in others:
-                total = merge(total, other)
+                total = combine(total, other)
             totals.append(total)
         return totals
 
     def _put_away(self, model: tuple[str, str], entry: Entry) -> None:
         entry = _without_present(entry)
         before = self._before.get(model)
-        self._before[model] = entry if before is None else merge(before, entry)
+        self._before[model] = entry if before is None else combine(before, entry)
 
 
 class FleetAnswers:
     """Asks the servers; of statistics it keeps the ledger."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, discounts: Path) -> None:
         self._fleet = fleet
+        self._discounts = discounts
         self._ledger = Ledger()
+        self._routes = fleet.routes
+        self._left: dict[tuple[str, Backend], float] = {}
+        fleet.moved.add(self._note_moves)
 
     async def metadata(self) -> Mapping[str, Any]:
         """As one server's: the version of the first that answers, the extensions all of them have."""
@@ -115,19 +135,42 @@ class FleetAnswers:
 
     async def statistics_of(self, endpoint: str, version: str) -> dict[str, Any] | None:
         """One routed endpoint's, of all versions where none is named; None where no member knows it."""
-        members = self._fleet.routes[endpoint].members
-        if not any(await asyncio.gather(*(self._ask(member, endpoint, version) for member in members))):
+        route = self._fleet.routes[endpoint]
+        left = (server for of, server in self._left if of == endpoint)
+        asked = dict.fromkeys((*route.servers, *left))
+        answered = await asyncio.gather(*(self._ask(server, endpoint, version) for server in asked))
+        if not any(answered[: len(route.members)]):
             return None
-        serving = {member.server for member in members}
+        serving = {member.server for member in route.members}
         return {"model_stats": self._ledger.total(endpoint, version, serving)}
+
+    async def read_last(self) -> None:
+        """Read the counters of servers that requests left until they end. Never returns."""
+        while True:
+            await asyncio.sleep(_LAST_S)
+            for (endpoint, server), until_s in list(self._left.items()):
+                if time.monotonic() > until_s or not await self._ask(server, endpoint, ""):
+                    self._left.pop((endpoint, server), None)
+
+    def _note_moves(self) -> None:
+        """Remember the servers that an endpoint's requests left, which have some to finish."""
+        before, self._routes = self._routes, self._fleet.routes
+        if before is self._routes:
+            return
+        for endpoint, route in before.items():
+            now = self._routes.get(endpoint)
+            for server in route.servers:
+                if now is None or server not in now.servers:
+                    self._left[endpoint, server] = time.monotonic() + _DRAINED_S
 
     async def _ask(self, member: Backend, endpoint: str, version: str) -> bool:
         scope = f"/versions/{quote(version, safe='')}" if version else ""
         status, content = await self._fleet.ask(member, f"/v2/models/{quote(endpoint, safe='')}{scope}/stats")
         if status != 200 or not content:
             return False
+        own = read_discounts(self._discounts, member.server)
         for entry in content["model_stats"]:
-            self._ledger.note(member.server, entry)
+            self._ledger.note(member.server, entry, own.get((entry["name"], entry["version"])))
         return True
 
 
@@ -135,27 +178,18 @@ def _without_present(entry: Entry) -> Entry:
     return {key: value for key, value in entry.items() if key != _OF_NOW}
 
 
-def merge(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Two servers' counters of the same model, added; times of day are the later one."""
-    merged = dict(one)
-    for key, value in other.items():
-        mine = merged.get(key)
-        if mine is None or key in _SAME:
-            merged[key] = value if mine is None else mine
-        elif key == _LATEST:
-            merged[key] = max(mine, value)
-        elif isinstance(value, dict):
-            merged[key] = merge(mine, value)
-        elif isinstance(value, list):
-            merged[key] = _by_batch(mine, value) if key == "batch_stats" else mine + value
-        else:
-            merged[key] = mine + value
-    return merged
+def _less(entry: Entry, own: Entry, last: Entry) -> Entry:
+    """Return a server's counters without the fleet's own inferences, none of them below the last ones."""
+    clients = combine(difference(entry, own), _without_present(last), max)
+    if clients["inference_count"] == last.get("inference_count", 0):
+        clients[LATEST] = last.get(LATEST, 0)  # the later one is the fleet's own
+    if "batch_stats" in clients:
+        clients["batch_stats"] = [batch for batch in clients["batch_stats"] if _has_counted(batch)]
+    if "response_stats" in clients:
+        responses = clients["response_stats"].items()
+        clients["response_stats"] = {place: found for place, found in responses if _has_counted(found)}
+    return clients
 
 
-def _by_batch(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    sizes = {entry["batch_size"]: entry for entry in one}
-    for entry in other:
-        size = entry["batch_size"]
-        sizes[size] = merge(sizes[size], entry) if size in sizes else entry
-    return [sizes[size] for size in sorted(sizes)]
+def _has_counted(statistics: Entry) -> bool:
+    return any(one["count"] for one in statistics.values() if isinstance(one, dict))

@@ -66,8 +66,15 @@ async def keep_supervisor(paths: GatewayPaths, held: Held) -> None:
             with contextlib.suppress(OSError, RuntimeError):
                 await asyncio.to_thread(processes.start_supervisor, paths, held)
             deadline = time.monotonic() + processes.STARTING_S
-            while processes.supervisor_is_missing(paths) and time.monotonic() < deadline:
+            while _is_starting(paths) and time.monotonic() < deadline:
                 await asyncio.sleep(_LOOK_S)
+
+
+def _is_starting(paths: GatewayPaths) -> bool:
+    """Return whether a supervisor lives that has no lock yet."""
+    with contextlib.suppress(OSError):
+        return processes.supervisor_is_missing(paths) and bool(processes.find(paths, processes.SUPERVISOR))
+    return False
 
 
 async def give_memory_back(handled_bytes: Callable[[], int]) -> None:

@@ -17,7 +17,7 @@ from grpc import StatusCode
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight, Route, Routes
 from controlplane.files.gateway import Traits
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import NO_LIMIT, REFUSED, REMEMBERED_S, Limit, read_limits, read_refusals
+from controlplane.files.limits import NO_LIMIT, REFUSED, REMEMBERED_S, Limit, read_held
 from controlplane.files.reading import Remembered
 from controlplane.gateway import store
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
@@ -107,8 +107,7 @@ class Fleet:
         self._down: set[str] = set()
         self.sequences = Sequences()
         self.meter = Meter()
-        self._limits = Remembered(paths.limits, partial(read_limits, paths.limits))
-        self._refusals = Remembered(paths.refusals, partial(read_refusals, paths.refusals))
+        self._held = Remembered(paths.limits, partial(read_held, paths.limits))
         self.moved: set[Callable[[], None]] = set()
         """Functions to call after every change of routes, and when sequences end."""
 
@@ -118,7 +117,7 @@ class Fleet:
 
     def limit(self, endpoint: str) -> Limit:
         """Return the limits of an endpoint, as they are now."""
-        return self._limits.get().get(endpoint, NO_LIMIT)
+        return self._held.get().limits.get(endpoint, NO_LIMIT)
 
     def check_refusal(self, endpoint: str, client: str) -> None:
         """Raise LimitReached while the endpoint, or the client's calls of it, are refused."""
@@ -134,7 +133,7 @@ class Fleet:
         return not pool and time.time() >= self._refused_until_s(endpoint, client) + REMEMBERED_S
 
     def _refused_until_s(self, endpoint: str, client: str) -> int:
-        refusals = self._refusals.get()
+        refusals = self._held.get().refusals
         return max(refusals.get((endpoint, ""), 0), refusals.get((endpoint, client), 0))
 
     def take(self, generation: int, table: SlotTable) -> None:
@@ -244,7 +243,7 @@ class Fleet:
             for server in self.servers():
                 if server.server in self._down and await _takes_connections(server):
                     self._down.discard(server.server)
-            self.meter.keep_only(self._limits.get())
+            self.meter.keep_only(self._held.get().limits)
             before = self.sequences.living()
             self.sequences.expire(time.monotonic())
             if self.sequences.living() != before:

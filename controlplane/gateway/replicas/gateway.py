@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from controlplane.domain.counters import Entry
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.order import Order
@@ -95,6 +96,9 @@ class ReplicatedGateway:
     def refuse(self, endpoint: str, client: str, until_s: float) -> None:
         """Raise GatewayError: replicas take no limits."""
         raise GatewayError("the gateway's replicas take no limits")
+
+    def discount(self, server: str, counters: Sequence[Entry] | None) -> None:
+        """Leave it in what clients read: each replica counts for itself."""
 
     def in_flight(self, backend: Backend) -> InFlight:
         """Return the unanswered requests of a server at all replicas. Raises where one does not answer."""

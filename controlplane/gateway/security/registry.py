@@ -6,7 +6,7 @@ import contextlib
 import math
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +14,7 @@ from controlplane.domain.errors import GatewayError, InputError
 from controlplane.files import limits as limit_files
 from controlplane.files.clients import Client, check, hashed, read_clients, write_clients
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import (
-    REMEMBERED_S,
-    Limit,
-    Refusals,
-    read_limits,
-    read_refusals,
-    write_limits,
-    write_refusals,
-)
+from controlplane.files.limits import REMEMBERED_S, Held, Limit, read_held, write_held
 from controlplane.files.waiting import locked, wait_until
 from controlplane.gateway import processes, store
 from controlplane.gateway.running import RuntimeSocket, Unreachable
@@ -81,9 +73,10 @@ class LimitRegistry:
     def __init__(self, state_dir: Path) -> None:
         self._paths = GatewayPaths.of(state_dir)
 
-    def limits(self) -> Mapping[str, Limit]:
-        """Return the limits by endpoint."""
-        return read_limits(self._paths.limits)
+    def held(self) -> Held:
+        """Return the limits by endpoint, and what is refused now or was of late."""
+        held, oldest_s = read_held(self._paths.limits), time.time() - REMEMBERED_S
+        return replace(held, refusals={who: at for who, at in held.refusals.items() if at > oldest_s})
 
     def set(self, endpoint: str, limit: Limit) -> None:
         """Give an endpoint these limits in place of those it has.
@@ -92,30 +85,30 @@ class LimitRegistry:
         """
         limit_files.check(endpoint, limit)
         with _changing(self._paths):
-            write_limits(self._paths.limits, {**self.limits(), endpoint: limit}.items())
-
-    def refusals(self) -> Refusals:
-        """Return what is refused now, and what was refused of late."""
-        oldest_s = time.time() - REMEMBERED_S
-        return {who: at for who, at in read_refusals(self._paths.refusals).items() if at > oldest_s}
+            held = self.held()
+            write_held(self._paths.limits, replace(held, limits={**held.limits, endpoint: limit}))
 
     def refuse(self, endpoint: str, client: str, until_s: float) -> None:
         """Refuse inferences of an endpoint, from one client or (empty) from all, until then. As `set`."""
         with _changing(self._paths):
-            refusals = {**self.refusals(), (endpoint, client): math.ceil(until_s)}
-            write_refusals(self._paths.refusals, refusals)
+            held = self.held()
+            refusals = {**held.refusals, (endpoint, client): math.ceil(until_s)}
+            write_held(self._paths.limits, replace(held, refusals=refusals))
 
     def remove(self, endpoint: str) -> None:
         """Remove an endpoint's limits and refusals. Raises InputError where it has none, and GatewayError."""
         with _changing(self._paths):
-            present, refusals = self.limits(), self.refusals()
-            limited = {*present, *(refused for refused, _ in refusals)}
-            if endpoint not in limited:
-                known = ", ".join(sorted(limited)) or "none"
+            held = self.held()
+            kept = Held(
+                {name: limit for name, limit in held.limits.items() if name != endpoint},
+                {who: at for who, at in held.refusals.items() if who[0] != endpoint},
+            )
+            if kept == held:
+                known = (
+                    ", ".join(sorted({*held.limits, *(refused for refused, _ in held.refusals)})) or "none"
+                )
                 raise InputError(f"{endpoint!r} has no limits; with limits: {known}", field="ENDPOINT")
-            write_limits(self._paths.limits, (one for one in present.items() if one[0] != endpoint))
-            kept = {who: at for who, at in refusals.items() if who[0] != endpoint}
-            write_refusals(self._paths.refusals, kept)
+            write_held(self._paths.limits, kept)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Which workloads share a queue.
+"""Which workloads of a family share a queue; `capacity.items.families` says which may.
 
 Two workloads of one model in one partition need less than two partitions: their batches fill each other, and
 what each partition costs by itself is paid once. All of a group are held to its strictest SLO, so groups are

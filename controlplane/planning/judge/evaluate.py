@@ -146,7 +146,10 @@ class Unsettled:
 
 
 def judge(gpus: Iterable[PlannedGpu], devices: Mapping[str, Device], terms: Terms) -> list[QueueVerdict]:
-    """Judge every queue of these GPUs, those of a type together."""
+    """Judge every queue of these GPUs, those of a type together.
+
+    Equal queues are one pool, so alternatives to each other need a call each.
+    """
     return [one for found in evaluate(gpus, devices, terms).values() for one in found.verdicts()]
 
 

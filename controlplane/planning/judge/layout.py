@@ -14,7 +14,7 @@ from controlplane.planning.protocol import Device
 
 TURNAROUND_MS = 1.0
 """From the end of a request to the begin of the next one that waited at the gateway: an answer and a request
-through HAProxy. Measured: docs/results/late-binding.md."""
+through HAProxy. Measured: docs/results/gateway.md."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,20 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard import decisions
-from controlplane.control.guard.state import (
+from controlplane.control.guard import decide
+from controlplane.control.guard.effects import (
     DrainAndStop,
     Effect,
-    GuardState,
     Launch,
     Load,
     OpenBreaker,
-    PlacedServer,
     Probe,
     Redirect,
     Refuse,
     Report,
 )
+from controlplane.control.guard.state import GuardState, PlacedServer
 from controlplane.domain.errors import LogOnce
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Event, FleetSeen, Health
@@ -151,4 +150,4 @@ def _begun_again(state: GuardState) -> GuardState:
         placed[name] = (watch.active,) if watch.standby is None else (watch.active, watch.standby)
     owned = {name: watch.owned for name, watch in state.watches.items() if watch.owned is not None}
     partitions = tuple(w.partition for w in state.watches.values())
-    return decisions.begin(partitions, placed, state.limits, owned=owned)
+    return decide.begin(partitions, placed, state.limits, owned=owned)

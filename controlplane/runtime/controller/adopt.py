@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.control.converge.desired import Desired, NamedRoute, stands_for
-from controlplane.control.guard import decisions
+from controlplane.control.guard import decide
+from controlplane.control.guard.effects import Ending
 from controlplane.control.guard.state import (
-    Ending,
     GuardedPartition,
     GuardState,
     Limits,
@@ -151,7 +151,7 @@ def adoption(
     names = {server.name for server in kept}
     surplus = tuple(server for server in found if server.name not in names)
     endings.update((s.name, _DEAD_ENDINGS[s.state]) for s in surplus if s.state in _DEAD_ENDINGS)
-    state = decisions.begin(guarded, placed_servers, limits, generation, owned)
+    state = decide.begin(guarded, placed_servers, limits, generation, owned)
     return Adoption(state, planned, tuple(kept), surplus, endings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from controlplane.control.guard.state import DrainAndStop, Ending
+from controlplane.control.guard.effects import DrainAndStop, Ending
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import InFlight, Server
 from controlplane.ports import Gateway, Launcher

@@ -8,12 +8,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard.signals import drain_s, overdue_s
-from controlplane.control.guard.state import (
+from controlplane.control.guard.effects import (
     DrainAndStop,
     Effect,
     Ending,
-    GuardState,
     Launch,
     Load,
     OpenBreaker,
@@ -21,8 +19,9 @@ from controlplane.control.guard.state import (
     Redirect,
     Refuse,
     Report,
-    Watch,
 )
+from controlplane.control.guard.liveness import drain_s, overdue_s
+from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Event, Health

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from controlplane.control.guard import sequential
 from controlplane.control.guard.state import GuardState, Phase, phase
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.observation import Event
@@ -74,13 +73,11 @@ def _write_guard(page: Page, state: GuardState, redirects: Mapping[str, int]) ->
         page.add(metrics.STANDBY, float(standby is not None and standby.since_s <= state.now_s), name)
         # From zero on: an increase over a time cannot be seen of a series that begins with it.
         page.add(metrics.REDIRECTS, redirects.get(name, 0), name)
-        for promise, seen, rate in zip(
-            watch.partition.promises, watch.evidence, watch.rates_rps, strict=True
-        ):
-            where = name, promise.endpoint
-            page.add(metrics.ARRIVALS, rate[-1], *where)
-            page.add(metrics.QUEUE_PLANNED, promise.rate_rps, *where)
-            page.add(metrics.EVIDENCE, sequential.strength(seen, promise), *where)
+        for queue in watch.queues:
+            where = name, queue.promise.endpoint
+            page.add(metrics.ARRIVALS, queue.rates_rps[-1], *where)
+            page.add(metrics.QUEUE_PLANNED, queue.promise.rate_rps, *where)
+            page.add(metrics.EVIDENCE, queue.lateness, *where)
 
 
 def write_load(page: Page, autoscaler: Autoscaler) -> None:

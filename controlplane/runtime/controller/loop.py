@@ -16,8 +16,9 @@ import time
 from collections.abc import Mapping
 
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard import attention, decisions
-from controlplane.control.guard.signals import missed_s, suspicion
+from controlplane.control.guard import decide
+from controlplane.control.guard.observe import due, missed_s, observe
+from controlplane.control.guard.rule import suspicion
 from controlplane.control.guard.state import GuardState, guarded_partitions
 from controlplane.control.guard.state import Limits as GuardLimits
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, LogOnce, TrisectError
@@ -106,7 +107,7 @@ class Controller:
         state = self.state
         if state is None:
             return _TICK_S
-        suspected = (suspicion(state.watches[p]) > SUSPICIOUS for p in attention.due(state, state.now_s))
+        suspected = (suspicion(state.watches[p]) > SUSPICIOUS for p in due(state, state.now_s))
         return _SUSPICIOUS_TICK_S if any(suspected) else _TICK_S
 
     def repair(self, stop: threading.Event) -> None:
@@ -145,10 +146,10 @@ class Controller:
             )
             self._actor.event("warning", "controller", self._fleet.name, reason)
         # Kept even if the decision fails: an alarm must not have to build up again.
-        adopted.state = attention.observe(adopted.state, seen)
-        state, effects = decisions.decide(adopted.state, seen)
+        adopted.state = observe(adopted.state, seen)
+        state, effects = decide.decide(adopted.state, seen)
         # Where no partition was decided on, the routes are as they were too.
-        routes = adopted.routes if state is adopted.state else decisions.routes(state, seen)
+        routes = adopted.routes if state is adopted.state else decide.routes(state, seen)
         decision = Decision(state, effects, routes, seen)
         try:
             self._act(decision, adopted)

@@ -15,9 +15,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from controlplane.control.guard import attention
-from controlplane.control.guard.host import contention
-from controlplane.control.guard.signals import overdue_s, patience_s, resumed, suspicion
+from controlplane.control.guard.causes import contention
+from controlplane.control.guard.liveness import overdue_s, patience_s
+from controlplane.control.guard.observe import due, resumed
+from controlplane.control.guard.rule import suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, InFlight, Server
@@ -134,7 +135,7 @@ class Observer:
         for name, verdict in self._canaries.take():
             self._weigh(self._records[name], verdict, now)
             new.add(name)
-        new.update(state.watches[p].active.server for p in attention.due(state, now))
+        new.update(state.watches[p].active.server for p in due(state, now))
         while (silent := self._silences.take(now)) is not None:
             new.add(silent)
         self._renew(new & self._conditions.keys(), now)
@@ -154,7 +155,9 @@ class Observer:
         # Through an alias where there is one, to test a request's whole path.
         endpoints = [queue[-1] for queue in self._queues(server)]
         deadline_s = _CANARY_S if self._failing(record) else max(_CANARY_S, slow_s)
-        self._canaries.ask(name, partial(send_canary, server, endpoints, record.samples, deadline_s), now)
+        discount = partial(self._gateway.discount, server.name)
+        sending = partial(send_canary, server, endpoints, record.samples, discount, deadline_s)
+        self._canaries.ask(name, sending, now)
 
     def close(self) -> None:
         """End the threads."""
@@ -476,7 +479,8 @@ class Observer:
         )
         silent_s = SILENT_S
         if not record.in_flight.unanswered:
-            rates_rps = [max(rates) for rates in resumed(watch, self._state.now_s).rates_rps]
+            rested = resumed(watch, self._state.now_s)
+            rates_rps = [max(queue.rates_rps) for queue in rested.queues]
             lull_s = max(_LULL_S, len(self._servers) / _LULLS_RPS) if max(rates_rps) > _RARE_RPS else math.inf
             silent_s = max(SILENT_S, min(_SILENT_REQUESTS / max(sum(rates_rps), _RARE_RPS), lull_s))
         if now - since < silent_s:

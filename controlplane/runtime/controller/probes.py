@@ -21,7 +21,9 @@ from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Delays, InFlight, Quota
 from controlplane.domain.observation import Health, ModelStatistics, News
 from controlplane.ports import Launcher
 from controlplane.runtime.controller.polled import Polled
+from controlplane.triton import own
 from controlplane.triton.client import TritonClient, timed_out
+from controlplane.triton.own import Discount
 from controlplane.triton.samples import SampleRequest, sample_request
 from controlplane.triton.statistics import compute_ms, difference, inferences_each, queue_ms
 
@@ -76,7 +78,11 @@ class Verdict:
 
 
 def send_canary(
-    server: Server, endpoints: Sequence[str], samples: MutableMapping[str, SampleRequest], deadline_s: float
+    server: Server,
+    endpoints: Sequence[str],
+    samples: MutableMapping[str, SampleRequest],
+    discount: Discount,
+    deadline_s: float,
 ) -> Verdict:
     """Send a small real inference to each endpoint. `samples` keeps what is sent, by endpoint."""
     sent_s = time.monotonic()
@@ -87,7 +93,7 @@ def send_canary(
         for endpoint in endpoints:
             if endpoint not in samples:
                 samples[endpoint] = sample_request(endpoint, server.spec.repository, client.config)
-            client.infer(endpoint, samples[endpoint])
+            own.infer(client, endpoint, samples[endpoint], discount)
     except Exception as error:  # any error is a failed canary, but for want of time or of our own means
         outcome, reason = Outcome.FAILED, str(error) or repr(error)
         if timed_out(error):

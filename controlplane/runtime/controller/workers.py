@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from controlplane.control.converge.desired import descendant
-from controlplane.control.guard.state import DrainAndStop, Ending, Launch, Load
+from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Load
 from controlplane.domain.errors import LogOnce, MissingTool, NotNow, is_own_lack
 from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health
@@ -21,6 +21,7 @@ from controlplane.ports import Gateway, Launcher
 from controlplane.runtime.controller.draining import Drain
 from controlplane.runtime.fleet.execute import Limits
 from controlplane.triton import client as triton
+from controlplane.triton import own
 
 _THREADS = 6
 _RETRY_S = 5.0
@@ -219,7 +220,7 @@ class Workers:
         try:
             server = self._launcher.start(spec, deadline_s=self._limits.start_s)
             for endpoint in spec.endpoints:
-                triton.prove(server, endpoint, deadline_s=self._limits.prove_s)
+                self._prove(server, endpoint)
             if unload:
                 self._unload(server)
         except Exception as error:  # any error ends the start, but for one of the host
@@ -245,10 +246,15 @@ class Workers:
         if not wanted:
             self._stop(server, Ending.AT_ONCE)
 
+    def _prove(self, server: Server, endpoint: str) -> None:
+        discount = partial(self._gateway.discount, server.name)
+        own.prove(server, endpoint, discount, deadline_s=self._limits.prove_s)
+
     def _load(self, server: Server) -> None:
+        self._gateway.discount(server.name, None)
         for endpoint in server.spec.endpoints:
             triton.load(server, endpoint, deadline_s=self._limits.start_s)
-            triton.prove(server, endpoint, deadline_s=self._limits.prove_s)
+            self._prove(server, endpoint)
 
     def _unload(self, server: Server) -> None:
         for endpoint in server.spec.endpoints:

@@ -151,6 +151,7 @@ class Executor:
                 self._servers[server.name] = server
                 if server.name not in before:
                     self._started.append(server)
+                    self.gateway.discount(server.name, None)
                 self.journal("started", server=server.name, id=server.id)
         if failures:
             raise failures[0]
@@ -173,15 +174,16 @@ class Executor:
                 future.result()
 
     def _run(self, action: Action) -> None:
-        from controlplane.triton import client  # which reading commands do not need
+        from controlplane.triton import client, own  # which reading commands do not need
 
         match action:
             case Remove(name):
                 self.journal("remove", server=name)
                 self.launcher.stop(self._servers[name], drain_s=0.0)
             case Prove(name, endpoints):
+                discount = partial(self.gateway.discount, name)
                 for endpoint in endpoints:
-                    client.prove(self._servers[name], endpoint, deadline_s=self.limits.prove_s)
+                    own.prove(self._servers[name], endpoint, discount, deadline_s=self.limits.prove_s)
             case Unload(name, endpoints):
                 for endpoint in endpoints:
                     client.unload(self._servers[name], endpoint, deadline_s=self.limits.prove_s)

@@ -31,7 +31,6 @@ def examine(launchers: tuple[Launcher, ...], fleets: Sequence[str] = ()) -> tupl
             "cores", True, f"{len(os.sched_getaffinity(0))} usable: {sorted(os.sched_getaffinity(0))}"
         ),
         _haproxy(),
-        _gpus(),
     ]
     for launcher in launchers:
         own = launcher.capabilities()
@@ -39,7 +38,8 @@ def examine(launchers: tuple[Launcher, ...], fleets: Sequence[str] = ()) -> tupl
         found.append(_shares(launcher, own))
         found += [state for fleet in fleets if (state := _versions(launcher, fleet)) is not None]
     places = BootPlaces.here(os.environ)
-    return (*found, *(after_boot(fleet, places) for fleet in fleets))
+    found += [after_boot(fleet, places) for fleet in fleets]
+    return tuple(dict.fromkeys(found))  # two launchers of this host have the same GPUs
 
 
 def _versions(launcher: Launcher, fleet: str) -> Capability | None:
@@ -56,7 +56,7 @@ def _versions(launcher: Launcher, fleet: str) -> Capability | None:
     name = f"fleet {fleet}"
     if problem is None:
         return Capability(name, True, f"Triton {', '.join(sorted(set(found)))}")
-    return Capability(name, False, problem, "docs/operations.md, section 3")
+    return Capability(name, False, problem, "docs/quickstart-gpu.md, Images")
 
 
 def _shares(launcher: Launcher, own: Sequence[Capability]) -> Capability:
@@ -83,23 +83,7 @@ def _haproxy() -> Capability:
     return Capability("haproxy", True, version.split("\n")[0].split(" 20")[0].strip(), remedy)
 
 
-def _gpus() -> Capability:
-    remedy = "install the NVIDIA driver; without a GPU the cpu device stands in"
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception as error:  # NVML raises many kinds, all of which mean the same here
-        return Capability("nvidia gpus", False, f"none: {error}", remedy)
-    try:
-        count = pynvml.nvmlDeviceGetCount()
-        names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
-        return Capability("nvidia gpus", count > 0, ", ".join(map(str, names)) or "none", remedy)
-    finally:
-        pynvml.nvmlShutdown()
-
-
-_UNITS = "docs/systemd, docs/operations.md section 4"
+_UNITS = "docs/systemd, docs/upgrades.md"
 
 
 @dataclass(frozen=True, slots=True)

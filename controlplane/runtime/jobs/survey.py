@@ -52,7 +52,7 @@ def finding(
             model,
             Readiness.UNSUPPORTED,
             f"the Triton here has no backend {missing} (it has: {present}): install it, or serve the file by "
-            "another one; docs/operations.md shows an ONNX file in the Python backend",
+            "another one; docs/models.md shows an ONNX file in the Python backend",
         )
     inputs = input_specs(source.config)
     notes = (_note(source, inputs), instances_note(source.config, on_gpu=on_gpu))

@@ -7,20 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from controlplane.control.converge.actions import Actual, Commit, Start, Unload, converge
 from controlplane.control.converge.desired import Desired, Rendered, desired_fleet
-from controlplane.control.guard import decisions
-from controlplane.control.guard.state import (
-    DrainAndStop,
-    Effect,
-    Ending,
-    GuardState,
-    Launch,
-    Limits,
-    Load,
-    PlacedServer,
-    Redirect,
-    Report,
-    guarded_partitions,
-)
+from controlplane.control.guard import decide
+from controlplane.control.guard.effects import DrainAndStop, Effect, Ending, Launch, Load, Redirect, Report
+from controlplane.control.guard.state import GuardState, Limits, PlacedServer, guarded_partitions
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Role
 from controlplane.domain.plan import Partition, Plan, PlannedGpu
@@ -68,8 +57,8 @@ def run(
         if not guard:
             continue
         seen = fleet.seen(answers)
-        state, effects = decisions.tick(state, seen)
-        fleet.route(decisions.routes(state, seen))
+        state, effects = decide.tick(state, seen)
+        fleet.route(decide.routes(state, seen))
         for effect in effects:
             _carry_out(effect, fleet)
             happened += _happened(effect, fleet.now_s)
@@ -101,7 +90,7 @@ def _deploy(plan: Plan, fleet: SimulatedFleet) -> GuardState:
             case Commit(routes):
                 fleet.route(routes)
     placed = {partition.id: _placed(desired, partition.id) for _, partition in plan.partitions()}
-    return decisions.begin(guarded_partitions(plan), placed, Limits())
+    return decide.begin(guarded_partitions(plan), placed, Limits())
 
 
 def _placed(desired: Desired, partition: str) -> tuple[PlacedServer, ...]:

@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import RELOAD_HEADER, Server
 from controlplane.triton import client as triton
+from controlplane.triton.own import prove
 
 VERBOSE = service_pb2.LogSettingsRequest()
 VERBOSE.settings["log_verbose_level"].uint32_param = 1
@@ -135,7 +136,7 @@ def test_a_server_that_reloads_does_so_for_its_key_only(fleet: Fleet, tmp_path: 
     (found,) = fleet.engine.launcher().servers(fleet.name)
     triton.unload(found, "spin", deadline_s=30)
     with pytest.raises(EngineError):
-        triton.prove(found, "spin", deadline_s=30)
+        prove(found, "spin", lambda counters: None, deadline_s=30)
     triton.load(found, "spin", deadline_s=60)
     assert infer(server) == [0.0, 0.0]
     assert server.reload_key not in fleet.launcher.command(spec)

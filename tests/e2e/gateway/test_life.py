@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import signal
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import gateway_rig as rig
+import psutil
 import pytest
 from background import until
 from host_ports import free_ports
@@ -113,8 +115,9 @@ def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home
     until(lambda: made.in_flight(pair["one"].backend).total == 0)
 
 
+@pytest.mark.parametrize("hurried", [False, True], ids=["started by the facade", "first by a command"])
 def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
-    gateway: Running, pair: Pair, home: Path
+    gateway: Running, pair: Pair, home: Path, hurried: bool
 ) -> None:
     made, ports = gateway
     places = GatewayPaths.of(home / "gateway")
@@ -122,12 +125,9 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
     # The next supervisor adopts this HAProxy and holds its sockets all the same.
     (first,) = processes.find(places, processes.SUPERVISOR)
     _kill(first)
-    until(
-        lambda: (
-            len(processes.find(places, processes.SUPERVISOR)) == 1
-            and not processes.supervisor_is_missing(places)
-        )
-    )
+    if hurried:
+        processes.start_supervisor(places)
+    _await_supervisor_with_sockets(places)
     (supervisor,) = processes.find(places, processes.SUPERVISOR)
     os.kill(supervisor, signal.SIGSTOP)
     try:
@@ -185,6 +185,39 @@ def test_new_settings_reach_a_haproxy_whose_sockets_nobody_else_holds(tmp_path: 
         made.start(rig.options(ports, compress_answers=True))
         assert processes.find(places, processes.HAPROXY) not in ((), (haproxy,))
         assert made.missing() == ()
+
+
+def test_sockets_that_haproxy_alone_had_are_held_by_others_after_its_death(tmp_path: Path) -> None:
+    with rig.a_gateway(tmp_path) as (made, _):
+        places = GatewayPaths.of(tmp_path / "gateway")
+        (supervisor,), (facade,) = (
+            processes.find(places, r) for r in (processes.SUPERVISOR, processes.FACADE)
+        )
+        os.kill(supervisor, signal.SIGSTOP)
+        _kill(facade)
+        _kill(supervisor)
+        made.restore()
+        until(lambda: made.missing() == ())
+        (first,), (supervisor,) = (
+            processes.find(places, r) for r in (processes.FACADE, processes.SUPERVISOR)
+        )
+        _kill(*processes.find(places, processes.HAPROXY))
+        until(lambda: made.missing() == () and processes.find(places, processes.FACADE) != (first,))
+        _kill(supervisor)
+        _await_supervisor_with_sockets(places)
+
+
+def _await_supervisor_with_sockets(places: GatewayPaths) -> None:
+    """Until the only one has those of clients, and of the facade."""
+
+    def has() -> bool:
+        lines = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            lines = [psutil.Process(pid).cmdline() for pid in processes.find(places, processes.SUPERVISOR)]
+        held = [(line[-6:-5], line[-3]) for line in lines]
+        return held == [([str(places.state)], "--facade")] and not processes.supervisor_is_missing(places)
+
+    until(has)
 
 
 def test_haproxy_killed_after_a_redirect_loses_what_it_held_and_nothing_goes_back(

@@ -26,7 +26,7 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.runtime.controller.probes import Outcome, send_canary
-from controlplane.triton.client import prove
+from controlplane.triton.own import prove
 
 pytestmark = pytest.mark.e2e
 
@@ -54,6 +54,10 @@ def said(talk: Talk) -> tuple[float, str]:
     """The next answer's value and its server."""
     result = talk.take()
     return float(result.as_numpy("OUTPUT").flat[0]), result.as_numpy("SERVER").flat[0].decode()
+
+
+def nothing(counters: object) -> None:
+    """Leave nothing out of what clients read."""
 
 
 def a_server(at: Backend, endpoint: str) -> Server:
@@ -108,8 +112,8 @@ def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: P
     with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
         values = tensor(tg, floats(3)[None])
         client.infer("total", values, sequence_id=7, sequence_start=True)
-        prove(server, "total", deadline_s=PATIENCE_S)
-        assert send_canary(server, server.spec.endpoints, {}, PATIENCE_S).reason == ""
+        prove(server, "total", nothing, deadline_s=PATIENCE_S)
+        assert send_canary(server, server.spec.endpoints, {}, nothing, PATIENCE_S).reason == ""
         total = client.infer("total", values, sequence_id=7, sequence_end=True).as_numpy("OUTPUT")
         assert total[0, 0] == 6
 
@@ -117,14 +121,14 @@ def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: P
 @pytest.mark.parametrize("endpoint", ["repeat", "echo", "slow", "none"])
 def test_an_inference_proves_a_model_of_any_kind(pair: Pair, endpoint: str) -> None:
     server = a_server(pair["one"].backend, endpoint)
-    outcome = send_canary(server, server.spec.endpoints, {}, PATIENCE_S).outcome
+    outcome = send_canary(server, server.spec.endpoints, {}, nothing, PATIENCE_S).outcome
     if endpoint == "none":
         assert outcome is Outcome.FAILED
         with pytest.raises(EngineError, match=r"none failed: .*unknown model"):
-            prove(server, endpoint, deadline_s=PATIENCE_S)
+            prove(server, endpoint, nothing, deadline_s=PATIENCE_S)
     else:
         assert outcome is Outcome.ANSWERED
-        prove(server, endpoint, deadline_s=PATIENCE_S)
+        prove(server, endpoint, nothing, deadline_s=PATIENCE_S)
 
 
 def test_a_pool_cannot_hold_sequences(gateway: Running, pair: Pair) -> None:

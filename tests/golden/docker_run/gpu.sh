@@ -26,7 +26,7 @@ docker run --detach \
   nvcr.io/nvidia/tritonserver:26.07-py3 \
   sh \
   -c \
-  'umask 077; exec "$@"' \
+  'at="${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}/control"; [ -w "$at" ] || { echo "error: user $(id -u) reaches no MPS daemon at $at: it is of another user, or its folder is not mounted" >&2; exit 1; }; umask 077; exec "$@"' \
   sh \
   /opt/tritonserver/bin/tritonserver \
   --id=default.W1.active.d4e5f6 \

@@ -23,9 +23,10 @@ def rows() -> list[list[str]]:
 
 
 def found(named: str) -> list[Path]:
-    """The tests of a name: a path, one below `S`, or a file's name alone."""
-    if named.startswith("S/"):
-        named = named.replace("S/", "tests/security/", 1)
+    """The tests of a name: a path, one below `S` or `U`, or a file's name alone."""
+    for short, folder in (("S/", "tests/security/"), ("U/", "tests/unit/")):
+        if named.startswith(short):
+            named = named.replace(short, folder, 1)
     path = ROOT / named
     return [path] if path.exists() else [] if "/" in named else list(TESTS.rglob(named))
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import time
 from pathlib import Path
@@ -8,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.errors import InputError
+from controlplane.domain.errors import InputError, NotNow
 from controlplane.domain.fleet import AccessConfig
 from controlplane.files.clients import Client, hashed, read_clients
 from controlplane.files.gateway import FormerFacade, GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import REMEMBERED_S, Limit
+from controlplane.files.limits import REMEMBERED_S, Held, Limit
 from controlplane.gateway.facade.callers import ANY_REGION, Callers, NotOwned, Regions
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
 from controlplane.gateway.security import access
@@ -114,14 +116,34 @@ def test_a_refusal_ends_by_itself_or_by_hand(tmp_path: Path) -> None:
     registry.refuse("text", "", now_s + 30.0)
     registry.refuse("text", "bad", now_s + 60.0)
     registry.refuse("long ago", "", now_s - REMEMBERED_S - 1.0)
-    assert registry.refusals().keys() == {("text", ""), ("text", "bad")}
+    assert registry.held().refusals.keys() == {("text", ""), ("text", "bad")}
     registry.set("near", Limit(max_requests=1))
     assert access.refusals_map({("text", ""): 7, ("text", "bad"): 8}) == {"text": "7", "bad/text": "8"}
     registry.remove("text")
-    assert registry.refusals() == {}
-    assert registry.limits().keys() == {"near"}
+    assert registry.held() == Held({"near": Limit(max_requests=1)}, {})
     with pytest.raises(InputError, match="with limits: near"):
         registry.remove("text")
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_disk_that_is_full_after_some_files_leaves_nothing_half_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    registry, replace, left = LimitRegistry(tmp_path / "gateway"), os.replace, [written]
+    registry.set("text", Limit(max_requests=1))
+    registry.refuse("text", "", time.time() + 30.0)
+    before = registry.held()
+
+    def fill(source: str, target: Path) -> None:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left[0] -= 1
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fill)
+    with contextlib.suppress(NotNow):
+        registry.remove("text")
+    assert registry.held() == (Held() if written else before)
 
 
 @given(st.lists(st.floats(0, 0.5), min_size=1, max_size=60), st.integers(1, 5), st.integers(1, 5), st.data())

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.gateway.facade.answers import Ledger, merge
+from controlplane.domain.counters import combine
+from controlplane.gateway.facade.answers import Ledger
 
 pytestmark = pytest.mark.unit
 
@@ -21,17 +22,17 @@ def entry(count: int, last: int, sizes: dict[int, int]) -> dict[str, object]:
 
 
 def test_counters_add_and_times_of_day_do_not() -> None:
-    merged = merge(entry(3, 70, {1: 2, 4: 1}), entry(5, 60, {4: 2, 8: 3}))
+    merged = combine(entry(3, 70, {1: 2, 4: 1}), entry(5, 60, {4: 2, 8: 3}))
     assert merged == entry(8, 70, {1: 2, 4: 3, 8: 3})
 
 
 def test_a_field_that_only_one_has_is_kept() -> None:
-    assert merge({"name": "m"}, {"name": "m", "inference_count": 4})["inference_count"] == 4
+    assert combine({"name": "m"}, {"name": "m", "inference_count": 4})["inference_count"] == 4
 
 
 def test_nothing_is_changed_in_place() -> None:
     one, other = entry(1, 1, {1: 1}), entry(1, 1, {1: 1})
-    merge(one, other)
+    combine(one, other)
     assert one == other == entry(1, 1, {1: 1})
 
 
@@ -52,6 +53,34 @@ def test_a_sum_never_runs_backwards(steps: list[tuple[str, int, bool]]) -> None:
         assert seen <= total["inference_count"] <= served
         assert len(total["memory_usage"]) == 1
         seen = total["inference_count"]
+
+
+def used(inferences: int, last_ns: int) -> dict[str, object]:
+    return {"name": "m", "version": "1", "inference_count": inferences, "last_inference": last_ns}
+
+
+def test_the_fleets_own_inferences_are_left_out() -> None:
+    ledger = Ledger()
+    ledger.note("a", used(3, 70), used(3, 0))
+    assert ledger.total("m", "", {"a"}) == [used(0, 0)]
+    ledger.note("a", used(5, 80), used(4, 0))
+    assert ledger.total("m", "", {"a"}) == [used(1, 80)]
+    ledger.note("a", used(6, 90), used(5, 0))
+    assert ledger.total("m", "", {"a"}) == [used(1, 80)], "the later time is the fleet's own"
+
+
+def test_an_inference_of_the_fleets_that_is_not_counted_yet_takes_nothing_from_clients() -> None:
+    ledger = Ledger()
+    ledger.note("a", used(5, 80), used(3, 0))
+    ledger.note("a", used(5, 80), used(4, 0))
+    assert ledger.total("m", "", {"a"}) == [used(2, 80)]
+
+
+def test_a_server_that_was_started_anew_counts_from_there() -> None:
+    ledger = Ledger()
+    ledger.note("a", used(9, 80), used(4, 0))
+    ledger.note("a", used(3, 90), used(1, 0))
+    assert ledger.total("m", "", {"a"}) == [used(7, 90)]
 
 
 def test_servers_that_went_long_ago_still_count() -> None:

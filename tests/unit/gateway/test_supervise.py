@@ -19,11 +19,12 @@ from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import Restart, append_restart, read_restarts
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.waiting import wait_until
-from controlplane.gateway import controller_keeper, processes, supervise
+from controlplane.gateway import controller_keeper, processes, store, supervise
 from controlplane.gateway.controller_keeper import ControllerKeeper
 from controlplane.gateway.facade import chores
 from controlplane.gateway.listeners import Held, Listeners
 from controlplane.gateway.processes import LABEL, ROLE_LABEL
+from controlplane.gateway.running import RuntimeSocket
 from controlplane.gateway.supervise import ManagedProcess, Supervisor, back_off_s, ended
 
 pytestmark = pytest.mark.unit
@@ -74,6 +75,47 @@ def test_a_process_that_cannot_be_watched_for_want_of_descriptors_is_watched_lat
         child.kill()
         supervisor._died(process)
     assert (process.child, process.deaths) == (None, 1)
+
+
+def test_what_cannot_be_started_for_want_of_descriptors_is_no_death(tmp_path: Path) -> None:
+    def refused() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    process = ManagedProcess(processes.FACADE, refused)  # type: ignore[arg-type]
+    supervisor = Supervisor(GatewayPaths.of(tmp_path), Held())
+    for _ in range(20):
+        supervisor._start(process)
+    assert process.deaths == 0
+    assert process.due_at - process.started_at <= 2 * supervise._LACK_S
+
+
+def test_a_renewal_that_fails_now_stays_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = GatewayPaths.of(tmp_path)
+    places.make()
+    listeners = Listeners.for_haproxy(places)
+    supervisor = Supervisor(places, Held(clients=listeners))
+    haproxy, present = supervisor._managed[0], "other"
+
+    def refused(replaced: int) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def still_due() -> bool:
+        supervisor._renewal_due = False
+        assert supervisor._renew_haproxy()
+        return supervisor._renewal_due
+
+    monkeypatch.setattr(supervisor._programs, "haproxy", refused)
+    assert still_due(), "it does not answer"
+    monkeypatch.setattr(RuntimeSocket, "variable", lambda *_: present)
+    monkeypatch.setattr(store, "settings_of", lambda _: None)
+    monkeypatch.setattr(store, "fingerprint", lambda *_: "wanted")
+    assert still_due(), "it is not watched"
+    haproxy.handle = 0
+    assert still_due(), "the next one does not start"
+    present = "wanted"
+    assert not still_due()
+    listeners.http.close()
+    listeners.grpc.close()
 
 
 def test_what_died_is_written_down_and_no_full_disk_stops_it(tmp_path: Path) -> None:
@@ -269,9 +311,12 @@ def test_a_host_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("locked", [True, False])
 def test_one_that_dies_soon_after_its_start_is_replaced_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: bool
 ) -> None:
+    living: list[int] = []
+    monkeypatch.setattr(processes, "find", lambda *_: tuple(living))
     places = GatewayPaths.of(tmp_path)
     places.supervisor_lock.touch()
     monkeypatch.setattr(chores, "_LOOK_S", 0.01)
@@ -281,6 +326,7 @@ def test_one_that_dies_soon_after_its_start_is_replaced_too(
         starts: asyncio.Queue[None] = asyncio.Queue()
 
         async def started(*_: object) -> None:
+            living[:] = [1]
             starts.put_nowait(None)
 
         monkeypatch.setattr(asyncio, "to_thread", started)
@@ -289,9 +335,11 @@ def test_one_that_dies_soon_after_its_start_is_replaced_too(
             for _ in range(2):
                 await asyncio.wait_for(starts.get(), 30)
                 with places.supervisor_lock.open() as held:
-                    fcntl.flock(held, fcntl.LOCK_EX)
+                    if locked:
+                        fcntl.flock(held, fcntl.LOCK_EX)
                     await asyncio.sleep(0.1)
                     assert starts.empty(), "no other one is started while it lives, or has not begun to"
+                living[:] = []
         finally:
             keeping.cancel()
 

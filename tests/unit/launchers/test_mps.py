@@ -17,7 +17,7 @@ from fake_nvml import FakeGpu, FakeNvml
 from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import Role, ServerSpec
-from launchers.gpu import gpus, mps
+from launchers.gpu import checks, control, gpus, mps, proof
 from launchers.gpu.mps import MpsDaemons
 from launchers.process import ProcessLauncher
 
@@ -37,7 +37,7 @@ def share(partition: str, percent: float, *, gpu: str = UUID, **more: Any) -> Se
 
 @pytest.fixture
 def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsDaemons]:
-    nvml = FakeNvml(FakeGpu(OTHER, mig=1), FakeGpu(UUID, mig=0))
+    nvml = FakeNvml(FakeGpu(OTHER, mig=1), FakeGpu(UUID, mig=0, compute={100: 1024, 101: 2048}))
     with fake_daemons(tmp_path / "mps", nvml, monkeypatch) as made:
         yield made
 
@@ -52,8 +52,8 @@ def pid_of(tmp_path: Path) -> str:
 
 def test_the_inventory(daemons: MpsDaemons) -> None:
     assert gpus.inventory() == (
-        gpus.HostGpu(0, OTHER, "Tesla V100-SXM2-16GB", 16160.0, True),
-        gpus.HostGpu(1, UUID, "Tesla V100-SXM2-16GB", 16160.0, False),
+        gpus.HostGpu(0, OTHER, "Tesla V100-SXM2-16GB", 16160.0, True, capability=(7, 0)),
+        gpus.HostGpu(1, UUID, "Tesla V100-SXM2-16GB", 16160.0, False, capability=(7, 0)),
     )
     assert gpus.reading(UUID) == DeviceReading("Tesla V100-SXM2-16GB", "550.54.15", 250.0, 1530.0)
     assert gpus.reading("cpu-0") == DeviceReading()
@@ -85,7 +85,7 @@ def test_only_a_daemon_without_clients_is_ended(daemons: MpsDaemons, tmp_path: P
     daemons.client(spec(), start=True)
     (pipes_of(tmp_path) / "clients").write_text("100\n101\n")
     assert daemons.sweep() == ()
-    assert mps.clients(pipes_of(tmp_path)) == [100, 101]
+    assert [*proof.clients_of(UUID, pipes_of(tmp_path)).clients] == [100, 101]
     (pipes_of(tmp_path) / "clients").write_text("")
     assert daemons.sweep() == (f"MPS daemon of {UUID}",)
     assert daemons.sweep() == ()
@@ -96,17 +96,17 @@ def test_a_foreign_daemon_is_used_and_never_ended(
     daemons: MpsDaemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemons.client(spec(), start=True)
-    monkeypatch.setenv(mps.PIPES, str(pipes_of(tmp_path)))
+    monkeypatch.setenv(control.PIPES, str(pipes_of(tmp_path)))
     other = MpsDaemons(tmp_path / "other")
     assert other.client(spec(), start=True).pipe_directory == str(pipes_of(tmp_path))
     assert other.sweep() == ()
-    assert mps.answers(pipes_of(tmp_path))
+    assert control.servers(pipes_of(tmp_path)) is not None
 
 
 def test_a_foreign_daemon_that_is_not_there(
     daemons: MpsDaemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(mps.PIPES, str(tmp_path))
+    monkeypatch.setenv(control.PIPES, str(tmp_path))
     with pytest.raises(EngineError, match=r"no MPS daemon answers .*CUDA_MPS_PIPE_DIRECTORY"):
         daemons.client(spec(), start=True)
 
@@ -116,7 +116,7 @@ def test_a_daemon_of_another_gpu(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeGpu(OTHER), FakeGpu(UUID)))
     daemons.client(spec(), start=True)
-    monkeypatch.setenv(mps.PIPES, str(pipes_of(tmp_path)))
+    monkeypatch.setenv(control.PIPES, str(pipes_of(tmp_path)))
     with pytest.raises(EngineError, match=f"serves {UUID}, not {OTHER}"):
         daemons.client(spec(OTHER), start=True)
 
@@ -132,7 +132,7 @@ def test_a_daemon_that_hangs(daemons: MpsDaemons, tmp_path: Path, monkeypatch: p
     daemons.client(spec(), start=True)
     (pipes_of(tmp_path) / "deaf").write_text("")
     with monkeypatch.context() as patch:  # it answers again when it is ended
-        patch.setattr(mps, "_ANSWER_S", 0.2)
+        patch.setattr(control, "ANSWER_S", 0.2)
         with pytest.raises(LaunchTimeout, match="clients of two users wait for each other"):
             daemons.client(spec(), start=True)
 
@@ -153,10 +153,10 @@ def test_gpus_that_cannot_be_shared(daemons: MpsDaemons) -> None:
 
 def test_no_tools(daemons: MpsDaemons, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(mps, "_PLACES", str(tmp_path))
+    monkeypatch.setattr(control, "_PLACES", str(tmp_path))
     with pytest.raises(MissingTool, match="nvidia-compute-utils"):
         daemons.client(spec(), start=True)
-    assert not mps.capability().available
+    assert not next(c for c in checks.capabilities(daemons) if c.name == "mps").available
     assert daemons.sweep() == ()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,12 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from controlplane.domain.fleet import Backend, Route
 from controlplane.files.gateway import SlotRecord, SlotsRecord, Traits
 from controlplane.gateway.slots import Phase, SlotTable, assign
+from controlplane.monitor.discounts import ClientsCounters
 from controlplane.monitor.metrics import Page
 from controlplane.monitor.pages import tritons, write_slots
 
 pytestmark = pytest.mark.unit
 
 ONE, TWO = (Backend(name, "127.0.0.1", port, port + 1) for name, port in (("one", 9000), ("two", 9010)))
+NOWHERE = Path("/nonexistent")
 POOL, ALONE = Route((ONE, TWO)), Route((ONE,))
 
 
@@ -59,7 +63,10 @@ def test_a_backend_in_use_is_told_with_its_endpoints() -> None:
 @given(st.lists(st.text(max_size=60) | st.sampled_from(["a 1\n", "a{", "# TYPE a b c", "a{x=0} nan"])))
 def test_a_malformed_page_costs_its_own_rows_only(pieces: list[str]) -> None:
     pages = [(ONE, "\n".join(pieces)), (TWO, "good 3\n")]
-    found = {family.name: family.samples for family in text_string_to_metric_families(tritons(pages))}
+    found = {
+        family.name: family.samples
+        for family in text_string_to_metric_families(tritons(pages, ClientsCounters(NOWHERE)))
+    }
     assert [s.value for s in found["good"] if s.labels["partition"] == "two"] == [3]
 
 
@@ -76,7 +83,7 @@ nv_inference_request_summary_us{model="m",version="1",quantile="0.5"} Nan
 nv_pinned_memory_pool_used_bytes 0
 """
     servers = [Backend(f"f.{p}.active.1", "127.0.0.1", 9000, 9001) for p in "ab"]
-    lines = tritons([(server, own) for server in servers]).splitlines()
+    lines = tritons([(server, own) for server in servers], ClientsCounters(NOWHERE)).splitlines()
     assert [line for line in lines if line.startswith("#")] == [x for x in own.splitlines() if x[0] == "#"]
     for partition in "ab":
         where = f'partition="{partition}",role="active"'

@@ -47,6 +47,41 @@ def test_only_what_the_plan_decides_is_changed() -> None:
     assert config == source
 
 
+NOT_OF_PYTHON = {
+    "implicit state": """
+        backend: "onnxruntime" max_batch_size: 4
+        sequence_batching { oldest { } state { input_name: "S" output_name: "T" data_type: TYPE_FP32 dims: 2
+          use_same_buffer_for_input_output: true
+          initial_state { name: "zero" data_type: TYPE_FP32 dims: 2 zero_data: true } } }""",
+    "profiles": """
+        platform: "tensorrt_plan" optimization { cuda { graphs: true graph_spec { batch_size: 1 } } }""",
+    "accelerators": """
+        backend: "onnxruntime" optimization { priority: PRIORITY_MAX execution_accelerators {
+          gpu_execution_accelerator { name: "tensorrt" parameters { key: "precision" value: "16" } } } }""",
+    "ragged batches": """
+        backend: "b" max_batch_size: 4
+        batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "N" data_type: TYPE_FP32
+          source_input: "X" }
+        batch_output { target_name: "Y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "X" }""",
+    "shapes": """
+        backend: "b" input { name: "X" data_type: TYPE_INT32 dims: 2 is_shape_tensor: true
+          is_non_linear_format_io: true format: FORMAT_NCHW } output { name: "Y" is_shape_tensor: true }""",
+    "files": """
+        platform: "openvino" default_model_filename: "m.xml"
+        model_operations { op_library_filename: "o.so" } cc_model_filenames { key: "7.0" value: "m7" }
+        metric_tags { key: "a" value: "b" } model_repository_agents { agents { name: "checksum" } }""",
+}
+
+
+@pytest.mark.parametrize("source", NOT_OF_PYTHON.values(), ids=NOT_OF_PYTHON)
+def test_what_other_backends_serve_stays_field_by_field(source: str) -> None:
+    written = parse_config(source, "f")
+    config = rendered(source, ServedModel("m", batch=max(1, written.max_batch_size)))
+    for changed in ("name", "dynamic_batching", "instance_group"):
+        config.ClearField(changed)
+    assert config == written
+
+
 @pytest.mark.parametrize(("source_limit", "planned", "expected"), [(16, 32, 16), (64, 48, 32), (8, 3, 3)])
 def test_the_batch_is_capped_by_the_source_and_by_32(source_limit: int, planned: int, expected: int) -> None:
     config = rendered(f'backend: "b" max_batch_size: {source_limit}', ServedModel("m", batch=planned))

@@ -10,8 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from quota_server import Case, Outcome, outcome
 
-from controlplane.control.guard import sequential
-from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard import late_answers
+from controlplane.control.guard.late_answers import ClusterSizes
+from controlplane.control.guard.promise import Promise
 from controlplane.domain.observation import Answer
 
 PROMISE = Promise("w", 50.0, 100.0, utilisation=0.6)
@@ -25,9 +26,9 @@ def test_a_share_of_late_answers_is_an_alarm_after_so_many_answers(
     pattern: list[bool], learned: float
 ) -> None:
     """Whatever their order, and whatever was learned before."""
-    evidence = sequential.Evidence((0.0,) * 4, size=1.0, size_squared=learned)
+    evidence = late_answers.LateAnswers((0.0, 0.0, 0.0, 0.0), ClusterSizes(1.0, learned))
     share = sum(pattern) / len(pattern)
-    height = PROMISE.rarity * sequential.scale(evidence, PROMISE) / (1.0 - sequential.EXCESS / 0.05)
+    height = PROMISE.rarity * late_answers.scale(evidence, PROMISE) / (1.0 - late_answers.EXCESS / 0.05)
     bound = (height + len(pattern)) / (share - 0.05) + len(pattern)
     heard, now_s = 0, 0.0
     while heard <= bound:
@@ -35,7 +36,7 @@ def test_a_share_of_late_answers_is_an_alarm_after_so_many_answers(
         for late in pattern:
             now_s += 0.01
             answers.append(Answer(now_s, 80.0 if late else 20.0, False, "w", "s"))
-        evidence, broken = sequential.weigh(evidence, PROMISE, answers)
+        evidence, broken = late_answers.weigh(evidence, PROMISE, answers)
         heard += len(pattern)
         if broken:
             return

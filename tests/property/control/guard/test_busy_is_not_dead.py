@@ -10,17 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.control.guard import decisions, signals
-from controlplane.control.guard.sequential import Promise
-from controlplane.control.guard.state import (
-    DrainAndStop,
-    Ending,
-    GuardedPartition,
-    GuardState,
-    Launch,
-    Limits,
-    PlacedServer,
-)
+from controlplane.control.guard import decide, liveness
+from controlplane.control.guard.effects import DrainAndStop, Ending, Launch
+from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import (
     Backend,
@@ -120,7 +113,7 @@ class World:
         promise = Promise("w", self.slo_ms, 1.0, longest_ms=self.longest_ms)
         partition = GuardedPartition("W", "g", 30.0, (promise,), ShadowPolicy.HOT, "g", 10.0)
         placed_servers = (PlacedServer("W.a", "g", 30.0), PlacedServer("W.s", "g", 40.0))
-        self.state = decisions.begin((partition,), {"W": placed_servers}, LIMITS)
+        self.state = decide.begin((partition,), {"W": placed_servers}, LIMITS)
         self.machines = {name: Machine(name) for name in ("W.a", "W.s")}
 
     @property
@@ -149,7 +142,7 @@ class World:
                 for one in machine.work(self.now_s, self.tick_s)
             ]
         servers = {name: self.seen(m) for name, m in self.machines.items() if not m.drain}
-        self.state, effects = decisions.tick(self.state, FleetSeen(self.now_s, tuple(answers), servers))
+        self.state, effects = decide.tick(self.state, FleetSeen(self.now_s, tuple(answers), servers))
         for effect in effects:
             if isinstance(effect, Launch):
                 self.machines[effect.server] = Machine(effect.server)
@@ -277,7 +270,7 @@ def test_a_model_that_hangs_and_refuses_is_found(
     while not world.has_found(hangs):
         world.tick([*new, Request(world.now_s, 0.0, "refused")])
         new = []
-        most_s = signals.LONGER * LIMITS.overdue_s + LIMITS.settle_s + 2.0 * TICK_S
+        most_s = liveness.LONGER * LIMITS.overdue_s + LIMITS.settle_s + 2.0 * TICK_S
         assert world.now_s - began_s <= most_s
 
 
@@ -294,7 +287,7 @@ def test_each_true_hang_is_found(
     began_s = world.now_s
     new = [Request(began_s, 0.05) for _ in range(owed)]
     watch = world.state.watches["W"]
-    longest_s = signals.overdue_s(watch, LIMITS)
+    longest_s = liveness.overdue_s(watch, LIMITS)
     while not world.has_found(hangs) and world.now_s < began_s + 3.0 * longest_s:
         world.tick(new)
         new = []
@@ -304,7 +297,7 @@ def test_each_true_hang_is_found(
         assert found_s <= SILENT_S + 2.0 * TICK_S
     elif owed >= LIMITS.due:
         # What the model once took counts, also where it was learned after the fault.
-        patience_s = signals.patience_s(world.state.watches["W"], LIMITS)
-        assert found_s <= 2.0 * max(patience_s, signals.patience_s(watch, LIMITS)) + settling_s
+        patience_s = liveness.patience_s(world.state.watches["W"], LIMITS)
+        assert found_s <= 2.0 * max(patience_s, liveness.patience_s(watch, LIMITS)) + settling_s
     else:
         assert found_s <= longest_s + settling_s

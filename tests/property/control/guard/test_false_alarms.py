@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.control.guard import sequential
-from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard import late_answers
+from controlplane.control.guard.promise import Promise
 from controlplane.domain.observation import Answer
 
 ROOT = Path(__file__).parents[4]
@@ -32,13 +32,13 @@ def served(requests: int, load: float, *, rate_rps: float, seed: int) -> list[tu
 
 def alarms(promise: Promise, ends: list[tuple[float, float]]) -> int:
     count = 0
-    evidence = sequential.fresh(promise)
+    evidence = late_answers.begin(promise)
     for start in range(0, len(ends), 100):
         answers = [Answer(end, 1000.0 * took, False, "w", "s") for end, took in ends[start : start + 100]]
-        evidence, broken = sequential.weigh(evidence, promise, answers)
+        evidence, broken = late_answers.weigh(evidence, promise, answers)
         if broken:
             count += 1
-            evidence = sequential.restart(evidence)
+            evidence = late_answers.restart(evidence)
     return count
 
 

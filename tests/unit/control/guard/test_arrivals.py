@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.control.guard import arrivals, sequential
-from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard import arrivals, late_answers
+from controlplane.control.guard.promise import Promise
 from controlplane.domain.observation import Answer
 
 pytestmark = pytest.mark.unit
@@ -20,9 +20,8 @@ PROMISE = Promise("w", 500.0, RATE_RPS, utilisation=0.5)
 
 
 def seen(due_s: list[float]) -> float:
-    counts = list(arrivals.FRESH)
-    arrivals.scan(counts, due_s, arrivals.window_s(RATE_RPS, 0.5))
-    return arrivals.dispersion(counts)
+    found = arrivals.scan(arrivals.Arrivals(), due_s, arrivals.window_s(RATE_RPS, 0.5))
+    return arrivals.dispersion(found)
 
 
 def clumped(arrived: int, size: int, seed: int = 1) -> list[float]:
@@ -68,6 +67,6 @@ def test_clumps_of_late_answers_are_no_slow_server() -> None:
         due = clumped(8000, size)
         usual = [Answer(at + 0.02, 20.0, False, "w", "s") for at in due]
         late = [Answer(due[-1] + 1.0 + 0.02 * i, 600.0, False, "w", "s") for i in range(60)]
-        evidence = sequential.count(sequential.fresh(PROMISE), PROMISE, usual)
-        _, broken[size] = sequential.weigh(evidence, PROMISE, late)
+        evidence = late_answers.count(late_answers.begin(PROMISE), PROMISE, usual)
+        _, broken[size] = late_answers.weigh(evidence, PROMISE, late)
     assert broken == {1: True, 4: False}

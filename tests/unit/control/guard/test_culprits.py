@@ -6,18 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from controlplane.control.guard import decisions
-from controlplane.control.guard.sequential import Promise
-from controlplane.control.guard.state import (
-    Accused,
-    GuardedPartition,
-    GuardState,
-    Launch,
-    Limits,
-    PlacedServer,
-    Refuse,
-    Report,
-)
+from controlplane.control.guard import decide
+from controlplane.control.guard.effects import Accused, Launch, Refuse, Report
+from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer
 from controlplane.domain.observation import Answer, FleetSeen, Health, Level, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
@@ -34,7 +26,7 @@ class Fleet:
         promises = tuple(Promise(one, 1000.0, 10.0) for one in endpoints or ("near", "text"))
         partition = GuardedPartition("W", "g0", 30.0, promises, ShadowPolicy.HOT, "g0", 10.0)
         placed = (PlacedServer("W.a", "g0", 30.0), PlacedServer("W.s", "g0", 40.0))
-        self.state: GuardState = decisions.begin((partition,), {"W": placed}, LIMITS)
+        self.state: GuardState = decide.begin((partition,), {"W": placed}, LIMITS)
         self.servers = {"W.a": READY, "W.s": READY}
         self.now_s = 0.0
         self.effects: list[object] = []
@@ -42,7 +34,7 @@ class Fleet:
 
     def tick(self, *answers: Answer) -> None:
         self.now_s += 0.2
-        self.state, effects = decisions.tick(self.state, FleetSeen(self.now_s, answers, dict(self.servers)))
+        self.state, effects = decide.tick(self.state, FleetSeen(self.now_s, answers, dict(self.servers)))
         self.effects += effects
         for effect in effects:
             if isinstance(effect, Launch):

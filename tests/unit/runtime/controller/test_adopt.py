@@ -8,9 +8,10 @@ import pytest
 from build import server, spec
 
 from controlplane.control.converge.desired import Desired, NamedRoute
-from controlplane.control.guard import decisions
-from controlplane.control.guard.sequential import Promise
-from controlplane.control.guard.state import Effect, GuardedPartition, Launch, Limits
+from controlplane.control.guard import decide
+from controlplane.control.guard.effects import Effect, Launch
+from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.state import GuardedPartition, Limits
 from controlplane.domain.fleet import Role
 from controlplane.domain.observation import FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
@@ -39,5 +40,5 @@ def test_a_server_that_was_routed_to_did_not_fail_to_start_when_it_dies_after_th
     ready = ServerSeen(Health.READY)
     state, effects = found.state, tuple[Effect, ...]()
     for now_s, servers in enumerate(({ACTIVE.name, SHADOW.name}, {ACTIVE.name}, set[str]())):
-        state, effects = decisions.tick(state, FleetSeen(now_s, (), dict.fromkeys(servers, ready)))
+        state, effects = decide.tick(state, FleetSeen(now_s, (), dict.fromkeys(servers, ready)))
     assert [type(effect) for effect in effects if isinstance(effect, Launch)] == [Launch], "at once"

@@ -11,7 +11,7 @@ import pytest
 from asked_triton import asked_triton
 from build import spec
 
-from controlplane.control.guard.state import DrainAndStop, Ending
+from controlplane.control.guard.effects import DrainAndStop, Ending
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,

@@ -15,18 +15,10 @@ import pytest
 from asked_triton import asked_triton
 from build import spec
 
-from controlplane.control.guard.decisions import begin
-from controlplane.control.guard.sequential import Promise
-from controlplane.control.guard.state import (
-    DrainAndStop,
-    Ending,
-    GuardedPartition,
-    GuardState,
-    Launch,
-    Limits,
-    Load,
-    PlacedServer,
-)
+from controlplane.control.guard.decide import begin
+from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Load
+from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer
 from controlplane.domain.errors import EngineError, GatewayError, NotNow
 from controlplane.domain.fleet import (
     Delays,
@@ -51,7 +43,7 @@ from controlplane.runtime.fleet.execute import Limits as Waits
 
 pytestmark = pytest.mark.unit
 
-ASKED = ("w1/stats", "w3/config", "w3/infer")
+ASKED = ("w1/stats", "w3/config", "w3/infer", "w3/stats")
 
 SPEC = spec("W1", models=("w1",))
 # Nobody listens there: a canary would fail, but none is due to a server that answers requests.
@@ -134,6 +126,9 @@ class Gateway:
     def routes(self) -> dict[str, Route]:
         return {}
 
+    def discount(self, server: str, counters: object) -> None:
+        pass
+
 
 def state() -> GuardState:
     partition = GuardedPartition(
@@ -190,7 +185,8 @@ def test_a_shared_queue_is_asked_for_its_models_times_and_tried_through_an_alias
     partition = GuardedPartition("W1", "cpu-0", 50.0, (promise,), ShadowPolicy.NONE, "cpu-0", 0.0)
     shared = begin((partition,), {"W1": (PlacedServer(SERVER.name, "cpu-0", 50.0),)}, Limits())
     watch = shared.watches["W1"]
-    suspicious = replace(watch, evidence=tuple(replace(e, scores=(1e3,) * 4) for e in watch.evidence))
+    late = watch.queues[0].late._replace(charts=(1e3,) * 4)
+    suspicious = replace(watch, queues=(watch.queues[0]._replace(late=late),))
     shared = replace(shared, watches={"W1": suspicious})
     spec = replace(SPEC, endpoints=promise.endpoints)
     workers = Workers(launcher, gateway, lambda subject, reason: None, Waits())

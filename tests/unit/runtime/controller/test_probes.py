@@ -25,8 +25,12 @@ def server_at(port: int) -> Server:
     return Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", port, 9, 9)
 
 
+def nothing(counters: object) -> None:
+    """Leave nothing out."""
+
+
 def outcome(server: Server, deadline_s: float = 30.0) -> Outcome:
-    return send_canary(server, SPEC.endpoints, {}, deadline_s).outcome
+    return send_canary(server, SPEC.endpoints, {}, nothing, deadline_s).outcome
 
 
 def test_an_answer_that_is_none_is_a_failure() -> None:
@@ -51,7 +55,7 @@ def test_what_a_canary_sends_is_made_once() -> None:
     samples: dict[str, probes.SampleRequest] = {}
     with asked_triton() as (port, asked):
         for _ in range(2):
-            send_canary(server_at(port), SPEC.endpoints, samples, 30.0)
+            send_canary(server_at(port), SPEC.endpoints, samples, nothing, 30.0)
     assert asked.count("/v2/models/w1/config") == 1
     assert asked.count("/v2/models/w1/infer") == 2
 

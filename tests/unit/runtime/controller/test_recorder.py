@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from asked_triton import asked_triton
 
-from controlplane.control.guard.decisions import begin
-from controlplane.control.guard.sequential import Promise
+from controlplane.control.guard.decide import begin
+from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Answer, BatchStatistics

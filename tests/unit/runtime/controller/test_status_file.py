@@ -13,18 +13,10 @@ import build
 import pytest
 
 from controlplane.control.converge.desired import Desired, NamedRoute
-from controlplane.control.guard import decisions
-from controlplane.control.guard.sequential import Promise
-from controlplane.control.guard.state import (
-    Cause,
-    Ending,
-    GuardedPartition,
-    Launch,
-    Limits,
-    PlacedServer,
-    Redirect,
-    Share,
-)
+from controlplane.control.guard import decide
+from controlplane.control.guard.effects import Cause, Ending, Launch, Redirect
+from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer, Share
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Event, Guarding
@@ -238,7 +230,7 @@ def test_a_backup_stays_the_shadow_after_a_restart() -> None:
 
 def test_what_is_lent_and_what_ends_is_in_the_file_for_the_next_controller(tmp_path: Path) -> None:
     placed = (PlacedServer("W1.2", "cpu-0", 60.0),)
-    state = decisions.begin((GUARDED,), {"W1": placed}, Limits(), 0, {"W1": Share("cpu-0", 50.0)})
+    state = decide.begin((GUARDED,), {"W1": placed}, Limits(), 0, {"W1": Share("cpu-0", 50.0)})
     file = StatusFile(tmp_path / "guard.json", SystemClock())
     for ending in ({ACTIVE.name: "HUNG"}, {}):
         running = Running({"W1.2": SHADOW.name}, {"W1": ending})

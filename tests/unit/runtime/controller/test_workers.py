@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from build import spec
 
-from controlplane.control.guard.state import DrainAndStop, Ending, Launch
+from controlplane.control.guard.effects import DrainAndStop, Ending, Launch
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
@@ -54,6 +54,9 @@ class Gateway:
 
     def routes(self) -> Routes:
         return self.present
+
+    def discount(self, server: str, counters: object) -> None:
+        pass
 
     def in_flight(self, backend: object) -> InFlight:
         self.asked += 1

@@ -1,0 +1,311 @@
+"""Evidence that the batches of one queue take longer than they did. Pure; docs/design/guard.md.
+
+A server with one instance of a model runs one batch at a time, so the request log gives the time of a batch:
+from when the server was free and the first request had arrived, to the first answer, without the part that
+the host explains (`host.unexplained`). The unit of evidence is a block: batches of four requests or more
+together, or one that stalled, their time over the usual one. A CUSUM chart scores each block by the logarithm
+of how much likelier a slow server's block lies between two thresholds of the baseline than a healthy one's.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import MutableSequence, Sequence
+from typing import NamedTuple
+
+from controlplane.control.guard import baseline
+from controlplane.control.guard.baseline import OUTLIER, SHARES, SIZES, STALL, Baseline
+from controlplane.control.guard.promise import HORIZON_S
+from controlplane.domain.observation import Answer
+
+TAIL_SHARE = 0.001
+"""The share above a third threshold, by a Pareto tail through the two."""
+LEAST_SLOWER = 1.1
+"""A block that takes less than this many times its usual time is no slower one, however small the spread."""
+LEAST_TAIL = 1.1
+"""The least quotient of the third threshold and the second, for times with hardly any spread."""
+SLACK = 1.75
+"""The baseline may be wrong by this factor, in shares."""
+SLOW_SHARES = (0.4, 0.25, 0.2, 0.15)
+"""A slow server's blocks below the thresholds, between each two, and above all. At a quota a server that
+takes half as long again has many blocks that take no longer: those after a rest."""
+
+USUAL_SHARES = (
+    1.0 - SLACK * SHARES[0],
+    SLACK * (SHARES[0] - SHARES[1]),
+    SLACK * (SHARES[1] - TAIL_SHARE),
+    SLACK * TAIL_SHARE,
+)
+SCORES = tuple(math.log(slow / usual) for slow, usual in zip(SLOW_SHARES, USUAL_SHARES, strict=True))
+
+RESTED_S = 0.01
+"""A server that had no work for so long has its quota back, a period of it: its next batch is faster."""
+GAP_S = 0.001
+"""Answers of one batch leave within this time of one another, ..."""
+CLOSED_S = 0.1
+"""... and their lines are in the log after this time."""
+
+BLOCK = 4
+"""Batches of so many requests together are the unit of evidence: their time varies less than that of one."""
+RECENT_BLOCKS = 6
+"""The blocks over which the slowdown is averaged, ..."""
+LASTING_BLOCKS = 60.0
+"""... and those over which a lasting one is."""
+LEAST_LASTING = 20.0
+"""Fewer blocks show no lasting slowdown."""
+HOLD = 0.3
+"""From this strength on the baseline does not change."""
+ACCEPT_S = 30.0
+"""A slowdown that breaks no promise for so long becomes the baseline."""
+STALL_S = 5.0
+STALLS = 6
+"""So many stalls in a row excuse what they delay, and one more every STALL_S."""
+
+
+class Chart(NamedTuple):
+    """The logarithm of the evidence that batches take longer; since when it is above HOLD.
+
+    `above`: the last block exceeded the second threshold.
+    """
+
+    score: float = 0.0
+    since_s: float = math.inf
+    above: bool = False
+
+
+class BusyPeriod(NamedTuple):
+    """The end of the last batch, and by how much those since the server last had no work were delayed.
+
+    The stalls took `stalled_s` longer than usual, of the other batches the two most delayed `longest_s` and
+    `second_s`. `excused_s` is how far stalls are ahead of one every STALL_S.
+    """
+
+    free_s: float = -math.inf
+    stalled_s: float = 0.0
+    longest_s: float = 0.0
+    second_s: float = 0.0
+    excused_s: float = -math.inf
+
+
+class Block(NamedTuple):
+    """The block under way: its time and usual time, and whether a part of the latter is an estimate."""
+
+    took_s: float = 0.0
+    usual_s: float = 0.0
+    requests: float = 0.0
+    estimated: bool = False
+
+
+class Recent(NamedTuple):
+    """The time of the last RECENT_BLOCKS, and their usual time."""
+
+    took_s: float = 0.0
+    usual_s: float = 0.0
+
+
+class Lasting(NamedTuple):
+    """The number of the last LASTING_BLOCKS, and the sums of their ratios and of the squares of these."""
+
+    blocks: float = 0.0
+    ratios: float = 0.0
+    squares: float = 0.0
+
+
+class BatchTimes(NamedTuple):
+    """A server's baseline of one queue, and the chart against the server.
+
+    `open` are the answers of a batch that may not be complete.
+    """
+
+    baseline: Baseline = baseline.EMPTY
+    chart: Chart = Chart()
+    busy: BusyPeriod = BusyPeriod()
+    block: Block = Block()
+    recent: Recent = Recent()
+    lasting: Lasting = Lasting()
+    open: tuple[Answer, ...] = ()
+
+
+class Weighing(NamedTuple):
+    """The alarm's score, the part of a batch's time that counts, and whether the baseline may learn."""
+
+    alarm: float
+    unexplained: float = 1.0
+    learns: bool = True
+
+
+@functools.lru_cache(4096)
+def height(rate_rps: float) -> float:
+    """Return the score of the alarm: the logarithm of the most blocks in the horizon."""
+    return math.log(max(rate_rps * HORIZON_S / BLOCK, 100.0))
+
+
+def strength(times: BatchTimes, rate_rps: float) -> float:
+    """Return the score as a part of the alarm's."""
+    return times.chart.score / height(rate_rps)
+
+
+def slowdown(times: BatchTimes) -> float:
+    """Return how many times their usual time the recent batches took."""
+    return times.recent.took_s / times.recent.usual_s if times.recent.usual_s > 0.0 else 1.0
+
+
+def lasting(times: BatchTimes) -> tuple[float, float]:
+    """Return how many times their usual time the blocks of some seconds took, and its standard error.
+
+    Infinite errors stand for too few blocks.
+    """
+    blocks, ratios, squares = times.lasting
+    if blocks < LEAST_LASTING:
+        return 1.0, math.inf
+    mean = ratios / blocks
+    variance = max(0.0, squares / blocks - mean * mean)
+    return mean, math.sqrt(variance / blocks)
+
+
+def restart(times: BatchTimes) -> BatchTimes:
+    """Return the baseline with a score of zero."""
+    tail = times.baseline.tail._replace(new=0.0, over=0.0, far_over=0.0)
+    kept, chart = times.baseline._replace(tail=tail), times.chart._replace(score=0.0)
+    return times._replace(baseline=kept, chart=chart, lasting=Lasting())
+
+
+def weigh(
+    times: BatchTimes,
+    answers: Sequence[Answer],
+    rate_rps: float,
+    now_s: float,
+    unexplained: float = 1.0,
+    *,
+    calm: bool = True,
+) -> tuple[BatchTimes, list[Answer]]:
+    """Return the baseline after these answers, in the order they ended, and the answers that count.
+
+    Failed requests do not count; the others count with the times that they would have taken without a stall.
+    `unexplained` is the part of a batch's time that the host cannot explain. The baseline learns only while
+    it is `calm`: while late answers are hardly evidence either.
+    """
+    heard = [*times.open, *(a for a in answers if not a.failed)]
+    if not heard:
+        return times, []
+    complete = len(heard)
+    if heard[-1].ended_s > now_s - CLOSED_S:
+        complete -= 1
+        while complete > 0 and heard[complete].ended_s - heard[complete - 1].ended_s <= GAP_S:
+            complete -= 1
+    heard, waiting = heard[:complete], tuple(heard[complete:])
+    ended_s, latency_s = [a.ended_s for a in heard], [a.latency_ms / 1000.0 for a in heard]
+    learning = times._replace(baseline=baseline.copied(times.baseline))
+    after = scan(learning, ended_s, latency_s, Weighing(height(rate_rps), unexplained, calm))
+    counted = zip(heard, latency_s, strict=True)
+    counting = [Answer(a.ended_s, 1000.0 * s, False, a.endpoint, a.server) for a, s in counted]
+    return after._replace(open=waiting), counting
+
+
+def scan(
+    times: BatchTimes, ended_s: Sequence[float], latency_s: MutableSequence[float], weighing: Weighing
+) -> BatchTimes:
+    """Return the evidence after whole batches; take the longest delay off `latency_s`.
+
+    Plain arithmetic, so that the bench compiles it.
+    """
+    busy, block, own = times.busy, times.block, weighing.unexplained
+    counts, means = times.baseline.counts, times.baseline.means
+    begin = 0
+    while begin < len(ended_s):
+        began_s = ended_s[begin]
+        end = begin + 1
+        arrived_s = began_s - latency_s[begin]
+        while end < len(ended_s) and ended_s[end] - began_s <= GAP_S:
+            arrived_s = min(arrived_s, ended_s[end] - latency_s[end])
+            end += 1
+        place = min(end - begin, SIZES - 1)
+        if arrived_s >= busy.free_s + RESTED_S:
+            place += SIZES
+        took_s = began_s - max(busy.free_s, arrived_s)
+        known = baseline.known_place(counts, place)
+        usual_s = baseline.usual_at(means, known, place)
+        stalled = took_s * own > STALL * usual_s
+        busy = _delayed(busy, arrived_s, (began_s, ended_s[end - 1]), took_s - usual_s / own, stalled)
+        delay_s = busy.stalled_s + busy.longest_s - busy.second_s
+        for i in range(begin, end):
+            latency_s[i] -= delay_s
+        if took_s > 0.0:
+            if known > 0:
+                spent_s, estimated = block.took_s + took_s * own, block.estimated or known != place
+                block = Block(spent_s, block.usual_s + usual_s, block.requests + (end - begin), estimated)
+            if weighing.learns and times.chart.score == 0.0:
+                baseline.learn_batch(times.baseline, place, took_s * own)
+            if stalled or block.requests >= BLOCK:
+                times = _weigh_block(times, block, busy.free_s, weighing)
+                block = Block(0.0, 0.0, 0.0, False)
+        begin = end
+    return BatchTimes(times.baseline, times.chart, busy, block, times.recent, times.lasting, times.open)
+
+
+def _delayed(
+    busy: BusyPeriod, arrived_s: float, answered_s: tuple[float, float], excess_s: float, stalled: bool
+) -> BusyPeriod:
+    """Return the busy period with one more batch, that took `excess_s` longer than usual.
+
+    `answered_s` are its first and its last answer.
+    """
+    free_s, stalled_s, longest_s, second_s, excused_s = busy
+    if arrived_s >= free_s:
+        stalled_s = longest_s = second_s = 0.0
+    if stalled:
+        # A host that stalls so often is no excuse any more: the server itself may be slow.
+        due_s = max(excused_s, answered_s[0])
+        if due_s - answered_s[0] <= STALL_S * (STALLS - 1):
+            excused_s = due_s + STALL_S
+            stalled_s += excess_s
+    elif excess_s > longest_s:
+        longest_s, second_s = excess_s, longest_s
+    elif excess_s > second_s:
+        second_s = excess_s
+    return BusyPeriod(answered_s[1], stalled_s, longest_s, second_s, excused_s)
+
+
+def _weigh_block(times: BatchTimes, block: Block, ended_s: float, weighing: Weighing) -> BatchTimes:
+    """Return the evidence after one block; the baseline learns where it may and the score is not high."""
+    kept, chart, lately = times.baseline, times.chart, times.lasting
+    ratio = block.took_s / block.usual_s
+    counted = min(ratio, OUTLIER)
+    recent = Recent(
+        times.recent.took_s + (counted * block.usual_s - times.recent.took_s / RECENT_BLOCKS),
+        times.recent.usual_s + (block.usual_s - times.recent.usual_s / RECENT_BLOCKS),
+    )
+    if kept.tail.blocks >= baseline.LEARN_BLOCKS:
+        chart = _scored(chart, kept.tail, ratio, weighing.alarm)
+        rest = 1.0 - 1.0 / LASTING_BLOCKS
+        lately = Lasting(
+            rest * lately.blocks + 1.0,
+            rest * lately.ratios + counted,
+            rest * lately.squares + counted * counted,
+        )
+    tail = kept.tail
+    if chart.score < HOLD * weighing.alarm:
+        chart = Chart(chart.score, math.inf, chart.above)
+        if weighing.learns:
+            tail = baseline.learn_block(kept, ratio, block.estimated, chart.score == 0.0)
+    elif chart.since_s == math.inf:
+        chart = Chart(chart.score, ended_s, chart.above)
+    elif ended_s - chart.since_s > ACCEPT_S:
+        chart = Chart(0.0, math.inf, chart.above)
+        tail = baseline.forget(kept)
+        lately = Lasting(0.0, 0.0, 0.0)
+    kept = Baseline(kept.counts, kept.means, kept.first, tail)
+    return BatchTimes(kept, chart, times.busy, times.block, recent, lately, times.open)
+
+
+def _scored(chart: Chart, tail: baseline.Tail, ratio: float, alarm: float) -> Chart:
+    """Return the chart after a block of this ratio to its usual time."""
+    rare = tail.hundredth * max(LEAST_TAIL, tail.hundredth / tail.tenth)
+    exceeded = 0
+    for threshold in (tail.tenth, tail.hundredth, rare):
+        if ratio > max(threshold, LEAST_SLOWER):
+            exceeded += 1
+    if not chart.above:
+        exceeded = min(exceeded, 2)
+    return Chart(min(alarm, max(0.0, chart.score + SCORES[exceeded])), chart.since_s, exceeded >= 2)

@@ -1,0 +1,196 @@
+"""What a tick observes: the answers weighed as evidence on their partitions. Pure.
+
+Most of a large fleet rests: its servers are ready, no request waits, no evidence stands against them. Such a
+partition is looked at once something is new about it, or at a time that is known before. The effect of the
+looks that were left out depends on the time alone (`resumed`). So a tick costs what happens in the fleet, not
+its size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from controlplane.control.guard import culprits, queues
+from controlplane.control.guard.causes import unexplained
+from controlplane.control.guard.liveness import GONE
+from controlplane.control.guard.rule import LATE, is_slow, suspicion
+from controlplane.control.guard.state import GuardState, Limits, Watch
+from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
+from controlplane.domain.workload import ShadowPolicy
+
+AT_ONCE = -math.inf
+
+RECENT = 15.0
+"""The number of late answers over which the host's part in them is averaged: single readings are noisy."""
+
+
+def observe(state: GuardState, seen: FleetSeen) -> GuardState:
+    """Return the state with the evidence of the answers since the look before.
+
+    Partitions about which something is new are due, and stay so until a decision on them is carried out.
+    """
+    now, missed = seen.now_s, missed_s(state, seen) > 0.0
+    present = replace(state, now_s=now, servers=seen.servers, stood_s=now if missed else state.stood_s)
+    # Nor is the time in which the gateway stood still a server's.
+    missed = missed or (seen.host is not None and seen.host.stood_s > state.limits.gap_s)
+    looked_at = frozenset(state.watches) if missed else _concerned(state, seen)
+    answers: dict[str, list[Answer]] = {}
+    for answer in seen.answers:
+        answers.setdefault(answer.server, []).append(answer)
+    if "" in answers:
+        present = replace(present, watches=_learn_longest(state.watches, answers[""]))
+    if not looked_at:
+        return present
+    failed = [answer for answer in seen.answers if answer.held]
+    watches = dict(present.watches)
+    for partition in looked_at:
+        watch = resumed(watches[partition], state.now_s)
+        if missed:
+            # A host that stood still looks like servers that do; what waited meanwhile is answered late.
+            settled_s = max(watch.settled_s, now + state.limits.settle_s)
+            watch = replace(watch, answered_s=now, worked_s=now, settled_s=settled_s)
+        active = seen.servers.get(watch.active.server, GONE)
+        heard = answers.get(watch.active.server, [])
+        watch = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
+        watches[partition] = culprits.heard(watch, failed)
+    return replace(present, watches=watches, due_s={**state.due_s, **dict.fromkeys(looked_at, AT_ONCE)})
+
+
+def missed_s(state: GuardState, seen: FleetSeen) -> float:
+    """Return the time without a look before this one where it is too long to judge servers by, else 0.
+
+    It counts once in a while only: a host that often stands still is slow for clients too.
+    """
+    gap_s = seen.now_s - state.now_s
+    seldom = seen.now_s - state.stood_s > state.limits.calm_s
+    return gap_s if seldom and state.limits.gap_s < gap_s < math.inf else 0.0
+
+
+def resumed(watch: Watch, until_s: float) -> Watch:
+    """Return the watch of a partition that rested as looks without anything new would have left it."""
+    rested_s = until_s - watch.looked_s
+    if not 0.0 < rested_s < math.inf:
+        return watch
+    rested = tuple(queues.arrive(queue, 0.0, rested_s) for queue in watch.queues)
+    return replace(watch, queues=rested, answered_s=until_s, worked_s=until_s, looked_s=until_s)
+
+
+def update(
+    watch: Watch,
+    seen: ServerSeen,
+    answers: Sequence[Answer],
+    ticks_s: tuple[float, float],
+    own_part: float = 1.0,
+) -> Watch:
+    """Return the watch after the answers of its active server between two ticks.
+
+    `own_part` is the part of a batch's time that the host cannot explain.
+    """
+    before_s, now_s = ticks_s
+    settled = now_s >= watch.settled_s
+    broken = False
+    recent_part = watch.unexplained
+    waiting = max(0, seen.in_flight - watch.in_flight)
+    weighed = []
+    for before in watch.queues:
+        sent = [a for a in answers if a.endpoint in before.promise.endpoints]
+        own = [a for a in sent if not a.refused]
+        queue, alarm = queues.weigh(before, own, now_s, own_part)
+        broken = broken or alarm or is_slow(queue, own_part)
+        late = sum(a.latency_ms > queue.promise.slo_ms for a in own)
+        recent_part += (1.0 - math.exp(-late / RECENT)) * (own_part - recent_part)
+        # Requests that wait have arrived too; their endpoints are not known, so they count like the answers.
+        arrived = len(sent) + (waiting * len(sent) / len(answers) if answers else 0.0)
+        queue = queues.arrive(queue, arrived, now_s - before_s)
+        weighed.append(queue if settled else queues.restart(queue))
+    lives = bool(answers) or seen.progressed
+    works = seen.progressed or any(a.shows_work for a in answers)
+    idle = not (seen.in_flight or seen.streaming)
+    silent_s = now_s - watch.answered_s if lives and settled else 0.0
+    return replace(
+        watch,
+        queues=tuple(weighed),
+        answered_s=now_s if lives or idle or math.isinf(watch.answered_s) else watch.answered_s,
+        worked_s=now_s if works or idle or math.isinf(watch.worked_s) else watch.worked_s,
+        refused_s=now_s if any(a.refused for a in answers) else watch.refused_s,
+        longest_s=max(watch.longest_s, silent_s) if math.isfinite(silent_s) else watch.longest_s,
+        broken_s=now_s if broken and settled and watch.broken_s is None else watch.broken_s,
+        alarm_s=now_s if broken and settled else watch.alarm_s,
+        unexplained=recent_part,
+        in_flight=seen.in_flight,
+        looked_s=now_s,
+    )
+
+
+def _learn_longest(watches: Mapping[str, Watch], answers: Sequence[Answer]) -> dict[str, Watch]:
+    """Learn from the answers of servers that are stopped when they have drained: they may have taken long."""
+    longest_s: dict[str, float] = {}
+    for answer in answers:
+        if not answer.failed:
+            longest_s[answer.endpoint] = max(longest_s.get(answer.endpoint, 0.0), answer.latency_ms / 1000.0)
+    learned = dict(watches)
+    for partition, watch in watches.items() if longest_s else ():
+        took_s = max(longest_s.get(endpoint, 0.0) for endpoint in watch.partition.endpoints)
+        if took_s > watch.longest_s:
+            learned[partition] = replace(watch, longest_s=took_s)
+    return learned
+
+
+def due(state: GuardState, now_s: float) -> frozenset[str]:
+    """Return the partitions that a tick looks at though nothing is new about them."""
+    if not state.due_s:
+        return frozenset(state.watches)
+    return frozenset(partition for partition, at_s in state.due_s.items() if at_s <= now_s)
+
+
+def next_look_s(watch: Watch, seen: FleetSeen, limits: Limits) -> float:
+    """Return when a partition is looked at though nothing is new about it; AT_ONCE for the next tick."""
+    if _is_busy(watch, seen, limits):
+        return AT_ONCE
+    times = [at_s for at_s in (watch.settled_s, watch.launches.retry_at_s) if at_s > seen.now_s]
+    if watch.launches.failures:
+        since_s = max(placed.since_s for placed in watch.servers)
+        times.append(since_s + limits.loop_s)
+    return min(times, default=math.inf)
+
+
+def _concerned(state: GuardState, seen: FleetSeen) -> frozenset[str]:
+    """Return the partitions that are due, those with answers, and those whose servers changed."""
+    found = due(state, seen.now_s)
+    new = {*_changed(state.servers, seen.servers), *(answer.server for answer in seen.answers)}
+    # What a dead server held is known by its endpoint only.
+    held = {answer.endpoint for answer in seen.answers if answer.held}
+    if not new and not held:
+        return found
+    return found.union(
+        p
+        for p, watch in state.watches.items()
+        if any(placed.server in new for placed in watch.servers)
+        or not held.isdisjoint(watch.partition.endpoints)
+    )
+
+
+def _is_busy(watch: Watch, seen: FleetSeen, limits: Limits) -> bool:
+    """Return whether time alone may lead to a decision or to evidence."""
+    active = seen.servers.get(watch.active.server, GONE)
+    unanswered = active.in_flight > 0 or active.streaming > 0
+    unserved = watch.down or active.health is not Health.READY or unanswered
+    uncovered = watch.standby is None and watch.partition.policy is not ShadowPolicy.NONE
+    unseen = watch.standby is not None and watch.standby.server not in seen.servers
+    failing = active.failing >= limits.failed_in_a_row
+    incomplete = any(queue.batches.open for queue in watch.queues)
+    broken = watch.broken_s is not None or bool(watch.reported) or watch.owned is not None
+    return unserved or uncovered or unseen or failing or incomplete or broken or suspicion(watch) >= LATE
+
+
+def _changed(before: Mapping[str, ServerSeen], now: Mapping[str, ServerSeen]) -> Iterable[str]:
+    """Yield the servers that look different, or are gone."""
+    if now is before:
+        return
+    yield from before.keys() - now.keys()
+    for name, seen in now.items():
+        known = before.get(name)
+        if known is not seen and known != seen:
+            yield name

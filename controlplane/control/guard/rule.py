@@ -1,0 +1,199 @@
+"""The rule: whether a server breaks a promise, and whose fault it is. Pure; docs/design/guard.md."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from controlplane.control.guard import baseline, batch_times, predicted_p99, slo_window
+from controlplane.control.guard.causes import contention, over_plan, split, starves
+from controlplane.control.guard.queues import QueueState
+from controlplane.control.guard.state import Limits, Watch
+from controlplane.domain.observation import HostSeen, ServerSeen
+
+SHARED = 0.8
+"""The part of the evidence of late answers that batches which certainly take longer replace: some seven late
+answers are enough then, at 100 req/s and an SLO of 50 ms. Slower batches alone break no promise."""
+LATE = 1.0 - SHARED
+SURE = 3.0
+"""The standard errors by which batches must take longer than would break the P99."""
+MODEL_ERROR = 1.03
+"""The queue model's P99 is off by as much."""
+
+
+class Verdict(StrEnum):
+    """What follows from the evidence on a server that lives."""
+
+    KEPT = "its promises are kept"
+    PAST = "nothing followed an alarm"
+    WAIT = "a reading may name another cause"
+    TRAFFIC = "more traffic than planned"
+    HOST = "other work has its core"
+    SLOW = "the server is slow"
+
+
+def verdict(watch: Watch, active: ServerSeen, host: HostSeen | None, now_s: float, limits: Limits) -> Verdict:
+    """Return whether a promise is broken, and by what."""
+    if watch.broken_s is None:
+        return Verdict.KEPT
+    if now_s - watch.alarm_s > limits.calm_s:
+        return Verdict.PAST
+    unread = sizes_unknown(watch, active) or (bool(contention(host)) and active.delays is None)
+    if unread and now_s - watch.broken_s < limits.sizes_s:
+        return Verdict.WAIT
+    if over_plan(watch.queues, active) is not None:
+        return Verdict.TRAFFIC
+    if starves(host, watch.unexplained) and not any(map(certainly_slower, watch.queues)):
+        return Verdict.HOST
+    return Verdict.SLOW
+
+
+def is_slow(queue: QueueState, unexplained: float = 1.0) -> bool:
+    """Return whether it is an alarm that batches take longer, than they did or than planned.
+
+    Those that take longer than they did make answers late, or certainly take longer and will do so.
+    """
+    if is_enough(queue.lateness, queue.slowness):
+        return True
+    if queue.slowness >= 1.0 and will_break(queue, unexplained):
+        return True
+    return breaks_as_measured(queue)
+
+
+def is_enough(late: float, slower: float) -> bool:
+    """Return whether the evidence of late answers and of slower batches together is an alarm."""
+    return late >= 1.0 - SHARED * slower
+
+
+def certainly_slower(queue: QueueState) -> bool:
+    """Return whether the batches of a queue certainly take longer, than before or than planned."""
+    return queue.slowness >= 1.0 or breaks_as_measured(queue)
+
+
+def suspicion(watch: Watch) -> float:
+    """Return the strongest evidence of a broken promise; 1 is an alarm."""
+    return max(max(queue.lateness, queue.slowness) for queue in watch.queues)
+
+
+def sizes_unknown(watch: Watch, seen: ServerSeen) -> bool:
+    """Return whether a verdict from batch times must wait for the number of inferences in a request.
+
+    More of them make longer batches. Triton counts them, and its counts are read under suspicion only. A
+    verdict from late answers needs no such count.
+    """
+    if any(queue.lateness >= 1.0 for queue in watch.queues):
+        return False
+    return any(queue.promise.endpoint not in seen.inferences for queue in watch.queues)
+
+
+def will_break(queue: QueueState, unexplained: float = 1.0) -> bool:
+    """Return whether the queue model puts the P99 above the SLO at the observed batch times and rate.
+
+    Requests wait for the whole time of a batch, with the host's part. The rate counts up to the planned one:
+    more traffic does not make a server slow.
+    """
+    promise, known = queue.promise, queue.batches.baseline
+    usual_s = baseline.usual_s(known, promise.batch)
+    rate_rps = min(queue.rates_rps[-1], promise.rate_rps)
+    if not usual_s or rate_rps <= 0.0:
+        return False
+    slower = predicted_p99.steps(batch_times.slowdown(queue.batches) / unexplained)
+    p99_s = predicted_p99.p99_in_steps_s(
+        predicted_p99.steps(rate_rps), slower, usual_s, baseline.spread(known)
+    )
+    return 1000.0 * p99_s > promise.slo_ms
+
+
+def breaks_as_measured(queue: QueueState) -> bool:
+    """Return whether the P99 is above the SLO at the times that batches have taken lately.
+
+    It does so whatever was usual: a server that was slow from its first batch on has no faster baseline. The
+    planned P99 counts, in proportion to the queue model's at the measured and at the planned times: it knows
+    of pools and dispersion. The host's part is left out. Where nothing is late, no P99 is broken.
+    """
+    promise, known = queue.promise, queue.batches.baseline
+    ratio, error = batch_times.lasting(queue.batches)
+    ratio -= SURE * error
+    if not promise.batch_ms or promise.p99_ms is None or not any(queue.late.charts) or ratio <= 0.0:
+        return False
+    measured_s = baseline.measured_s(known, len(promise.batch_ms))
+    planned_s = [time_ms / 1000.0 for time_ms in promise.batch_ms]
+    factor = ratio * slower_than_planned(queue)
+    times_s = [ratio * m if m else factor * p for m, p in zip(measured_s, planned_s, strict=True)]
+    spread, planned = predicted_p99.rounded(baseline.spread(known)), predicted_p99.steps(promise.rate_rps)
+    at_most = min(planned, predicted_p99.steps(max(queue.rates_rps[-1], 1e-9)))
+    now_s = predicted_p99.p99_in_steps_s(at_most, 0, predicted_p99.rounded(times_s), spread)
+    then_s = predicted_p99.p99_in_steps_s(planned, 0, predicted_p99.rounded(planned_s), spread)
+    return now_s * promise.p99_ms > MODEL_ERROR * promise.slo_ms * then_s
+
+
+def slower_than_planned(queue: QueueState) -> float:
+    """Return how many times their planned time batches usually take; 1 where that is not known."""
+    promise = queue.promise
+    measured_s = baseline.measured_s(queue.batches.baseline, len(promise.batch_ms))
+    both = [(m, p / 1000.0) for m, p in zip(measured_s, promise.batch_ms, strict=True) if m]
+    return sum(m for m, _ in both) / sum(p for _, p in both) if both else 1.0
+
+
+def longer_than_planned(queue: QueueState) -> float:
+    """Return how many times as long as planned batches certainly take; 1 where they do not."""
+    ratio, error = batch_times.lasting(queue.batches)
+    factor = ratio * slower_than_planned(queue)
+    return factor if factor > 1.0 + SURE * error else 1.0
+
+
+def slowness(watch: Watch, seen: ServerSeen, host: HostSeen | None) -> str:
+    """Return the evidence of a slow server, and of a contended host."""
+    parts = [
+        f"{queue.promise.subject}: batches take longer than they did"
+        for queue in watch.queues
+        if queue.slowness >= 1.0
+    ]
+    parts += [
+        longer_in_words(watch),
+        *(
+            f"{queue.promise.subject}: more than 1 % above {queue.promise.slo_ms:g} ms "
+            f"at {queue.rates_rps[0]:.0f} of {queue.promise.rate_rps:g} req/s"
+            for queue in watch.queues
+            if queue.lateness >= LATE
+        ),
+        split(seen),
+    ]
+    found = "; ".join(filter(None, parts)) or "more than 1 % above the SLO"
+    return "; ".join(filter(None, (found, contention(host))))
+
+
+def longer_in_words(watch: Watch) -> str:
+    """Return by how much batches certainly take longer than planned; empty where none does."""
+    factors = ((queue.promise.subject, longer_than_planned(queue)) for queue in watch.queues)
+    return "; ".join(
+        f"{subject}: batches take {factor:.2f} times as long as planned"
+        for subject, factor in factors
+        if factor > 1.0
+    )
+
+
+def broken_slo(watch: Watch, seen: ServerSeen, host: HostSeen | None) -> str | None:
+    """Return what clients saw where a P99 was above its SLO lately, and why; None where none was."""
+    for queue in watch.queues:
+        lately = slo_window.broken(queue.window, queue.promise.natural_scale)
+        if lately is None:
+            continue
+        found = (
+            f"{queue.promise.subject}: the P99 is above {queue.promise.slo_ms:g} ms: {lately.late} of "
+            f"{lately.requests} requests of {queue.window.until_s - lately.began_s:.0f} s took longer"
+        )
+        overrun = over_plan(watch.queues, seen)
+        more = f"more traffic than planned: {overrun}" if overrun else ""
+        causes = filter(None, (more, longer_in_words(watch), contention(host)))
+        return f"{found}; {'; '.join(causes) or 'the cause is not known'}"
+    return None
+
+
+def silence(watch: Watch, seen: ServerSeen, now_s: float) -> str:
+    """Return the evidence of a hang, and the way out where the requests were only long ones."""
+    count = seen.in_flight + seen.streaming
+    no = "no answer" if watch.answered_s <= watch.worked_s else "no answer but refusals"
+    return (
+        f"{no} for {now_s - watch.worked_s:.1f} s with {count} requests open; "
+        "if requests may take so long, say so by longest_ms in the spec"
+    )

@@ -1,0 +1,86 @@
+"""What this host has for shares of GPUs: the lines of `ctl doctor`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from controlplane.domain.errors import EngineError
+from controlplane.ports import Capability
+from launchers.gpu import control, gpus, proof
+from launchers.gpu.gpus import HostGpu
+from launchers.gpu.mps import MpsDaemons
+
+_DRIVER = "install the NVIDIA driver; without a GPU the cpu device stands in"
+_SHOWN_PIDS = 3
+
+
+def capabilities(daemons: MpsDaemons) -> tuple[Capability, ...]:
+    """Return the GPUs, the MPS tools, and for each GPU its mode, its MPS daemon and its processes."""
+    program, found = control.found(), gpus.inventory()
+    names = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in found) or "none"
+    lines = [
+        Capability("nvidia gpus", bool(found), names, _DRIVER),
+        Capability("mps", program is not None, program or f"no {control.PROGRAM}", control.LACKING),
+    ]
+    for gpu in found:
+        lines.append(_mode(gpu))
+        if program is not None and not gpu.mig:
+            lines += _daemon_and_processes(gpu, daemons.pipes(gpu.uuid))
+    return tuple(lines)
+
+
+def _mode(gpu: HostGpu) -> Capability:
+    name = f"gpu {gpu.index} mode"
+    if gpu.mig:
+        remedy = f"nvidia-smi -i {gpu.index} -mig 0"
+        return Capability(name, False, "split into MIG instances: percentages are of a whole GPU", remedy)
+    if gpu.exclusive:
+        return Capability(name, True, "EXCLUSIVE_PROCESS: nothing runs beside MPS")
+    advice = f"nvidia-smi -i {gpu.index} -c EXCLUSIVE_PROCESS turns that into an error"
+    return Capability(
+        name, True, f"DEFAULT: a program that misses its MPS daemon takes the whole GPU in turns; {advice}"
+    )
+
+
+def _daemon_and_processes(gpu: HostGpu, pipes: Path) -> Iterator[Capability]:
+    name = f"gpu {gpu.index} mps daemon"
+    try:
+        yield _daemon(name, gpu, pipes)
+        yield _processes(f"gpu {gpu.index} processes", proof.clients_of(gpu.uuid, pipes))
+    except EngineError as error:
+        yield Capability(name, False, str(error))
+
+
+def _daemon(name: str, gpu: HostGpu, pipes: Path) -> Capability:
+    is_foreign = bool(os.environ.get(control.PIPES))
+    servers = control.servers(pipes)
+    if servers is None and is_foreign:
+        remedy = f"start it, or unset {control.PIPES}"
+        return Capability(name, False, f"none answers in {pipes}", remedy)
+    ended = proof.server_exit(pipes)
+    if ended is not None:
+        return Capability(name, False, ended)
+    if servers is None:
+        return Capability(name, True, "none runs: the first server starts one")
+    owner, serves = control.owner(pipes), control.daemon_variable(pipes, "CUDA_VISIBLE_DEVICES")
+    if owner not in (0, os.getuid()):
+        detail = f"user {owner}'s: a client of user {os.getuid()} would wait for ever"
+        return Capability(name, False, detail, f"run as user {owner}, or start a daemon of your own")
+    if serves and gpu.uuid not in serves.split(","):
+        return Capability(name, False, f"serves {serves}, not {gpu.uuid}", f"set {control.PIPES} to its own")
+    if control.faulted(pipes):
+        return Capability(name, False, "its server is in state FAULT", "ctl destroy, then ctl apply")
+    whose = "another program's, which is never ended" if is_foreign else "ours"
+    return Capability(name, True, f"answers in {pipes} ({whose})")
+
+
+def _processes(name: str, seen: proof.GpuClients) -> Capability:
+    clients = f"MPS clients: {len(seen.clients)}"
+    if not seen.others:
+        return Capability(name, True, clients)
+    shown = ", ".join(map(str, sorted(seen.others)[:_SHOWN_PIDS]))
+    more = ", ..." if len(seen.others) > _SHOWN_PIDS else ""
+    detail = f"{clients}; without MPS, and so beside every share: process {shown}{more}"
+    return Capability(name, False, detail, "end them, or give them a GPU of their own")

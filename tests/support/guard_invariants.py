@@ -1,0 +1,35 @@
+"""What must always hold of the guard's state."""
+
+from __future__ import annotations
+
+from controlplane.control.guard.state import WHOLE_PERCENT, GuardState, overdrawn, used_percent
+
+
+def validate_state(state: GuardState) -> None:
+    """Raise AssertionError where the state breaks what must always hold.
+
+    A GPU may be overdrawn only by servers that took over from dead
+    ones and give the excess back: one of its partitions owns more than was planned.
+    """
+    names: set[str] = set()
+    for watch in state.watches.values():
+        for placed in (watch.active, watch.standby):
+            if placed is None:
+                continue
+            assert placed.server not in names, f"{placed.server} has two places"
+            assert 0.0 < placed.percent <= WHOLE_PERCENT + 1e-6, f"{placed} is no share"
+            names.add(placed.server)
+        assert tuple(queue.promise for queue in watch.queues) == watch.partition.promises
+        assert watch.launches.failures >= 0
+        assert not watch.launches.open or watch.launches.failures >= state.limits.failures
+        assert watch.broken_s is None or watch.broken_s <= state.now_s
+        assert all(mean >= 0.0 for queue in watch.queues for mean in queue.rates_rps)
+    used = used_percent(state.watches.values())
+    for gpu in used:
+        if overdrawn(used, gpu):
+            moved = [
+                w
+                for w in state.watches.values()
+                if w.active.gpu == gpu and (w.partition.gpu != gpu or w.active.percent > w.partition.percent)
+            ]
+            assert moved, f"{gpu} is overdrawn and no partition on it can give back"

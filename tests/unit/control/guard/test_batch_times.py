@@ -1,0 +1,276 @@
+"""The test of batch times: sure of a slower server after a few batches, blind to stalls and to traffic."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from controlplane.control.guard import baseline, batch_times
+from controlplane.control.guard.batch_times import BatchTimes
+from controlplane.domain.observation import Answer
+
+RATE_RPS = 100.0
+
+
+@dataclass
+class Queue:
+    """A greedy batcher that takes 4 ms and 2 ms for each request, with 10 % noise, times `slowdown`."""
+
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
+    due_s: float = 0.0
+    free_s: float = 0.0
+
+    def answers(
+        self, requests: int, *, rate_rps: float = RATE_RPS, slowdown: float = 1.0, stall_s: float = 0.0
+    ) -> list[Answer]:
+        """The next answers; the first batch is held up by `stall_s`."""
+        found: list[Answer] = []
+        while len(found) < requests:
+            start = max(self.due_s, self.free_s)
+            batch = []
+            while self.due_s <= start and len(batch) < 8:
+                batch.append(self.due_s)
+                self.due_s += self.chance.expovariate(rate_rps)
+            took_s = (0.004 + 0.002 * len(batch)) * slowdown * self.chance.lognormvariate(0.0, 0.1)
+            self.free_s = start + took_s + stall_s
+            stall_s = 0.0
+            found += [Answer(self.free_s, 1e3 * (self.free_s - due), False, "w", "s") for due in batch]
+        return found
+
+
+def weigh(times: BatchTimes, answers: list[Answer], unexplained: float = 1.0) -> BatchTimes:
+    return batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0, unexplained)[0]
+
+
+def learned(queue: Queue) -> BatchTimes:
+    return weigh(BatchTimes(), queue.answers(3000))
+
+
+def test_doubled_batch_times_are_certain_within_fifty_answers() -> None:
+    queue = Queue()
+    times = learned(queue)
+    assert batch_times.strength(times, RATE_RPS) < batch_times.HOLD
+    assert batch_times.strength(weigh(times, queue.answers(50, slowdown=2.0)), RATE_RPS) == 1.0
+
+
+def test_times_that_have_become_usual_are_no_lasting_slowdown() -> None:
+    queue = Queue()
+    times = learned(queue)
+    ratios = []
+    for _ in range(60):
+        times = weigh(times, queue.answers(100, slowdown=2.0))
+        ratio, error = batch_times.lasting(times)
+        ratios.append((ratio, baseline.measured_s(times.baseline, 1)[0]) if error < 1.0 else (1.0, 0.0))
+    assert max(ratio for ratio, _ in ratios) == pytest.approx(2.0, rel=0.1)
+    assert max(ratio * usual_s for ratio, usual_s in ratios) == pytest.approx(0.012, rel=0.1)
+
+
+def test_a_stall_among_the_first_batches_hides_no_slower_server() -> None:
+    queue = Queue()
+    times = weigh(BatchTimes(), queue.answers(120))
+    times = weigh(times, queue.answers(60, stall_s=0.08))
+    times = weigh(times, queue.answers(400))
+    assert batch_times.strength(weigh(times, queue.answers(60, slowdown=2.0)), RATE_RPS) == 1.0
+
+
+def test_the_time_in_which_other_work_has_the_core_does_not_count() -> None:
+    queue = Queue()
+    times = learned(queue)
+    slower = queue.answers(100, slowdown=2.0)
+    at_its_quota, starved = (weigh(times, slower, unexplained) for unexplained in (0.95, 0.5))
+    assert batch_times.strength(at_its_quota, RATE_RPS) == 1.0
+    assert batch_times.strength(starved, RATE_RPS) < batch_times.HOLD
+
+
+def test_a_server_that_always_waits_for_its_core_is_known_to_be_slower() -> None:
+    """Its times has no more of the host's part than its evidence has."""
+    queue = Queue()
+    times = weigh(BatchTimes(), queue.answers(3000, slowdown=1.25), 0.8)
+    assert baseline.usual_s(times.baseline, 1)[0] == pytest.approx(0.006, rel=0.1)
+    assert (
+        batch_times.strength(weigh(times, queue.answers(100, slowdown=1.25), 0.8), RATE_RPS)
+        < batch_times.HOLD
+    )
+    assert batch_times.strength(weigh(times, queue.answers(100, slowdown=1.9), 0.8), RATE_RPS) == 1.0
+
+
+def test_answers_behind_batches_that_the_host_delays_count_without_a_stall_only() -> None:
+    queue = Queue()
+    times = learned(queue)
+    delayed = queue.answers(200, slowdown=2.0)
+    _, counted = batch_times.weigh(times, delayed, RATE_RPS, delayed[-1].ended_s + 1.0, 0.5)
+    taken = sum(a.latency_ms - c.latency_ms for a, c in zip(delayed, counted, strict=True))
+    assert taken < 0.35 * sum(a.latency_ms for a in delayed)
+
+
+def test_a_stall_of_the_host_is_one_slow_batch() -> None:
+    queue = Queue()
+    times = weigh(learned(queue), queue.answers(300, stall_s=2.0))
+    assert batch_times.strength(times, RATE_RPS) < 0.5
+
+
+def test_more_traffic_than_planned_makes_no_batch_slower() -> None:
+    queue = Queue()
+    times = weigh(learned(queue), queue.answers(3000, rate_rps=5 * RATE_RPS))
+    assert batch_times.strength(times, RATE_RPS) < 0.5
+
+
+def test_the_record_stands_still_while_batches_are_slow() -> None:
+    queue = Queue()
+    before = learned(queue)
+    queue_slow = queue.answers(100, slowdown=4.0)
+    after = weigh(before, queue_slow)
+    after, before = after.baseline, before.baseline
+    assert after.tail.tenth < 1.3 * before.tail.tenth
+    assert after.tail.hundredth < 1.3 * before.tail.hundredth
+    assert after.means[1] < 1.3 * before.means[1]
+
+
+def test_a_slowdown_that_breaks_nothing_becomes_the_record() -> None:
+    queue = Queue()
+    times = weigh(learned(queue), queue.answers(6000, slowdown=1.6))
+    assert batch_times.strength(times, RATE_RPS) < batch_times.HOLD
+
+
+def test_nothing_is_held_against_a_server_without_a_record() -> None:
+    times = weigh(BatchTimes(), Queue().answers(40, slowdown=5.0))
+    assert times.chart.score == 0.0
+
+
+def test_failed_requests_tell_nothing_of_batch_times() -> None:
+    failed = [Answer(float(i), 1e6, True, "w", "s") for i in range(50)]
+    assert weigh(BatchTimes(), failed) == BatchTimes()
+
+
+def test_the_answers_behind_a_stall_count_without_it() -> None:
+    queue = Queue()
+    times = learned(queue)
+    answers = queue.answers(200, stall_s=1.0)
+    assert sum(a.latency_ms > 60.0 for a in answers) > 50
+    _, counted = batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+    assert sum(a.latency_ms > 60.0 for a in counted) == 0
+
+
+def test_the_answers_of_a_slower_server_still_count() -> None:
+    queue = Queue()
+    times = learned(queue)
+    answers = queue.answers(400, slowdown=4.0)
+    _, counted = batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+    assert sum(a.latency_ms > 60.0 for a in counted) > 100
+
+
+def test_a_batch_that_two_looks_share_is_one_batch() -> None:
+    queue = Queue()
+    answers = queue.answers(3000)
+    times = BatchTimes()
+    for at in range(0, len(answers), 7):
+        times, _ = batch_times.weigh(times, answers[at : at + 7], RATE_RPS, answers[at : at + 7][-1].ended_s)
+    whole = learned(Queue())
+    assert sum(whole.baseline.counts) - sum(times.baseline.counts) < 20
+    assert times.baseline.means[1] == pytest.approx(whole.baseline.means[1], rel=0.05)
+
+
+def test_the_slowdown_is_that_of_the_batches_since_the_suspicion() -> None:
+    queue = Queue()
+    times = weigh(learned(queue), queue.answers(60, slowdown=2.0))
+    assert 1.6 < batch_times.slowdown(times) < 2.4
+    assert batch_times.slowdown(BatchTimes()) == 1.0
+
+
+def test_sizes_without_a_record_take_their_part_of_the_next_smaller_one() -> None:
+    counts = [0.0] * 2 * baseline.SIZES
+    means = [0.0] * 2 * baseline.SIZES
+    counts[2], means[2] = 99.0, 0.010
+    times = BatchTimes(baseline.EMPTY._replace(counts=counts, means=means))
+    assert baseline.usual_s(times.baseline, 4) == (0.010, 0.010, 0.015, 0.020)
+    assert baseline.usual_s(BatchTimes().baseline, 4) == ()
+
+
+def test_a_batch_after_a_rest_has_a_record_of_its_own() -> None:
+    """At a quota it takes what is left of the period, the next one does not."""
+    answers = []
+    for i in range(40):
+        answers += [Answer(i + 0.003, 3.0, False, "w", "s"), Answer(i + 0.013, 12.0, False, "w", "s")]
+    times = weigh(BatchTimes(), answers)
+    assert baseline.usual_s(times.baseline, 2) == pytest.approx((0.010, 0.020))
+    assert times.baseline.tail.tenth < batch_times.LEAST_SLOWER
+
+
+def test_a_stall_is_a_block_of_its_own() -> None:
+    """A server four times as slow is certain after five batches of one request."""
+    usual = [Answer(float(i), 10.0, False, "w", "s") for i in range(200)]
+    slow = [Answer(1000.0 + i, 40.0, False, "w", "s") for i in range(5)]
+    assert batch_times.strength(weigh(weigh(BatchTimes(), usual), slow), RATE_RPS) == 1.0
+
+
+def test_a_server_that_stalls_again_and_again_has_no_excuse() -> None:
+    queue = Queue()
+    times = learned(queue)
+    late = []
+    for _ in range(30):
+        answers = queue.answers(100, stall_s=0.5)
+        times, counted = batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+        late.append(sum(a.latency_ms > 60.0 for a in counted))
+    assert sum(late[:5]) == 0
+    assert sum(late[-5:]) > 50
+
+
+def test_a_batch_size_that_is_new_to_the_record_raises_no_alarm_once_it_is_known() -> None:
+    """The usual time of an unknown size is an estimate, too long where batching saves time."""
+    chance = random.Random(2)
+
+    def full(batches: int, since_s: float, size: int) -> list[Answer]:
+        """Batches of one size, one a second, that take 10 ms whatever their size."""
+        ends = [since_s + i + chance.gauss(0.0, 0.0002) for i in range(batches)]
+        return [Answer(end, 10.0, False, "w", "s") for end in ends for _ in range(size)]
+
+    times = weigh(BatchTimes(), full(35, 0.0, 1))
+    for start in range(100, 1000, 10):
+        times = weigh(times, full(10, float(start), 8))
+        assert batch_times.strength(times, RATE_RPS) < 0.5
+
+
+def test_a_slower_server_does_not_become_its_own_measure() -> None:
+    """A times of eight seconds, and batches that take 1.5 times as long from then on."""
+    for seed in range(20):
+        queue = Queue(random.Random(seed))
+        times = weigh(BatchTimes(), queue.answers(800))
+        strengths = []
+        for _ in range(20):
+            times = weigh(times, queue.answers(15, slowdown=1.5))
+            strengths.append(batch_times.strength(times, RATE_RPS))
+        assert max(strengths) == 1.0
+
+
+def test_times_with_hardly_any_spread_are_no_evidence() -> None:
+    same = [Answer(float(i), 10.0 + 0.001 * (i % 3), False, "w", "s") for i in range(2000)]
+    times = weigh(BatchTimes(), same)
+    longer = [a._replace(ended_s=a.ended_s + 5000.0, latency_ms=10.5) for a in same[:200]]
+    assert weigh(times, longer).chart.score == 0.0
+
+
+def test_two_slow_batches_of_a_busy_period_are_no_accident() -> None:
+    """The second is not taken off the answers."""
+    alone = [Answer(float(i), 10.0, False, "w", "s") for i in range(200)]
+    behind = [Answer(i + 0.01, 15.0, False, "w", "s") for i in range(200)]
+    times = weigh(BatchTimes(), sorted(alone + behind))
+    one = [Answer(1000.0, 28.0, False, "w", "s"), Answer(1000.01, 36.0, False, "w", "s")]
+    two = [one[0], Answer(1000.028, 54.0, False, "w", "s")]
+    taken = []
+    for answers in (one, two):
+        _, counted = batch_times.weigh(times, answers, RATE_RPS, 1001.0)
+        taken.append(answers[-1].latency_ms - counted[-1].latency_ms)
+    assert taken == pytest.approx([18.0, 0.0], abs=0.5)
+
+
+def test_a_busy_start_is_forgotten() -> None:
+    """Its thresholds give way to those of the hundred blocks after it; a stall among these is no measure."""
+    times_ms = [10.0] * 60 + [20.0, 10.0, 10.0] * 30
+    started = weigh(BatchTimes(), [Answer(float(i), ms, False, "w", "s") for i, ms in enumerate(times_ms)])
+    quiet = [Answer(1000.0 + i, 200.0 if i == 100 else 10.0, False, "w", "s") for i in range(440)]
+    settled = weigh(started, quiet)
+    assert started.baseline.tail.tenth > 1.2
+    assert settled.baseline.tail.tenth < batch_times.LEAST_SLOWER
+    assert settled.baseline.tail.hundredth < 1.3

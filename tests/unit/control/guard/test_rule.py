@@ -1,0 +1,137 @@
+"""Slower batches and late answers together: what is enough for a redirect."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controlplane.control.guard import baseline, batch_times, causes, late_answers, queues, rule
+from controlplane.control.guard.batch_times import BatchTimes, Chart, Lasting, Recent
+from controlplane.control.guard.decide import begin
+from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.queues import QueueState
+from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer, Watch
+from controlplane.domain.observation import Answer, Health, ServerSeen
+from controlplane.domain.workload import ShadowPolicy
+
+PROMISE = Promise("w", slo_ms=50.0, rate_rps=100.0)
+
+
+def times(score: float, slowdown: float = 1.0) -> BatchTimes:
+    """Batches whose recent blocks took `slowdown` times as long as usual."""
+    return BatchTimes(chart=Chart(score), recent=Recent(slowdown, 1.0))
+
+
+SURE = times(batch_times.height(PROMISE.rate_rps))
+
+
+def queue(
+    batches: BatchTimes, late: int, promise: Promise = PROMISE, rate_rps: float | None = None
+) -> QueueState:
+    """A queue with so many late answers in a row, at its planned rate unless given."""
+    heard = [Answer(0.01 * i, 80.0, False, "w", "s") for i in range(late)]
+    evidence, _ = late_answers.weigh(late_answers.begin(promise), promise, heard)
+    rate_rps = promise.rate_rps if rate_rps is None else rate_rps
+    return queues.begin(promise)._replace(late=evidence, batches=batches, rates_rps=(rate_rps, rate_rps))
+
+
+def test_slower_batches_alone_break_no_promise() -> None:
+    assert not rule.is_slow(queue(SURE, 0))
+
+
+def test_slower_batches_need_a_few_late_answers() -> None:
+    assert rule.is_slow(queue(SURE, 7))
+    assert not rule.is_slow(queue(SURE, 3))
+
+
+def test_a_few_late_answers_without_slower_batches_are_no_alarm() -> None:
+    assert not rule.is_slow(queue(BatchTimes(), 7))
+
+
+def test_the_less_certain_slower_batches_are_the_more_late_answers_are_needed() -> None:
+    needed = []
+    for certainty in (1.0, 0.75, 0.5, 0.25):
+        doubtful = times(certainty * SURE.chart.score)
+        needed.append(next(n for n in range(100) if rule.is_slow(queue(doubtful, n))))
+    assert needed == [7, 13, 20, 26]
+
+
+def suspected(late: int) -> Watch:
+    """A partition whose batches are certainly slower."""
+    partition = GuardedPartition("w", "g0", 40.0, (PROMISE,), ShadowPolicy.HOT, "g0", 10.0)
+    watch = begin((partition,), {"w": (PlacedServer("s", "g0", 40.0),)}, Limits()).watches["w"]
+    return replace(watch, queues=(queue(SURE, late),))
+
+
+def test_a_verdict_from_batch_times_waits_for_what_requests_carry() -> None:
+    assert rule.sizes_unknown(suspected(7), ServerSeen(Health.READY))
+    assert not rule.sizes_unknown(suspected(7), ServerSeen(Health.READY, inferences={"w": 1.0}))
+    assert not rule.sizes_unknown(suspected(60), ServerSeen(Health.READY))
+
+
+def test_larger_requests_than_planned_are_more_traffic_though_batches_take_longer() -> None:
+    larger, usual = (ServerSeen(Health.READY, inferences={"w": each}) for each in (4.0, 1.0))
+    assert causes.over_plan(suspected(7).queues, larger) is not None
+    assert causes.over_plan(suspected(7).queues, usual) is None
+
+
+def slower(slowdown: float) -> BatchTimes:
+    """Usual times of 6 ms for one and 2 ms for each more in a batch; they certainly take longer now."""
+    means = [0.004 + 0.002 * size for size in range(2 * baseline.SIZES)]
+    known = baseline.EMPTY._replace(counts=[99.0] * baseline.SIZES + [0.0] * baseline.SIZES, means=means)
+    return times(SURE.chart.score, slowdown)._replace(baseline=known)
+
+
+FOURS = replace(PROMISE, batch=4)
+
+
+def test_slower_batches_are_enough_where_the_queue_model_says_that_they_break_the_promise() -> None:
+    assert rule.is_slow(queue(slower(2.5), 0, FOURS))
+    assert not rule.is_slow(queue(slower(1.5), 0, FOURS))
+    assert not rule.is_slow(queue(slower(2.5), 0, FOURS, rate_rps=30.0))
+
+
+def test_a_promise_that_only_a_rate_above_the_plan_would_break_is_no_servers_fault() -> None:
+    assert not rule.is_slow(queue(slower(1.5), 0, FOURS, rate_rps=250.0))
+
+
+def test_slower_batches_that_are_not_certain_break_nothing() -> None:
+    doubtful = slower(4.0)._replace(chart=Chart(0.9 * SURE.chart.score))
+    assert not rule.is_slow(queue(doubtful, 0, FOURS))
+
+
+PLANNED = replace(FOURS, p99_ms=45.0, batch_ms=(8.0, 10.0, 12.0, 14.0), rate_rps=200.0)
+
+
+def served_from_the_start(factor: float, blocks: float = 60.0, known: int = 4) -> BatchTimes:
+    """Batches that took `factor` times the planned time since the first one; so many sizes are `known`."""
+    means = [0.0, *(factor * time_ms / 1000.0 for time_ms in PLANNED.batch_ms), *[0.0] * 29]
+    counts = [0.0, *[99.0] * known, *[0.0] * (33 - known)]
+    lasting = Lasting(blocks, blocks, blocks)  # each took its usual time
+    return BatchTimes(baseline.EMPTY._replace(counts=counts, means=means), lasting=lasting)
+
+
+@pytest.mark.parametrize(("factor", "breaks"), [(0.9, False), (1.0, False), (1.2, True), (2.0, True)])
+def test_a_server_slower_than_planned_from_its_first_batch_on_breaks_its_promise(
+    factor: float, breaks: bool
+) -> None:
+    batches = served_from_the_start(factor)
+    assert rule.breaks_as_measured(queue(batches, 1, PLANNED)) is breaks
+    assert not rule.breaks_as_measured(queue(batches, 0, PLANNED)), "nothing is late"
+    few = queue(batches, 1, PLANNED, rate_rps=40.0)
+    assert not rule.breaks_as_measured(few), "few requests wait for others"
+
+
+def test_few_blocks_or_no_prediction_show_no_slower_model() -> None:
+    slow = served_from_the_start(2.0)
+    assert rule.breaks_as_measured(queue(slow, 1, PLANNED))
+    assert not rule.breaks_as_measured(queue(served_from_the_start(2.0, 10.0), 1, PLANNED))
+    assert not rule.breaks_as_measured(queue(slow, 1, replace(PLANNED, batch_ms=())))
+    assert not rule.breaks_as_measured(queue(slow, 1, replace(PLANNED, p99_ms=None)))
+
+
+def test_sizes_that_were_hardly_seen_take_as_many_times_as_planned_as_the_others() -> None:
+    few = queue(served_from_the_start(1.5, known=2), 1, PLANNED)
+    assert rule.slower_than_planned(few) == pytest.approx(1.5)
+    assert rule.breaks_as_measured(few)

@@ -1,0 +1,112 @@
+"""Which share of a GPU is believed, with FAKES of NVML and MPS: nothing here ran on a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import build
+import pytest
+from fake_mps import fake_daemons
+from fake_nvml import FakeGpu, FakeNvml
+
+from launchers.gpu import control, gpus, proof
+from launchers.gpu.mps import MpsDaemons
+from launchers.gpu.proof import GpuClients, Held
+
+pytestmark = pytest.mark.unit
+
+UUID = "GPU-11111111-2222-3333-4444-555555555555"
+
+
+@pytest.fixture
+def nvml() -> FakeNvml:
+    return FakeNvml(FakeGpu(UUID))
+
+
+@pytest.fixture
+def daemons(tmp_path: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsDaemons]:
+    with fake_daemons(tmp_path / "mps", nvml, monkeypatch) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("clients", "others", "why"),
+    [
+        ({7: Held(30.0, 100.0)}, {9}, None),
+        ({7: Held(None, None)}, set(), None),
+        ({7: Held(None, 100.0)}, set(), None),
+        ({}, set(), "none of its processes"),
+        ({9: Held(30.0, 100.0)}, set(), "none of its processes"),
+        ({7: Held(30.0, 100.0)}, {8}, "process 8 uses the GPU without MPS"),
+        ({7: Held(100.0, 100.0)}, set(), "held to 100 %, not to 30 %"),
+        ({7: Held(30.0, 20.0)}, set(), "held to 20 %, not to 30 %"),
+        ({7: Held(None, 20.0)}, set(), "held to 20 %, not to 30 %"),
+    ],
+)
+def test_a_share_is_believed_where_all_processes_are_clients_with_their_percentage(
+    clients: dict[int, Held], others: set[int], why: str | None
+) -> None:
+    found = proof.lack(30.0, (7, 8), GpuClients(clients, frozenset(others)))
+    assert found is None if why is None else why in str(found)
+
+
+def test_the_percentage_in_effect_is_read_back(daemons: MpsDaemons, nvml: FakeNvml) -> None:
+    client = daemons.client(build.spec(device=UUID, percent=30), start=True)
+    pipes = daemons.pipes(UUID)
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, **client.environment}) as process:
+        try:
+            (pipes / "clients").write_text(f"{process.pid}\n")
+            nvml.gpus[0].compute = {process.pid: 300, 4711: 20}
+            nvml.gpus[0].mps = {process.pid: 300}
+            (pipes / "percentage").write_text("80.0")
+            seen = proof.clients_of(UUID, pipes)
+            assert seen == GpuClients({process.pid: Held(30.0, 80.0)}, frozenset({4711}))
+        finally:
+            process.kill()
+
+
+def test_a_server_that_ends_at_once_is_named_until_one_is_ready(daemons: MpsDaemons) -> None:
+    daemons.client(build.spec(device=UUID), start=True)
+    pipes = daemons.pipes(UUID)
+    log = pipes.parent / "log" / "control.log"
+    assert proof.server_exit(pipes) is None
+    log.write_text("[2026-02-06 Control 64] Server 92 exited with status 1\n")
+    assert "mps-server exited" in proof.way_out(pipes)
+    log.write_text(log.read_text() + "[2026-02-06 Control 64] NEW SERVER 95: Ready\n")
+    assert proof.server_exit(pipes) is None
+
+
+def test_a_daemon_gets_no_percentage_or_protocol_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(control.PERCENTAGE, "20")
+    monkeypatch.setenv("CUDA_MPS_PROTOCOL_VERSION", "3")
+    found = control.environment(Path("/p"))
+    assert {key: value for key, value in found.items() if key.startswith("CUDA_MPS")} == {control.PIPES: "/p"}
+
+
+def test_a_daemon_that_a_loading_server_names_is_not_ended(daemons: MpsDaemons) -> None:
+    """Its starter may have been killed, and its locks with it."""
+    client = daemons.client(build.spec(device=UUID), start=True)
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, **client.environment}) as loading:
+        try:
+            assert daemons.sweep() == ()
+        finally:
+            loading.kill()
+    with daemons.starting(UUID):
+        assert daemons.sweep() == ()
+    assert daemons.sweep() == (f"MPS daemon of {UUID}",)
+
+
+def test_memory_is_read_from_both_lists_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them has the clients of MPS depends on the driver."""
+    old = FakeGpu("GPU-1", compute={1: 100, 2: None}, mps=None)
+    new = FakeGpu("GPU-2", compute={1: 100, 2: None}, mps={2: 50, 3: 30})
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(old, new))
+    assert gpus.processes("GPU-1") == {1: 100.0, 2: None}
+    assert gpus.processes("GPU-2") == {1: 100.0, 2: 50.0, 3: 30.0}
+    assert gpus.memory_mb("GPU-2", {2, 3}) == 80.0
+    assert gpus.memory_mb("GPU-1", {2}) is None
+    assert gpus.processes("GPU-that-fell-off-the-bus") == {}

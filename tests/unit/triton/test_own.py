@@ -1,0 +1,99 @@
+"""The fleet's own inferences are left out of what clients read, whatever comes of them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from controlplane.domain.counters import Entry
+from controlplane.domain.errors import EngineError
+from controlplane.files.discounts import add_discounts, read_discounts
+from controlplane.triton import own
+from controlplane.triton.samples import SampleRequest
+
+pytestmark = pytest.mark.unit
+
+REQUEST = SampleRequest(b"", 0, True, ("m", "step"))
+NS = 7
+
+
+class Triton:
+    """Counts as one: `beside` requests of clients end with each inference; `answer` is what comes of it."""
+
+    def __init__(self, answer: Exception | None = None, *, beside: int = 0) -> None:
+        self.answer = answer
+        self.beside = beside
+        self.succeeded = dict.fromkeys(REQUEST.models, 0)
+        self.failed = dict.fromkeys(REQUEST.models, 0)
+
+    def counters(self, model: str) -> list[Entry]:
+        done = self.succeeded[model]
+        stats = {"success": {"count": done, "ns": done * NS}, "fail": {"count": self.failed[model], "ns": 0}}
+        counts = {"inference_count": done, "execution_count": done, "last_inference": 5}
+        return [
+            {"name": model, "version": "1", "inference_count": 0},
+            {"name": model, "version": "10", **counts, "inference_stats": stats},
+        ]
+
+    def infer(self, endpoint: str, request: SampleRequest) -> None:
+        for model in request.models:
+            self.succeeded[model] += self.beside
+            if self.answer is None:
+                self.succeeded[model] += 1
+            elif self.answer.__cause__ is None:
+                self.failed[model] += 1
+        if self.answer is not None:
+            raise self.answer
+
+
+def left_out(folder: Path, triton: Triton) -> dict[str, Any]:
+    """Run an inference, and return what is left out of one model's counters in all."""
+
+    try:
+        own.infer(cast(Any, triton), "m", REQUEST, partial(add_discounts, folder, "s"))
+    except EngineError:
+        assert triton.answer is not None
+    found = read_discounts(folder, "s")
+    assert {key: dict(entry, name="") for key, entry in found.items()}.keys() == {("m", "10"), ("step", "10")}
+    entry = found["m", "10"]
+    return {
+        "inferences": entry["inference_count"],
+        **{f"{e} {u}": n for e, t in entry["inference_stats"].items() for u, n in t.items() if n},
+    }
+
+
+def test_one_alone_is_left_out_with_its_times_and_those_of_its_steps(tmp_path: Path) -> None:
+    triton = Triton()
+    assert left_out(tmp_path, triton) == {"inferences": 1, "success count": 1, "success ns": NS}
+    assert left_out(tmp_path, triton) == {"inferences": 2, "success count": 2, "success ns": 2 * NS}
+
+
+def test_one_beside_clients_takes_none_of_theirs(tmp_path: Path) -> None:
+    assert left_out(tmp_path, Triton(beside=9)) == {"inferences": 1, "success count": 1, "success ns": NS}
+
+
+def test_one_that_fails_is_left_out_of_the_failures(tmp_path: Path) -> None:
+    assert left_out(tmp_path, Triton(EngineError("refused"))) == {"inferences": 0, "fail count": 1}
+
+
+def test_a_late_one_is_left_out_before_it_is_counted(tmp_path: Path) -> None:
+    late = EngineError("late")
+    late.__cause__ = TimeoutError()
+    assert left_out(tmp_path, Triton(late)) == {"inferences": 1, "success count": 1}
+
+
+def test_a_server_that_counts_from_0_again_has_nothing_left_out_of_before(tmp_path: Path) -> None:
+    for _ in range(3):
+        add_discounts(tmp_path, "s", None)
+        found = left_out(tmp_path, Triton())
+    assert found == {"inferences": 1, "success count": 1, "success ns": NS}
+
+
+def test_one_runs_where_no_counters_are_to_be_had(tmp_path: Path) -> None:
+    triton = Triton()
+    triton.counters = lambda model: []  # type: ignore[method-assign]
+    own.infer(cast(Any, triton), "m", REQUEST, lambda counters: None)
+    assert triton.succeeded["m"] == 1
