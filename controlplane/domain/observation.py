@@ -158,8 +158,9 @@ class Guarding:
 
     `standby` is the shadow's name, ready or not; None without a shadow. `failed_starts` counts failures in a
     row; with an open breaker no server is started before `retry_at_s`. `owned_gpu` and `owned_percent` are
-    the partition's share, which its active server does not have while it lends it a larger one. `active` is
-    that server's label. `ending` are the labels of servers that drain or are stopped, and how they end.
+    the partition's share, which its active server does not have while it lends it a larger one (`lent`).
+    `active` is that server's label. `ending` are the labels of servers that drain or are stopped, and how
+    they end.
     """
 
     partition: str
@@ -174,6 +175,7 @@ class Guarding:
     owned_percent: float | None = None
     active: str = ""
     ending: Mapping[str, str] = field(default_factory=dict)
+    lent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

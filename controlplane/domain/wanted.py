@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from controlplane.domain.observation import Guarding
+
 
 @dataclass(frozen=True, slots=True)
 class WantedFleet:
     """What an object wants. `plan` is a plan's document, `generation` counts the changes of it.
 
-    `applied` is the hash of the plan that was applied last, and `devices` maps its GPU ids, as an earlier
-    controller reported them. `ending`: the fleet is to be destroyed.
+    `applied` is the hash of the plan that was applied last, `devices` maps its GPU ids, and `guarding` has
+    the partitions whose share is lent or whose servers end, as an earlier controller reported them.
+    `ending`: the fleet is to be destroyed.
     """
 
     plan: Mapping[str, Any]
@@ -20,6 +23,7 @@ class WantedFleet:
     allow_violations: bool = False
     ending: bool = False
     applied: str | None = None
+    guarding: tuple[Guarding, ...] = ()
     devices: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -6,6 +6,7 @@ saw. The shapes are those of its inputs of variable shape.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.tensors import Shapes
+from controlplane.files.content import by_time, survey
 from controlplane.files.documents import Value, read_state, versioned
 from controlplane.files.fleets import state_root
 from controlplane.files.writing import write_json
@@ -37,11 +39,16 @@ class _Shapes:
 def read_completed(model: Path) -> str | None:
     """Return the completed config.pbtxt of a model's folder; None without one for its present files."""
     kept = _read(_path(".completed", model), _Completed)
-    return kept.config if kept is not None and kept.stamp == _stamp(model) else None
+    with contextlib.suppress(InputError):
+        return kept.config if kept is not None and kept.stamp == _stamp(model) else None
+    return None
 
 
 def write_completed(model: Path, config: str) -> None:
-    """Keep the completed config.pbtxt of a model's folder. Raises EngineError where the disk refuses."""
+    """Keep the completed config.pbtxt of a model's folder. Raises EngineError where the disk refuses.
+
+    Raises InputError for a folder that cannot be applied.
+    """
     kept = _Completed(str(model.resolve()), _stamp(model), config)
     write_json(_path(".completed", model), versioned(kept))
 
@@ -72,12 +79,13 @@ def _path(folder: str, model: Path) -> Path:
 
 
 def _stamp(model: Path) -> str:
-    """Return a hash of the configuration and, by size and time, of the model's files."""
-    config = model / _CONFIG
-    seen: list[object] = [hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else None]
-    # Running the model writes a __pycache__ there.
-    files = (p for p in model.glob("**/*") if p != config and p.is_file() and p.suffix != ".pyc")
-    for file in sorted(files):
-        found = file.stat()
-        seen.append((str(file.relative_to(model)), found.st_size, found.st_mtime_ns))
-    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+    """Return a hash of the configuration and, by size and time, of the model's files.
+
+    Raises InputError for a folder that cannot be applied.
+    """
+    config, text = model / _CONFIG, b""
+    with contextlib.suppress(OSError):
+        text = config.read_bytes() if config.is_file() else b""
+    files = {path: by_time(model, stamp) for path, stamp in survey(model).items() if stamp is not None}
+    files[_CONFIG] = hashlib.sha256(text).hexdigest()
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 from grpc import StatusCode
@@ -104,7 +105,8 @@ class Fleet:
         self._traits: Mapping[str, Traits] = {}
         self._open: Counter[tuple[str, str]] = Counter()
         self._resting: Counter[tuple[str, str]] = Counter()
-        self._down: set[str] = set()
+        self._down: dict[str, str] = {}
+        """Lost server -> the endpoint by which that was seen."""
         self.sequences = Sequences()
         self.meter = Meter()
         self._held = Remembered(paths.limits, partial(read_held, paths.limits))
@@ -141,7 +143,8 @@ class Fleet:
         self.served = generation > 0
         self.routes = table.routes()
         self._traits = {slot.endpoint: slot.traits for slot in table.slots if slot.endpoint}
-        self._down &= {server.server for server in self.servers()}
+        present = {server.server for server in self.servers()}
+        self._down = {server: endpoint for server, endpoint in self._down.items() if server in present}
         self._tell()
 
     def traits(self, endpoint: str) -> Traits:
@@ -232,17 +235,18 @@ class Fleet:
             found[server] = found.get(server, NOTHING_IN_FLIGHT).plus(more)
         return found
 
-    def lost(self, backend: Backend) -> None:
-        """Pass over a server that refused or dropped a connection, until it accepts one again."""
-        self._down.add(backend.server)
+    def lost(self, backend: Backend, endpoint: str) -> None:
+        """Pass over a server that dropped a connection or has unloaded a model, until that is ready there."""
+        self._down[backend.server] = endpoint
 
     async def watch(self) -> None:
         """Find lost servers that are back and sequences that fell silent. Never returns."""
         while True:
             await asyncio.sleep(_PROBE_S)
             for server in self.servers():
-                if server.server in self._down and await _takes_connections(server):
-                    self._down.discard(server.server)
+                endpoint = self._down.get(server.server)
+                if endpoint is not None and await self._is_ready(server, endpoint):
+                    self._down.pop(server.server, None)
             self.meter.keep_only(self._held.get().limits)
             before = self.sequences.living()
             self.sequences.expire(time.monotonic())
@@ -261,21 +265,16 @@ class Fleet:
         except (TimeoutError, aiohttp.ClientError, ValueError):
             return 0, None
 
+    async def _is_ready(self, backend: Backend, endpoint: str) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PROBE_S):
+                status, _ = await self.ask(backend, f"/v2/models/{quote(endpoint, safe='')}/ready")
+                return status == 200
+        return False
+
     def _tell(self) -> None:
         for listener in tuple(self.moved):
             listener()
-
-
-async def _takes_connections(backend: Backend) -> bool:
-    try:
-        async with asyncio.timeout(_PROBE_S):
-            _, writer = await asyncio.open_connection(backend.host, backend.grpc_port)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-    return True
 
 
 class Attempts:

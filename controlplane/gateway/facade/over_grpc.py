@@ -21,7 +21,13 @@ from controlplane.gateway.facade.fleet_wide.broadcast import Refused
 from controlplane.gateway.facade.fleet_wide.grpc_calls import GrpcCalls, Handler, refusal
 from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import HELD, UNREACHED
-from controlplane.gateway.facade.refusals import Refusal, check_size, unchangeable
+from controlplane.gateway.facade.refusals import (
+    Refusal,
+    ServerEnding,
+    check_size,
+    unchangeable,
+    unknown_model,
+)
 from controlplane.gateway.facade.streams import ClientStream
 from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, held, unconnected
 from controlplane.gateway.facade.wire import Malformed, as_bytes, sequence_of, text_field
@@ -140,16 +146,21 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             except grpc.aio.AioRpcError as error:
                 if not unconnected(error):
                     raise
-                self._fleet.lost(backend)
+                self._fleet.lost(backend, name)
                 goes_on = attempts.lost(backend, held=held(error))
                 backend = attempts.next()
                 if backend is None or not goes_on:
+                    raise
+            except ServerEnding:
+                attempts.lost(backend, held=False)
+                backend = attempts.next()
+                if backend is None:
                     raise
         raise _unknown(name)
 
     async def _timed(self, name: str, backend: Backend, message: bytes, context: Any, client: str) -> bytes:
         started = time.monotonic()
-        status, flags = 0, "--"
+        status, flags, unloaded = 0, "--", False
         answer = b""
         try:
             with self._fleet.call(name, backend):
@@ -157,6 +168,10 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
                 return answer
         except grpc.aio.AioRpcError as error:
             status = error.code().value[0]
+            unloaded = error.code() is StatusCode.NOT_FOUND and error.details() == unknown_model(name)
+            if unloaded:
+                self._fleet.lost(backend, name)
+                raise ServerEnding from error
             if unconnected(error):
                 flags = HELD if held(error) else UNREACHED
             raise
@@ -166,7 +181,15 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         finally:
             sizes = len(message), len(answer)
             self._parts.records.request(
-                name, backend, started, *sizes, http=200, grpc=status, flags=flags, client=client
+                name,
+                backend,
+                started,
+                *sizes,
+                http=200,
+                grpc=status,
+                flags=flags,
+                client=client,
+                unloaded=unloaded,
             )
 
     async def _by_name(self, method: str, message: bytes, context: Any, _: Caller) -> bytes:
@@ -227,7 +250,7 @@ async def _end(context: Any, error: Exception) -> NoReturn:
 
 
 def _unknown(name: str) -> Refusal:
-    return Refusal(StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+    return Refusal(StatusCode.NOT_FOUND, unknown_model(name))
 
 
 def _statistics_bytes(statistics: dict[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from typing import Any
@@ -25,8 +26,14 @@ from controlplane.gateway.facade.fleet import Attempts
 from controlplane.gateway.facade.fleet_wide.broadcast import HttpRefused, Refused
 from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls, as_json, as_response, refusal
 from controlplane.gateway.facade.parts import Parts
-from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED
-from controlplane.gateway.facade.refusals import Refusal, check_size, unchangeable
+from controlplane.gateway.facade.records import ABANDONED, HELD, UNLOADED, UNREACHED
+from controlplane.gateway.facade.refusals import (
+    Refusal,
+    ServerEnding,
+    check_size,
+    unchangeable,
+    unknown_model,
+)
 from controlplane.gateway.facade.wire import Sequence
 from controlplane.render.haproxy import LARGEST_BODY_BYTES
 
@@ -125,7 +132,7 @@ class Http:
         assert backend is not None  # the name is routed
         try:
             response = await self._proxy(request, backend, name, body)
-            return _error(503, _NOT_READY) if isinstance(response, str) else response
+            return _unserved(response) if isinstance(response, str) else response
         finally:
             self._fleet.leave_sequence((name, sequence.id), end=sequence.end)
 
@@ -140,15 +147,16 @@ class Http:
             body = Counted(
                 request.content, min(limit or LARGEST_BODY_BYTES for limit in limits), nesting_of(request)
             )
-        attempts = Attempts(self._fleet, name, request[CALLER].name)
+        attempts, response = Attempts(self._fleet, name, request[CALLER].name), UNREACHED
         while (backend := attempts.next()) is not None:
-            response = await self._proxy(request, backend, name, body)
-            if not isinstance(response, str):
-                return response
+            answer = await self._proxy(request, backend, name, body)
+            if not isinstance(answer, str):
+                return answer
+            response = answer
             begun = not isinstance(body, bytes) and body.begun
             if begun or not attempts.lost(backend, held=response == HELD):
                 break
-        return _error(503, _NOT_READY)
+        return _unserved(response)
 
     def _body_limits(self, request: web.Request, name: str) -> tuple[int | None, int | None]:
         """Return those of the endpoint and of the client, which hold for inferences."""
@@ -159,11 +167,11 @@ class Http:
     async def _proxy(
         self, request: web.Request, backend: Backend, name: str, body: Counted | bytes
     ) -> web.StreamResponse | str:
-        """The server's answer, passed on as it comes; HELD or UNREACHED where the server was lost."""
+        """The server's answer, passed on as it comes; HELD, UNREACHED or UNLOADED where it has none."""
         started = time.monotonic()
         dropped = _HOP | _ENCODINGS | OWN_HEADERS
         headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in dropped)
-        status, sent, flags = 0, 0, "--"
+        status, sent, flags, unloaded = 0, 0, "--", False
         if not request.raw_path.startswith("/"):
             return _error(400, "the target of the request must be a path")
         url = f"http://{backend.host}:{backend.http_port}{request.raw_path}"
@@ -173,10 +181,17 @@ class Http:
                     request.method, url, data=body if request.body_exists else None, headers=headers
                 ) as answer:
                     status = answer.status
+                    missing = await answer.read() if status == 404 else b""
+                    if "version" not in request.match_info and _is_unknown(missing, name):
+                        status, unloaded = 503, True
+                        self._fleet.lost(backend, name)
+                        return UNLOADED
                     kept = ((k, v) for k, v in answer.headers.items() if k.lower() not in _HOP)
                     response = web.StreamResponse(status=status, headers=CIMultiDict(kept))
                     response.content_length = answer.content_length
                     await response.prepare(request)
+                    if missing:
+                        await response.write(missing)
                     async for part in answer.content.iter_any():
                         sent += len(part)
                         await response.write(part)
@@ -196,14 +211,23 @@ class Http:
                 raise
             status = 503
             flags = UNREACHED if isinstance(problem, aiohttp.ClientConnectorError) else HELD
-            self._fleet.lost(backend)
+            self._fleet.lost(backend, name)
             return flags
         finally:
             if request.path.endswith(_INFERRING):
                 size = len(body) if isinstance(body, bytes) else request.content_length or 0
                 client = request[CALLER].name
                 self._parts.records.request(
-                    name, backend, started, size, sent, http=status, grpc=None, flags=flags, client=client
+                    name,
+                    backend,
+                    started,
+                    size,
+                    sent,
+                    http=status,
+                    grpc=None,
+                    flags=flags,
+                    client=client,
+                    unloaded=unloaded,
                 )
 
 
@@ -237,13 +261,25 @@ def _sequence_of(body: bytes, headers: Any) -> Sequence:
         return Sequence("", False, False)  # the server will say what is wrong with it
 
 
+def _unserved(why: str) -> web.Response:
+    if why == UNLOADED:
+        raise ServerEnding
+    return _error(503, _NOT_READY)
+
+
+def _is_unknown(answer: bytes, name: str) -> bool:
+    with contextlib.suppress(ValueError, AttributeError):
+        return bool(json.loads(answer).get("error") == unknown_model(name))
+    return False
+
+
 def _unknown(name: str, path: str) -> web.Response:
     """Triton's answer for a model it does not have."""
     if path.endswith("/ready"):
         return _error(400, "Model version not ready", path)
     if path.endswith("/stats"):
         return _error(400, f"requested model '{name}' is not available")
-    return _error(404, f"Request for unknown model: '{name}' is not found", path)
+    return _error(404, unknown_model(name), path)
 
 
 def _error(status: int, words: str, path: str = "") -> web.Response:

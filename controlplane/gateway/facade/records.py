@@ -10,8 +10,8 @@ from controlplane.domain.errors import declined_by_policy
 from controlplane.domain.fleet import Backend
 
 _OK, _INTERNAL, _UNAVAILABLE = 0, 13, 14
-_WORDS_BYTES = 1000
-"""An error's words stand at the beginning of a streamed answer."""
+UNLOADED = "unloaded"
+"""In the place of the gRPC status: the server had the model no longer."""
 ABANDONED, HELD, UNREACHED = "C-", "SH", "SC"
 """As HAProxy's flags: the client left, the server was lost with the request, no connection opened."""
 
@@ -26,13 +26,6 @@ class Records:
         self.handled_bytes = 0
         """Of all inferences so far, both ways."""
 
-    def message(self, endpoint: str, backend: Backend, started_s: float, size: int, answer: bytes) -> None:
-        """A streamed message was answered; `started_s` is of the monotonic clock."""
-        failed = answer[:1] == b"\x0a" and answer[1:2] not in (b"", b"\x00")
-        declined = failed and declined_by_policy(answer[:_WORDS_BYTES].decode(errors="replace"))
-        status = (_UNAVAILABLE if declined else _INTERNAL) if failed else _OK
-        self.request(endpoint, backend, started_s, size, len(answer), http=200, grpc=status)
-
     def request(
         self,
         endpoint: str,
@@ -45,10 +38,12 @@ class Records:
         grpc: int | None,
         flags: str = "--",
         client: str = "",
+        unloaded: bool = False,
     ) -> None:
-        """A request ended now. `grpc` is None for one over HTTP.
+        """A request ended now; `started_s` is of the monotonic clock, `grpc` None for one over HTTP.
 
         `flags` are ABANDONED where the client left it, HELD and UNREACHED where its server was lost.
+        `unloaded`: its server had the model no longer.
         """
         protocol = "http" if grpc is None else "grpc"
         self._counts[protocol] += 1
@@ -57,12 +52,19 @@ class Records:
         start_us = end_us - int((time.monotonic() - started_s) * 1e6)
         line = (
             f"{protocol}:{self._process} {self._counts[protocol]} {endpoint} {backend.host} "
-            f"{backend.grpc_port} {http} {'-' if grpc is None else grpc} "
+            f"{backend.grpc_port} {http} {UNLOADED if unloaded else '-' if grpc is None else grpc} "
             f"{flags}/-1/{client or '-'} {size} {answer_size} "
             f"{start_us} {end_us}\n"
         )
         with contextlib.suppress(OSError):
             os.write(self._pipe, line.encode())
+
+    @staticmethod
+    def status_of(error: str) -> int:
+        """Return the gRPC status of a streamed answer with this error, empty for none."""
+        if not error:
+            return _OK
+        return _UNAVAILABLE if declined_by_policy(error) else _INTERNAL
 
     def close(self) -> None:
         """Close the pipe."""

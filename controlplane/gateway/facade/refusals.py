@@ -48,6 +48,13 @@ class LimitReached(Refusal):
         super().__init__(StatusCode.RESOURCE_EXHAUSTED, words, headers={"retry-after": "1"})
 
 
+class ServerEnding(Refusal):
+    """The server of a routed model has unloaded it, as one that ends does; it worked on nothing of this."""
+
+    def __init__(self) -> None:
+        super().__init__(StatusCode.UNAVAILABLE, "the model's server is ending", headers={"retry-after": "1"})
+
+
 class TooLarge(Refusal):
     """A body beyond the limit of the endpoint or of the client."""
 
@@ -61,6 +68,11 @@ class BadBody(Refusal):
 
     def __init__(self, http: int, words: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(StatusCode.INVALID_ARGUMENT, words, http=http, headers=headers)
+
+
+def unknown_model(name: str) -> str:
+    """Return a Triton's words for a model that it does not have."""
+    return f"Request for unknown model: '{name}' is not found"
 
 
 def unchangeable() -> Refusal:

@@ -23,10 +23,21 @@ from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.callers import Caller
 from controlplane.gateway.facade.fleet import Key
 from controlplane.gateway.facade.parts import Parts
-from controlplane.gateway.facade.records import HELD, UNREACHED
-from controlplane.gateway.facade.refusals import LimitReached, Refusal, TooLarge, check_size
+from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED, Records
+from controlplane.gateway.facade.refusals import (
+    LimitReached,
+    Refusal,
+    ServerEnding,
+    TooLarge,
+    check_size,
+    unknown_model,
+)
 from controlplane.gateway.facade.upstream import Upstream, held, unconnected
-from controlplane.gateway.facade.wire import Malformed, Sequence, sequence_of, text_field
+from controlplane.gateway.facade.wire import Malformed, Sequence, sequence_of, stream_error, text_field
+
+_ANSWERED = grpc.StatusCode.OK.value[0], "--"
+_LEFT = grpc.StatusCode.CANCELLED.value[0], ABANDONED
+_LOST = grpc.StatusCode.UNAVAILABLE.value[0], HELD
 
 
 @dataclass(slots=True)
@@ -47,6 +58,7 @@ class UpstreamStream:
     only the messages without a first answer, and the stream as a whole counts as one open call. It rests
     while nothing waits, since its silence is no sign of a hang; once half-closed it never does: its end is
     awaited.
+    `ending` is the gRPC status and the flags of what still waits when the call ends.
     `saying` is held while writing or half-closing: gRPC breaks a call that is half-closed during a write.
     """
 
@@ -58,6 +70,7 @@ class UpstreamStream:
     reader: asyncio.Task[None] | None = None
     before: asyncio.Task[None] | None = None
     half_closed: bool = False
+    ending: tuple[int, str] = _LEFT
     resting: bool = False
     saying: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -114,8 +127,7 @@ class ClientStream:
         endpoint = text_field(message, 1)
         self._caller.check_call(endpoint)
         if endpoint not in self._fleet.routes:
-            words = f"Request for unknown model: '{endpoint}' is not found"
-            await self._refuse(words, text_field(message, 3))
+            await self._refuse(unknown_model(endpoint), text_field(message, 3))
             return
         limit = self._fleet.limit(endpoint)
         try:
@@ -182,11 +194,13 @@ class ClientStream:
                     await self._pass_decoupled(stream, answer)
                 elif stream.waiting:
                     pending = stream.waiting.popleft()
-                    pending.answer = answer
                     self._answered(stream, pending, answer)
                     if self._pending and self._pending[0] is pending:
                         await self._serve()
-            if stream.waiting and not stream.decoupled:
+            if stream.decoupled:  # its model may answer a message with nothing
+                stream.ending = _ANSWERED
+            elif stream.waiting:
+                stream.ending = _LOST
                 self._fail(Refusal(grpc.StatusCode.UNAVAILABLE, "the model's server closed the stream"))
         except grpc.aio.AioRpcError as error:
             self._broken(stream, error)
@@ -198,13 +212,13 @@ class ClientStream:
             self._drop(stream)
 
     async def _pass_decoupled(self, stream: UpstreamStream, answer: bytes) -> None:
-        async with self._writing:
-            await self._context.write(answer)
         if stream.waiting:
             first = stream.waiting.popleft()
             self._fleet.meter.leave(stream.endpoint)
             self._judge_rest(stream)
-            self._records.message(stream.endpoint, stream.backend, first.started_s, first.size, answer)
+            answer = self._received(stream, first, answer)
+        async with self._writing:
+            await self._context.write(answer)
 
     def _answered(self, stream: UpstreamStream, pending: PendingMessage, answer: bytes) -> None:
         self._fleet.closed(stream.endpoint, stream.backend)
@@ -212,7 +226,44 @@ class ClientStream:
         if pending.sequence is not None:
             key: Key = (stream.endpoint, pending.sequence.id)
             self._fleet.leave_sequence(key, end=pending.sequence.end)
-        self._records.message(stream.endpoint, stream.backend, pending.started_s, pending.size, answer)
+        pending.answer = self._received(stream, pending, answer)
+
+    def _received(self, stream: UpstreamStream, pending: PendingMessage, answer: bytes) -> bytes:
+        """Log the first answer to a message; return what its client gets."""
+        error = stream_error(answer)
+        unloaded = error == unknown_model(stream.endpoint)
+        status = Records.status_of(error)
+        if unloaded:
+            self._fleet.lost(stream.backend, stream.endpoint)
+            self._leave(stream)
+            said = service_pb2.ModelStreamInferResponse.FromString(answer)
+            said.error_message = str(ServerEnding())
+            answer = said.SerializeToString()
+        self._log(stream, pending, len(answer), (status, "--"), unloaded=unloaded)
+        return answer
+
+    def _log(
+        self,
+        stream: UpstreamStream,
+        pending: PendingMessage,
+        size: int,
+        ending: tuple[int, str],
+        *,
+        unloaded: bool = False,
+    ) -> None:
+        status, flags = ending
+        self._records.request(
+            stream.endpoint,
+            stream.backend,
+            pending.started_s,
+            pending.size,
+            size,
+            http=200,
+            grpc=status,
+            flags=flags,
+            client=self._caller.name,
+            unloaded=unloaded,
+        )
 
     async def _serve(self) -> None:
         async with self._writing:
@@ -226,20 +277,10 @@ class ClientStream:
         await self._serve()
 
     def _broken(self, stream: UpstreamStream, error: Any) -> None:
+        stream.ending = error.code().value[0], "--"
         if unconnected(error):
-            self._fleet.lost(stream.backend)
-            for pending in stream.waiting:
-                self._records.request(
-                    stream.endpoint,
-                    stream.backend,
-                    pending.started_s,
-                    pending.size,
-                    0,
-                    http=200,
-                    grpc=error.code().value[0],
-                    flags=HELD if held(error) else UNREACHED,
-                    client=self._caller.name,
-                )
+            self._fleet.lost(stream.backend, stream.endpoint)
+            stream.ending = error.code().value[0], HELD if held(error) else UNREACHED
         # No message waits for this server: the next one goes to another. Answers of a decoupled model cannot
         # be counted, so silence and end look the same.
         if not stream.waiting and not stream.decoupled:
@@ -247,6 +288,7 @@ class ClientStream:
         code, details = error.code(), error.details() or ""
         if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
             # gRPC reports these for a write to a connection that has ended.
+            stream.ending = _LOST
             code, details = grpc.StatusCode.UNAVAILABLE, f"the model's server was lost: {details}"
         self._fail(Refusal(code, details))
 
@@ -304,8 +346,9 @@ class ClientStream:
         stream.call.cancel()
         if stream.decoupled:
             self._fleet.closed(stream.endpoint, stream.backend)
-        for _ in stream.waiting:
+        for pending in stream.waiting:
             self._fleet.meter.leave(stream.endpoint)
+            self._log(stream, pending, 0, stream.ending)
         for pending in () if stream.decoupled else stream.waiting:
             self._fleet.closed(stream.endpoint, stream.backend)
             if pending.sequence is not None:

@@ -48,6 +48,14 @@ def sequence_of(message: bytes) -> Sequence:
     )
 
 
+def stream_error(answer: bytes) -> str:
+    """Return the error of a ModelStreamInferResponse, whose first field it is; empty without one."""
+    if answer[:1] != b"\x0a":
+        return ""
+    length, start = _varint(answer, 1)
+    return answer[start : start + length].decode(errors="replace")
+
+
 def text_field(message: bytes, number: int) -> str:
     """A string field of a protobuf message; empty where it is absent. Raises Malformed.
 

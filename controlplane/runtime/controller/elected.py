@@ -17,10 +17,11 @@ from functools import partial
 from typing import Protocol
 
 from controlplane.domain.errors import EngineError, FleetBusy, InputError, TrisectError, Troubles
+from controlplane.domain.observation import Guarding
 from controlplane.domain.plan import Plan
 from controlplane.domain.wanted import FleetReport, WantedFleet
 from controlplane.files.documents import Document
-from controlplane.files.fleets import FleetSettings
+from controlplane.files.fleets import FleetSettings, read_guarding, write_guarding
 from controlplane.files.plans import plan_hash, plan_of
 from controlplane.gateway.replicas.control_port import monitor_stream
 from controlplane.monitor.client import QUERY, RequestLog
@@ -48,6 +49,9 @@ class Wanted(Protocol):
     def report(self, report: FleetReport) -> None:
         """Say what became of it."""
 
+    def remember(self, guarding: Sequence[Guarding]) -> None:
+        """Keep this for the next leader."""
+
 
 @dataclass(frozen=True, slots=True)
 class Installation:
@@ -70,6 +74,7 @@ class Keeper:
         self._installation = installation
         self._done = 0
         self._again_s = -math.inf
+        self._remembered: list[tuple[object, ...]] | None = None
         self._troubles = Troubles(fleet.say)
 
     def begin(self) -> None:
@@ -94,6 +99,8 @@ class Keeper:
                 if time.monotonic() >= self._again_s:
                     self._bring_about(wanted)
                 return
+            else:
+                self._remember()
             self._troubles.over()
         except TrisectError as error:
             self._troubles.met(error)
@@ -103,6 +110,16 @@ class Keeper:
         self._fleet.destroy()
         self._done = 0
         self._wanted.release()
+
+    def _remember(self) -> None:
+        """Have the object keep what no server's label says: shares that are lent, and how servers end."""
+        found = [one for one in read_guarding(self._fleet.files.guarding) if one.lent or one.ending]
+        known: list[tuple[object, ...]] = [
+            (one.partition, one.owned_gpu, one.owned_percent, one.active, one.ending) for one in found
+        ]
+        if known != self._remembered:
+            self._wanted.remember(found)
+            self._remembered = known
 
     def _bring_about(self, wanted: WantedFleet) -> None:
         """Apply a generation and report. Raises EngineError where the API server does not answer."""
@@ -140,6 +157,7 @@ class Keeper:
             with locked(self._fleet.files):
                 self._fleet.files.write_settings(settings)
                 self._fleet.files.write_plans(plan, None)
+                write_guarding(self._fleet.files.guarding, wanted.guarding)
             message = "taken over from the leader before"
         else:
             outcome = self._fleet.apply(

@@ -232,4 +232,5 @@ def _guarding(watch: Watch, running: Running, now_s: float, ahead_s: float) -> G
         owned_percent=watch.share.percent,
         active=running.names.get(watch.active.server, watch.active.server),
         ending=running.ending.get(watch.partition.id, {}),
+        lent=watch.owned is not None,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 from lightkube.generic_resource import create_namespaced_resource
@@ -12,6 +13,7 @@ from lightkube.types import PatchType
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Cluster
+from controlplane.domain.observation import Guarding
 from controlplane.domain.wanted import FleetReport, WantedFleet
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi
@@ -51,6 +53,7 @@ class FleetObject:
             generation=int(self._metadata.get("generation") or 0),
             ending="deletionTimestamp" in self._metadata,
             applied=status.get("plan") if applied else None,
+            guarding=_guarding(status.get("guarding") or ()),
             devices=status.get("devices") or {},
         )
 
@@ -84,11 +87,22 @@ class FleetObject:
             status |= {"plan": report.plan, "partitions": report.partitions, "devices": report.devices}
         self._api.patch(FLEET.Status, self._fleet, {"status": status}, PatchType.MERGE)
 
+    def remember(self, guarding: Sequence[Guarding]) -> None:
+        """Keep this in the status for the next leader."""
+        status = {"guarding": [asdict(one) for one in guarding]}
+        self._api.patch(FLEET.Status, self._fleet, {"status": status}, PatchType.MERGE)
+
     def _finalize(self, finalizers: list[str]) -> None:
         # With the version that was read: another program's finalizer is not lost.
         version = self._metadata.get("resourceVersion")
         change = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
         self._api.patch(FLEET, self._fleet, change, PatchType.MERGE)
+
+
+def _guarding(listed: Iterable[Mapping[str, Any]]) -> tuple[Guarding, ...]:
+    """Return what a leader kept; one of a newer version may have kept more of it."""
+    known = {one.name for one in fields(Guarding)}
+    return tuple(Guarding(**{key: kept for key, kept in one.items() if key in known}) for one in listed)
 
 
 class FleetOrders:

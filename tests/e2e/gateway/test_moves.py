@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from controlplane.domain.fleet import Backend, Labels, Role, Route, Server, Serv
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway
+from controlplane.monitor.client import RequestLog, local
+from controlplane.monitor.records import Record
 from controlplane.runtime.controller.probes import Outcome, send_canary
 from controlplane.triton.own import prove
 
@@ -342,6 +345,50 @@ def test_an_open_stream_goes_on_at_the_shadow(gateway: Running, pair: Pair, tmp_
         if error is not None:
             until(lambda: a_new_one() is not None)
         assert a_new_one() == "two"
+
+
+@pytest.mark.parametrize("endpoint", ["echo", "repeat"], ids=["plain", "decoupled"])
+def test_a_stream_leaves_a_server_that_has_unloaded_its_model(
+    gateway: Running, pair: Pair, tmp_path: Path, endpoint: str
+) -> None:
+    """As one that ends does while its port is still open."""
+    made, ports = gateway
+    with rig.tritons(tmp_path, ending={"other": "echo"}) as doomed:
+        made.commit({endpoint: Route((pair["two"].backend,))})
+        made.commit({endpoint: Route((doomed["ending"].backend,), pair["two"].backend)})
+        log = RequestLog(partial(local, made.telemetry_socket))
+        until(lambda: log.take() == [] and log.heard_since_s < time.monotonic() - 0.01)
+        with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+            talk = Talk(client)
+            client.async_stream_infer(endpoint, tensor(tg, floats(1)))
+            _, error = talk.answers.get(timeout=60)
+            assert "server is ending" in str(error)
+            client.async_stream_infer(endpoint, tensor(tg, floats(1)))
+            assert said(talk)[1] == "two"
+            client.stop_stream()
+        found: list[Record] = []
+        until(lambda: len(found.extend(log.take()) or found) == 2)
+        log.close()
+    assert [record.unloaded for record in found] == [True, False]
+
+
+@pytest.mark.parametrize("module", [th, tg])
+def test_a_compressed_request_of_an_unloaded_model_goes_to_the_shadow(
+    gateway: Running, pair: Pair, tmp_path: Path, module: Any
+) -> None:
+    made, ports = gateway
+    how = {"compression_algorithm": "gzip"} if module is tg else {"request_compression_algorithm": "gzip"}
+    # Large enough that gRPC compresses it.
+    asked = tensor(module, floats(*[1.0] * 1000))
+    with (
+        rig.tritons(tmp_path, ending={"other": "echo"}) as doomed,
+        module.InferenceServerClient(f"{rig.HOST}:{ports.grpc if module is tg else ports.http}") as client,
+    ):
+        made.commit({"echo": Route((doomed["ending"].backend,), pair["two"].backend)})
+        assert client.infer("echo", asked, **how).as_numpy("SERVER")[0] == b"two"
+        made.commit({"echo": Route((doomed["ending"].backend,))})
+        with pytest.raises(InferenceServerException, match="server is ending"):
+            client.infer("echo", asked, **how)
 
 
 @pytest.mark.parametrize("module", [th, tg])

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as tg
 from background import until
+from gateway_clients import Talk, floats, tensor
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -188,6 +189,28 @@ def test_what_a_client_leaves_is_taken_back_from_the_gateway_and_told(
     log.close()
     assert all(record.abandoned and record.held for record in found)
     assert {record.port for record in found} == {one.http_port, one.grpc_port}
+
+
+@pytest.mark.parametrize("asked", ["slow", "repeat"], ids=["plain", "decoupled"])
+def test_a_streamed_message_that_its_client_leaves_is_told(gateway: Running, pair: Pair, asked: str) -> None:
+    made, ports = gateway
+    one = pair["one"]
+    made.commit({asked: Route((one.backend,))})
+    log = RequestLog(partial(local, made.telemetry_socket))
+    until(lambda: log.take() == [] and log.heard_since_s < time.monotonic() - 0.01)
+    found: list[Record] = []
+    os.kill(one.process.pid, signal.SIGSTOP)
+    try:
+        with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+            Talk(client)
+            client.async_stream_infer(asked, tensor(tg, floats(1)))
+            until(lambda: made.in_flight(one.backend).total > 0)
+            client.stop_stream(cancel_requests=True)
+        until(lambda: found.extend(log.take()) or found)
+    finally:
+        os.kill(one.process.pid, signal.SIGCONT)
+        log.close()
+    assert [(r.endpoint, r.port, r.abandoned, r.held) for r in found] == [(asked, one.grpc_port, True, True)]
 
 
 def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +41,28 @@ def test_changed_files_or_a_changed_configuration_outdate_it(model: Path) -> Non
     assert read_completed(model) is None
     write_completed(model, "")
     (model / "config.pbtxt").write_text("max_batch_size: 4")
+    assert read_completed(model) is None
+
+
+@pytest.mark.parametrize("vanishes", ["config.pbtxt", "1/model.py", "1"])
+def test_a_file_that_vanishes_while_it_is_looked_at_outdates_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch, vanishes: str
+) -> None:
+    (model / "config.pbtxt").write_text("max_batch_size: 4")
+    write_completed(model, "")
+    gone, stat = model / vanishes, os.stat
+    (model / "elsewhere").mkdir()
+
+    def last_seen(path: Any, **options: Any) -> os.stat_result:
+        found = stat(path, **options)
+        if str(path) == str(gone):
+            gone.rename(model / "elsewhere" / gone.name)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", last_seen)
+        read_completed(model)
+    assert not gone.exists()
     assert read_completed(model) is None
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.domain.fleet import Cluster
+from controlplane.domain.observation import Guarding
 from controlplane.domain.wanted import FleetReport
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi
@@ -166,6 +167,14 @@ def test_a_fleet_object_says_what_is_wanted_and_is_told_what_became_of_it(cluste
     again = made.read()
     assert again is not None
     assert (again.applied, again.devices) == ("abc", {"cpu-0": "a/cpu-0"})
+    lent = Guarding(
+        "b", "settling", 1.0, None, False, 1, False, None, "cpu-0", 30.0, "s", {"a": "HUNG"}, True
+    )
+    made.remember([lent])
+    cluster.store.edit(FLEET, lambda fleet: fleet["status"]["guarding"][0].update(newer=1))
+    kept = made.read()
+    assert kept is not None
+    assert (kept.applied, kept.guarding) == ("abc", (lent,))
     stored = cluster.store.get(FLEET)
     assert stored["metadata"]["finalizers"] == [FINALIZER]
     assert stored["status"]["leader"] == "pod-1"

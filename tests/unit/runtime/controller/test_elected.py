@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,10 +11,11 @@ import build
 import pytest
 
 from controlplane.domain.errors import EngineError, TrisectError
+from controlplane.domain.observation import Guarding
 from controlplane.domain.plan import Plan, Violation
 from controlplane.domain.wanted import FleetReport, WantedFleet
 from controlplane.files.documents import Document, versioned
-from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.fleets import FleetFiles, FleetSettings, read_guarding, write_guarding
 from controlplane.files.plans import plan_hash, plan_of
 from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import elected
@@ -40,6 +42,7 @@ class Object:
 
     now: WantedFleet | None
     reports: list[FleetReport] = field(default_factory=list)
+    kept: list[tuple[Guarding, ...]] = field(default_factory=list)
     held: bool = False
     away: bool = False
 
@@ -56,6 +59,9 @@ class Object:
 
     def report(self, report: FleetReport) -> None:
         self.reports.append(report)
+
+    def remember(self, guarding: Sequence[Guarding]) -> None:
+        self.kept.append(tuple(guarding))
 
 
 @dataclass
@@ -124,6 +130,31 @@ def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> 
     assert settings is not None
     assert settings.devices == {"cpu-0": "a/cpu-0"}
     assert wanted.reports[-1].applied
+
+
+def test_the_next_leader_finds_which_shares_are_lent_and_how_servers_end(tmp_path: Path) -> None:
+    wanted = Object(wanting())
+    made, _, files = keeper(tmp_path, wanted)
+    made.step()
+    rests = Guarding("a", "guarded", 1.0, "s", True, 0, False, None, "cpu-0", 30.0, "f.a.active.1")
+    lent = replace(rests, partition="b", active="f.b.shadow.1", lent=True)
+    ending = replace(rests, ending={"f.a.active.0": "HUNG"})
+    for phase in ("settling", "guarded"):
+        write_guarding(files.guarding, [rests, replace(lent, phase=phase)])
+        made.step()
+    write_guarding(files.guarding, [ending, lent])
+    made.step()
+    assert wanted.kept == [(replace(lent, phase="settling"),), (ending, lent)]
+    wanted.now = wanting(applied=plan_hash(PLAN), guarding=wanted.kept[-1])
+    following, _, _ = keeper(tmp_path, wanted)
+    following.begin()
+    following.step()
+    assert read_guarding(files.guarding) == (ending, lent)
+    following.step()
+    assert len(wanted.kept) == 3
+    write_guarding(files.guarding, [rests])
+    following.step()
+    assert wanted.kept[-1] == ()
 
 
 def test_a_leader_begins_without_the_files_of_its_earlier_leadership(tmp_path: Path) -> None:
