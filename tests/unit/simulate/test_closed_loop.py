@@ -115,9 +115,7 @@ def loading(plan: Plan, seconds: float) -> Plan:
         assert partition.shadow is not None
         return replace(partition, shadow=replace(partition.shadow, load_s=seconds))
 
-    return replace(
-        plan, gpus=tuple(replace(g, partitions=tuple(map(slow, g.partitions))) for g in plan.gpus)
-    )
+    return replace(plan, gpus=tuple(replace(g, partitions=tuple(map(slow, g.partitions))) for g in plan.gpus))
 
 
 def test_shadows_elsewhere_cover_a_lost_gpu(plan: Plan) -> None:
