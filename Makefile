@@ -6,6 +6,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 TRITON := .tools/triton
 PERF := .tools/perf
+CLIENT := .tools/client
 PROMETHEUS := .tools/prometheus
 HELM := .tools/helm
 # One worker a core. The tests of a file share a worker, and so their servers; files are run in their order. Both
@@ -160,9 +161,16 @@ bench: setup
 	@for path in benchmarks/[a-z]*.py; do name=$$(basename $$path .py); echo "== $$name"; \
 	  $(PY) -m benchmarks.$$name || exit 1; done
 
-# All calls of the conformance suite, also the long ones, of a plain Triton and of a fleet.
-conformance: setup
-	$(PY) -m pytest -q --durations 10 tests/conformance
+# All calls of the conformance suite, also the long ones, of a plain Triton and of fleets of both launchers, by the
+# installed tritonclient; then the calls on processes by that of the server's release.
+conformance: setup $(CLIENT)/.done
+	CONFORMANCE=all $(PY) -m pytest -q --durations 10 tests/conformance
+	PYTHONPATH=$(CLIENT) $(PY) -m pytest -q -W "ignore:pkg_resources" -m "not soak" tests/conformance
+
+$(CLIENT)/.done: .venv/.done
+	@rm -rf $(CLIENT)
+	@$(PY) $(PIP) --target $(CLIENT) --no-deps tritonclient==2.51.0 setuptools==75.8.0
+	@touch $@
 
 soak: setup
 	$(PY) -m pytest -q -m soak --timeout 3600

@@ -276,6 +276,11 @@ class HostPlace:
 class HostLifecycle(Lifecycle[Connection, HostPlace]):
     """The common part of the launchers whose servers share this host's cores, GPUs and MPS daemons."""
 
+    def __init__(self, state: Path) -> None:
+        super().__init__(state)
+        self._used_before_mb: dict[str, float | None] = {}
+        """Memory in use of a server's GPU before its start, by the server's name."""
+
     @abstractmethod
     def servers_of_host(self) -> tuple[Server, ...]:
         """Return the servers that run, of all fleets."""
@@ -304,7 +309,19 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         gpus.check_shares(spec, (server.spec for server in self.servers_of_host()))
         client = self._mps.client(spec, start=start)
         mps.check_user(client, self._user(client))
+        if start:
+            self._used_before_mb[spec.name] = gpus.used_mb(spec.device)
         return HostPlace(gpu=client)
+
+    def _with_gpu_memory(self, usage: ShareUsage, server: Server) -> ShareUsage:
+        """Return the counters with the server's memory on its GPU, and how it was read."""
+        listed = gpus.memory_mb(server.spec.device, self._processes(server))
+        if listed is not None:
+            return replace(usage, memory_mb=listed, memory_by="processes")
+        before, now = self._used_before_mb.get(server.name), gpus.used_mb(server.spec.device)
+        if before is None or now is None:
+            return replace(usage, memory_mb=None)
+        return replace(usage, memory_mb=max(0.0, now - before), memory_by="growth")
 
     def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:
         """Return the message with what MPS's own log says."""

@@ -25,7 +25,7 @@ from controlplane.ports import Capability
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.cpu_quota.counters import QuotaCounters
 from launchers.cpu_quota.mechanism import pinned
-from launchers.gpu import checks, gpus, mps
+from launchers.gpu import checks, mps
 from launchers.host import process_table, shared_memory
 from launchers.host.process_table import Member, ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
@@ -108,15 +108,15 @@ class ProcessLauncher(HostLifecycle[None]):
 
     def usage(self, server: Server) -> ShareUsage:
         """Return the counters of the server's mechanism; only time and memory without one."""
-        pids, device = self._processes(server), server.spec.device
+        pids = self._processes(server)
         mechanism = self._mechanisms.get(server.enforced_by or "")
         if mechanism is None:
             counted = ShareUsage(None, None, process_table.cpu_seconds(pids))
         else:
             counted = mechanism.usage(Group.of(server.spec), pids)
-        on_gpu = self._on_gpu(server.spec)
-        memory_mb = gpus.memory_mb(device, pids) if on_gpu else process_table.memory_mb(pids)
-        return replace(counted, memory_mb=memory_mb)
+        if self._on_gpu(server.spec):
+            return self._with_gpu_memory(counted, server)
+        return replace(counted, memory_mb=process_table.memory_mb(pids))
 
     def quota_use(self, server: Server) -> QuotaUse | None:
         """Return the counters of the server's group."""

@@ -167,13 +167,16 @@ NOTHING_IN_FLIGHT = InFlight()
 class ShareUsage:
     """Counters of a share since the server started; None where the mechanism does not count.
 
-    `throttled_periods` of `periods` hit the quota; `cpu_seconds` were used. `memory_mb` is the present use.
+    `throttled_periods` of `periods` hit the quota; `cpu_seconds` were used. `memory_mb` is the present use,
+    on a GPU read as `memory_by` says: from the driver's list of processes, or by the growth of the GPU's used
+    memory since before the start, which neighbours that load falsify.
     """
 
     periods: int | None
     throttled_periods: int | None
     cpu_seconds: float | None
     memory_mb: float | None = None
+    memory_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

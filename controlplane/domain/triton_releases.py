@@ -73,3 +73,44 @@ def warning(versions: Iterable[str]) -> str | None:
         f"{servers} Triton {oldest}, which lacks the fixes for {', '.join(missing[:3])}{more}: use {newest} "
         f"(image {NEWEST.image}) or newer"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What NVIDIA's images need from a release on.
+
+    `driver` is the oldest driver; on data center GPUs also a driver of one of the `branches`. Source: the
+    release notes 24.10, 25.03 and 25.08 ("Driver Requirements", "GPU Requirements").
+    """
+
+    since: str
+    capability: tuple[int, int]
+    driver: int
+    branches: tuple[int, ...] = (470, 525, 535, 545)
+
+
+NEEDS = (Needs("00.00", (6, 0), 470), Needs("25.03", (7, 5), 560), Needs("25.08", (7, 5), 575))
+"""Oldest first."""
+OLD_GPUS = "25.02"
+"""The newest image before the first one that leaves Volta (V100) out; 24.10 is the newest one tested here."""
+
+
+def unfit(image: str, capability: tuple[int, int] | None, driver: str | None) -> str | None:
+    """Return why one of NVIDIA's images does not run on a GPU; None where it does, or where it is unknown."""
+    found = re.search(r"tritonserver:(\d\d\.\d\d)", image)
+    if found is None:
+        return None
+    needs = next(needs for needs in reversed(NEEDS) if found[1] >= needs.since)
+    if capability is not None and capability < needs.capability:
+        has, wants = (".".join(map(str, one)) for one in (capability, needs.capability))
+        return (
+            f"image {found[1]} needs compute capability {wants}, and this GPU has {has}: set TRISECT_IMAGE "
+            f"to nvcr.io/nvidia/tritonserver:24.10-py3, or to another one up to {OLD_GPUS}"
+        )
+    branch = re.match(r"\d+", driver or "")
+    if branch is not None and int(branch[0]) < needs.driver and int(branch[0]) not in needs.branches:
+        return (
+            f"image {found[1]} needs driver {needs.driver} or newer (on data center GPUs also one of "
+            f"{', '.join(map(str, needs.branches))}), and here is {driver}: take another driver or image"
+        )
+    return None

@@ -14,6 +14,11 @@ from controlplane.files.measurements.profiles import read_device, read_profiles
 from controlplane.ports import Launcher
 
 _MAKERS = {"nvidia", "tesla", "geforce", "quadro", ""}
+_BOARDS = {"pcie", "nvl"}
+"""Boards with fewer units or a lower power limit than the one with the chip's plain name (SXM)."""
+_PARTS = {"sxm2", "sxm3", "sxm4", "sxm5", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6"}
+_SAME_MEMORY = 0.1
+"""The part by which a product's rounded memory may differ from the catalogue's."""
 
 
 def known_device(name: str, profiles: Path | None = None) -> Device:
@@ -64,10 +69,21 @@ def by_type(gpus: Sequence[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 def gpu_type(name: str) -> str:
-    """Return the device type of a product: `v100` for `Tesla V100-SXM2-16GB`, `rtx3090` for `RTX 3090`."""
+    """Return the device type of a product: `v100` for `Tesla V100-SXM2-16GB`, `rtx3090` for `RTX 3090`.
+
+    Products of one chip are other types by their board and their memory (`h100-pcie-80gb`, `v100-32gb`). The
+    catalogue's type of that name is the one with the catalogue's memory.
+    """
     words = [w for w in re.split(r"[^a-z0-9]+", name.lower()) if w not in _MAKERS]
-    models = [w for w in words if re.fullmatch(r"[a-z]+\d+[a-z]*", w)]
-    return models[0] if models else "".join(words)
+    models = [w for w in words if re.fullmatch(r"[a-z]+\d+[a-z]*", w) and w not in _PARTS]
+    if not models:
+        return "".join(words)
+    board = [w for w in words if w in _BOARDS]
+    memory = [w for w in words if re.fullmatch(r"\d+gb", w)]
+    known = catalogue.device(models[0])
+    if known is not None and known.memory_mb is not None:
+        memory = [w for w in memory if abs(int(w[:-2]) * 1024 / known.memory_mb - 1) > _SAME_MEMORY]
+    return "-".join((models[0], *board, *memory))
 
 
 def _gpus() -> list[tuple[str, str]]:

@@ -153,15 +153,23 @@ def sample_request(endpoint: str, repository: str, read: ReadConfig) -> SampleRe
     config = read(endpoint)
     model = executed_by(config) or endpoint
     source = config if model == endpoint else read(model)
-    alone = {"sequence_id": _SEQUENCE, "sequence_start": True, "sequence_end": True}
     sequences = config.get("sequence_batching", {"iterative_sequence": True})
-    parameters = {} if sequences.get("iterative_sequence") else alone
+    parameters: dict[str, Any] = {}
+    if not sequences.get("iterative_sequence"):
+        named = str(_SEQUENCE) if _has_text_ids(sequences) else _SEQUENCE
+        parameters = {"sequence_id": named, "sequence_start": True, "sequence_end": True}
     inputs = sample_inputs(source, Path(repository) / model)
     generated, models = not has_sample(source), _executing(endpoint, config, read)
     if config.get("model_transaction_policy", {}).get("decoupled", False):
         return SampleRequest(_message(endpoint, inputs, parameters), None, generated, models)
     body, json_length = infer_body(inputs, parameters)
     return SampleRequest(body, json_length, generated, models)
+
+
+def _has_text_ids(sequences: Mapping[str, Any]) -> bool:
+    controls = [c for given in sequences.get("control_input", ()) for c in given.get("control", ())]
+    ids = (c for c in controls if c.get("kind") == "CONTROL_SEQUENCE_CORRID")
+    return any(c.get("data_type") == "TYPE_STRING" for c in ids)
 
 
 def _executing(endpoint: str, config: Mapping[str, Any], read: ReadConfig) -> tuple[str, ...]:
@@ -190,13 +198,15 @@ def infer_body(inputs: tuple[SampleInput, ...], parameters: Mapping[str, Any]) -
     return text + b"".join(i.data for i in inputs), len(text)
 
 
-def _message(endpoint: str, inputs: tuple[SampleInput, ...], parameters: Mapping[str, int | bool]) -> bytes:
+def _message(endpoint: str, inputs: tuple[SampleInput, ...], parameters: Mapping[str, Any]) -> bytes:
     from tritonclient.grpc import service_pb2
 
     request = service_pb2.ModelInferRequest(model_name=endpoint)
     for name, value in parameters.items():
         if isinstance(value, bool):
             request.parameters[name].bool_param = value
+        elif isinstance(value, str):
+            request.parameters[name].string_param = value
         else:
             request.parameters[name].int64_param = value
     for given in inputs:

@@ -14,7 +14,8 @@ import docker.errors
 import psutil
 import requests.exceptions
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain import triton_releases
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.domain.observation import out_of_memory
 from controlplane.ports import Capability
@@ -141,15 +142,13 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         cpu = told.get("cpu_stats", {})
         periods = cpu.get("throttling_data", {})
         memory = told.get("memory_stats", {}).get("usage")
-        memory_mb = memory / 2**20 if memory else None
-        if self._on_gpu(server.spec):
-            memory_mb = gpus.memory_mb(server.spec.device, self._processes(server))
-        return ShareUsage(
+        usage = ShareUsage(
             periods.get("periods"),
             periods.get("throttled_periods"),
             cpu.get("cpu_usage", {}).get("total_usage", 0) / 1e9,
-            memory_mb,
+            memory / 2**20 if memory else None,
         )
+        return self._with_gpu_memory(usage, server) if self._on_gpu(server.spec) else usage
 
     def quota_use(self, server: Server) -> QuotaUse | None:
         """Return the counters of the container's group; None where the engine is on another host."""
@@ -205,6 +204,15 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
 
     def _user(self, client: mps.MpsClient) -> int:
         return client.uid
+
+    def _place(self, spec: ServerSpec, *, start: bool) -> HostPlace:
+        """Return the place. Raises InputError also for a GPU on which the image does not run."""
+        if self._on_gpu(spec):
+            gpu = gpus.whole(spec.device)
+            problem = triton_releases.unfit(self._options.image, gpu.capability, gpu.driver)
+            if problem is not None:
+                raise InputError(f"{spec.device}: {problem}", field="device")
+        return super()._place(spec, start=start)
 
     def _create(self, client: docker.DockerClient, server: Server, place: HostPlace) -> Server | None:
         have_image(client, self._options, self._say)
@@ -281,6 +289,10 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
 
     def _image_found(self, client: docker.DockerClient) -> Capability:
         image = self._options.image
+        for gpu in gpus.inventory():
+            problem = triton_releases.unfit(image, gpu.capability, gpu.driver)
+            if problem is not None:
+                return Capability("triton image", False, f"gpu {gpu.index}: {problem}")
         try:
             client.images.get(image)
         except docker.errors.ImageNotFound:

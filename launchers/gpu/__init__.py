@@ -4,5 +4,6 @@ gpus      the GPUs of this host and their readings, from NVML; the limit of the 
 control   what one MPS control daemon says
 mps       MPS daemons: started, checked, ended
 proof     whether a server is a client of its daemon, with its percentage
+probe     whether a percentage is enforced: kernels, timed
 checks    the lines of `ctl doctor`
 """

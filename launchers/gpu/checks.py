@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Labels, Role, ServerSpec
 from controlplane.ports import Capability
-from launchers.gpu import control, gpus, proof
+from launchers.gpu import control, gpus, probe, proof
 from launchers.gpu.gpus import HostGpu
 from launchers.gpu.mps import MpsDaemons
 
 _DRIVER = "install the NVIDIA driver; without a GPU the cpu device stands in"
+_NOT_HELD = "plans rest on shares: look at MPS's logs and at the driver's release"
 _SHOWN_PIDS = 3
 
 
@@ -27,7 +29,7 @@ def capabilities(daemons: MpsDaemons) -> tuple[Capability, ...]:
     for gpu in found:
         lines.append(_mode(gpu))
         if program is not None and not gpu.mig:
-            lines += _daemon_and_processes(gpu, daemons.pipes(gpu.uuid))
+            lines += _daemon_and_processes(gpu, daemons)
     return tuple(lines)
 
 
@@ -44,13 +46,36 @@ def _mode(gpu: HostGpu) -> Capability:
     )
 
 
-def _daemon_and_processes(gpu: HostGpu, pipes: Path) -> Iterator[Capability]:
-    name = f"gpu {gpu.index} mps daemon"
+def _daemon_and_processes(gpu: HostGpu, daemons: MpsDaemons) -> Iterator[Capability]:
+    name, pipes = f"gpu {gpu.index} mps daemon", daemons.pipes(gpu.uuid)
     try:
-        yield _daemon(name, gpu, pipes)
-        yield _processes(f"gpu {gpu.index} processes", proof.clients_of(gpu.uuid, pipes))
+        yield (daemon := _daemon(name, gpu, pipes))
+        seen = proof.clients_of(gpu.uuid, pipes)
+        yield _processes(f"gpu {gpu.index} processes", seen)
     except EngineError as error:
         yield Capability(name, False, str(error))
+        return
+    if daemon.available:
+        yield _share(f"gpu {gpu.index} share", gpu, daemons, idle=not (seen.clients or seen.others))
+
+
+def _share(name: str, gpu: HostGpu, daemons: MpsDaemons, *, idle: bool) -> Capability:
+    """Measure on an idle GPU whether half of it takes twice as long."""
+    if not idle:
+        return Capability(name, True, "not measured: beside other processes, times prove nothing")
+    labels = Labels("doctor", "none", "doctor", Role.PROFILE, "none")
+    spec = ServerSpec(labels, "/", ("doctor",), gpu.uuid, 100.0)
+    try:
+        with daemons.starting(gpu.uuid):
+            client = daemons.client(spec, start=True)
+            environment = {**os.environ, **client.environment, "CUDA_VISIBLE_DEVICES": gpu.uuid}
+            whole_ms, half_ms = (probe.measured(environment, percent) for percent in (100.0, 50.0))
+        held, said = probe.verdict(half_ms, whole_ms)
+        return Capability(name, held, said, _NOT_HELD)
+    except EngineError as error:
+        return Capability(name, False, str(error))
+    finally:
+        daemons.sweep()
 
 
 def _daemon(name: str, gpu: HostGpu, pipes: Path) -> Capability:

@@ -32,6 +32,7 @@ class HostGpu:
     mig: bool
     exclusive: bool = False
     capability: tuple[int, int] | None = None
+    driver: str | None = None
 
 
 def is_gpu(device: str) -> bool:
@@ -143,9 +144,19 @@ def processes(uuid: str) -> dict[int, float | None]:
 
 
 def memory_mb(uuid: str, pids: Collection[int]) -> float | None:
-    """Return the GPU memory of these processes; None where NVML reports none of them."""
-    used = [held for pid, held in processes(uuid).items() if pid in pids and held is not None]
-    return sum(used) if used else None
+    """Return the GPU memory of these processes; None where NVML does not say it of each one that it lists."""
+    held = [megabytes for pid, megabytes in processes(uuid).items() if pid in pids]
+    known = [megabytes for megabytes in held if megabytes is not None]
+    return sum(known) if known and len(known) == len(held) else None
+
+
+def used_mb(uuid: str) -> float | None:
+    """Return the memory in use of a GPU, by all its processes; None where the driver does not say."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return None
+        memory = _or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, nvml.nvmlDeviceGetHandleByUUID(uuid))
+        return None if memory is None else float(memory.used) / 2**20
 
 
 class XidEvents:
@@ -212,6 +223,7 @@ def _gpu(nvml: Any, index: int, handle: Any) -> HostGpu:
         mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE,
         _or_none(nvml, nvml.nvmlDeviceGetComputeMode, handle) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
         None if capability is None else (capability[0], capability[1]),
+        nvml.nvmlSystemGetDriverVersion(),
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from controlplane.domain.errors import EngineError
 from launchers.gpu import control, gpus
 
-LISTED_S = 5.0
+LISTED_S = 10.0
 """How long a new client may be missing in the daemon's lists."""
 _PERCENT = 0.5
 """By how much a percentage may differ: the daemon may round it."""

@@ -1,13 +1,20 @@
-"""What one Triton answers, a fleet answers; what differs is in docs/compatibility.md, and nothing else is."""
+"""What one Triton answers, a fleet answers; what differs is in docs/compatibility.md, and nothing else is.
+
+`make test` runs it on processes with one redirect, `make conformance` (`CONFORMANCE=all`) on Docker too and
+with one in the middle of every case for that, and writes the table of features.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import conformance_zoo
 import pytest
+import triton_image
 from bare_triton import HOST, bare_triton
 from conformance_calls import CASES, Case, Target
 from ctl_fleet import ROOT, Ctl
@@ -19,6 +26,24 @@ _ROW = re.compile(r"^\| `([a-z0-9-]+)` \|.*\| ([^|]+) \|$", re.MULTILINE)
 ROWS = dict(_ROW.findall((ROOT / "docs/compatibility.md").read_text()))
 """The table's rows, each with its test."""
 SUITE = "the suite"
+TABLE = ROOT / "docs/results/conformance.md"
+ALL = os.environ.get("CONFORMANCE") == "all"
+DOCKER = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak])
+COLUMNS = {
+    "HTTP": ("http", "metrics", "statistics"),
+    "HTTP, aio": ("http-aio",),
+    "gRPC": ("grpc", "queue"),
+    "gRPC, aio": ("grpc-aio",),
+    "stream": ("stream",),
+}
+"""Columns of the table of features, each with what the names of its cases begin with."""
+GROUPS = {
+    r"[A-Z]+ /": "every path with every method",
+    r"(inference|grpc|a)\..*/": "every method",
+    "index b": "bodies of the index",
+    "(metadata|configuration) of ": "every model's metadata and configuration",
+}
+"""Patterns of features that are one row of it."""
 
 
 @dataclass(frozen=True)
@@ -29,22 +54,25 @@ class Sides:
     fleet: Target
 
 
-@pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
+@pytest.fixture(scope="module", params=["process", DOCKER])
+def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     here = tmp_path_factory.mktemp("conformance")
     (metrics_port,) = free_ports(1)
     conformance_zoo.write(here / "plain")
     more = ("--allow-metrics=true", f"--metrics-port={metrics_port}", f"--metrics-address={HOST}")
-    with (
-        Ctl(here, models=here / "plain") as fleet,
-        bare_triton(
-            here / "plain", here / "plain.log", *more, *conformance_zoo.ARGUMENTS, deadline_s=120
-        ) as bare,
-    ):
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(triton_image.docker_engine()) if request.param == "docker" else None
+        fleet = stack.enter_context(Ctl(here, models=here / "plain"))
+        if engine is not None:
+            fleet.in_containers(*engine)
+        more = (*more, *conformance_zoo.ARGUMENTS)
+        bare = stack.enter_context(bare_triton(here / "plain", here / "plain.log", *more, deadline_s=120))
         fleet.apply(conformance_zoo.plan(), "--all-cores", "--no-serve", "--fleet-wide-calls")
+        redirected: list[str] = []
 
         def redirect() -> None:
-            fleet.ctl("redirect", "plain")
+            if ALL or not redirected:
+                redirected.append(fleet.ctl("redirect", "plain").stdout)
 
         yield Sides(
             Target(HOST, bare.http_port, bare.grpc_port, metrics_port, lambda: None),
@@ -71,6 +99,33 @@ def test_each_row_of_the_table_has_a_test_and_each_difference_a_row() -> None:
         if test != SUITE:
             path, _, name = test.strip("`").partition("::")
             assert f"def {name}(" in (ROOT / path).read_text(), row
+
+
+def _table() -> str:
+    rows: dict[str, dict[str, list[str | None]]] = {}
+    for one in CASES:
+        kind, _, feature = one.name.partition(": ")
+        feature = next((row for pattern, row in GROUPS.items() if re.match(pattern, feature)), feature)
+        (column,) = (column for column, kinds in COLUMNS.items() if kind in kinds)
+        rows.setdefault(feature, {}).setdefault(column, []).append(one.row)
+    lines = [f"| {' | '.join(('feature', *COLUMNS))} |", "|---" * (1 + len(COLUMNS)) + "|"]
+    for feature, cells in rows.items():
+        found = (_cell(cells.get(column, [])) for column in COLUMNS)
+        lines.append(f"| {' | '.join((feature, *found))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(rows: list[str | None]) -> str:
+    equal = rows.count(None)
+    parts = ["=" if len(rows) == 1 else f"{equal} ="] if equal else []
+    return ", ".join((*parts, *sorted({f"`{row}`" for row in rows if row is not None})))
+
+
+def test_the_table_of_features_says_what_the_cases_find() -> None:
+    head, _, _ = TABLE.read_text().partition("| feature |")
+    if ALL:
+        TABLE.write_text(head + _table())
+    assert TABLE.read_text() == head + _table()
 
 
 def test_the_cases_have_names_of_their_own() -> None:

@@ -13,7 +13,7 @@ import pytest
 from fake_mps import PROGRAMS, fake_daemons
 from fake_nvml import FakeGpu, FakeNvml
 
-from launchers.gpu import checks, control
+from launchers.gpu import checks, control, probe
 from launchers.gpu.mps import MpsDaemons
 
 pytestmark = pytest.mark.unit
@@ -70,6 +70,7 @@ def host(case: str) -> Iterator[tuple[Path, MpsDaemons]]:
     nvml = FakeNvml(*[] if gpu is None else [gpu])
     with tempfile.TemporaryDirectory(prefix="gpu") as name, pytest.MonkeyPatch.context() as patch:
         root = Path(name, "mps")
+        patch.setattr(probe, "measured", lambda _, percent: 44_000.0 / percent)
         with fake_daemons(root, nvml, patch) as daemons:
             if change is not None:
                 daemons.client(build.spec(device=UUID), start=True)

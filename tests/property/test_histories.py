@@ -277,7 +277,7 @@ def is_guarded(here: World, plan: Plan) -> None:
         seated |= {placed.server for placed in (watch.active, watch.standby) if placed is not None}
         if watch.partition.policy is not ShadowPolicy.NONE:
             waits = here.host.clock.now_s < watch.launches.retry_at_s
-            assert watch.standby is not None or waits or watch.has_reported(Topic.NO_ROOM)
+            assert watch.standby is not None or waits or Topic.NO_ROOM in watch.reported
         if watch.partition.policy is ShadowPolicy.WARM and watch.standby is not None:
             warm = here.controller._workers.server(watch.standby.server)
             assert warm is None or not here.host.loaded[warm.name], (

@@ -37,8 +37,13 @@ class BareTriton:
 
 
 @contextlib.contextmanager
-def bare_triton(repository: Path, log: Path, *more: str, deadline_s: float = 60.0) -> Iterator[BareTriton]:
-    """Every model of `repository`, ready; `more` are further options of the server."""
+def bare_triton(
+    repository: Path, log: Path, *more: str, deadline_s: float = 60.0, complete: bool = False
+) -> Iterator[BareTriton]:
+    """Every model of `repository`, ready; `more` are further options of the server.
+
+    `complete`: it completes configurations, as it does by default.
+    """
     http_port, grpc_port = free_ports(2)
     regions = f"bare-{os.getpid()}-{http_port}-"
     command = [
@@ -51,7 +56,7 @@ def bare_triton(repository: Path, log: Path, *more: str, deadline_s: float = 60.
         f"--grpc-port={grpc_port}",
         "--allow-metrics=false",
         "--exit-timeout-secs=5",
-        "--disable-auto-complete-config",
+        *(() if complete else ("--disable-auto-complete-config",)),
         f"--backend-config=python,shm-region-prefix-name={regions}",
         *more,
     ]

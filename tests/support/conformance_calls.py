@@ -166,11 +166,11 @@ def _infer(
         return refusal(error)
 
 
-# First, since a metric is a server's: what is counted before a redirect is another one's.
+# Of endpoints; first, since a metric is a server's: what is counted before a redirect is another one's.
 @case("metrics: no call is none")
 def _(target: Target) -> Any:
     names = "request_success|count|exec_count|queue_duration_us|compute_infer_duration_us"
-    counted = rf'^(nv_inference_(?:{names})\{{model="(?!warmed|twin)[^"]*").* (.+)$'
+    counted = rf'^(nv_inference_(?:{names})\{{model="(?!warmed|twin|step)[^"]*").* (.+)$'
     return sorted(set(re.findall(counted, _metrics(target), re.MULTILINE)))
 
 
@@ -333,15 +333,6 @@ def _(target: Target) -> Any:
             if i == 1:
                 target.middle()
         return found
-
-
-@case("stream: a sequence with a name")
-def _(target: Target) -> Any:
-    with _stream(target) as stream:
-        for i in range(3):
-            flags = {"sequence_id": "mine", "sequence_start": i == 0, "sequence_end": i == 2}
-            stream.send("named", _x(i + 1), **flags)
-        return stream.take(3)
 
 
 @case("stream: an iterative sequence")
@@ -850,7 +841,7 @@ def _(target: Target) -> Any:
 
 
 # Last, since a plain 2.51 may crash of it a moment later.
-@case("stream: errors as statuses", "stream-status", slow=True)
+@case("stream: errors as statuses", slow=True)
 def _(target: Target) -> Any:
     with _stream(target, headers={"triton_grpc_error": "true"}) as stream:
         stream.send("slow", _x(-1))

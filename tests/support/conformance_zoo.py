@@ -74,13 +74,6 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", total)]))
         return answers
 '''
-_NAMED_SUMS = _SUMS.replace("float(", "_value(").replace(
-    "class Triton",
-    """def _value(element):
-    return element.decode() if isinstance(element, bytes) else float(element)
-
-class Triton""",
-)
 _TICKS = '''
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -245,9 +238,6 @@ MODELS = {
     "direct": Model(f"{_CONTROLS.format(strategy='direct {}')}{_NUMBER}", _SUMS, batch=2),
     "oldest": Model(
         f"{_CONTROLS.format(strategy='oldest { max_candidate_sequences: 4 }')}{_NUMBER}", _SUMS, batch=4
-    ),
-    "named": Model(
-        _CONTROLS.format(strategy="direct {}").replace("TYPE_UINT64", "TYPE_STRING") + _NUMBER, _NAMED_SUMS
     ),
     "iterative": Model(
         "model_transaction_policy { decoupled: true }\nsequence_batching { iterative_sequence: true }\n"

@@ -2,7 +2,7 @@
 
 decide         `tick(state, seen) -> (state, effects)`: the entry point; what a tick keeps is in `tick`
 observe        the answers weighed as evidence, of the partitions that are due
-rule           the verdict on a server that lives, and the evidence in words; `causes` has the other causes
+rule           the verdict on a server that lives; `reasons` it in words, `causes` the other ones
 queues         one queue: its promise (`promise`), its rate, its evidence
 late_answers   evidence of a broken SLO from late answers, with the dispersion of arrivals (`arrivals`)
 batch_times    evidence of longer batch times against the server's `baseline`

@@ -52,7 +52,7 @@ RECENT_BLOCKS = 6
 """The blocks over which the slowdown is averaged, ..."""
 LASTING_BLOCKS = 60.0
 """... and those over which a lasting one is."""
-LEAST_LASTING = 20.0
+LEAST_LASTING = 8.0
 """Fewer blocks show no lasting slowdown."""
 HOLD = 0.3
 """From this strength on the baseline does not change."""
@@ -278,6 +278,7 @@ def _weigh_block(times: BatchTimes, block: Block, ended_s: float, weighing: Weig
     )
     if kept.tail.blocks >= baseline.LEARN_BLOCKS:
         chart = _scored(chart, kept.tail, ratio, weighing.alarm)
+    if not block.estimated:
         rest = 1.0 - 1.0 / LASTING_BLOCKS
         lately = Lasting(
             rest * lately.blocks + 1.0,

@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard import deaths, liveness, queues, rule, standbys
+from controlplane.control.guard import deaths, liveness, queues, reasons, rule, standbys
 from controlplane.control.guard.batch_times import BatchTimes
 from controlplane.control.guard.causes import contention, over_plan
 from controlplane.control.guard.effects import Cause, DrainAndStop, Effect, Ending, Redirect, Topic
@@ -107,7 +107,7 @@ def decide(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect
     looked_at = due(state, seen.now_s)
     if state.due_s and not looked_at:
         return state, ()
-    tick = Tick.begin(state, seen)
+    tick = Tick(state, seen, dict(state.watches))
     servers = (placed for partition in looked_at for placed in tick.watches[partition].servers)
     if state.lost_gpus or any(tick.health(placed) is Health.GONE for placed in servers):
         deaths.find_lost_gpus(tick)
@@ -195,7 +195,7 @@ def _report_slo(tick: Tick, watch: Watch) -> Watch:
         tick.report(Level.INFO, watch.partition.id, "the P99 is within the SLO again")
         fresh = tuple(queue._replace(window=SloWindow()) for queue in watch.queues)
         return replace(watch, reported=watch.reported_but(Topic.SLO), queues=fresh)
-    reason = rule.broken_slo(watch, tick.active(watch), tick.seen.host)
+    reason = reasons.broken_slo(watch, tick.active(watch), tick.seen.host)
     return watch if reason is None else tick.report_once(watch, Topic.SLO, Level.WARNING, reason)
 
 
@@ -208,7 +208,7 @@ def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
     if verdict is Verdict.TRAFFIC:
         reason = f"more traffic than planned: {over_plan(watch.queues, tick.active(watch))}"
         return _forget(tick.report_once(watch, Topic.TRAFFIC, Level.WARNING, reason))
-    slowness = rule.slowness(watch, tick.active(watch), tick.seen.host)
+    slowness = reasons.slowness(watch, tick.active(watch), tick.seen.host)
     if verdict is Verdict.HOST:
         reason = f"{slowness}; other work has its core: a larger share is no faster"
         watch = tick.report_once(watch, Topic.HOST, Level.WARNING, reason)
@@ -307,9 +307,9 @@ def _evidence(tick: Tick, watch: Watch, cause: Cause) -> str:
     """Return the evidence for a redirect, in words."""
     active = tick.active(watch)
     if cause is Cause.SLOW:
-        return rule.slowness(watch, active, tick.seen.host)
+        return reasons.slowness(watch, active, tick.seen.host)
     if cause is Cause.HANG and not active.reason:
-        return rule.silence(watch, active, tick.now_s)
+        return reasons.silence(watch, active, tick.now_s)
     return active.reason
 
 

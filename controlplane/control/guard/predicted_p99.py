@@ -2,9 +2,8 @@
 
 The queue is Triton's greedy batcher under Poisson arrivals, run over one fixed stream. `latency.queueing`
 solves the same queue exactly, but compiles at its first use, and a verdict must not wait for a compiler. The
-stream is the one of eleven whose P99 is nearest to the exact ones:
-off by 3 % (root mean square) for batches of 1 to 8 at loads of 0.4 to 0.9 and constant times. Batches vary as
-they do in the server's baseline, since constant times make the P99 too small.
+stream is the one of eleven whose P99 is nearest to the exact ones: off by 3 % (root mean square) for batches
+of 1 to 8 at loads of 0.4 to 0.9. Batches vary as in the server's baseline: constant times make it too small.
 """
 
 from __future__ import annotations
@@ -12,37 +11,29 @@ from __future__ import annotations
 import functools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import sub
 
 ARRIVALS = 4000
 STEP = 1.02
-"""Rates and slowdowns are told apart by as much: the P99 is no more precise."""
+"""Rates and times are told apart by as much: the P99 is no more precise."""
 _SEED = 8
 _OVERLOADED = 0.98
 _P99 = 0.99
 
 
+def rounded_p99_s(rate_rps: float, times_s: Iterable[float], spread: Iterable[float]) -> float:
+    """Return `p99_s` of positive values rounded to steps; kept, since a slow server may break nothing."""
+    return _kept_p99_s(_step(rate_rps), tuple(map(_step, times_s)), tuple(map(_step, spread)))
+
+
 @functools.lru_cache(4096)
-def p99_in_steps_s(
-    rate_steps: int, slower_steps: int, usual_s: tuple[float, ...], spread: tuple[float, ...]
-) -> float:
-    """Return `p99_s` at a rate of STEP^`rate_steps` requests/s, usual times times STEP^`slower_steps`.
-
-    Kept, because a server that stays slow and breaks nothing is asked about at every look.
-    """
-    slowdown = STEP**slower_steps
-    return p99_s(STEP**rate_steps, [slowdown * usual for usual in usual_s], spread)
+def _kept_p99_s(rate: int, times: tuple[int, ...], spread: tuple[int, ...]) -> float:
+    return p99_s(STEP**rate, [STEP**step for step in times], [STEP**step for step in spread])
 
 
-def steps(value: float) -> int:
-    """Return the power of STEP that is nearest to a positive value."""
+def _step(value: float) -> int:
     return round(math.log(value) / math.log(STEP))
-
-
-def rounded(values: Sequence[float]) -> tuple[float, ...]:
-    """Return positive values as the nearest powers of STEP, so that those told apart no better are equal."""
-    return tuple(STEP ** steps(value) for value in values)
 
 
 def p99_s(rate_rps: float, times_s: Sequence[float], spread: Sequence[float] = (1.0, 1.0)) -> float:

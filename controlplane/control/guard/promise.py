@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from controlplane.domain.plan import Placement, ServedModel
 
 HORIZON_S = 7 * 86400.0
-"""The time in which about one false alarm is allowed."""
+"""About one false alarm is allowed in this time."""
 MARGIN = 1.25
 """Cluster sizes fall off a little slower than exponentially; measured by benchmarks/guard.py."""
 LARGEST_SCALE = 4.0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from controlplane.control.guard import baseline, batch_times, predicted_p99, slo_window
-from controlplane.control.guard.causes import contention, over_plan, split, starves
+from controlplane.control.guard import baseline, batch_times
+from controlplane.control.guard.causes import contention, over_plan, starves
+from controlplane.control.guard.predicted_p99 import rounded_p99_s
 from controlplane.control.guard.queues import QueueState
 from controlplane.control.guard.state import Limits, Watch
 from controlplane.domain.observation import HostSeen, ServerSeen
@@ -96,10 +97,8 @@ def will_break(queue: QueueState, unexplained: float = 1.0) -> bool:
     rate_rps = min(queue.rates_rps[-1], promise.rate_rps)
     if not usual_s or rate_rps <= 0.0:
         return False
-    slower = predicted_p99.steps(batch_times.slowdown(queue.batches) / unexplained)
-    p99_s = predicted_p99.p99_in_steps_s(
-        predicted_p99.steps(rate_rps), slower, usual_s, baseline.spread(known)
-    )
+    slower = batch_times.slowdown(queue.batches) / unexplained
+    p99_s = rounded_p99_s(rate_rps, [slower * time_s for time_s in usual_s], baseline.spread(known))
     return 1000.0 * p99_s > promise.slo_ms
 
 
@@ -119,10 +118,9 @@ def breaks_as_measured(queue: QueueState) -> bool:
     planned_s = [time_ms / 1000.0 for time_ms in promise.batch_ms]
     factor = ratio * slower_than_planned(queue)
     times_s = [ratio * m if m else factor * p for m, p in zip(measured_s, planned_s, strict=True)]
-    spread, planned = predicted_p99.rounded(baseline.spread(known)), predicted_p99.steps(promise.rate_rps)
-    at_most = min(planned, predicted_p99.steps(max(queue.rates_rps[-1], 1e-9)))
-    now_s = predicted_p99.p99_in_steps_s(at_most, 0, predicted_p99.rounded(times_s), spread)
-    then_s = predicted_p99.p99_in_steps_s(planned, 0, predicted_p99.rounded(planned_s), spread)
+    spread, rate_rps = baseline.spread(known), max(queue.rates_rps[-1], 1e-9)
+    now_s = rounded_p99_s(min(promise.rate_rps, rate_rps), times_s, spread)
+    then_s = rounded_p99_s(promise.rate_rps, planned_s, spread)
     return now_s * promise.p99_ms > MODEL_ERROR * promise.slo_ms * then_s
 
 
@@ -139,61 +137,3 @@ def longer_than_planned(queue: QueueState) -> float:
     ratio, error = batch_times.lasting(queue.batches)
     factor = ratio * slower_than_planned(queue)
     return factor if factor > 1.0 + SURE * error else 1.0
-
-
-def slowness(watch: Watch, seen: ServerSeen, host: HostSeen | None) -> str:
-    """Return the evidence of a slow server, and of a contended host."""
-    parts = [
-        f"{queue.promise.subject}: batches take longer than they did"
-        for queue in watch.queues
-        if queue.slowness >= 1.0
-    ]
-    parts += [
-        longer_in_words(watch),
-        *(
-            f"{queue.promise.subject}: more than 1 % above {queue.promise.slo_ms:g} ms "
-            f"at {queue.rates_rps[0]:.0f} of {queue.promise.rate_rps:g} req/s"
-            for queue in watch.queues
-            if queue.lateness >= LATE
-        ),
-        split(seen),
-    ]
-    found = "; ".join(filter(None, parts)) or "more than 1 % above the SLO"
-    return "; ".join(filter(None, (found, contention(host))))
-
-
-def longer_in_words(watch: Watch) -> str:
-    """Return by how much batches certainly take longer than planned; empty where none does."""
-    factors = ((queue.promise.subject, longer_than_planned(queue)) for queue in watch.queues)
-    return "; ".join(
-        f"{subject}: batches take {factor:.2f} times as long as planned"
-        for subject, factor in factors
-        if factor > 1.0
-    )
-
-
-def broken_slo(watch: Watch, seen: ServerSeen, host: HostSeen | None) -> str | None:
-    """Return what clients saw where a P99 was above its SLO lately, and why; None where none was."""
-    for queue in watch.queues:
-        lately = slo_window.broken(queue.window, queue.promise.natural_scale)
-        if lately is None:
-            continue
-        found = (
-            f"{queue.promise.subject}: the P99 is above {queue.promise.slo_ms:g} ms: {lately.late} of "
-            f"{lately.requests} requests of {queue.window.until_s - lately.began_s:.0f} s took longer"
-        )
-        overrun = over_plan(watch.queues, seen)
-        more = f"more traffic than planned: {overrun}" if overrun else ""
-        causes = filter(None, (more, longer_in_words(watch), contention(host)))
-        return f"{found}; {'; '.join(causes) or 'the cause is not known'}"
-    return None
-
-
-def silence(watch: Watch, seen: ServerSeen, now_s: float) -> str:
-    """Return the evidence of a hang, and the way out where the requests were only long ones."""
-    count = seen.in_flight + seen.streaming
-    no = "no answer" if watch.answered_s <= watch.worked_s else "no answer but refusals"
-    return (
-        f"{no} for {now_s - watch.worked_s:.1f} s with {count} requests open; "
-        "if requests may take so long, say so by longest_ms in the spec"
-    )

@@ -146,7 +146,7 @@ class Watch:
     the last death of a server that had served. `unexplained` is the part of recent late answers' time that
     the host cannot explain. `longest_s` is the longest time without an answer that one ended, of any server
     of this partition. `looked_s` is the look that this is from: a partition that rests is not looked at in
-    each tick (`attention`). `owned` is the partition's share while a shadow that took over from a dead server
+    each tick (`observe`). `owned` is the partition's share while a shadow that took over from a dead server
     has another one; else None. `deaths` are the recent ones, `held` the requests that failed in a server
     (`culprits`). `ending`: another program ends the active server.
     """
@@ -191,10 +191,6 @@ class Watch:
         """Return what was reported and has not ended, without a topic that ends now."""
         return {topic: at_s for topic, at_s in self.reported.items() if topic is not ended}
 
-    def has_reported(self, topic: Topic) -> bool:
-        """Return whether this was reported and has not ended."""
-        return topic in self.reported
-
 
 class Phase(StrEnum):
     """The phase of a partition; the picture is in docs/design/faults.md."""
@@ -213,9 +209,9 @@ def phase(watch: Watch, now_s: float) -> Phase:
         return Phase.DOWN
     if now_s < watch.settled_s:
         return Phase.SETTLING
-    if watch.has_reported(Topic.EXHAUSTED):
+    if Topic.EXHAUSTED in watch.reported:
         return Phase.EXHAUSTED
-    if watch.has_reported(Topic.SLO):
+    if Topic.SLO in watch.reported:
         return Phase.LATE
     if watch.standby is not None and watch.standby.since_s <= now_s:
         return Phase.GUARDED
@@ -239,17 +235,8 @@ class GuardState:
     due_s: Mapping[str, float] = field(default_factory=dict)
 
 
-def used_percent(watches: Iterable[Watch]) -> dict[str, float]:
-    """Return GPU -> its percentage that active servers have. A dead server's share is its successor's."""
-    return _sums(Share(watch.active.gpu, watch.active.percent) for watch in watches)
-
-
-def owned_percent(watches: Iterable[Watch]) -> dict[str, float]:
-    """Return GPU -> its percentage that has an owner, whatever shadows have taken over for a moment."""
-    return _sums(watch.share for watch in watches)
-
-
-def _sums(shares: Iterable[Share]) -> dict[str, float]:
+def percent_by_gpu(shares: Iterable[Share | PlacedServer]) -> dict[str, float]:
+    """Return GPU -> the sum of these shares of it."""
     sums: dict[str, float] = {}
     for share in shares:
         sums[share.gpu] = sums.get(share.gpu, 0.0) + share.percent

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from controlplane.control.guard import observe
 from controlplane.control.guard.effects import Effect, Load, Probe, Report, Topic
 from controlplane.control.guard.liveness import GONE
-from controlplane.control.guard.state import GuardState, PlacedServer, Watch, owned_percent, used_percent
+from controlplane.control.guard.state import GuardState, PlacedServer, Watch, percent_by_gpu
 from controlplane.domain.observation import FleetSeen, Health, Level, ServerSeen
 
 
@@ -21,28 +21,30 @@ def health(seen: FleetSeen, placed: PlacedServer) -> Health:
 class Tick:
     """The state and the effects of one tick.
 
-    `watches` is the state's own mapping and changes only here during the tick. `used` is the percentage of
-    each GPU that active servers have, `owned` what partitions own, `moved` the GPUs of which one of them
-    changed, `decided` the partitions so far, `failed_gpus` those on which the servers of several
-    partitions died at once.
+    `watches` is the state's own mapping and changes only here. `used` is the percentage of each GPU that
+    active servers have, `owned` what partitions own, whatever shadows have taken over for a moment; `moved`
+    are the GPUs of which one of them changed. `decided` are the partitions so far, `failed_gpus` those on
+    which the servers of several partitions died at once.
     """
 
     state: GuardState
     seen: FleetSeen
     watches: dict[str, Watch]
-    used: dict[str, float]
-    owned: dict[str, float]
+    used: dict[str, float] = field(default_factory=dict)
+    owned: dict[str, float] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
     moved: set[str] = field(default_factory=set)
     decided: list[str] = field(default_factory=list)
     failed_gpus: frozenset[str] = frozenset()
 
-    @classmethod
-    def begin(cls, state: GuardState, seen: FleetSeen) -> Tick:
-        """Return a tick in which nothing is decided yet."""
-        watches = dict(state.watches)
-        used, owned = used_percent(watches.values()), owned_percent(watches.values())
-        return cls(replace(state, watches=watches), seen, watches, used, owned)
+    def __post_init__(self) -> None:
+        self.state = replace(self.state, watches=self.watches)
+        self._sum_shares()
+
+    def _sum_shares(self) -> None:
+        # A dead server's share is its successor's.
+        self.used = percent_by_gpu(watch.active for watch in self.watches.values())
+        self.owned = percent_by_gpu(watch.share for watch in self.watches.values())
 
     @property
     def now_s(self) -> float:
@@ -54,7 +56,7 @@ class Tick:
         before = self.watches[watch.partition.id]
         self.watches[watch.partition.id] = watch
         if watch.active.server != before.active.server or watch.share != before.share:
-            self.used, self.owned = used_percent(self.watches.values()), owned_percent(self.watches.values())
+            self._sum_shares()
             self.moved |= {before.active.gpu, before.share.gpu, watch.active.gpu, watch.share.gpu}
 
     def is_concerned(self, watch: Watch) -> bool:

@@ -32,12 +32,16 @@ from controlplane.gateway.facade.refusals import (
     check_size,
     unknown_model,
 )
-from controlplane.gateway.facade.upstream import Upstream, held, unconnected
+from controlplane.gateway.facade.upstream import Upstream, held, passed_on, unconnected
 from controlplane.gateway.facade.wire import Malformed, Sequence, sequence_of, stream_error, text_field
 
 _ANSWERED = grpc.StatusCode.OK.value[0], "--"
 _LEFT = grpc.StatusCode.CANCELLED.value[0], ABANDONED
 _LOST = grpc.StatusCode.UNAVAILABLE.value[0], HELD
+_OF_A_LOST_SERVER = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
+"""What gRPC reports for a write to a connection that has ended."""
+_ERRORS_AS_STATUSES = ("triton_grpc_error", "true")
+"""Metadata of a client for which a model's error is the status of its stream, also one of these."""
 
 
 @dataclass(slots=True)
@@ -286,8 +290,7 @@ class ClientStream:
         if not stream.waiting and not stream.decoupled:
             return
         code, details = error.code(), error.details() or ""
-        if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
-            # gRPC reports these for a write to a connection that has ended.
+        if code in _OF_A_LOST_SERVER and _ERRORS_AS_STATUSES not in passed_on(self._context):
             stream.ending = _LOST
             code, details = grpc.StatusCode.UNAVAILABLE, f"the model's server was lost: {details}"
         self._fail(Refusal(code, details))

@@ -30,6 +30,9 @@ _CHANNEL_OPTIONS = (
     ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
 )
 _GRACE_S = 3600.0
+_FRAME_HEAD = 9
+_RESET, _NO_ERROR = b"\x03", bytes(4)
+"""Of HTTP/2: the type of RST_STREAM, and its payload without an error."""
 _OWN = ("grpc-", ":", "user-agent", "content-type", "te", *OWN_HEADERS)
 
 
@@ -122,6 +125,41 @@ class _End(asyncio.Protocol):
         return None if self.other is None else self.other.transport
 
 
+class _Inner(_End):
+    """The end towards gRPC's server, without its resets that report no error.
+
+    One follows the trailers of a stream that its client has not closed. When a reset comes, HAProxy drops
+    trailers that it has not sent (`h2c_handle_rst_stream`), and with them the status. A client closes the
+    stream itself once it has the status.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held = b""
+        self._passing = 0
+
+    def data_received(self, data: bytes) -> None:
+        data = self._held + data
+        kept, begun, at = [], 0, 0
+        while at < len(data):
+            if self._passing:
+                step = min(self._passing, len(data) - at)
+                self._passing -= step
+                at += step
+                continue
+            size = _FRAME_HEAD + int.from_bytes(data[at : at + 3], "big")
+            is_reset = data[at + 3 : at + 4] == _RESET
+            if len(data) - at < (size if is_reset else _FRAME_HEAD):
+                break
+            if is_reset and data[at + _FRAME_HEAD : at + size] == _NO_ERROR:
+                kept.append(data[begun:at])
+                begun = at = at + size
+            else:
+                self._passing = size
+        self._held = data[at:]
+        super().data_received(b"".join((*kept, data[begun:at])))
+
+
 class _Outer(_End):
     """The end towards HAProxy, which is read once the other end is connected."""
 
@@ -137,7 +175,7 @@ class _Outer(_End):
         self._connecting = asyncio.create_task(self._connect(self.transport))
 
     async def _connect(self, transport: asyncio.Transport) -> None:
-        inner = _End()
+        inner = _Inner()
         inner.other = self
         loop = asyncio.get_running_loop()
         try:

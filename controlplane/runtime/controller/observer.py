@@ -250,12 +250,14 @@ class Observer:
             if end.unloaded:
                 own_name = record.server.name
                 record.note(News((own_name,), "it has unloaded its models", health=Health.ENDING))
+            began_s = ended_s - end.latency_ms / 1000.0
             if end.failed:
-                record.failures[end.endpoint] = Failures(record.failed((end.endpoint,)).requests + 1, now)
+                before = record.failed((end.endpoint,))
+                row = Failures(before.requests + 1, now, max(before.began_s, began_s))
+                record.failures[end.endpoint] = row
             elif not end.refused:  # a full queue shows that the server lives, not that it works
                 record.answered_s = now
                 if end.succeeded:
-                    began_s = ended_s - end.latency_ms / 1000.0
                     self._succeeded(record, end.endpoint, began_s, now)
         return answers
 
@@ -361,10 +363,11 @@ class Observer:
     def _only_fails(self, record: ServerRecord, verdict: Verdict) -> bool:
         """Return whether a late canary's queue failed all requests, also after the canary was sent.
 
-        A canary behind a long request is late too, but then no other request of its queue is answered.
+        A canary behind a long request is late too. Then nothing else of its queue ends meanwhile, or what
+        came after it does: a model with a queue of its own refuses bad requests at once.
         """
         row = record.failed(self._queue(record.server, verdict.endpoint))
-        return row.requests >= _FAILED_IN_A_ROW and row.last_s > verdict.sent_s
+        return row.requests >= _FAILED_IN_A_ROW and row.began_s <= verdict.sent_s < row.last_s
 
     def _is_overdue(self, record: ServerRecord, verdict: Verdict, now: float) -> bool:
         """Return whether a model has answered no canary, and nothing else, for as long as a request may take.

@@ -250,10 +250,11 @@ class Quota:
 
 
 class Failures(NamedTuple):
-    """How many requests failed in a row, the last one at `last_s`."""
+    """How many requests failed in a row, the last one at `last_s`; the latest to begin did at `began_s`."""
 
     requests: int
     last_s: float
+    began_s: float
 
 
 @dataclass(slots=True)
@@ -296,7 +297,9 @@ class ServerRecord:
         """Return the row of failures of a queue, of these endpoints."""
         found = [self.failures[endpoint] for endpoint in queue if endpoint in self.failures]
         return Failures(
-            sum(one.requests for one in found), max((one.last_s for one in found), default=-math.inf)
+            sum(one.requests for one in found),
+            max((one.last_s for one in found), default=-math.inf),
+            max((one.began_s for one in found), default=-math.inf),
         )
 
     def passed(self, queue: Sequence[str], since_s: float) -> None:

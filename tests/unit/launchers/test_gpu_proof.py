@@ -13,9 +13,12 @@ import pytest
 from fake_mps import fake_daemons
 from fake_nvml import FakeGpu, FakeNvml
 
+from controlplane.domain.errors import InputError
+from launchers.docker.launcher import DockerLauncher
 from launchers.gpu import control, gpus, proof
 from launchers.gpu.mps import MpsDaemons
 from launchers.gpu.proof import GpuClients, Held
+from launchers.process import ProcessLauncher
 
 pytestmark = pytest.mark.unit
 
@@ -109,4 +112,38 @@ def test_memory_is_read_from_both_lists_of_processes(monkeypatch: pytest.MonkeyP
     assert gpus.processes("GPU-2") == {1: 100.0, 2: 50.0, 3: 30.0}
     assert gpus.memory_mb("GPU-2", {2, 3}) == 80.0
     assert gpus.memory_mb("GPU-1", {2}) is None
+    assert gpus.memory_mb("GPU-1", {1, 2}) is None, "not known of all of them"
     assert gpus.processes("GPU-that-fell-off-the-bus") == {}
+
+
+def test_memory_without_lists_is_the_growth_since_the_start(
+    daemons: MpsDaemons, nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = ProcessLauncher(tmp_path)
+    monkeypatch.setattr(launcher, "_mps", daemons)
+    monkeypatch.setattr(launcher, "_processes", lambda _: (7,))
+    spec = build.spec(device=UUID, percent=30)
+    launcher._place(spec, start=True)
+    nvml.gpus[0].used += 500 * 2**20
+    found = launcher.usage(build.server(spec))
+    assert (found.memory_mb, found.memory_by) == (500.0, "growth")
+    nvml.gpus[0].mps = {7: 450}
+    found = launcher.usage(build.server(spec))
+    assert (found.memory_mb, found.memory_by) == (450.0, "processes")
+    nvml.gpus[0].mps, nvml.gpus[0].memory = {}, None
+    assert launcher.usage(build.server(spec)).memory_mb is None
+
+
+def test_a_gpu_with_the_hosts_memory_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeGpu(UUID, "NVIDIA GB10", memory=None)))
+    (found,) = gpus.inventory()
+    assert found.memory_mb is None
+    limits = gpus.limits(UUID)
+    assert limits is not None
+    assert limits.memory_mb is None
+
+
+def test_an_image_that_does_not_run_on_the_gpu_is_refused(tmp_path: Path, daemons: MpsDaemons) -> None:
+    launcher = DockerLauncher(tmp_path, address=f"unix://{tmp_path}/no.sock")
+    with pytest.raises(InputError, match=r"compute capability 7.5.*24\.10"):
+        launcher.command(build.spec(device=UUID))

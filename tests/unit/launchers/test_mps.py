@@ -52,8 +52,8 @@ def pid_of(tmp_path: Path) -> str:
 
 def test_the_inventory(daemons: MpsDaemons) -> None:
     assert gpus.inventory() == (
-        gpus.HostGpu(0, OTHER, "Tesla V100-SXM2-16GB", 16160.0, True, capability=(7, 0)),
-        gpus.HostGpu(1, UUID, "Tesla V100-SXM2-16GB", 16160.0, False, capability=(7, 0)),
+        gpus.HostGpu(0, OTHER, "Tesla V100-SXM2-16GB", 16160.0, True, False, (7, 0), "550.54.15"),
+        gpus.HostGpu(1, UUID, "Tesla V100-SXM2-16GB", 16160.0, False, False, (7, 0), "550.54.15"),
     )
     assert gpus.reading(UUID) == DeviceReading("Tesla V100-SXM2-16GB", "550.54.15", 250.0, 1530.0)
     assert gpus.reading("cpu-0") == DeviceReading()

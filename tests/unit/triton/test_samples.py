@@ -119,6 +119,14 @@ def test_a_model_with_sequences_gets_a_whole_one(
     )
 
 
+def test_a_sequence_has_a_name_where_the_model_reads_one() -> None:
+    control = {"kind": "CONTROL_SEQUENCE_CORRID", "data_type": "TYPE_STRING"}
+    inputs = [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}]
+    config = {"input": inputs, "sequence_batching": {"control_input": [{"control": [control]}]}}
+    made = sample_request("m", "", lambda _: config)
+    assert isinstance(json.loads(made.body[: made.json_length])["parameters"]["sequence_id"], str)
+
+
 def test_a_decoupled_model_gets_a_message_for_its_stream() -> None:
     config = {
         "model_transaction_policy": {"decoupled": True},

@@ -29,7 +29,7 @@ from controlplane.control.guard.state import (
     Limits,
     PlacedServer,
     overdrawn,
-    used_percent,
+    percent_by_gpu,
 )
 from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
@@ -131,7 +131,7 @@ class World:
 
     @property
     def used(self) -> dict[str, float]:
-        return used_percent(self.state.watches.values())
+        return percent_by_gpu(watch.active for watch in self.state.watches.values())
 
     def check(self, seen: FleetSeen) -> None:
         routes = decide.routes(self.state, seen)

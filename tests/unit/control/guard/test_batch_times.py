@@ -67,6 +67,14 @@ def test_times_that_have_become_usual_are_no_lasting_slowdown() -> None:
     assert max(ratio * usual_s for ratio, usual_s in ratios) == pytest.approx(0.012, rel=0.1)
 
 
+def test_batch_times_last_before_the_thresholds_are_known() -> None:
+    times = weigh(BatchTimes(), Queue().answers(150, slowdown=1.2))
+    assert times.baseline.tail.tenth == 0.0
+    ratio, error = batch_times.lasting(times)
+    assert ratio == pytest.approx(1.0, abs=0.1)
+    assert error < 0.1
+
+
 def test_a_stall_among_the_first_batches_hides_no_slower_server() -> None:
     queue = Queue()
     times = weigh(BatchTimes(), queue.answers(120))

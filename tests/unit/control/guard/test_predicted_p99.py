@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from controlplane.control.guard.predicted_p99 import STEP, p99_in_steps_s, p99_s, steps
+from controlplane.control.guard.predicted_p99 import STEP, p99_s, rounded_p99_s
 from controlplane.latency.queueing import solve
 
 pytestmark = pytest.mark.unit
@@ -37,9 +37,9 @@ def test_batches_that_vary_make_the_p99_longer_at_the_same_mean() -> None:
 
 @pytest.mark.parametrize("rate_rps", [0.3, 97.0])
 @pytest.mark.parametrize("slowdown", [0.9, 1.0, 1.47])
-def test_in_steps_a_p99_is_that_of_a_rate_and_slowdown_nearby(rate_rps: float, slowdown: float) -> None:
+def test_a_rounded_p99_is_that_of_a_rate_and_times_nearby(rate_rps: float, slowdown: float) -> None:
     usual_s = (0.004, 0.006, 0.008, 0.01)
-    found = p99_in_steps_s(steps(rate_rps), steps(slowdown), usual_s, (1.2, 1.5))
+    found = rounded_p99_s(rate_rps, [slowdown * usual for usual in usual_s], (1.2, 1.5))
     off = math.sqrt(STEP)
     low, high = (
         p99_s(rate_rps * by, [by * slowdown * usual for usual in usual_s], (1.2, 1.5))

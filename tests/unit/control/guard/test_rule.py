@@ -126,7 +126,7 @@ def test_a_server_slower_than_planned_from_its_first_batch_on_breaks_its_promise
 def test_few_blocks_or_no_prediction_show_no_slower_model() -> None:
     slow = served_from_the_start(2.0)
     assert rule.breaks_as_measured(queue(slow, 1, PLANNED))
-    assert not rule.breaks_as_measured(queue(served_from_the_start(2.0, 10.0), 1, PLANNED))
+    assert not rule.breaks_as_measured(queue(served_from_the_start(2.0, 5.0), 1, PLANNED))
     assert not rule.breaks_as_measured(queue(slow, 1, replace(PLANNED, batch_ms=())))
     assert not rule.breaks_as_measured(queue(slow, 1, replace(PLANNED, p99_ms=None)))
 

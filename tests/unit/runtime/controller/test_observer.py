@@ -551,6 +551,20 @@ def test_a_canary_behind_a_long_request_is_late_though_others_failed_before(
     assert bench.health() is Health.READY
 
 
+def test_a_canary_that_requests_overtake_is_behind_a_long_one_though_they_fail(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.gateway.owed = 1
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
+    late = Verdict(time.monotonic(), math.inf, Outcome.LATE, "", "w1")
+    # The model has a queue of its own, and refuses bad requests before it.
+    bench.requests.answered = (answer(500)._replace(ended_s=math.inf, latency_ms=0.0),) * 5
+    bench.health()
+    bench.requests.answered = ()
+    monkeypatch.setattr(bench.observer._canaries, "take", lambda: [(SERVER.name, late)])
+    assert bench.health() is Health.READY
+
+
 def test_the_answers_of_another_model_hide_no_failures(bench: Bench) -> None:
     watch = state().watches["W1"]
     promises = (Promise("w1", 100.0, 10.0, aliases=("w2",)), Promise("w3", 100.0, 10.0))

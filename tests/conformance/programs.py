@@ -1,0 +1,262 @@
+"""Run the client repository's examples and the server's own tests on a plain Triton and on a fleet.
+
+    .venv/bin/python tests/conformance/programs.py --client CLIENT --server SERVER [WORD ...]
+
+CLIENT and SERVER are checkouts of `triton-inference-server/client` and `server`; only programs whose path has
+one of the words are run. Nothing is copied from there but into a temporary folder. Models of other backends
+than Python have stand-ins here. Prints a line for each program; exit code 1 where one passes on the plain
+server alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from bare_triton import HOST, bare_triton
+from ctl_fleet import Ctl
+from host_ports import free_ports
+
+_LONGEST_S = 120.0
+_STAND_IN = Path(__file__).parents[1] / "data" / "stand_in" / "model.py"
+_OWN = {
+    "repeat_int32": """backend: "python" max_batch_size: 0 model_transaction_policy { decoupled: true }
+      input [ { name: "IN" data_type: TYPE_INT32 dims: -1 },
+              { name: "DELAY" data_type: TYPE_UINT32 dims: -1 },
+              { name: "WAIT" data_type: TYPE_UINT32 dims: 1 } ]
+      output [ { name: "OUT" data_type: TYPE_INT32 dims: 1 }, { name: "IDX" data_type: TYPE_UINT32 dims: 1 } ]
+      """,
+    "square_int32": """backend: "python" max_batch_size: 0 model_transaction_policy { decoupled: true }
+      input [ { name: "IN" data_type: TYPE_INT32 dims: 1 } ]
+      output [ { name: "OUT" data_type: TYPE_INT32 dims: 1 } ]""",
+}
+"""Configurations of models that the repositories build from code."""
+_EXAMPLES = "docs/examples/model_repository"
+_BACKEND = re.compile(r'^\s*(?:platform|backend)\s*:\s*"([^"]*)"', re.MULTILINE)
+_KINDS = {"python", "ensemble"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Programs that share a repository: patterns of programs, and of folders with models."""
+
+    root: str
+    programs: tuple[str, ...]
+    models: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+
+GROUPS = (
+    Group(
+        "client",
+        (
+            "src/python/examples/simple_*.py",
+            "src/python/examples/grpc_*client.py",
+            "src/python/examples/reuse*.py",
+        ),
+        (f"{_EXAMPLES}/simple*", "qa/L0_client_memory_growth/models/*"),
+        ("src/python/examples/grpc_image_client.py",),
+    ),
+    Group(
+        "server",
+        (
+            "qa/L0_input_validation/*_test.py",
+            "qa/L0_nan_inf/*_test.py",
+            "qa/L0_decoupled/*_test.py",
+            "qa/L0_optional_input/*_test.py",
+            "qa/L0_http/generate_endpoint_test.py",
+            "qa/L0_*/*_client_plugin_test.py",
+            "qa/L0_*/python_*_aio_test.py",
+        ),
+        (
+            "qa/L0_input_validation/models/*",
+            "qa/L0_nan_inf/models/*",
+            "qa/L0_decoupled/models/*",
+            "qa/L0_optional_input/models/*",
+            "qa/L0_grpc/client_plugin_models/*",
+            "qa/python_models/generate_models/*",
+            f"{_EXAMPLES}/simple*",
+        ),
+        ("qa/L0_decoupled/models/fan_repeat", f"{_EXAMPLES}/simple_dyna_sequence"),
+    ),
+    Group(
+        "server",
+        (
+            "qa/L0_backend_python/decoupled/*_test.py",
+            "qa/L0_backend_python/response_sender/*_test.py",
+            "qa/L0_backend_python/parameters/*_test.py",
+            "qa/L0_backend_python/async_execute/*_test.py",
+            "qa/L0_backend_python/request_rescheduling/*_test.py",
+            "qa/L0_backend_python/ensemble/*_test.py",
+            "qa/L0_backend_python/logging/*_test.py",
+            "qa/L0_backend_python/python_test.py",
+        ),
+        (
+            "qa/L0_backend_python/decoupled/models/decoupled_[er]*",
+            *(
+                f"qa/python_models/{name}"
+                for name in (
+                    *(
+                        "async_execute_decouple",
+                        "error_code",
+                        "execute_error",
+                        "identity_bf16",
+                        "identity_fp32",
+                    ),
+                    *(
+                        "identity_fp32_logging",
+                        "init_args",
+                        "iterative_sequence",
+                        "non_contiguous",
+                        "optional",
+                    ),
+                    *("request_rescheduling_addsub", "response_parameters", "response_parameters_decoupled"),
+                    *("response_sender", "string", "string_fixed", "execute_cancel", "add_sub"),
+                )
+            ),
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Where programs are pointed."""
+
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+
+
+def main() -> int:
+    """Run all groups."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--client", type=Path, required=True, help="a checkout of the client repository")
+    parser.add_argument("--server", type=Path, required=True, help="a checkout of the server repository")
+    parser.add_argument("words", nargs="*")
+    given = parser.parse_args()
+    roots = {"client": given.client.absolute(), "server": given.server.absolute()}
+    rows: list[tuple[str, str, str]] = []
+    for group in GROUPS:
+        programs = [p for p in _found(roots[group.root], group.programs, group.left_out)]
+        programs = [p for p in programs if not given.words or any(word in str(p) for word in given.words)]
+        if programs:
+            with tempfile.TemporaryDirectory(prefix="programs") as folder:
+                rows += _compared(Path(folder), group, programs, roots)
+    passed = [sum(row[side] == "passes" for row in rows) for side in (1, 2)]
+    print(f"{len(rows)} programs: {passed[0]} pass on a plain Triton, {passed[1]} through a fleet")
+    return int(any(plain == "passes" != fleet for _, plain, fleet in rows))
+
+
+def _found(root: Path, patterns: Sequence[str], left_out: Sequence[str]) -> Iterator[Path]:
+    for pattern in patterns:
+        yield from (
+            path for path in sorted(root.glob(pattern)) if str(path.relative_to(root)) not in left_out
+        )
+
+
+def _compared(
+    here: Path, group: Group, programs: Sequence[Path], roots: dict[str, Path]
+) -> list[tuple[str, str, str]]:
+    """Run a group's programs on both; print and return a row for each: its name and how it ended."""
+    names = [str(program.relative_to(roots[group.root])) for program in programs]
+    models = here / "source"
+    for source in _found(roots["server"], group.models, group.left_out):
+        _add_model(source, models)
+    for name, config in _OWN.items():
+        (models / name / "1").mkdir(parents=True)
+        (models / name / "config.pbtxt").write_text(config)
+        shutil.copy(_STAND_IN, models / name / "1" / "model.py")
+    plain = []
+    with bare_triton(models, here / "plain.log", complete=True, deadline_s=120) as bare:
+        servers = Servers(bare.http_port, bare.grpc_port, free_ports(1)[0])
+        plain = [_ended(program, servers, here / "plain", roots) for program in programs]
+    with Ctl(here, models=models) as fleet:
+        fleet.apply(_plan(models), "--all-cores", "--no-serve", "--fleet-wide-calls")
+        servers = Servers(fleet.http, fleet.grpc, fleet.metrics)
+        rows = []
+        for name, program, before in zip(names, programs, plain, strict=True):
+            rows.append((name, before, _ended(program, servers, here / "through", roots)))
+            print(
+                "  ".join(rows[-1]) if before == rows[-1][2] else f"{'  '.join(rows[-1])}  DIFFERS",
+                flush=True,
+            )
+    return rows
+
+
+def _add_model(source: Path, models: Path) -> None:
+    """Copy a model; what another backend serves gets the stand-in."""
+    if not (source / "config.pbtxt").exists():
+        return
+    shutil.copytree(source, models / source.name, dirs_exist_ok=True)
+    folder, text = models / source.name, (source / "config.pbtxt").read_text()
+    (folder / "1").mkdir(exist_ok=True)
+    for code in folder.glob("*.py"):  # where its test puts it
+        code.rename(folder / "1" / code.name)
+    backend = _BACKEND.search(text)
+    if backend is not None and backend.group(1) not in _KINDS:
+        (folder / "config.pbtxt").write_text(_BACKEND.sub('backend: "python"', text))
+        shutil.copy(_STAND_IN, folder / "1" / "model.py")
+
+
+def _plan(models: Path) -> dict[str, object]:
+    """Return a plan of one partition with all models, each with its largest batch."""
+    batches = {}
+    for folder in sorted(models.iterdir()):
+        written = re.search(r"max_batch_size\s*:\s*(\d+)", (folder / "config.pbtxt").read_text())
+        batches[folder.name] = max(1, int(written.group(1)) if written else 0)
+    partition = {
+        "id": "all",
+        "percent": 80,
+        "shadow": None,
+        "models": [{"model": name, "batch": batch} for name, batch in batches.items()],
+        "workloads": [
+            {"name": n, "endpoint": n, "model": n, "rate_rps": 1, "slo_ms": 60_000} for n in batches
+        ],
+    }
+    terms = {"schema_version": 1, "strategy": "igniter", "rule": "half-slo", "latency_model": "igniter"}
+    return {**terms, "gpus": [{"id": "cpu-0", "type": "cpu", "partitions": [partition]}]}
+
+
+def _ended(program: Path, servers: Servers, here: Path, roots: dict[str, Path]) -> str:
+    """Run a program, with these servers' ports; return how it ended, with the tests that failed."""
+    folder = here / program.parent.name
+    shutil.copytree(program.parent, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("models"))
+    own = folder / program.name
+    ports = {"8000": servers.http_port, "8001": servers.grpc_port, "8002": servers.metrics_port}
+    own.write_text(re.sub(r"(?<=:)800[012]\b", lambda port: str(ports[port.group()]), program.read_text()))
+    address = f"{HOST}:{servers.grpc_port if 'grpc' in program.name else servers.http_port}"
+    arguments = ["-u", address] if program.is_relative_to(roots["client"]) else []
+    paths = [roots["server"] / "qa/common", folder]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "TRITONSERVER_IPADDR": HOST}
+    try:
+        done = subprocess.run(
+            [sys.executable, own.name, *arguments],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "hangs"
+    (here / f"{program.stem}.log").write_text(done.stdout + done.stderr)
+    failed = sorted(set(re.findall(r"^(?:FAIL|ERROR): (\w+)", done.stderr, re.MULTILINE)))
+    if done.returncode == 0:
+        return "passes"
+    return f"fails in {', '.join(failed)}" if failed else f"ends with {done.returncode}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Stands in for models of other backends, by their names and tensors: see the methods."""
+
+import json
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """`repeat...` and `square...` are decoupled, sequences add up, two inputs are added and subtracted."""
+
+    def initialize(self, args):
+        """Choose what the model does."""
+        config = json.loads(args["model_config"])
+        self.name = args["model_name"]
+        self.outputs = {o["name"]: pb_utils.triton_string_to_numpy(o["data_type"]) for o in config["output"]}
+        self.inputs = [i["name"] for i in config["input"]]
+        self.sums = {}
+        self.sequences = "sequence_batching" in config
+        self.decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
+
+    def execute(self, requests):
+        """Answer each request."""
+        if self.decoupled:
+            for request in requests:
+                self._stream(request)
+            return None
+        return [pb_utils.InferenceResponse(self._answer(request)) for request in requests]
+
+    def _answer(self, request):
+        given = [pb_utils.get_input_tensor_by_name(request, name) for name in self.inputs]
+        values = [None if tensor is None else tensor.as_numpy() for tensor in given]
+        if self.sequences:
+            values = [self._sum(request, values[0])]
+        elif len(values) == 2 and {"OUTPUT0", "OUTPUT1"} == set(self.outputs) and "identity" not in self.name:
+            one, other = (_numbers(value) for value in values)
+            values = [one + other, one - other]
+        return [
+            pb_utils.Tensor(name, self._typed(value, kind))
+            for (name, kind), value in zip(self.outputs.items(), values, strict=False)
+            if value is not None
+        ]
+
+    def _sum(self, request, value):
+        start = pb_utils.get_input_tensor_by_name(request, "START").as_numpy().flat[0]
+        key = request.correlation_id()
+        self.sums[key] = value if start else self.sums[key] + value
+        end = pb_utils.get_input_tensor_by_name(request, "END")
+        if end is not None and end.as_numpy().flat[0]:
+            return self.sums[key] + key  # as the dynamic example does
+        return self.sums[key]
+
+    def _typed(self, value, kind):
+        if kind is np.object_ and value.dtype != np.object_:
+            return np.array([str(one).encode() for one in value.flat], dtype=object).reshape(value.shape)
+        return value.astype(kind)
+
+    def _stream(self, request):
+        sender = request.get_response_sender()
+        numbers = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().reshape(-1)
+        if self.name.startswith("square"):
+            numbers = np.repeat(numbers, numbers[0])
+        delays = pb_utils.get_input_tensor_by_name(request, "DELAY")
+        for index, number in enumerate(numbers):
+            if delays is not None:
+                time.sleep(delays.as_numpy().flat[index] / 1000)
+            found = {"OUT": np.array([number], np.int32), "IDX": np.array([index], np.uint32)}
+            tensors = [pb_utils.Tensor(name, found[name]) for name in self.outputs]
+            sender.send(pb_utils.InferenceResponse(tensors))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def _numbers(values):
+    """Texts as numbers; any other text, as of a server's test, is 0."""
+    if values.dtype != np.object_:
+        return values.astype(np.int32)
+    found = [int(text) if text.lstrip(b"-").isdigit() else 0 for text in values.flat]
+    return np.array(found, np.int32).reshape(values.shape)

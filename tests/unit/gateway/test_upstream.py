@@ -1,0 +1,48 @@
+"""What comes from gRPC's server on its way to HAProxy."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.gateway.facade.upstream import _End, _Inner
+
+pytestmark = pytest.mark.unit
+
+DATA, TRAILERS, RESET = 0, 1, 3
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, 0, 0, 0, 0, 5)) + payload
+
+
+class Sent:
+    """A connection that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.content = b""
+
+    def write(self, data: bytes) -> None:
+        self.content += data
+
+
+payloads = st.binary(max_size=40)
+frames = st.one_of(
+    st.builds(frame, st.sampled_from([DATA, TRAILERS, 4, 6]), payloads),
+    st.builds(frame, st.just(RESET), st.sampled_from([bytes(4), b"\0\0\0\x08"])),
+)
+
+
+@given(st.lists(frames, max_size=8), st.data())
+def test_all_frames_pass_but_resets_without_an_error(sent: list[bytes], data: st.DataObject) -> None:
+    inner, haproxy, connection = _Inner(), _End(), Sent()
+    inner.other = haproxy
+    haproxy.transport = cast(Any, connection)
+    stream = b"".join(sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    for start, end in zip((0, *cuts), (*cuts, len(stream)), strict=True):
+        inner.data_received(stream[start:end])
+    assert connection.content == b"".join(one for one in sent if one != frame(RESET, bytes(4)))

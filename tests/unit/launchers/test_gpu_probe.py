@@ -1,0 +1,51 @@
+"""The timed probe of a share, with a FAKE of libcuda: it never ran on a GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from fake_mps import PROGRAMS
+
+from controlplane.domain.errors import EngineError
+from launchers.gpu import probe
+
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
+
+COMPILER = shutil.which("cc")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    if COMPILER is None:
+        pytest.skip("PROBE NOT RUN: there is no C compiler (cc), which builds the fake libcuda")
+    library, source = tmp_path / "libcuda.so.1", PROGRAMS / "libcuda.c"
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source], check=True)
+    return {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "FAKE_UNENFORCED": str(tmp_path / "unenforced")}
+
+
+def test_half_of_a_gpu_takes_twice_as_long(environment: dict[str, str]) -> None:
+    whole_ms, half_ms = (probe.measured(environment, percent) for percent in (100.0, 50.0))
+    assert whole_ms >= probe.ROUND
+    assert probe.verdict(half_ms, whole_ms)[0]
+
+
+def test_a_percentage_that_changes_nothing_is_not_enforced(environment: dict[str, str]) -> None:
+    Path(environment["FAKE_UNENFORCED"]).touch()
+    whole_ms, half_ms = (probe.measured(environment, percent) for percent in (100.0, 50.0))
+    held, said = probe.verdict(half_ms, whole_ms)
+    assert not held
+    assert "not enforced" in said
+
+
+def test_without_libcuda_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"libcuda\.so\.1"):
+        probe.measured({**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}, 50.0)
+
+
+@pytest.mark.parametrize(("half_ms", "held"), [(200.0, True), (160.0, True), (140.0, False), (100.0, False)])
+def test_the_verdict(half_ms: float, held: bool) -> None:
+    assert probe.verdict(half_ms, 100.0)[0] is held
