@@ -34,6 +34,7 @@ from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from launchers.cpu_quota import CHAIN, Group, first_that_holds
+from launchers.cpu_quota.mechanism import Weight
 from launchers.triton.labels import digest
 
 BODY = json.dumps(
@@ -202,6 +203,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name:
             here = Path(name)
             prefix = tuple(mechanism.enter(group, given.percent))
+            mechanism.weigh(group, Weight.READY)
             with (
                 rig.tritons(here, prefix=prefix, one={"wide": "wide"}) as running,
                 rig.a_gateway(here) as (gateway, ports),

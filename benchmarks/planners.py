@@ -2,8 +2,8 @@
 
     .venv/bin/python -m benchmarks.planners [--long] [SECTION ...]
 
-Sections: counts, fresh, load, promises, types, speed; all unless named. Short: lists of 12, 50 and 200
-workloads and ten mixed cases, some two minutes. Long: 1,000 workloads, 50 mixed cases, growth to 5,000 too.
+Sections: counts, covers, fresh, load, promises, types, speed; all unless named. Short: lists of 12, 50 and
+200 workloads and ten mixed cases, some two minutes. Long: 1,000 workloads, 50 mixed cases, growth to 5,000.
 References: iGniter (TPDS 34(3), 2023) and its prototype on the same lists; CPU times as asked of two cores.
 """
 
@@ -22,12 +22,15 @@ import planning
 from benchmarks.harness import Figures, chosen
 from controlplane import kernels
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.workload import Workload
+from controlplane.domain.workload import Workload, with_covers_demanded
 from controlplane.planning import registry
 from controlplane.planning.exact.prove import OPTIMAL, prove
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.protocol import PlanRequest
+from controlplane.simulate.closed_loop.faults import Fault, Kind
+from controlplane.simulate.closed_loop.run import run
 from controlplane.simulate.engine import Settings, simulate
+from controlplane.simulate.network import Conditions
 
 HALF, P99 = Rule.HALF_SLO, Rule.P99
 OWN = {
@@ -41,6 +44,9 @@ FRESH_SIZES = (20, 50, 100, 200, 300)
 MOST_GPUS = {(P99, 12): 7, (P99, 50): 18, (P99, 200): 66, (P99, 1000): 330}
 MOST_GPUS |= {(HALF, 12): 6, (HALF, 50): 15, (HALF, 200): 57, (HALF, 1000): 296}
 """Of `joint` by rule and workloads: what it needed before."""
+DEMANDS, SLOWER = (1.1, 1.25), (1.05, 1.1, 1.2)
+"""What shadows must cover, and how many times slower models are."""
+SLOWER_S, SETTLED_S, MOST_SIMULATED = 40.0, 15, 50
 FRESH_GPUS = {P99: 440, HALF: 384}
 SEEDS = 5
 SECONDS = 100.0
@@ -132,6 +138,45 @@ def counts(long: bool, figures: Figures) -> None:
 def apart(workloads: tuple[Workload, ...]) -> tuple[Workload, ...]:
     """The same workloads, each with a queue of its own."""
     return tuple(replace(w, isolated=True) for w in workloads)
+
+
+# -- what shadows cover ------------------------------------------------------------------------------------
+
+
+def covers(long: bool, figures: Figures) -> None:
+    """GPUs by what shadows must cover, and late workloads of each model slower than planned."""
+    print(
+        "GPUs by what shadows cover (P99, our model); workloads late where their model is so much slower\n"
+        "(ctl simulate --guard --fault slower:MODEL*FACTOR@0): without the guard, and with it after 15 s"
+    )
+    print(f"{'workloads':<10}{'demand':<8}{'GPUs':>5}{'least':>7}{'median':>7}{'most':>6}{'CPU ms':>8}")
+    for count in (12, 50, 200, 1000)[: 4 if long else 3]:
+        for demand in (None, *DEMANDS):
+            listed = planning.published(count)
+            asked = listed if demand is None else with_covers_demanded(listed, demand)
+            plan, taken = timed("joint", asked, P99, "ours", repeat=False)
+            found = [p.shadow.covers or 0.0 for _, p in plan.partitions() if p.shadow is not None]
+            factors = SLOWER if count <= MOST_SIMULATED else ()
+            late = [f"x{f:g}: {late_slower(plan, f)}, {late_slower(plan, f, guard=True)}" for f in factors]
+            print(
+                f"{count:<10}{demand or '–':<8}{len(plan.gpus):>5}{min(found):>7.2f}{np.median(found):>7.2f}"
+                f"{max(found):>6.2f}{taken:>8.0f}   {'   '.join(late)}",
+                flush=True,
+            )
+            figures.add(f"{count}, covers {demand or 'free'}", len(plan.violations), "violations", at_most=0)
+
+
+def late_slower(plan: Plan, factor: float, *, guard: bool = False) -> int:
+    """Workloads late in the last part of a simulation where their own model is slower."""
+    truth, late = {"v100": planning.v100("ours").latency}, 0
+    models = {w.name: w.model for _, _, w in plan.placements()}
+    for model in sorted(set(models.values())):
+        fault = Fault(Kind.SLOWER, model, 0.0, factor)
+        outcome = run(plan, truth, Settings(SLOWER_S), Conditions(), [fault], guard=guard)
+        for one in outcome.workloads:
+            sent, missed = one.sent[SETTLED_S:].sum(), one.late[SETTLED_S:].sum()
+            late += models[one.name] == model and missed > 0.01 * sent
+    return late
 
 
 # -- how full they are -------------------------------------------------------------------------------------
@@ -372,6 +417,7 @@ def speed(long: bool, figures: Figures) -> None:
 
 SECTIONS = {
     "counts": counts,
+    "covers": covers,
     "fresh": fresh,
     "load": load,
     "promises": promises,

@@ -21,7 +21,7 @@ from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import Watch
-from launchers.cpu_quota.mechanism import core_of
+from launchers.cpu_quota.mechanism import Weight, core_of
 from launchers.gpu import gpus, mps, proof
 from launchers.patience import Patience
 from launchers.triton import labels, program, readiness
@@ -34,6 +34,8 @@ _PASS_S = 2.0
 """How long an MPS daemon may take to answer while servers are listed."""
 BAD_LUCK = "another process took its ports, or Triton aborted in a race of its own"
 """The reason of a failure by chance."""
+_SLOW = 0.25
+"""A start that uses less than this part of its share lacks a core, or waits for its files."""
 
 Connection = TypeVar("Connection")
 Place = TypeVar("Place")
@@ -143,6 +145,9 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def _start_state(self, connection: Connection, server: Server) -> StartState:
         """Return how far the start of a created server is."""
 
+    def _weigh(self, connection: Connection, server: Server, weight: Weight) -> None:
+        """Change a server's weight against the others of its core, where it has one."""
+
     def _check_share(self, server: Server) -> None:
         """Raise EngineError where a server that is ready has not its share of a GPU."""
 
@@ -202,6 +207,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 except EngineError:
                     self._discard(connection, running)
                     raise
+                self._weigh(connection, running, Weight.READY)
                 return running
             if late := self._late(connection, running, patience):
                 self._discard(connection, running)
@@ -220,7 +226,10 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 created = self._create(connection, server, place)
                 if created is not None:
                     server = created
-                    ready = self._awaited(connection, server, Patience(limit_s))
+                    awaited = self._awaited(connection, server, Patience(limit_s))
+                    if awaited is not None:
+                        self._weigh(connection, awaited, Weight.READY)
+                    ready = awaited
             finally:
                 if ready is None:
                     self._discard(connection, server)
@@ -249,7 +258,10 @@ class Lifecycle(ABC, Generic[Connection, Place]):
             usage = ShareUsage(None, None, None)
             with contextlib.suppress(OSError, EngineError):  # it ended just now: its log says why
                 usage = self.usage(server)
-            patience.look(len(self._log(connection, server)), usage)
+            used = patience.look(len(self._log(connection, server)), usage)
+            if 100.0 * used < _SLOW * server.spec.percent:
+                with contextlib.suppress(EngineError):  # as above
+                    self._weigh(connection, server, Weight.SLOW_START)
         return patience.over()
 
     def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:

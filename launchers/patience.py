@@ -26,15 +26,16 @@ class Patience:
         """Return whether it is time to look for progress again."""
         return time.monotonic() - self._looked_s >= min(_LOOK_S, self.limit_s / 4)
 
-    def look(self, log_bytes: int, usage: ShareUsage) -> None:
-        """Note how far the start is."""
+    def look(self, log_bytes: int, usage: ShareUsage) -> float:
+        """Note how far the start is; return the part of a core that it used since the look before."""
         now = time.monotonic()
         memory_mb, cpu_s = usage.memory_mb or 0.0, usage.cpu_seconds or 0.0
-        worked = cpu_s - self._cpu_s > _BUSY * (now - self._looked_s)
-        if worked or log_bytes > self._log_bytes or memory_mb > self._memory_mb + _MEMORY_STEP_MB:
+        used = (cpu_s - self._cpu_s) / (now - self._looked_s)
+        if used > _BUSY or log_bytes > self._log_bytes or memory_mb > self._memory_mb + _MEMORY_STEP_MB:
             self._moved_s = now
         self._looked_s, self._cpu_s, self._log_bytes = now, cpu_s, log_bytes
         self._memory_mb = max(self._memory_mb, memory_mb)
+        return used
 
     def over(self) -> str:
         """Return after how long the start has failed, in words; empty while it may go on."""

@@ -24,7 +24,7 @@ from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState,
 from controlplane.ports import Capability
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.cpu_quota.counters import QuotaCounters
-from launchers.cpu_quota.mechanism import pinned
+from launchers.cpu_quota.mechanism import Weight, pinned
 from launchers.gpu import checks, mps
 from launchers.host import process_table, shared_memory
 from launchers.host.process_table import Member, ServerProcess
@@ -185,6 +185,14 @@ class ProcessLauncher(HostLifecycle[None]):
         if ready and process_table.listens(pid, process_table.ports_of(server)):
             return StartState(self._find(None, server.spec) or server)
         return StartState()
+
+    def _weigh(self, connection: None, server: Server, weight: Weight) -> None:
+        mechanism = self._mechanisms.get(server.enforced_by or "")
+        if mechanism is not None:
+            try:
+                mechanism.weigh(Group.of(server.spec), weight)
+            except OSError as error:
+                raise EngineError(f"the weight of {server.name} cannot be changed: {error}") from error
 
     def _log(self, connection: None, server: Server) -> str:
         try:

@@ -6,17 +6,17 @@ is left out there at its default. `planning.judge` decides whether a plan is rig
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-from annotated_types import Ge, Le, Lt, MinLen
+from annotated_types import Ge, Le, Lt, MinLen, Predicate
 
 from controlplane.domain.order import MOST_RANKS
 from controlplane.domain.server_options import ServerOptions
 from controlplane.domain.units import SPARSE, Amount, Count, Name, Percent, Positive
-from controlplane.domain.workload import Arrivals, Dispersion, ShadowPolicy
+from controlplane.domain.workload import Arrivals, Dispersion, ShadowPolicy, decided
 
 MOST_SERVERS = 8
 """The limit of servers in one pool, which is that of a gateway's slot."""
@@ -108,16 +108,18 @@ class Shadow:
 
     With `other_node`, that GPU must be on another node than the partition's. `covers`: how many times slower
     than planned the partition's model may be on all its servers while every promise is kept, with all shadows
-    of that model active; at most 2, and 1 where the shadow cures nothing.
+    of that model active; at most 2, and 1 where the shadow cures nothing. `load_s`: how long the models of a
+    warm one take to load, None where that is unknown.
     """
 
-    policy: ShadowPolicy
+    policy: Annotated[ShadowPolicy, Predicate(decided)]
     gpu: str
     extra_percent: float
     percent: Percent
     memory_mb: float | None = None
     other_node: bool = field(default=False, metadata=SPARSE)
     covers: Annotated[float, Ge(1)] | None = field(default=None, metadata=SPARSE)
+    load_s: Positive | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,19 @@ class PlannedGpu:
         return sum(p.percent for p in self.partitions)
 
 
+def memory_used_mb(gpus: Sequence[PlannedGpu]) -> dict[str, dict[str, float]]:
+    """Return what takes memory on each GPU, where that is known: partitions, and shadows of partitions."""
+    used: dict[str, dict[str, float]] = {gpu.id: {} for gpu in gpus}
+    for gpu in gpus:
+        for partition in gpu.partitions:
+            if partition.memory_mb is not None:
+                used[gpu.id][partition.id] = partition.memory_mb
+            shadow = partition.shadow
+            if shadow is not None and shadow.memory_mb is not None:
+                used.setdefault(shadow.gpu, {})[f"the shadow of {partition.id}"] = shadow.memory_mb
+    return used
+
+
 @dataclass(frozen=True, slots=True)
 class Infeasible:
     """A workload that cannot be placed, the reason, and the nearest SLO and rate that would fit."""
@@ -220,7 +235,11 @@ class ProfileUse:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The totals of a plan; `phases_ms` has the parts of `planning_ms`, if the strategy measures them."""
+    """The totals of a plan; `phases_ms` has the parts of `planning_ms`, if the strategy measures them.
+
+    `gpus_for_covers`: how many GPUs fewer a plan took whose shadows cover no more than costs nothing; None
+    where nothing was demanded.
+    """
 
     gpus: int
     percent: float
@@ -229,6 +248,7 @@ class Totals:
     lower_bound_gpus: int | None = None
     planning_ms: float | None = None
     stopped_by: str | None = None
+    gpus_for_covers: int | None = field(default=None, metadata=SPARSE)
     phases_ms: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -134,9 +134,10 @@ class Profile(Checked):
     to the mean relative error on points left out of the fit (0.05 is 5 %). `jitter` is the coefficient of
     variation of a batch's service time, `frontend_ms` the time a request spends outside queue and
     execution, `request_ms` the processor time of handling one request (None: unknown, or not within a share),
-    `max_batch` the largest batch the model serves. `inputs` are the requests it was measured with, None where
-    that is unknown. `repeats` are points of earlier sessions beside those of later ones. `answers`: of a
-    decoupled model. `options` are the user's, with which its servers ran.
+    `max_batch` the largest batch the model serves, `load_s` how long a server took from its start until it
+    served the model, which a load alone does not exceed. `inputs` are the requests it was measured with, None
+    where that is unknown. `repeats` are points of earlier sessions beside later ones. `answers`: of
+    a decoupled model. `options` are the user's, with which its servers ran.
     """
 
     model: Name
@@ -156,6 +157,7 @@ class Profile(Checked):
     repeats: tuple[Repeat, ...] = ()
     answers: AnswerTimes | None = None
     options: ServerOptions = NO_OPTIONS
+    load_s: Positive | None = None
 
     @property
     def only_percent(self) -> float | None:

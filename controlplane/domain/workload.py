@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -34,6 +35,15 @@ class ShadowPolicy(StrEnum):
     WARM = "warm"
     """The server is up, the model unloaded."""
     NONE = "none"
+    AUTO = "auto"
+    """Of a spec: hot where that costs no GPU more, else warm."""
+
+
+def decided(policy: ShadowPolicy) -> ShadowPolicy:
+    """Return `policy`. Raises InputError where a plan does not say what stands by."""
+    if policy is ShadowPolicy.AUTO:
+        raise InputError("must be hot, warm or none in a plan")
+    return policy
 
 
 class ShadowPlace(StrEnum):
@@ -47,12 +57,33 @@ class ShadowPlace(StrEnum):
     """Covers the loss of the GPU's node too."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShadowWish:
-    """The shadow that a workload needs."""
+LARGEST_COVER = 2.0
+"""A shadow that covers more is said to cover so much."""
 
-    policy: ShadowPolicy = ShadowPolicy.HOT
+
+@dataclass(frozen=True, slots=True)
+class ShadowWish(Checked):
+    """The shadow that a workload needs; `covers`: at least so much, None for what costs no GPU more.
+
+    `within_s`: how long its models may take to load. Raises InputError, naming the field, for a value out of
+    range.
+    """
+
+    policy: ShadowPolicy = ShadowPolicy.AUTO
     place: ShadowPlace = ShadowPlace.SAME_GPU
+    covers: Annotated[float, Ge(1), Le(LARGEST_COVER)] | None = None
+    within_s: Positive | None = None
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        for field_, demand in (("covers", self.covers), ("within_s", self.within_s)):
+            if demand is not None and self.policy is ShadowPolicy.NONE:
+                raise InputError("needs a shadow, and its policy is none", field=field_)
+
+    def policy_for(self, load_s: float | None) -> ShadowPolicy:
+        """Return the policy where models take `load_s` to load: hot too where a demand leaves no other."""
+        late = self.within_s is not None and (load_s is None or load_s > self.within_s)
+        return ShadowPolicy.HOT if self.policy is ShadowPolicy.AUTO and late else self.policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +115,13 @@ class Workload(Checked):
         if self.dispersion > 1.0 and self.arrivals is Arrivals.CONSTANT:
             problem = "belongs to arrivals: poisson; constant arrivals have no bursts"
             raise InputError(problem, field="dispersion")
+
+
+def with_covers_demanded(workloads: Sequence[Workload], covers: float) -> tuple[Workload, ...]:
+    """Return the workloads, each shadow without a demand of its own with this one."""
+
+    def demanding(wish: ShadowWish) -> ShadowWish:
+        left = wish.policy is ShadowPolicy.NONE or wish.covers is not None
+        return wish if left else replace(wish, covers=covers)
+
+    return tuple(replace(w, shadow=demanding(w.shadow)) for w in workloads)

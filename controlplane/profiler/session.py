@@ -256,13 +256,15 @@ class _Run:
 
         A model that turns out to be slow has another largest point, on a server of its own.
         """
-        top = self._top
+        top, began_s = self._top, self._profiler.clock.monotonic()
         with self._bench(top.percent, [top.batch]) as bench:
+            load_s = self._profiler.clock.monotonic() - began_s
             lone = bench.lone(endpoint_of(self._source.name, top.batch), self._traffic, self._seconds)
             self._profile = replace(
                 self._profile,
                 frontend_ms=lone.frontend_ms,
                 answers=lone.answers,
+                load_s=load_s or None,
                 environment=replace(self._profile.environment, triton=bench.version()),
             )
             if self._pace == Pace():
@@ -381,6 +383,7 @@ def resumed(fresh: Profile, partial: Profile | None, points: Collection[Point]) 
         answers=partial.answers,
         request_ms=partial.request_ms,
         memory_mb=partial.memory_mb,
+        load_s=partial.load_s,
         environment=replace(new, triton=old.triton),
     )
 

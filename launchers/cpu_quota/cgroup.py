@@ -15,11 +15,9 @@ from pathlib import Path
 
 from controlplane.domain.fleet import ShareUsage
 from launchers.cpu_quota.counters import counters, group_paths, mount_points
-from launchers.cpu_quota.mechanism import Group, Mechanism, bandwidth
+from launchers.cpu_quota.mechanism import Group, Mechanism, Weight, bandwidth
 from launchers.host.process_table import cpu_seconds
 
-SHARES = 32768
-"""The weight against all processes without a share, so that a busy host takes little from a partition."""
 _TRIAL_PERCENT = 20.0
 _ENTER = 'echo $$ > "$0/cgroup.procs" || exit 126; exec "$@"'
 _REMOVE_S = 20.0
@@ -38,6 +36,7 @@ class Version:
     mount: str
     controller: str
     files: Mapping[str, str]
+    weights: Mapping[Weight, tuple[str, int]]
 
 
 V1 = Version(
@@ -45,16 +44,18 @@ V1 = Version(
     "no cpu controller of cgroups version 1 is mounted",
     "cgroup",
     "cpu",
-    {"cpu.cfs_period_us": "{period}", "cpu.cfs_quota_us": "{quota}", "cpu.shares": f"{SHARES}"},
+    {"cpu.cfs_period_us": "{period}", "cpu.cfs_quota_us": "{quota}"},
+    {weight: ("cpu.shares", weight.shares) for weight in Weight},
 )
 V2 = Version(
     "cgroup-v2",
     "no hierarchy of cgroups version 2 is mounted",
     "cgroup2",
     "",
-    {"cpu.max": "{quota} {period}", "cpu.weight": "1250"},
+    {"cpu.max": "{quota} {period}"},
+    {weight: ("cpu.weight", weight.weight) for weight in Weight},
 )
-"""A weight of 1250 is the equivalent of `SHARES`. The group was delegated to us, or root makes it."""
+"""The group was delegated to us, or root makes it."""
 
 
 class Cgroup(Mechanism):
@@ -73,18 +74,20 @@ class Cgroup(Mechanism):
         return None
 
     def enter(self, group: Group, percent: float) -> list[str]:
-        """Make the group with its quota."""
+        """Make the group with its quota, and with the weight of a start."""
         folder = self._base / group.folder
         folder.mkdir(exist_ok=True)
         self._limit(folder, percent)
+        self._weigh(folder, Weight.START)
         return _entering(folder)
+
+    def weigh(self, group: Group, weight: Weight) -> None:
+        """Write another weight."""
+        self._weigh(self._folder(group), weight)
 
     def resize(self, group: Group, percent: float) -> None:
         """Write another quota, which takes effect within a period."""
-        folder = self._groups(group.fleet).get(group)
-        if folder is None:
-            raise OSError(f"there is no group {group.folder}")
-        self._limit(folder, percent)
+        self._limit(self._folder(group), percent)
 
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
         """Return the kernel's counters."""
@@ -99,6 +102,13 @@ class Cgroup(Mechanism):
     def groups(self, fleet: str) -> tuple[Group, ...]:
         """Return the fleet's groups."""
         return tuple(self._groups(fleet))
+
+    def _folder(self, group: Group) -> Path:
+        """Return the folder of a group. Raises OSError without one."""
+        folder = self._groups(group.fleet).get(group)
+        if folder is None:
+            raise OSError(f"there is no group {group.folder}")
+        return folder
 
     def _groups(self, fleet: str) -> dict[Group, Path]:
         found: dict[Group, Path] = {}
@@ -122,6 +132,7 @@ class Cgroup(Mechanism):
                 _give_cpu(base)
                 with trial_folder(base) as folder:
                     self._limit(folder, _TRIAL_PERCENT)
+                    self._weigh(folder, Weight.READY)
                     if not _enters(folder):
                         raise OSError(f"no process can be moved into {folder}")
                 return base
@@ -147,6 +158,10 @@ class Cgroup(Mechanism):
         quota, period = bandwidth(percent)
         for file, content in self._version.files.items():
             write(folder / file, content.format(quota=quota, period=period))
+
+    def _weigh(self, folder: Path, weight: Weight) -> None:
+        file, value = self._version.weights[weight]
+        write(folder / file, str(value))
 
 
 def write(file: Path, value: str) -> None:

@@ -8,6 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import ServerSpec, ShareUsage
@@ -53,6 +54,30 @@ def bandwidth(percent: float) -> tuple[int, int]:
     return round(period * percent / 100), period
 
 
+class Weight(Enum):
+    """A group's weight against the others of its core; other programs have the one of SLOW_START.
+
+    The values are `cpu.shares` of cgroups version 1, and `cpu.weight` of version 2.
+    """
+
+    START = (64, 6)
+    """A start takes only what its neighbours leave."""
+    SLOW_START = (1024, 100)
+    """Of a start that gets nearly nothing: a busy host may delay it, but not for ever."""
+    READY = (32768, 1250)
+    """So that a busy host takes little from a server."""
+
+    @property
+    def shares(self) -> int:
+        """The weight in version 1."""
+        return int(self.value[0])
+
+    @property
+    def weight(self) -> int:
+        """The weight in version 2."""
+        return int(self.value[1])
+
+
 class Mechanism(ABC):
     """One way to enforce a share. The quota is set before the server's first instruction."""
 
@@ -65,7 +90,14 @@ class Mechanism(ABC):
 
     @abstractmethod
     def enter(self, group: Group, percent: float) -> list[str]:
-        """Make the group; return the start of a command line that runs in it. Raises OSError."""
+        """Make the group with the weight of a start; return how a command line that runs in it begins.
+
+        Raises OSError.
+        """
+
+    @abstractmethod
+    def weigh(self, group: Group, weight: Weight) -> None:
+        """Change the weight of a running group, where it has one. Raises OSError."""
 
     @abstractmethod
     def resize(self, group: Group, percent: float) -> None:

@@ -12,7 +12,7 @@ from controlplane.domain.fleet import ShareUsage
 from launchers.cpu_quota import stopper
 from launchers.cpu_quota.cgroup import usage_of
 from launchers.cpu_quota.counters import group_paths, mount_points
-from launchers.cpu_quota.mechanism import Group, Mechanism, bandwidth
+from launchers.cpu_quota.mechanism import Group, Mechanism, Weight, bandwidth
 from launchers.host.process_table import cpu_seconds, is_stopped
 
 _READ_BACK = 'cat "$0/$(sed -n s/^0:://p /proc/self/cgroup)/cpu.max"'
@@ -45,13 +45,13 @@ class SystemdScope(Mechanism):
         """Return the command that makes the scope and runs in it."""
         return self._command(_unit(group), percent)
 
+    def weigh(self, group: Group, weight: Weight) -> None:
+        """Let systemd write another weight."""
+        _set_properties(group, _weight(weight))
+
     def resize(self, group: Group, percent: float) -> None:
         """Let systemd write another quota."""
-        told = ["systemctl", "--user", "set-property", "--runtime", f"{_unit(group)}.scope", *_quota(percent)]
-        try:
-            subprocess.run(told, capture_output=True, text=True, timeout=10, check=True)
-        except subprocess.SubprocessError as error:
-            raise OSError(f"systemd did not change the quota: {error}") from error
+        _set_properties(group, *_quota(percent))
 
     def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
         """Return the kernel's counters of the processes' scope."""
@@ -64,13 +64,25 @@ class SystemdScope(Mechanism):
     def _command(self, unit: str, percent: float) -> list[str]:
         return [
             *("systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}"),
-            *(f"--property={told}" for told in _quota(percent)),
+            *(f"--property={told}" for told in (*_quota(percent), _weight(Weight.START))),
             "--",
         ]
 
 
 def _unit(group: Group) -> str:
     return f"trisect-{group.server}"
+
+
+def _set_properties(group: Group, *told: str) -> None:
+    command = ["systemctl", "--user", "set-property", "--runtime", f"{_unit(group)}.scope", *told]
+    try:
+        subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except subprocess.SubprocessError as error:
+        raise OSError(f"systemd did not set {', '.join(told)}: {error}") from error
+
+
+def _weight(weight: Weight) -> str:
+    return f"CPUWeight={weight.weight}"
 
 
 def _quota(percent: float) -> list[str]:
@@ -104,6 +116,9 @@ class DutyCycle(Mechanism):
     def enter(self, group: Group, percent: float) -> list[str]:
         """Return the command that starts the stopper and then becomes the server."""
         return ["sh", "-c", _BESIDE, "sh", sys.executable, stopper.__file__, f"{percent:g}"]
+
+    def weigh(self, group: Group, weight: Weight) -> None:
+        """Do nothing: there is no group, and without rights a low priority cannot be raised again."""
 
     def resize(self, group: Group, percent: float) -> None:
         """Refuse: for a moment no stopper would run, or two with different clocks."""

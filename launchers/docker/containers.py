@@ -15,7 +15,7 @@ from docker.types import Mount
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server
-from launchers.cpu_quota.mechanism import bandwidth
+from launchers.cpu_quota.mechanism import Weight, bandwidth
 from launchers.gpu.mps import MpsClient
 from launchers.host.process_table import ports_of
 from launchers.lifecycle import HostPlace
@@ -32,7 +32,6 @@ SERVER_LABEL = "trisect.server"
 STOP_SIGNAL = signal.SIGCONT
 """What `docker stop` sends before it kills. It changes nothing, and the engine reports it: there is time to
 redirect. At SIGTERM Triton unloads its models at once, and refuses requests until it has ended."""
-_CPU_SHARES = 32768
 _UNPRIVILEGED = "1000:1000"
 _MAX_PIDS = 2048
 
@@ -149,7 +148,7 @@ def _on_core(server: Server, place: HostPlace, cgroup_parent: str | None) -> dic
     limit_mb = server.spec.memory_limit_mb
     return {
         "cpuset_cpus": str(place.core),
-        "cpu_shares": _CPU_SHARES,
+        "cpu_shares": Weight.READY.shares,
         "cpu_quota": quota,
         "cpu_period": period,
         # The container's own, removed with it.

@@ -20,7 +20,7 @@ from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState,
 from controlplane.domain.observation import out_of_memory
 from controlplane.ports import Capability
 from launchers.cpu_quota.counters import QuotaCounters, memory_kills
-from launchers.cpu_quota.mechanism import bandwidth
+from launchers.cpu_quota.mechanism import Weight, bandwidth
 from launchers.docker import containers, engine
 from launchers.docker.containers import ContainerOptions
 from launchers.docker.engine import ANSWER_S, ContainerWatcher, Say, have_image
@@ -217,6 +217,8 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
     def _create(self, client: docker.DockerClient, server: Server, place: HostPlace) -> Server | None:
         have_image(client, self._options, self._say)
         one = client.containers.create(**self._arguments(server, place))
+        if not place.gpu:
+            _update(one, cpu_shares=Weight.START.shares)
         try:
             one.start()
         except docker.errors.APIError as error:
@@ -232,10 +234,13 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
             return StartState(ended=out_of_memory(server) if short else "")
         if not (readiness.is_ready(server) and self._listens(one, server)):
             return StartState()
-        # Podman 4 cannot; there, only the controller restarts it.
-        with contextlib.suppress(docker.errors.NotFound):
-            one.update(restart_policy=containers.RESTART)
         return StartState(self._find(client, server.spec) or server)
+
+    def _weigh(self, client: docker.DockerClient, server: Server, weight: Weight) -> None:
+        changed: dict[str, Any] = {} if self._on_gpu(server.spec) else {"cpu_shares": weight.shares}
+        if weight is Weight.READY:
+            changed["restart_policy"] = containers.RESTART
+        _update(client.containers.get(server.id), **changed)
 
     def _log(self, client: docker.DockerClient, server: Server) -> str:
         return _log(client.containers.get(server.id))
@@ -321,6 +326,12 @@ def _server_of(one: Any) -> Server:
     server = labels.server_of(one.labels[containers.SERVER_LABEL], id=one.id, state=state)
     short = state is ServerState.EXITED and one.attrs["State"].get("OOMKilled")
     return replace(server, end=out_of_memory(server)) if short else server
+
+
+def _update(one: Any, **changed: Any) -> None:
+    """Change a container, but not in Podman 4: there a start has its full weight, and no restart policy."""
+    with contextlib.suppress(docker.errors.NotFound):
+        one.update(**changed)
 
 
 def _log(one: Any) -> str:

@@ -26,6 +26,7 @@ from fake_kubernetes import FakeCluster, Key
 
 from controlplane.domain.fleet import ServerState, ShareUsage
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
+from launchers.cpu_quota.mechanism import Weight
 from launchers.gpu.control import PIPES
 from launchers.kubernetes import names
 from launchers.triton import labels, program
@@ -152,6 +153,8 @@ class FakeKubelet:
         run.limit = _limit(run.pod)
         # A GPU's share is not the kubelet's.
         prefix = self._mechanism.enter(run.group, _percent(run.limit)) if run.limit else []
+        if run.limit:
+            self._mechanism.weigh(run.group, Weight.READY)  # in a cluster a start has its full weight
         command = [self._inside(run, home, word) for word in container["args"]]
         log = run.folder / f"{run.restarts}.log"
         with log.open("wb") as out:

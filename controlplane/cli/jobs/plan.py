@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from controlplane.cli import completers, options
 from controlplane.cli.output import print_json, progress_bar, say, say_when_compiling, warn
 from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.plan import Rule
+from controlplane.domain.workload import LARGEST_COVER, with_covers_demanded
 from controlplane.files.specs import read_spec
 from controlplane.files.writing import write_text
 from controlplane.latency.registry import FITS
@@ -102,6 +104,15 @@ def plan(
     quantile: Annotated[
         float, typer.Option(help="Plan with this quantile of the execution times; 0.5 is the median.")
     ] = 0.95,
+    covers: Annotated[
+        float | None,
+        typer.Option(
+            help="Demand of each shadow that its model may be so many times slower than planned, as "
+            "`shadow: {covers}` in SPEC does, and say how many GPUs that costs.",
+            min=1.0,
+            max=LARGEST_COVER,
+        ),
+    ] = None,
     iterations: Annotated[
         int | None,
         typer.Option(
@@ -159,6 +170,8 @@ def plan(
         from controlplane.runtime.jobs.rates import with_rates
 
         parsed = with_rates(parsed, rates, query, say)
+    if covers is not None:
+        parsed = replace(parsed, workloads=with_covers_demanded(parsed.workloads, covers))
     if explain is not None:
         from controlplane.planning.explain.explain import refuse_unknown
 

@@ -293,6 +293,7 @@ def _redirect(tick: Tick, watch: Watch, cause: Cause) -> Watch:
         answered_s=now,
         worked_s=now,
         settled_s=now + tick.state.limits.settle_s,
+        failed_s=now if cause is Cause.FAILING else watch.failed_s,
         in_flight=0,
         launches=launches,
         reported={t: at for t, at in watch.reported.items() if t is Topic.SLO},

@@ -143,12 +143,13 @@ class Watch:
     the last look without an open request; `worked_s`, the same without refusals and lost requests;
     `refused_s`, the last request that it refused by policy; `broken_s`, the first alarm on which nothing was
     done yet, and `alarm_s`, the latest one; `settled_s`, before which only a dead server is left; `died_s`,
-    the last death of a server that had served. `unexplained` is the part of recent late answers' time that
-    the host cannot explain. `longest_s` is the longest time without an answer that one ended, of any server
-    of this partition. `looked_s` is the look that this is from: a partition that rests is not looked at in
-    each tick (`observe`). `owned` is the partition's share while a shadow that took over from a dead server
-    has another one; else None. `deaths` are the recent ones, `held` the requests that failed in a server
-    (`culprits`). `ending`: another program ends the active server.
+    the last death of a server that had served, `failed_s`, when one was left that only failed.
+    `unexplained` is the part of recent late answers' time that the host cannot explain. `longest_s` is the
+    longest time without an answer that one ended, of any server of this partition. `looked_s` is the look
+    that this is from: a partition that rests is not looked at in each tick (`observe`). `owned` is the
+    partition's share while a shadow that took over from a dead server has another one; else None. `deaths`
+    are the recent ones, `held` the requests that failed in a server (`culprits`). `ending`: another program
+    ends the active server.
     """
 
     partition: GuardedPartition
@@ -168,6 +169,7 @@ class Watch:
     unexplained: float = 1.0
     probed_s: float = -math.inf
     died_s: float = -math.inf
+    failed_s: float = -math.inf
     launches: Launches = Launches()
     generation: int = 0
     reported: Mapping[Topic, float] = field(default_factory=dict)

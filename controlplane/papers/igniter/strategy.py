@@ -39,6 +39,7 @@ from controlplane.planning.judge.placements import (
     partition_of,
     too_large,
 )
+from controlplane.planning.judge.shadows import EXTRA_PERCENT
 from controlplane.planning.protocol import Device
 
 UNREACHABLE = 1e9
@@ -79,7 +80,7 @@ def draft_on(device: Device, workloads: Sequence[Workload], pick: Pick = Pick.LE
         else _explain(eq, device, known[i], float(needs.floor[i]), pick)
         for i in np.flatnonzero(placed.gpu < 0).tolist()
     )
-    return Draft(gpus, tuple(refused))
+    return Draft(gpus, tuple(refused), most_extra=EXTRA_PERCENT)
 
 
 def needs_of(eq: Igniter, device: Device, workloads: Sequence[Workload]) -> Needs:

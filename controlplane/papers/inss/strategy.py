@@ -25,7 +25,13 @@ from controlplane.papers.inss.search import Previous
 from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.explain.refusals import nearest_rate, nearest_slo
 from controlplane.planning.judge.finalise import Draft, finalise
-from controlplane.planning.judge.placements import gpu_of, memory_of, partition_of, too_large
+from controlplane.planning.judge.placements import (
+    gpu_of,
+    memory_of,
+    memory_with_shadow,
+    partition_of,
+    too_large,
+)
 from controlplane.planning.protocol import Device, OptionFile, PlanRequest
 
 NAME = "inss"
@@ -269,6 +275,4 @@ def _memory_mb(workload: Workload, device: Device) -> float:
     """Return the memory in (1b): 0 where unknown, with a second copy for a hot shadow on the same GPU."""
     if workload.model not in device.profiles:
         return 0.0
-    shadow = workload.shadow
-    twice = shadow.policy is ShadowPolicy.HOT and shadow.place is ShadowPlace.SAME_GPU
-    return (memory_of(workload, device) or 0.0) * (2.0 if twice else 1.0)
+    return memory_with_shadow(workload, device)

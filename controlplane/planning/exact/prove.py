@@ -49,10 +49,12 @@ _SAME_COST = 1e-6
 def prove(plan: Plan, request: PlanRequest) -> Plan:
     """The plan for `request` with what is proven of it, or a cheaper plan that is proven best.
 
-    More than `MOST_WORKLOADS` workloads are left as they are, and so are plans in which models take
-    turns. *Best* means: over the services and patterns of `patterns`, with the best batch at each share.
+    More than `MOST_WORKLOADS` workloads are left as they are, and so are plans in which models take turns or
+    shadows cover what is demanded. *Best* means: over the services and patterns of `patterns`, with the best
+    batch at each share.
     """
-    if any(partition.turns for _, partition in plan.partitions()):
+    demanded = any(w.shadow.covers is not None for w in request.workloads)
+    if demanded or any(partition.turns for _, partition in plan.partitions()):
         return plan
     started = request.clock.monotonic()
     in_requests = InRequests.of(request)

@@ -25,6 +25,7 @@ from controlplane.planning.explain.alternatives import (
 )
 from controlplane.planning.judge.evaluate import Terms
 from controlplane.planning.judge.finalise import sentence
+from controlplane.planning.judge.placements import PROCESS
 from controlplane.planning.protocol import Device
 
 
@@ -36,7 +37,7 @@ class Explanation:
     workload with that SLO. `companions` share the queue; `together` is what they cost with it and `by_itself`
     what it would cost without them. `in_turns` are the partition's other models, of which one executes at a
     time; `in_order`: requests wait for it at the gateway. `source` says where the execution time of what was
-    planned comes from. `standby`: what the partition survives; empty where the plan does not say.
+    planned comes from. `standby`: what the partition survives and takes of the memory, as far as is known.
     """
 
     workload: str
@@ -211,7 +212,7 @@ def _explanation(
         _by_itself(servers, own.name, devices, types) if companions else "",
         tuple(m.model for m in partition.models if m.model != own.model),
         partition.ordered,
-        _standby(gpu, partition),
+        "; ".join(filter(None, (_standby(gpu, partition), _memory(gpu, partition, devices[gpu.type])))),
     )
 
 
@@ -226,6 +227,19 @@ def _standby(gpu: PlannedGpu, partition: Partition) -> str:
     if survives is not None:
         said.append(f"it {'survives' if survives else 'does not survive'} the loss of {gpu.id}")
     return "; ".join(said)
+
+
+def _memory(gpu: PlannedGpu, partition: Partition, device: Device) -> str:
+    """What its server and its shadow take of the GPU's memory."""
+    if partition.memory_mb is None:
+        return "" if gpu.memory_mb is None else f"how much of the {gpu.memory_mb:g} MB it takes is unknown"
+    process_mb = device.pool.device.hardware.get(PROCESS)
+    context = "" if process_mb is None else f"{process_mb:g} MB for a process without models, "
+    said = f"it takes {partition.memory_mb:g} MB ({context}weights and workspace of its largest batch)"
+    shadow = partition.shadow
+    if shadow is not None and shadow.memory_mb is not None:
+        said += f" and its shadow {shadow.memory_mb:g} MB of {shadow.gpu}"
+    return said if gpu.memory_mb is None else f"{said}; {gpu.id} has {gpu.memory_mb:g} MB"
 
 
 def _several(servers: Sequence[tuple[str, float]]) -> str:

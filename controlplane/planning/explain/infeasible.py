@@ -13,6 +13,7 @@ from controlplane.domain.workload import Workload
 from controlplane.planning.capacity.gpu_types import GpuType
 from controlplane.planning.capacity.options import ServingOption, serving_options
 from controlplane.planning.explain.refusals import (
+    exhausted,
     fragmented,
     free_percents,
     is_fragmented,
@@ -45,7 +46,11 @@ class Reasons:
         types, options = self._types(workload), self._options(workload)
         counts = {n: c for n in types if (c := self.request.devices[n].pool.count) is not None}
         free = {name: free_percents(self.gpus, name, count) for name, count in counts.items()}
+        wishes = {w.name: w.shadow for w in self.request.workloads}
         for option in options:
+            device = self.request.devices[option.gpu_type]
+            if reason := exhausted(self.gpus, option.expected_percent, workload, wishes, device):
+                return Infeasible(workload.name, reason)
             shares = free.get(option.gpu_type)
             if shares and is_fragmented(shares, option.expected_percent, option.item.servers):
                 return Infeasible(workload.name, fragmented(option.gpu_type, shares, option.takes))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.domain.device import noun
 from controlplane.domain.plan import PlannedGpu
 from controlplane.domain.units import spoken
-from controlplane.domain.workload import Workload
+from controlplane.domain.workload import ShadowWish, Workload
+from controlplane.planning.judge.placements import memory_with_shadow
+from controlplane.planning.judge.shadows import most_servers, taken_with_shadows
+from controlplane.planning.protocol import Device
 
 Fits = Callable[[Workload], bool]
 _LONGEST_SLO_MS = 60_000.0
@@ -26,6 +29,34 @@ def is_fragmented(free: Sequence[float], share_percent: float, servers: int = 1)
     """Whether the free shares add up to `servers` shares of this size, and single devices hold fewer."""
     pieces = sum(int(percent / share_percent + _ROUNDING) for percent in free)
     return sum(free) >= servers * share_percent - _ROUNDING and pieces < servers
+
+
+def exhausted(
+    gpus: Sequence[PlannedGpu],
+    share_percent: float,
+    workload: Workload,
+    wishes: Mapping[str, ShadowWish],
+    device: Device,
+) -> str:
+    """The resource that runs out on every device of a type with so much share left; empty where none does.
+
+    `gpus` are those of a plan without the workload; further devices of the type are empty.
+    """
+    name, needed_mb = device.pool.device.name, memory_with_shadow(workload, device)
+    planned = [gpu for gpu in gpus if gpu.type == name]
+    roomy = [g for g in planned if g.percent + share_percent <= 100.0 + _ROUNDING]
+    if not roomy or len(planned) < (device.pool.count or math.inf):
+        return ""
+    taken = [taken_with_shadows(g, wishes, device) for g in roomy]
+    left_mb = (device.pool.device.memory_mb or math.inf) - min(mb for _, mb in taken)
+    if needed_mb > left_mb:
+        return (
+            f"memory runs out: it takes {needed_mb:g} MB with what must stand by, and no {name} with "
+            f"{spoken(share_percent)} % left has more than {left_mb:g} MB"
+        )
+    if min(servers for servers, _ in taken) >= most_servers(device):
+        return f"clients run out: a {name} takes {most_servers(device):g} servers, shadows included"
+    return ""
 
 
 def fragmented(kind: str, free: Sequence[float], takes: str) -> str:

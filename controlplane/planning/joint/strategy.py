@@ -11,6 +11,9 @@ from controlplane.planning.capacity.lower_bound import lower_bound
 from controlplane.planning.explain.infeasible import with_model_limit
 from controlplane.planning.joint.choice import Choice
 from controlplane.planning.joint.context import Context
+from controlplane.planning.joint.demands import Factors, at_speed, covering, slowed
+from controlplane.planning.joint.policies import all_hot, memory_binds
+from controlplane.planning.joint.spread import spread
 from controlplane.planning.joint.turns import Turns
 from controlplane.planning.judge.evaluate import SLACK, Evaluation, Terms, evaluate
 from controlplane.planning.judge.finalise import Draft, finalise
@@ -44,29 +47,60 @@ class Joint:
 
     def plan(self, request: PlanRequest) -> Plan:
         """See `Strategy.plan`."""
-        started = request.clock.monotonic()
-        in_requests = InRequests.of(request)
-        context = Context.of(in_requests.request, started)
-        draft = _with_bursts(in_requests.request, lambda asked: self._draft(asked, context))
+        context = Context.of(InRequests.of(all_hot(request)).request, request.clock.monotonic())
+        gpus = None if request.previous is None else reused(request.previous, request)
+        same = None if gpus is None else self._finalised(Draft(gpus), context, request)
+        fresh = self._fresh(request, context, {})
+        if same is None or not same.verified or cost_of(same.gpus) > cost_of(fresh.gpus):
+            fresh = covering(fresh, request, lambda factors: self._fresh(request, context, factors))
+        if same is None or not same.verified:
+            return fresh
+        # What runs now moves nothing: it stays unless another plan costs less.
+        worth = (len(fresh.infeasible), cost_of(fresh.gpus))
+        return same if (0, cost_of(same.gpus)) <= worth else fresh
+
+    def _fresh(self, request: PlanRequest, context: Context, factors: Factors) -> Plan:
+        """The cheapest plan from nothing as if models were so many times slower.
+
+        Shadows that need not be hot are warm on a GPU whose memory is full, where that saves a GPU. `context`
+        is that of the request with all of them hot.
+        """
+        hot = all_hot(request)
+        plan = self._packed(hot, context, factors)
+        if hot is request or not memory_binds(plan, hot):
+            return plan
+        warm = self._packed(request, context, factors)
+        return min((plan, warm), key=lambda p: (len(p.infeasible), not p.verified, cost_of(p.gpus)))
+
+    def _packed(self, request: PlanRequest, context: Context, factors: Factors) -> Plan:
+        asked = slowed(request, factors)
+        in_requests = InRequests.of(asked)
+        same = in_requests.request.workloads == context.request.workloads
+        own = context if same else Context.of(in_requests.request, context.started)
+        draft = _with_bursts(in_requests.request, lambda poisson: self._draft(poisson, own))
         draft = in_requests.counted_back(draft)
-        turns = Turns.of(context if context.request is request else Context.of(request, started), draft)
+        turns = Turns.of(own if own.request is asked else Context.of(asked, own.started), draft)
         joined = turns.fewer(draft)
         if self.late_binding:  # only for what is not saved without it
             joined = replace(turns, late_binding=True).fewer(joined)
         if joined.infeasible:
             joined = replace(joined, infeasible=with_model_limit(joined.infeasible, joined.gpus))
-        fresh = self._finalised(_renamed(joined, request), context, request)
+        fresh = self._covering_most(_at_speed(joined, request, factors), context, request)
         if joined is not draft and not fresh.verified:  # a shadow found no room on the GPUs that are left
-            fresh = self._finalised(_renamed(draft, request), context, request)
-        if request.previous is None:
-            return fresh
-        gpus = reused(request.previous, request)
-        if gpus is None:
-            return fresh
-        same = self._finalised(replace(draft, gpus=gpus, infeasible=()), context, request)
-        # What runs now moves nothing: it stays unless another plan costs less.
-        worth = (len(fresh.infeasible), cost_of(fresh.gpus))
-        return same if same.verified and (0, cost_of(same.gpus)) <= worth else fresh
+            fresh = self._covering_most(_at_speed(draft, request, factors), context, request)
+        return fresh
+
+    def _covering_most(self, draft: Draft, context: Context, request: PlanRequest) -> Plan:
+        """The draft's plan, or with its partitions spread where its shadows then cover more."""
+        plan = self._finalised(_renamed(draft, request), context, request)
+        if not plan.verified:
+            return plan
+        terms = Terms(request.rule, request.deciding_quantile, draft.queues)
+        gpus = spread(draft.gpus, {w.name: w.shadow for w in request.workloads}, request.devices, terms)
+        if gpus == draft.gpus:
+            return plan
+        other = self._finalised(_renamed(replace(draft, gpus=gpus), request), context, request)
+        return other if other.verified and _covers(other) > _covers(plan) else plan
 
     def _draft(self, request: PlanRequest, context: Context) -> Draft:
         """The draft for Poisson arrivals."""
@@ -75,6 +109,19 @@ class Joint:
 
     def _finalised(self, draft: Draft, context: Context, request: PlanRequest) -> Plan:
         return finalise(self.name, request, _bounded(draft, context), context.started)
+
+
+def _covers(plan: Plan) -> list[float]:
+    """What the shadows of a plan cover, the least first."""
+    return sorted(p.shadow.covers or 1.0 for _, p in plan.partitions() if p.shadow is not None)
+
+
+def _at_speed(draft: Draft, request: PlanRequest, factors: Factors) -> Draft:
+    """A draft for a slowed request with the real rates and SLOs."""
+    if not factors:
+        return draft
+    back = _counted_back(draft, request, {})
+    return replace(back, infeasible=tuple(at_speed(i, factors) for i in draft.infeasible))
 
 
 def _renamed(draft: Draft, request: PlanRequest) -> Draft:
@@ -136,7 +183,7 @@ def _counted_back(draft: Draft, request: PlanRequest, multiple: Mapping[str, flo
     placed = replace(request, workloads=tuple(w for w in request.workloads if w.name not in lost))
     gpus = reused(Plan("", request.rule, "", draft.gpus), placed)
     assert gpus is not None
-    infeasible = tuple(_for_bursts(i, multiple[i.workload]) for i in draft.infeasible)
+    infeasible = tuple(_for_bursts(i, multiple.get(i.workload, 1.0)) for i in draft.infeasible)
     return replace(draft, gpus=gpus, infeasible=infeasible)
 
 

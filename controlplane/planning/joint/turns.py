@@ -29,14 +29,14 @@ from controlplane.domain.plan import (
     ServedModel,
 )
 from controlplane.domain.units import MILLIS_PER_SECOND
-from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
+from controlplane.domain.workload import ShadowWish, Workload
 from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.joint.context import Context
 from controlplane.planning.judge.evaluate import SLACK, Terms, judge
 from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import gpu_of, memory_together, partition_of, tells_apart
 from controlplane.planning.judge.queues import QueueCache
-from controlplane.planning.judge.shadows import wish_of
+from controlplane.planning.judge.shadows import has_room_for_shadows
 
 _MOST_EMPTIED = 4
 """GPUs that are tried, emptiest first, before no more is given up."""
@@ -159,11 +159,12 @@ class Turns:
         shares = percents[(percents >= home.percent) & (percents <= _reach(gpu, home))].tolist()
         workloads = (*home.workloads, *guest.workloads)
         asked = [self.workloads[w.name] for w in workloads]
-        memory_mb = memory_together(asked, self.context.request.devices[gpu.type])
+        device, wishes = self.context.request.devices[gpu.type], self._wishes
+        memory_mb = memory_together(asked, device)
         for models in self._served(workloads, gpu, home):
             joined = replace(home, models=models, workloads=workloads, memory_mb=memory_mb)
             at = [_with(gpu, number, replace(joined, percent=percent)) for percent in shares]
-            if self._fits(at[-1]) and self._keeps(at[-1]):
+            if has_room_for_shadows(at[-1], wishes, device) and self._keeps(at[-1]):
                 return at[bisect_left(at, True, hi=len(at) - 1, key=self._keeps)]
         return None
 
@@ -204,18 +205,14 @@ class Turns:
                 seen.add(models)
                 yield models
 
+    @property
+    def _wishes(self) -> Mapping[str, ShadowWish]:
+        return {name: w.shadow for name, w in self.workloads.items()}
+
     def _keeps(self, gpu: PlannedGpu) -> bool:
         """Whether every promise on a GPU is kept; servers of pools are judged alone, which is stricter."""
         terms = Terms(self.context.request.rule, self.context.request.deciding_quantile, self.queues)
         return all(one.meets_slo for one in judge([gpu], self.context.request.devices, terms))
-
-    def _fits(self, gpu: PlannedGpu) -> bool:
-        """Whether its servers and those that stand by on it fit into its memory."""
-        needed, wishes = 0.0, {name: w.shadow for name, w in self.workloads.items()}
-        for partition in gpu.partitions:
-            beside = wish_of(partition, wishes) == ShadowWish(ShadowPolicy.HOT, ShadowPlace.SAME_GPU)
-            needed += (partition.memory_mb or 0.0) * (2.0 if beside else 1.0)
-        return gpu.memory_mb is None or needed <= gpu.memory_mb
 
     def _numbered(self, gpus: Sequence[PlannedGpu]) -> tuple[PlannedGpu, ...]:
         """The same GPUs, those of each type numbered from 0."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from controlplane.domain.plan import Partition, PlannedGpu, Rule
 from controlplane.domain.units import MILLIS_PER_SECOND
+from controlplane.domain.workload import LARGEST_COVER
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planning.judge.evaluate import (
     SLACK,
@@ -30,7 +32,8 @@ from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.structure import has_standby
 from controlplane.planning.protocol import Device
 
-_STEP, _STEPS = 0.01, 100
+_STEP = 0.01
+_STEPS = round((LARGEST_COVER - 1.0) / _STEP)
 """Factors are 1 and so many steps more at most."""
 _HOLDS = 1.0 + SLACK
 _ROUNDING = 1e-9
@@ -38,6 +41,13 @@ _ROUNDING = 1e-9
 _Queue = tuple[str, str]
 """The id of a partition and a model that it serves."""
 _Member = tuple[Evaluation, tuple[int, int]]
+
+
+class Case(NamedTuple):
+    """A state that is asked about: the model that is slower, None where none is, and what tells it apart."""
+
+    model: str | None
+    number: int | str = 0
 
 
 def with_covers(
@@ -51,7 +61,7 @@ def with_covers(
     `found` is what is expected of the GPUs with no shadow active; it must keep every promise. A factor of 2
     means 2 or more.
     """
-    before = _Before.of(found)
+    before = Before.of(found)
     covers = _covers(gpus, before, devices, terms)
     survivors = _survivors(gpus, before, devices, terms)
 
@@ -63,7 +73,7 @@ def with_covers(
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
+class Before:
     """What is expected with no shadow active: the pool of each queue.
 
     `members` are the servers of one pool, each with its evaluation and its place there.
@@ -74,7 +84,8 @@ class _Before:
     pools: Mapping[_Queue, Pool]
 
     @staticmethod
-    def of(found: Mapping[str, Evaluation]) -> _Before:
+    def of(found: Mapping[str, Evaluation]) -> Before:
+        """By what is expected of all GPUs, by type."""
         members: dict[object, list[_Member]] = {}
         key, pools = {}, {}
         for own in found.values():
@@ -84,7 +95,7 @@ class _Before:
                 members.setdefault(key[name], []).append((own, at))
                 if at in own.pools:
                     pools[name] = own.pools[at]
-        return _Before(members, key, pools)
+        return Before(members, key, pools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,7 @@ class _State:
 
     device: Device
     layout: Layout
-    cases: tuple[str, ...]
+    cases: tuple[Case, ...]
     slow: BoolArray
     own: BoolArray
 
@@ -107,9 +118,9 @@ class _State:
         return _State(self.device, layout, tuple(self.cases[n] for n in rows.tolist()), slow, self.own[rows])
 
 
-def _states(cases: Mapping[str, Sequence[PlannedGpu]], devices: Mapping[str, Device]) -> list[_State]:
-    """The GPUs of all cases by type. A case is a model that is slower, or a GPU that is lost."""
-    rows: dict[str, list[tuple[str, PlannedGpu]]] = {}
+def _states(cases: Mapping[Case, Sequence[PlannedGpu]], devices: Mapping[str, Device]) -> list[_State]:
+    """The GPUs of all cases by type."""
+    rows: dict[str, list[tuple[Case, PlannedGpu]]] = {}
     for case, gpus in cases.items():
         for gpu in gpus:
             rows.setdefault(gpu.type, []).append((case, gpu))
@@ -118,18 +129,18 @@ def _states(cases: Mapping[str, Sequence[PlannedGpu]], devices: Mapping[str, Dev
         layout = Layout.of([gpu for _, gpu in listed], devices[name])
         slow, own = np.zeros_like(layout.mask), np.zeros_like(layout.mask)
         for at, queue in layout.columns():
-            model = listed[at[0]][0]
+            model = listed[at[0]][0].model
             slow[at], own[at] = queue.served.model == model, _serves(queue.partition, model)
         states.append(_State(devices[name], layout, tuple(case for case, _ in listed), slow, own))
     return states
 
 
-def _serves(partition: Partition, model: str) -> bool:
+def _serves(partition: Partition, model: str | None) -> bool:
     return any(served.model == model for served in partition.models)
 
 
 def _evaluated(
-    states: Sequence[_State], before: _Before, terms: Terms, *, own_alone: bool = False
+    states: Sequence[_State], before: Before, terms: Terms, *, own_alone: bool = False
 ) -> list[Evaluation]:
     """What is expected in each case of all its GPUs together; where `own_alone`, of the `own` columns only.
 
@@ -150,6 +161,21 @@ def _evaluated(
         pools.append(Pool(old.servers, np.maximum.reduce(curves)))
     settle(list(members.values()), pools, terms.queues)
     return answers
+
+
+def kept(
+    changed: Sequence[Sequence[PlannedGpu]],
+    before: Before,
+    devices: Mapping[str, Device],
+    terms: Terms,
+) -> list[bool]:
+    """Whether every promise is kept on GPUs that replace those before, for each such set of them."""
+    states = _states({Case(None, n): gpus for n, gpus in enumerate(changed)}, devices)
+    holds = [True] * len(changed)
+    for state, found in zip(states, _evaluated(states, before, terms), strict=True):
+        for case, met in zip(state.cases, found.meets_slo.all(axis=1).tolist(), strict=True):
+            holds[int(case.number)] &= met
+    return holds
 
 
 def _activated(
@@ -179,29 +205,43 @@ def _activated(
 
 
 def _covers(
-    gpus: Sequence[PlannedGpu], before: _Before, devices: Mapping[str, Device], terms: Terms
+    gpus: Sequence[PlannedGpu], before: Before, devices: Mapping[str, Device], terms: Terms
 ) -> dict[str, float]:
     """What the shadow of each partition covers, by the partition's id."""
     named = {gpu.id: gpu for gpu in gpus}
     standing = [(gpu, p) for gpu in gpus for p in gpu.partitions if has_standby(p.shadow)]
-    cases: dict[str, list[PlannedGpu]] = {}
+    cases: dict[Case, list[PlannedGpu]] = {}
     serving: dict[_Queue, str] = {}
     for model in dict.fromkeys(served.model for _, p in standing for served in p.models):
         moving = [(gpu, p) for gpu, p in standing if _serves(p, model)]
         changed, active = _activated(named, moving)
         now = (changed.get(gpu.id, gpu) for gpu in gpus)
-        cases[model] = [gpu for gpu in now if any(_serves(p, model) for p in gpu.partitions)]
+        cases[Case(model)] = [gpu for gpu in now if any(_serves(p, model) for p in gpu.partitions)]
         serving |= {(p.id, model): active.get(p.id, gpu.id) for gpu, p in moving}
+    least = largest_factors(cases, before, devices, terms)
+    return {p.id: min(least[Case(m.model), serving[p.id, m.model]] for m in p.models) for _, p in standing}
+
+
+def largest_factors(
+    cases: Mapping[Case, Sequence[PlannedGpu]],
+    before: Before,
+    devices: Mapping[str, Device],
+    terms: Terms,
+) -> dict[tuple[Case, str], float]:
+    """The largest factor with which no promise breaks on a GPU, at least 1, by case and the GPU's id.
+
+    The other servers of a pool are as before.
+    """
     states = _states(cases, devices)
-    least: dict[tuple[str, str], float] = {}
-    for state, factors in zip(states, _largest_factors(states, before, terms), strict=True):
-        for gpu, model, own in zip(state.layout.gpus, state.cases, factors.tolist(), strict=True):
-            least[gpu.id, model] = own
-    return {p.id: min(least[serving[p.id, m.model], m.model] for m in p.models) for _, p in standing}
+    return {
+        (case, gpu.id): factor
+        for state, factors in zip(states, _searched(states, before, terms), strict=True)
+        for case, gpu, factor in zip(state.cases, state.layout.gpus, factors.tolist(), strict=True)
+    }
 
 
-def _largest_factors(states: Sequence[_State], before: _Before, terms: Terms) -> list[FloatArray]:
-    """For each GPU of each case the largest factor with which no promise there breaks, at least 1."""
+def _searched(states: Sequence[_State], before: Before, terms: Terms) -> list[FloatArray]:
+    """The largest factors, by the rows of each state."""
     found = _evaluated(states, before, terms)
     searches = [_Search.begin(state, own) for state, own in zip(states, found, strict=True)]
     while asking := [search for search in searches if search.guess()]:
@@ -277,21 +317,21 @@ def _inverse(values: FloatArray) -> FloatArray:
 
 
 def _survivors(
-    gpus: Sequence[PlannedGpu], before: _Before, devices: Mapping[str, Device], terms: Terms
+    gpus: Sequence[PlannedGpu], before: Before, devices: Mapping[str, Device], terms: Terms
 ) -> frozenset[str]:
     """The partitions of which every promise is kept without their GPU.
 
     Either all standbys that its partitions have elsewhere, active together, keep it, or the rest of its pool.
     """
     named = {gpu.id: gpu for gpu in gpus}
-    cases: dict[str, list[PlannedGpu]] = {}
+    cases: dict[Case, list[PlannedGpu]] = {}
     stands: dict[str, str] = {}
     for gpu in gpus:
         moving = [(gpu, p) for p in gpu.partitions if has_standby(p.shadow) and p.shadow.gpu != gpu.id]
         if moving:
             others = {name: other for name, other in named.items() if name != gpu.id}
             changed, active = _activated(others, moving)
-            cases[gpu.id] = list(changed.values())
+            cases[Case(None, gpu.id)] = list(changed.values())
             stands |= active
     states = _states(cases, devices)
     kept = set(stands)
@@ -322,7 +362,7 @@ def _replaced(gpu: PlannedGpu, members: Sequence[_Member], kept: set[str]) -> bo
     return all(server in kept for server in servers)
 
 
-def _carried_by_rest(before: _Before, terms: Terms) -> set[_Queue]:
+def _carried_by_rest(before: Before, terms: Terms) -> set[_Queue]:
     """The queues whose promises the rest of their pool keeps without their GPU."""
     asked: dict[tuple[object, int], list[_Queue]] = {}
     for key, members in before.members.items():

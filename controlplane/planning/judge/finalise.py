@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controlplane.domain.plan import (
@@ -19,13 +19,14 @@ from controlplane.domain.plan import (
     Violation,
 )
 from controlplane.domain.profile import Factor
-from controlplane.domain.workload import ShadowPolicy, Workload
+from controlplane.domain.units import spoken
+from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
 from controlplane.latency.calibration import Calibrated
 from controlplane.planning.judge.covers import with_covers
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate
 from controlplane.planning.judge.placements import limit_together
 from controlplane.planning.judge.queues import QueueCache
-from controlplane.planning.judge.shadows import with_shadows
+from controlplane.planning.judge.shadows import short_of_cover, wish_of, with_shadows
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.protocol import Device, PlanRequest
 
@@ -40,6 +41,7 @@ class Draft:
     """What a strategy decided: GPUs with bare partitions, and the workloads it had to refuse.
 
     `queues` are those solved on the way. `phases_ms`: what the parts of planning took; the judge's is added.
+    `most_extra`: see `with_shadows`.
     """
 
     gpus: tuple[PlannedGpu, ...]
@@ -49,6 +51,7 @@ class Draft:
     bound_gpus: int | None = None
     queues: QueueCache = field(default_factory=QueueCache)
     phases_ms: tuple[tuple[str, float], ...] = ()
+    most_extra: float | None = None
 
     def bounded(self, cost: float, devices: Mapping[str, Device]) -> Draft:
         """With a lower bound of the cost, counted in GPUs where all of them are free."""
@@ -70,15 +73,16 @@ def finalise(strategy: str, request: PlanRequest, draft: Draft, started_s: float
         strategy=strategy,
         rule=request.rule,
         latency_model=next((d.latency.name for d in request.devices.values()), ""),
-        gpus=with_shadows(gpus, wishes, found, request.devices, terms),
+        gpus=with_shadows(gpus, wishes, found, request.devices, terms, draft.most_extra),
         quantile=terms.quantile,
         seed=request.seed,
         infeasible=draft.infeasible,
     )
     judged = verify(plan, request.devices, request.workloads, draft.queues)
-    violations = (*judged, *_missing_shadows(plan, request.workloads))
+    violations = (*judged, *_missing_shadows(plan, request.workloads), *_slow_shadows(plan, wishes))
     if not violations:
         plan = replace(plan, gpus=with_covers(plan.gpus, found, request.devices, terms))
+        violations = tuple(_too_small_shadows(plan, wishes))
     now_s = request.clock.monotonic()
     phases_ms = (*draft.phases_ms, ("verify", (now_s - drafted_s) * 1000.0)) if draft.phases_ms else ()
     totals = Totals(
@@ -160,6 +164,32 @@ def _missing_shadows(plan: Plan, workloads: Sequence[Workload]) -> list[Violatio
         for _, p in plan.partitions()
         if p.shadow is None and any(w.name in wanted for w in p.workloads)
     ]
+
+
+def _slow_shadows(plan: Plan, wishes: Mapping[str, ShadowWish]) -> Iterator[Violation]:
+    """Warm shadows that take longer to load than is demanded."""
+    for _, p in plan.partitions():
+        within_s = wish_of(p, wishes).within_s
+        if within_s is None or p.shadow is None or p.shadow.policy is not ShadowPolicy.WARM:
+            continue
+        load_s = p.shadow.load_s
+        if load_s is None:
+            yield Violation(p.id, f"how long its warm shadow loads is unknown, not within {within_s:g} s")
+        elif load_s > within_s:
+            yield Violation(p.id, f"its warm shadow loads for {load_s:.1f} s, not within {within_s:g} s")
+
+
+def _too_small_shadows(plan: Plan, wishes: Mapping[str, ShadowWish]) -> Iterator[Violation]:
+    """Shadows that cover less than is demanded, with the share that ran out."""
+    short, gpus = short_of_cover(plan, wishes), {g.id: g for g in plan.gpus}
+    for _, p in plan.partitions():
+        if p.id in short and p.shadow is not None:
+            host, covers = gpus[p.shadow.gpu], wish_of(p, wishes).covers
+            yield Violation(
+                p.id,
+                f"its shadow with {spoken(p.shadow.percent)} % covers {p.shadow.covers:.2f} times the times, "
+                f"not {covers:g}: {host.id} has {spoken(100.0 - host.percent)} % left",
+            )
 
 
 def measured_on(device: Device) -> Measured:

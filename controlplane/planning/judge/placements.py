@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from controlplane.domain.plan import MOST_BUSY_BITS, Partition, Placement, PlannedGpu, ServedModel
-from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
 from controlplane.planning.protocol import Device
 
 PROCESS = "process_mb"
@@ -99,10 +99,19 @@ def _by_model(workloads: Sequence[Workload], memory_mb: Sequence[float | None]) 
     return each
 
 
+def load_s_of(models: Iterable[str], device: Device) -> float | None:
+    """How long these models take to load, one after the other; None where one is unknown."""
+    each = [device.profiles[model].load_s for model in models]
+    known = [seconds for seconds in each if seconds is not None]
+    return sum(known) if len(known) == len(each) else None
+
+
 def memory_with_shadow(workload: Workload, device: Device) -> float:
-    """The same with a hot shadow on the same GPU; 0 where unknown."""
-    here = workload.shadow == ShadowWish(ShadowPolicy.HOT, ShadowPlace.SAME_GPU)
-    return (memory_of(workload, device) or 0.0) * (2.0 if here else 1.0)
+    """The same with a shadow on the same GPU that must be hot; 0 where unknown."""
+    wish = workload.shadow
+    hot = wish.policy_for(load_s_of([workload.model], device)) is ShadowPolicy.HOT
+    twice = hot and wish.place is ShadowPlace.SAME_GPU
+    return (memory_of(workload, device) or 0.0) * (2.0 if twice else 1.0)
 
 
 def too_large(workload: Workload, device: Device) -> str | None:
@@ -114,6 +123,8 @@ def too_large(workload: Workload, device: Device) -> str | None:
     takes = f"it takes {alone:g} MB"
     if needed > alone:
         takes += " and as much for its shadow"
-        way = " (`shadow: {place: other-gpu}` puts that elsewhere, `{policy: none}` does without)"
+        way = (
+            " (`shadow: {policy: auto}` loads that when it is needed, `{place: other-gpu}` puts it elsewhere)"
+        )
         takes += way if alone <= there else ""
     return f"{takes}, and a {device.pool.device.name} has {there:g} MB"

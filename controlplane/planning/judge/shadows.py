@@ -1,7 +1,8 @@
 """What stands by for each partition.
 
-A shadow's share is the active one and an extra of min(10 %, what its GPU has left) (iGniter, Sec. 4.2). Where
-that extra, once active, would break a neighbour's promise, it is the largest smaller one that does not.
+A shadow's share is the active one and an extra: on its own GPU what covers most, on another one 10 % where
+that has it. Where an extra, once active, would break a neighbour's promise, it is the largest smaller one
+that does not.
 """
 
 from __future__ import annotations
@@ -12,13 +13,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.domain.plan import Partition, PlannedGpu, Shadow
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Shadow
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate_changed, with_guest
-from controlplane.planning.judge.structure import EXTRA_PERCENT
+from controlplane.planning.judge.extras import covering_extras, harmless
+from controlplane.planning.judge.placements import load_s_of
 from controlplane.planning.protocol import Device
 
-_RANK = {ShadowPolicy.HOT: 2, ShadowPolicy.WARM: 1, ShadowPolicy.NONE: 0}
+EXTRA_PERCENT = 10.0
+"""What a shadow gets on top, where its GPU has it (iGniter, Sec. 4.2)."""
+
+_RANK = {
+    policy: rank
+    for rank, policy in enumerate((ShadowPolicy.NONE, ShadowPolicy.WARM, ShadowPolicy.AUTO, ShadowPolicy.HOT))
+}
 _FARNESS = {place: rank for rank, place in enumerate(ShadowPlace)}
 
 
@@ -28,23 +36,25 @@ def with_shadows(
     found: Mapping[str, Evaluation],
     devices: Mapping[str, Device],
     terms: Terms,
+    most_extra: float | None = None,
 ) -> tuple[PlannedGpu, ...]:
     """The GPUs with the shadows asked for; more GPUs of a type where none has room for one elsewhere.
 
     A shadow that no GPU has room for is left out. `found` is what is expected of the GPUs without shadows, in
-    the order of `gpus`.
+    the order of `gpus`. `most_extra`: what each shadow gets at most on top of its partition's share, None for
+    what covers most.
     """
-    extras: dict[str, float] = {}
-    for name, base in found.items():
-        extras |= _extras_here(base, devices[name], wishes, terms)
+    extras = _extras_here(wishes, found, devices, terms, most_extra)
     made = []
     for gpu in gpus:
         partitions: list[Partition] = []
+        device = devices[gpu.type]
+        policies = _policies_here(gpu, wishes, device)
         for partition in gpu.partitions:
-            wish = wish_of(partition, wishes)
-            here = wish.policy is not ShadowPolicy.NONE and wish.place is ShadowPlace.SAME_GPU
-            if here and len(gpu.partitions) + len(partitions) < _most_servers(devices[gpu.type]):
-                shadow = _shadow(partition, wish, gpu.id, extras.get(partition.id, 0.0))
+            policy = policies.get(partition.id)
+            if policy is not None and len(gpu.partitions) + len(partitions) < most_servers(device):
+                wish = replace(wish_of(partition, wishes), policy=policy)
+                shadow = _shadow(partition, wish, gpu.id, extras.get(partition.id, 0.0), device)
                 partition = replace(partition, shadow=shadow)
             partitions.append(partition)
         made.append(replace(gpu, partitions=tuple(partitions)))
@@ -61,47 +71,110 @@ def wish_of(partition: Partition, wishes: Mapping[str, ShadowWish]) -> ShadowWis
     asked = [wishes[w.name] for w in partition.workloads]
     policy = max((a.policy for a in asked), key=_RANK.__getitem__)
     places = [a.place for a in asked if a.policy is not ShadowPolicy.NONE]
-    return ShadowWish(policy, max(places, key=_FARNESS.__getitem__, default=ShadowPlace.SAME_GPU))
+    place = max(places, key=_FARNESS.__getitem__, default=ShadowPlace.SAME_GPU)
+    covers = max((a.covers for a in asked if a.covers is not None), default=None)
+    return ShadowWish(policy, place, covers, min((s for a in asked if (s := a.within_s)), default=None))
 
 
-def _shadow(partition: Partition, wish: ShadowWish, gpu: str, extra: float) -> Shadow:
+def _policies_here(
+    gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device
+) -> dict[str, ShadowPolicy]:
+    """The policy of each shadow that stands on this GPU, by the partition's id.
+
+    Where the memory is not enough for all to be hot, those whose models take longest to load are.
+    """
+    policies: dict[str, ShadowPolicy] = {}
+    for p in gpu.partitions:
+        wish = wish_of(p, wishes)
+        if stands_here(wish):
+            policies[p.id] = wish.policy_for(_load_s(p, device))
+    if gpu.memory_mb is not None:
+        left = gpu.memory_mb - sum(p.memory_mb or 0.0 for p in gpu.partitions)
+        left -= sum(p.memory_mb or 0.0 for p in gpu.partitions if policies.get(p.id) is ShadowPolicy.HOT)
+    else:
+        left = math.inf
+    open_ = [p for p in gpu.partitions if policies.get(p.id) is ShadowPolicy.AUTO]
+    for p in sorted(open_, key=lambda p: -(_load_s(p, device) or math.inf)):
+        needed = p.memory_mb or 0.0
+        policies[p.id] = ShadowPolicy.HOT if needed <= left else ShadowPolicy.WARM
+        left -= needed if needed <= left else 0.0
+    return policies
+
+
+def _load_s(partition: Partition, device: Device) -> float | None:
+    return load_s_of((m.model for m in partition.models), device)
+
+
+def has_room_for_shadows(gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device) -> bool:
+    """Whether a GPU takes its servers and those that stand by beside them, by their number and memory."""
+    servers, needed_mb = taken_with_shadows(gpu, wishes, device)
+    return servers <= most_servers(device) and (gpu.memory_mb is None or needed_mb <= gpu.memory_mb)
+
+
+def taken_with_shadows(
+    gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device
+) -> tuple[int, float]:
+    """How many servers run on a GPU and the MB they take, with its partitions' shadows that stand beside."""
+    servers, needed_mb = 0, 0.0
+    for partition in gpu.partitions:
+        wish = wish_of(partition, wishes)
+        here = stands_here(wish)
+        hot = wish.policy_for(_load_s(partition, device)) is ShadowPolicy.HOT
+        servers += 2 if here else 1
+        needed_mb += (partition.memory_mb or 0.0) * (2.0 if here and hot else 1.0)
+    return servers, needed_mb
+
+
+def _shadow(partition: Partition, wish: ShadowWish, gpu: str, extra: float, device: Device) -> Shadow:
+    hot = wish.policy is ShadowPolicy.HOT
     # An unloaded model takes no memory of its own that was measured.
-    memory = partition.memory_mb if wish.policy is ShadowPolicy.HOT else None
+    memory, load_s = (partition.memory_mb, None) if hot else (None, _load_s(partition, device))
     # Which GPUs share a node is known where the plan is applied.
     other_node = wish.place is ShadowPlace.OTHER_NODE
-    return Shadow(wish.policy, gpu, extra, partition.percent + extra, memory, other_node)
+    percent = partition.percent + extra
+    return Shadow(wish.policy, gpu, extra, percent, memory, other_node, load_s=load_s)
 
 
 def _extras_here(
-    base: Evaluation, device: Device, wishes: Mapping[str, ShadowWish], terms: Terms
+    wishes: Mapping[str, ShadowWish],
+    found: Mapping[str, Evaluation],
+    devices: Mapping[str, Device],
+    terms: Terms,
+    most_extra: float | None,
 ) -> dict[str, float]:
     """The extra percent of each partition whose shadow stands on its own GPU, by partition id."""
-    layout = base.layout
-    asked = [
-        (i, j)
-        for i, gpu in enumerate(layout.gpus)
-        for j, p in enumerate(gpu.partitions)
-        if wish_of(p, wishes).place is ShadowPlace.SAME_GPU
-    ]
-    if not asked:
-        return {}
+    gpus = [gpu for base in found.values() for gpu in base.layout.gpus]
+    here = {g.id: [j for j, p in enumerate(g.partitions) if stands_here(wish_of(p, wishes))] for g in gpus}
+    if most_extra is None:
+        extras = covering_extras(here, found, devices, terms)
+    else:
+        extras = {
+            g.partitions[j].id: _extra(devices[g.type], 100.0 - g.percent, most_extra)
+            for g in gpus
+            for j in here[g.id]
+        }
+    own = [harmless(base, extras, devices[name], terms) for name, base in found.items()]
+    return {name: min(one[name] for one in own) for name in extras}
+
+
+def short_of_cover(plan: Plan, wishes: Mapping[str, ShadowWish]) -> dict[str, float]:
+    """What is demanded of a shadow over what it covers, by partition, where that is more than 1."""
+    asked = {p.id: (wish_of(p, wishes).covers, p.shadow) for _, p in plan.partitions()}
+    return {
+        name: least / shadow.covers
+        for name, (least, shadow) in asked.items()
+        if least is not None and shadow is not None and shadow.covers is not None and shadow.covers < least
+    }
+
+
+def stands_here(wish: ShadowWish) -> bool:
+    """Whether a shadow stands on the GPU of its partition."""
+    return wish.policy is not ShadowPolicy.NONE and wish.place is ShadowPlace.SAME_GPU
+
+
+def _extra(device: Device, room: float, most: float = EXTRA_PERCENT) -> float:
     step = device.pool.device.grid.step_percent
-    free = 100.0 - np.array([gpu.percent for gpu in layout.gpus])
-    rows, partitions = np.array([i for i, _ in asked]), np.array([j for _, j in asked])
-    percent = np.array([layout.gpus[i].partitions[j].percent for i, j in asked])
-    extra = np.maximum(np.floor(np.minimum(EXTRA_PERCENT, free[rows]) / step + 1e-9) * step, 0.0)
-    # A neighbour that breaks its promise anyhow is not the shadow's doing.
-    broken_before = ~base.meets_slo
-    open_ = np.flatnonzero(extra > 0)
-    while open_.size:
-        changed = layout.resized(rows[open_], partitions[open_], percent[open_] + extra[open_])
-        found = evaluate_changed(changed, rows[open_], base, device, terms)
-        met = found.meets_slo | broken_before[rows[open_]]
-        broken = open_[~met.all(axis=1)]
-        extra[broken] -= step
-        open_ = broken[extra[broken] > 1e-9]
-    ids = [layout.gpus[i].partitions[j].id for i, j in asked]
-    return dict(zip(ids, np.maximum(extra, 0.0).tolist(), strict=True))
+    return max(math.floor(min(most, room) / step + 1e-9) * step, 0.0)
 
 
 @dataclass(slots=True)
@@ -118,7 +191,12 @@ class _Elsewhere:
         """Find another GPU of the same type for the shadow of partition j of GPU i, or open one."""
         gpu, partition = self.made[i], self.made[i].partitions[j]
         device, wish = self.devices[gpu.type], wish_of(partition, self.wishes)
-        host = self._host(gpu, j, wish.policy)
+        policy = wish.policy_for(_load_s(partition, device))
+        auto = policy is ShadowPolicy.AUTO
+        policy = ShadowPolicy.HOT if auto else policy
+        host = self._host(gpu, j, policy)
+        if host is None and auto and (host := self._host(gpu, j, ShadowPolicy.WARM)) is not None:
+            policy = ShadowPolicy.WARM
         if host is None:
             used = sum(g.type == gpu.type for g in self.made)
             pool = device.pool
@@ -127,8 +205,8 @@ class _Elsewhere:
             name, price = f"{gpu.type}-{used}", pool.price_per_hour
             empty = PlannedGpu(name, gpu.type, (), price_per_hour=price, memory_mb=pool.device.memory_mb)
             self.made.append(empty)
-            host = empty, self._extra(device, 100.0 - partition.percent)
-        shadow = _shadow(partition, wish, host[0].id, host[1])
+            host = empty, _extra(device, 100.0 - partition.percent)
+        shadow = _shadow(partition, replace(wish, policy=policy), host[0].id, host[1], device)
         partitions = list(gpu.partitions)
         partitions[j] = replace(partition, shadow=shadow)
         self.made[i] = replace(gpu, partitions=tuple(partitions))
@@ -144,24 +222,19 @@ class _Elsewhere:
             room = 100.0 - host.percent - partition.percent
             if room < -1e-9 or not self._takes_server(host, device, partition.memory_mb, policy):
                 continue
-            extra = self._extra(device, room)
+            extra = _extra(device, room)
             changed = with_guest(host, partition, partition.percent + extra, device)
             rows = np.array([row_of.get(host.id, -1)])
             if evaluate_changed(changed, rows, base, device, self.terms, guest).meets_slo.all():
                 return host, extra
         return None
 
-    @staticmethod
-    def _extra(device: Device, room: float) -> float:
-        step = device.pool.device.grid.step_percent
-        return max(math.floor(min(EXTRA_PERCENT, room) / step + 1e-9) * step, 0.0)
-
     def _takes_server(
         self, host: PlannedGpu, device: Device, memory_mb: float | None, policy: ShadowPolicy
     ) -> bool:
         """Whether a GPU takes one more server, of this memory."""
         shadows = [p.shadow for g in self.made for p in g.partitions if p.shadow and p.shadow.gpu == host.id]
-        if len(host.partitions) + len(shadows) >= _most_servers(device):
+        if len(host.partitions) + len(shadows) >= most_servers(device):
             return False
         if host.memory_mb is None or memory_mb is None or policy is not ShadowPolicy.HOT:
             return True
@@ -169,6 +242,7 @@ class _Elsewhere:
         return used + memory_mb <= host.memory_mb
 
 
-def _most_servers(device: Device) -> float:
+def most_servers(device: Device) -> float:
+    """How many servers a GPU takes."""
     most = device.pool.device.most_servers
     return math.inf if most is None else most

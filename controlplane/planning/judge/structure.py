@@ -19,6 +19,7 @@ from controlplane.domain.plan import (
     ServedModel,
     Shadow,
     Violation,
+    memory_used_mb,
 )
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import ShadowPolicy, Workload
@@ -26,8 +27,6 @@ from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.evaluate import SLACK
 from controlplane.planning.protocol import Device
 
-EXTRA_PERCENT = 10.0
-"""What a shadow gets on top, where its GPU has it (iGniter, Sec. 4.2)."""
 _NOT_FINITE = "is no finite number"
 
 
@@ -255,7 +254,7 @@ def _shadow(gpu: PlannedGpu, partition: Partition, by_id: Mapping[str, PlannedGp
         return
     if abs(shadow.percent - partition.percent - shadow.extra_percent) > 1e-6:
         yield Violation(partition.id, "its shadow's percent is not its own and the extra")
-    if not -1e-6 <= shadow.extra_percent <= EXTRA_PERCENT + 1e-6:
+    if shadow.extra_percent < -1e-6:
         yield Violation(partition.id, f"its shadow's extra is {shadow.extra_percent:g} %")
     active = host.percent - (partition.percent if host.id == gpu.id else 0.0) + shadow.percent
     if active > 100.0 + SLACK:
@@ -274,15 +273,12 @@ def _servers(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
 
 def _memory(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
     """Judge by the plan's own figure of a GPU's memory, else by the type's."""
-    needed: Counter[str] = Counter()
-    for gpu, partition in plan.partitions():
-        needed[gpu.id] += int(partition.memory_mb or 0)
-        if partition.shadow is not None:
-            needed[partition.shadow.gpu] += int(partition.shadow.memory_mb or 0)
+    used = memory_used_mb(plan.gpus)
     for gpu in plan.gpus:
         has_mb = gpu.memory_mb
         if has_mb is None and gpu.type in devices:
             has_mb = devices[gpu.type].pool.device.memory_mb
-        if has_mb is not None and needed[gpu.id] > has_mb:
-            needs = f"needs {needed[gpu.id]} MB with all shadows"
-            yield Violation(gpu.id, f"{needs} and has {has_mb:g} MB")
+        needed = sum(used[gpu.id].values())
+        if has_mb is not None and needed > has_mb:
+            by_whom = ", ".join(f"{name} {mb:g}" for name, mb in used[gpu.id].items())
+            yield Violation(gpu.id, f"needs {needed:g} MB and has {has_mb:g} MB: {by_whom}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controlplane.domain import device
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, memory_used_mb
 from controlplane.files.documents import SCHEMA_VERSION, plain
 from controlplane.planning.explain.explain import Explanation
 from controlplane.planning.judge.evaluate import SLACK
@@ -23,6 +23,7 @@ def plan_document(
 ) -> Json:
     """Return the document of a plan; with a simulation its P99s stand in place of the predicted ones."""
     outcomes = {w.name: w for w in simulated.workloads} if simulated is not None else {}
+    used = memory_used_mb(plan.gpus)
     return {
         "schema_version": SCHEMA_VERSION,
         "title": "Simulated plan" if simulated is not None else "Plan",
@@ -33,7 +34,7 @@ def plan_document(
         "infeasible": plain(plan.infeasible),
         "totals": plain(plan.totals),
         "priced": any(gpu.price_per_hour > 0 for gpu in plan.gpus),
-        "gpus": [_gpu(gpu) for gpu in plan.gpus],
+        "gpus": [_gpu(gpu, used[gpu.id]) for gpu in plan.gpus],
         "workloads": _workloads(plan, outcomes),
         "reasons": _reasons(plan, reasons or {}),
     }
@@ -57,9 +58,9 @@ def _basis(plan: Plan, simulated: SimulationResult | None) -> Json:
     return {"kind": "predicted", "measure": "P99", "limit": "SLO", "source": source}
 
 
-def _gpu(gpu: PlannedGpu) -> Json:
+def _gpu(gpu: PlannedGpu, used: Mapping[str, float]) -> Json:
     partitions = [plain(p) | {"workloads": [w.name for w in p.workloads]} for p in gpu.partitions]
-    return {**plain(gpu), "percent": gpu.percent, "partitions": partitions}
+    return {**plain(gpu), "percent": gpu.percent, "partitions": partitions, "used_mb": dict(used)}
 
 
 def _workloads(plan: Plan, outcomes: Mapping[str, WorkloadOutcome]) -> list[Json]:

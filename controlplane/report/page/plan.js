@@ -104,8 +104,16 @@ function gpuBar(gpu, colours) {
       el("span", { class: "hidden" }, `${share(extra)} reserved for a shadow`)));
   }
   return el("li", { class: "gpu" },
-    el("span", { class: "id" }, gpu.id, el("br"), el("span", { class: "soft" }, `${share(gpu.percent)} assigned`)),
+    el("span", { class: "id", title: memoryWords(gpu) }, gpu.id, el("br"), el("span", { class: "soft" }, `${share(gpu.percent)} assigned`)),
     el("ul", { class: "segments", "aria-label": `Partitions of ${gpu.id}` }, blocks));
+}
+
+/** What takes how much of a GPU's memory, as far as that is known. */
+function memoryWords(gpu) {
+  const used = Object.entries(gpu.used_mb ?? {});
+  if (!used.length) return "memory: unknown";
+  const total = used.reduce((sum, [, mb]) => sum + mb, 0);
+  return `memory: ${number(total, 0)}${known(gpu.memory_mb) ? ` of ${number(gpu.memory_mb, 0)}` : ""} MB: ${used.map(([name, mb]) => `${name} ${number(mb, 0)}`).join(", ")}`;
 }
 
 function partitionBlock(gpu, partition, colours) {
@@ -127,7 +135,7 @@ function fill(models, colours) {
 
 function shadowWords(gpu, shadow) {
   if (!stands(shadow)) return "; no shadow";
-  return `; ${shadow.policy} shadow with ${share(shadow.percent)}${shadow.gpu !== gpu.id ? ` on ${shadow.gpu}` : ""}${known(shadow.covers) ? `, covers ${number(shadow.covers, 2)} times` : ""}`;
+  return `; ${shadow.policy} shadow with ${share(shadow.percent)}${shadow.gpu !== gpu.id ? ` on ${shadow.gpu}` : ""}${known(shadow.covers) ? `, covers ${number(shadow.covers, 2)} times` : ""}${known(shadow.load_s) ? `, loads in ${number(shadow.load_s, 1)} s` : ""}`;
 }
 
 function lossWords(partition) {

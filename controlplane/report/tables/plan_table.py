@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from controlplane.domain import device
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
+from controlplane.domain.plan import (
+    Partition,
+    Placement,
+    Plan,
+    PlannedGpu,
+    Rule,
+    ServedModel,
+    Shadow,
+    Source,
+    memory_used_mb,
+)
 from controlplane.domain.units import MILLIS_PER_SECOND, spoken
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.report.tables.terminal import table_of
@@ -29,8 +39,9 @@ def plan_table(plan: Plan) -> RenderableType:
         f"{_device(plan)}, partition, >share %, workload, model, >batch, >rate/s, >capacity/s, >use, "
         ">exec ms, >P99 ms, >SLO ms, shadow, >covers"
     )
+    used = memory_used_mb(plan.gpus)
     for gpu in plan.gpus:
-        label = f"{gpu.id} ({spoken(gpu.percent)} %)"
+        label = f"{gpu.id} ({spoken(gpu.percent)} %{_memory(gpu, used[gpu.id])})"
         for partition in gpu.partitions:
             for model, placements in _queues(partition):
                 table.add_row(label, *_cells(gpu, partition, model, placements))
@@ -88,9 +99,20 @@ def _cells(
         number(predicted.execution_ms),
         number(predicted.p99_ms),
         f"{min(w.slo_ms for w in placements):g}",
-        "–" if shadow is None else f"{shadow.policy} {spoken(shadow.percent)} %{where}",
+        "–" if shadow is None else f"{shadow.policy} {spoken(shadow.percent)} %{where}{_loading(shadow)}",
         number(None if shadow is None else shadow.covers, 2),
     ]
+
+
+def _memory(gpu: PlannedGpu, used: Mapping[str, float]) -> str:
+    """Say how much of its memory a GPU's servers and shadows take, as far as that is known."""
+    if gpu.memory_mb is None or not used:
+        return ""
+    return f", {sum(used.values()):.0f} of {gpu.memory_mb:.0f} MB"
+
+
+def _loading(shadow: Shadow) -> str:
+    return "" if shadow.load_s is None else f", {shadow.load_s:.1f} s"
 
 
 def _time(ms: float) -> str:
@@ -128,7 +150,7 @@ def _footer(plan: Plan) -> list[Text]:
         lines.append(
             Text(f"exec and P99 predicted with execution times at their {at_quantile(plan.quantile)}")
         )
-    lines += [Text(line) for line in (*_sources(plan), *_survived(plan), *_uncovered(plan))]
+    lines += [Text(line) for line in (*_sources(plan), *_survived(plan), *_uncovered(plan), *_unknown(plan))]
     for i in plan.infeasible:
         nearest = []
         if i.nearest_slo_ms is not None:
@@ -155,9 +177,14 @@ def _survived(plan: Plan) -> Iterator[str]:
     covers = [p.shadow.covers for _, p in plan.partitions() if p.shadow and p.shadow.covers is not None]
     if covers:
         low = sum(factor < _LOW_COVER for factor in covers)
+        more = None if plan.totals is None else plan.totals.gpus_for_covers
+        if more is not None:
+            cost = f"; the covers demanded cost {counted(more, _device(plan))} more"
+        else:
+            cost = f" (`--covers {_LOW_COVER:g}` demands it)" if low else ""
         yield (
             f"shadows survive errors of {min(covers):.2f} to {max(covers):.2f} times; "
-            f"{low} of {len(covers)} below {_LOW_COVER:g}"
+            f"{low} of {len(covers)} below {_LOW_COVER:g}{cost}"
         )
     lost = [p.survives_gpu_loss for _, p in plan.partitions() if p.survives_gpu_loss is not None]
     if lost:
@@ -165,10 +192,10 @@ def _survived(plan: Plan) -> Iterator[str]:
 
 
 def _uncovered(plan: Plan) -> Iterator[str]:
-    """Warn about shadows that are no larger than the active server, and say the way out, if any."""
+    """Warn about shadows that cure no slower server, and say the way out, if any."""
     standing = [(gpu.id, p.percent, p.shadow) for gpu, p in plan.partitions() if p.shadow is not None]
     standing = [one for one in standing if one[2].policy is not ShadowPolicy.NONE]
-    bare = [one for one in standing if one[2].extra_percent <= 0]
+    bare = [one for one in standing if one[2].extra_percent <= 0 and (one[2].covers or 1.0) <= 1.0]
     if not bare:
         return
     ways = []
@@ -185,3 +212,20 @@ def _uncovered(plan: Plan) -> Iterator[str]:
         f"shadows that add no share, so cover a death and not a slower server: {len(bare)} of {len(standing)}"
     )
     yield "; ".join((warning, *ways))
+
+
+def _unknown(plan: Plan) -> Iterator[str]:
+    """Warn about memory and loading times that nothing is known of, and say the way out."""
+    limited = [p for gpu, p in plan.partitions() if gpu.memory_mb is not None]
+    unknown = sum(p.memory_mb is None for p in limited)
+    if unknown:
+        yield (
+            f"partitions whose memory is unknown and counts as none: {unknown} of {len(limited)} "
+            "(write `memory_mb` in the spec, or `ctl profile` them)"
+        )
+    warm = [s for _, p in plan.partitions() if (s := p.shadow) is not None and s.policy is ShadowPolicy.WARM]
+    if warm:
+        times = [s.load_s for s in warm if s.load_s is not None]
+        known = len(times) == len(warm)
+        slowest = f"up to {max(times):.1f} s" if known else "unknown (`ctl profile` measures it)"
+        yield f"warm shadows: {len(warm)}; a redirect to one waits for its models to load: {slowest}"

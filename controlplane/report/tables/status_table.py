@@ -157,7 +157,8 @@ def _few(names: Sequence[str]) -> str:
 class GuardRow:
     """The controller's state for one partition. Times are seconds ago; None: unknown, or it never happened.
 
-    `phase` is None where no controller runs. `covers` and `survives_gpu_loss` are the plan's.
+    `phase` is None where no controller runs. The last five fields are the plan's: what the shadow covers and
+    the partition survives, what both take of the memory, and how long a warm shadow loads.
     """
 
     partition: str
@@ -174,6 +175,9 @@ class GuardRow:
     said: str | None = None
     covers: float | None = None
     survives_gpu_loss: bool | None = None
+    memory_mb: float | None = None
+    shadow_memory_mb: float | None = None
+    load_s: float | None = None
 
 
 def guard_table(rows: Sequence[GuardRow]) -> Table:

@@ -348,6 +348,8 @@ class Observer:
         if verdict.outcome is Outcome.ANSWERED:
             record.owed = None
             record.passed(tuple(record.left_s), verdict.sent_s)
+            rows = record.failures.items()
+            record.failures = {one: row for one, row in rows if row.last_s > verdict.sent_s}
         elif verdict.outcome is Outcome.LATE and self._only_fails(record, verdict):
             verdict = replace(verdict, outcome=Outcome.FAILED)
         elif verdict.outcome in (Outcome.LATE, Outcome.REFUSED) and self._is_overdue(record, verdict, now):
@@ -364,9 +366,14 @@ class Observer:
         """Return whether a late canary's queue failed all requests, also after the canary was sent.
 
         A canary behind a long request is late too. Then nothing else of its queue ends meanwhile, or what
-        came after it does: a model with a queue of its own refuses bad requests at once.
+        came after it does: a model with a queue of its own refuses bad requests at once. What failed on the
+        server before, which was left for that, and fails here from the first request on, is the fault of the
+        requests.
         """
-        row = record.failed(self._queue(record.server, verdict.endpoint))
+        queue = self._queue(record.server, verdict.endpoint)
+        row, watch = record.failed(queue), self._state.watches.get(record.server.spec.labels.partition)
+        if watch is not None and watch.failed_s > record.answered(queue):
+            return False
         return row.requests >= _FAILED_IN_A_ROW and row.began_s <= verdict.sent_s < row.last_s
 
     def _is_overdue(self, record: ServerRecord, verdict: Verdict, now: float) -> bool:

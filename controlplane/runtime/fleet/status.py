@@ -125,8 +125,13 @@ def guard_rows(
     guarding = {one.partition: one for one in told}
     rows = []
     for _, partition in plan.partitions() if plan is not None else ():
-        covers = None if partition.shadow is None else partition.shadow.covers
-        row = GuardRow(partition.id, covers=covers, survives_gpu_loss=partition.survives_gpu_loss)
+        row = GuardRow(
+            partition.id,
+            survives_gpu_loss=partition.survives_gpu_loss,
+            memory_mb=partition.memory_mb,
+        )
+        if (shadow := partition.shadow) is not None:
+            row = replace(row, covers=shadow.covers, shadow_memory_mb=shadow.memory_mb, load_s=shadow.load_s)
         if (known := guarding.get(partition.id)) is not None:
             row = replace(
                 row,

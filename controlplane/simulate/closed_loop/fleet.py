@@ -87,9 +87,11 @@ class SimulatedFleet:
             place.unloaded = True
 
     def load(self, server: str, takes_s: float) -> None:
-        """Load them again."""
+        """Load them again, within `takes_s` where the plan does not say how long that takes."""
         for place in self._running(server):
-            place.unloaded, place.ready_s = False, self.now_s + takes_s
+            shadow = place.partition.shadow
+            planned_s = None if shadow is None else shadow.load_s
+            place.unloaded, place.ready_s = False, self.now_s + (planned_s or takes_s)
 
     def route(self, routes: Mapping[str, NamedRoute]) -> None:
         """Send new requests by these routes."""

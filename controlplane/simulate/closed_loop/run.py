@@ -24,7 +24,7 @@ LOOK_S = 0.2
 START_S = 5.0
 """From a launch to a server that stands by; Triton with small models takes 2 to 9 s (docs/results)."""
 LOAD_S = 1.0
-"""For the models of a warm shadow."""
+"""For the models of a warm shadow, where the plan does not say how long they take."""
 _AFTER_S = 60.0
 """How long the last requests are waited for."""
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from launcher_rig import BROKEN, HANGING, Fleet, engines, get, infer
+from launcher_rig import BROKEN, HANGING, MODEL, Fleet, engines, get, infer
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Role, Server, ServerState, ShareUsage
@@ -24,6 +24,7 @@ from controlplane.domain.observation import Health, News
 from controlplane.ports import Watch
 from controlplane.triton.client import load, unload
 from launchers import lifecycle
+from launchers.cpu_quota.counters import group_paths, mount_points
 from launchers.host import process_table
 from launchers.triton import labels, program
 
@@ -54,6 +55,43 @@ def test_no_other_user_reads_a_servers_shared_memory(fleet: Fleet) -> None:
     other = ["setpriv", "--reuid=4242", "--regid=4242", "--clear-groups"]
     told = subprocess.run([*other, "sh", "-c", f"cat {places}"], capture_output=True, check=False, timeout=30)
     assert told.stdout == b""
+
+
+WAITING = MODEL.replace(
+    "        pass\n",
+    "        while not os.path.exists(args['model_repository'] + '/go'):\n            time.sleep(0.01)\n",
+    1,
+).replace("import time\n", "import os\nimport time\n", 1)
+
+
+def cpu_weight(pid: int) -> int:
+    """The weight of a process's group, by either version of cgroups."""
+    for controllers, path in group_paths(pid):
+        places = mount_points("cgroup2") if controllers == [""] else mount_points("cgroup", "cpu")
+        for place in places if controllers == [""] or "cpu" in controllers else ():
+            for file in (place / path / "cpu.weight", place / path / "cpu.shares"):
+                if file.exists():
+                    return int(file.read_text())
+    raise AssertionError(f"process {pid} has no weight")
+
+
+@ON_THIS_HOST
+def test_a_start_gives_way_to_the_servers_that_are_ready(fleet: Fleet) -> None:
+    neighbour = fleet.start(fleet.spec("neighbour"))
+    spec = fleet.spec("late", source=WAITING)
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(fleet.start, spec)
+        try:
+            await_true(lambda: starting.done() or len(fleet.launcher.servers(fleet.name)) == 2)
+            (listed,) = [s for s in fleet.launcher.servers(fleet.name) if s.name == spec.name]
+            await_true(lambda: fleet.engine.pid(listed) > 0)
+            at_start = cpu_weight(fleet.engine.pid(listed))
+        finally:
+            (Path(spec.repository) / "spin" / "go").touch()
+        server = starting.result()
+    full = cpu_weight(fleet.engine.pid(neighbour))
+    assert at_start * 10 < full
+    assert cpu_weight(fleet.engine.pid(server)) == full
 
 
 def test_starting_it_again_returns_the_one_that_runs(fleet: Fleet) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -20,6 +22,7 @@ import pytest
 import triton_image
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
+from background import until
 from ctl_fleet import plan
 from guard_rig import Guarded, Load
 
@@ -41,6 +44,15 @@ def partition(model: str, longest_ms: float | None = None) -> dict[str, Any]:
 
 
 NARROW, TOKENS, TOTAL = partition("narrow", LONGEST_MS), partition("tokens"), partition("total")
+BRIEF = """
+import functools
+from controlplane.cli import main
+from controlplane.runtime.fleet import execute, fleet
+limits = execute.Limits(drain_s=1.0)
+fleet.Fleet.__init__ = functools.partialmethod(fleet.Fleet.__init__, limits=limits)
+main.main()
+"""
+"""`ctl` that waits for a drain for a second."""
 LAUNCHERS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
 
 
@@ -109,27 +121,59 @@ def test_a_long_request_among_others_is_answered_and_costs_none_of_them(fleet: G
     fleet.await_guarded(4)
 
 
+def events(fleet: Guarded, gap_s: float, begun: threading.Event) -> int:
+    """Four tokens over HTTP; how many came."""
+    url, count = f"http://127.0.0.1:{fleet.http}/v2/models/tokens/generate_stream", 0
+    with httpx.stream("POST", url, json={"N": 4, "GAP": gap_s}, timeout=90.0) as answer:
+        for line in answer.iter_lines():
+            count += line.startswith("data:")
+            begun.set()
+    return count
+
+
+def streamed(fleet: Guarded, gap_s: float, begun: threading.Event) -> int:
+    """Four tokens over gRPC; how many came."""
+    answers: queue.Queue[Any] = queue.Queue()
+    with over_grpc.InferenceServerClient(f"127.0.0.1:{fleet.grpc}") as client:
+        client.start_stream(callback=lambda result, error: answers.put(error or result))
+        n, gap = over_grpc.InferInput("N", [1], "INT32"), over_grpc.InferInput("GAP", [1], "FP32")
+        n.set_data_from_numpy(np.array([4], np.int32))
+        gap.set_data_from_numpy(np.array([gap_s], np.float32))
+        client.async_stream_infer("tokens", [n, gap])
+        found = []
+        for _ in range(4):
+            found.append(answers.get(timeout=90.0))
+            begun.set()
+        client.stop_stream()
+    return sum(isinstance(one, over_grpc.InferResult) for one in found)
+
+
 def test_tokens_that_are_far_apart_all_arrive(undisturbed: Guarded) -> None:
-    def events() -> int:
-        url = f"http://127.0.0.1:{undisturbed.http}/v2/models/tokens/generate_stream"
-        with httpx.stream("POST", url, json={"N": 4, "GAP": 2.5}, timeout=60.0) as answer:
-            return sum(line.startswith("data:") for line in answer.iter_lines())
-
-    def streamed() -> int:
-        answers: queue.Queue[Any] = queue.Queue()
-        with over_grpc.InferenceServerClient(f"127.0.0.1:{undisturbed.grpc}") as client:
-            client.start_stream(callback=lambda result, error: answers.put(error or result))
-            n, gap = over_grpc.InferInput("N", [1], "INT32"), over_grpc.InferInput("GAP", [1], "FP32")
-            n.set_data_from_numpy(np.array([4], np.int32))
-            gap.set_data_from_numpy(np.array([2.5], np.float32))
-            client.async_stream_infer("tokens", [n, gap])
-            found = [answers.get(timeout=60.0) for _ in range(4)]
-            client.stop_stream()
-        return sum(isinstance(one, over_grpc.InferResult) for one in found)
-
     with ThreadPoolExecutor(4) as pool:
-        counts = [pool.submit(one) for one in (events, streamed, events, streamed)]
+        both = (events, streamed)
+        counts = [pool.submit(one, undisturbed, 2.5, threading.Event()) for one in (*both, *both)]
         assert [one.result(timeout=120.0) for one in counts] == [4] * 4
+
+
+def test_a_stream_that_outlasts_an_apply_is_whole_and_its_server_ends_after_it(tmp_path: Path) -> None:
+    larger = {**TOKENS, "percent": 25, "shadow": {**TOKENS["shadow"], "percent": 35}}
+    with Guarded(tmp_path, MODELS) as fleet, ThreadPoolExecutor(2) as pool:
+        fleet.apply(plan(TOKENS))
+        fleet.await_guarded()
+        before, begun = fleet.active("tokens"), threading.Event()
+        counts = [pool.submit(one, fleet, 6.0, begun) for one in (events, streamed)]
+        assert begun.wait(60.0)
+        command = fleet.command(*fleet.apply_command(plan(larger)), program=(sys.executable, "-c", BRIEF))
+        applied = subprocess.run(
+            command, cwd=tmp_path, env=fleet.environment, capture_output=True, timeout=90
+        )
+        assert applied.returncode == 0, applied.stderr
+        assert fleet.active("tokens") != before
+        assert before in {server.name for server in fleet.running_servers()}
+        assert not all(one.done() for one in counts)
+        assert [one.result(timeout=120.0) for one in counts] == [4, 4]
+        until(lambda: before not in {server.name for server in fleet.running_servers()})
+        fleet.await_guarded()
 
 
 def test_sequences_that_pause_keep_their_state(undisturbed: Guarded) -> None:

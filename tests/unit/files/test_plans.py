@@ -129,6 +129,7 @@ WORKLOAD = (*FIRST, "workloads", 0)
         ((*FIRST, "models", 0, "batch"), 0, "gpus[0].partitions[0].models[0].batch", "at least 1"),
         ((*FIRST, "models", 0, "batch"), 1.5, "gpus[0].partitions[0].models[0].batch", "whole number"),
         ((*FIRST, "shadow", "gpu"), "v100-9", "gpus[0].partitions[0].shadow.gpu", "not a GPU of this plan"),
+        ((*FIRST, "shadow", "policy"), "auto", "gpus[0].partitions[0].shadow.policy", "hot, warm or none"),
         ((*FIRST, "models"), [], "gpus[0].partitions[0].models", "at least 1 item"),
         ((*FIRST, "models", 0, "batch"), 10**9, "gpus[0].partitions[0].models[0].batch", "at most 4096"),
         ((*WORKLOAD, "rate_rps"), 1e308, "gpus[0].partitions[0].workloads[0].rate_rps", "at most 1e+09"),

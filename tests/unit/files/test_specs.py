@@ -110,3 +110,12 @@ def test_options_of_servers_are_read_and_ours_are_refused_by_name(tmp_path: Path
     path.write_text(SPEC.replace("yes", "true") + "triton_args: [--log-verbose=1, --http-port=80]\n")
     with pytest.raises(InputError, match=r"triton_args\[1\]: --http-port: Trisect sets --http-port itself"):
         read_spec(path)
+
+
+@pytest.mark.parametrize("shadow", ["{policy: none, covers: 1.1}", "{covers: 0.9}", "{covers: 2.5}"])
+def test_a_demand_that_no_shadow_can_meet_is_named_by_its_line(tmp_path: Path, shadow: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(SPEC.replace("isolated: yes", f"shadow: {shadow}"))
+    with pytest.raises(InputError) as told:
+        read_spec(path)
+    assert (told.value.line, told.value.field) == (5, "workloads[1].shadow.covers")

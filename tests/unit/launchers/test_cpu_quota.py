@@ -17,7 +17,7 @@ import pytest
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.cpu_quota import counters as kernel
 from launchers.cpu_quota.cgroup import Cgroup, trial_folder, usage_of, write
-from launchers.cpu_quota.mechanism import bandwidth
+from launchers.cpu_quota.mechanism import Weight, bandwidth
 from launchers.cpu_quota.unprivileged import DutyCycle
 
 pytestmark = pytest.mark.unit
@@ -111,6 +111,7 @@ def test_a_busy_process_gets_its_share_from_its_first_instruction(held: Mechanis
     group = Group(f"unit{os.getpid()}", "p", "0123456789ab")
     try:
         with running([*held.enter(group, 30.0), *COMPUTES]) as process:
+            held.weigh(group, Weight.READY)
             until(lambda: computing(process), "it computes")
             (model,) = computing(process)
             members = (process.pid, model.pid)

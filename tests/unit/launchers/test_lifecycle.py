@@ -13,6 +13,7 @@ import pytest
 from controlplane.domain.errors import EngineError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ShareUsage
 from launchers import lifecycle, patience
+from launchers.cpu_quota.mechanism import Weight
 from launchers.lifecycle import Lifecycle, StartState
 from launchers.triton import readiness
 
@@ -29,6 +30,7 @@ class Loads(Lifecycle[None, None]):
         self.now_s = 0.0
         self.ready_s, self.ends_s, self.works_s = ready_s, ends_s, works_s
         self.present: Server | None = None
+        self.weights: list[Weight] = []
 
     def usage(self, server: Server) -> ShareUsage:
         if self.now_s > self.ends_s:
@@ -49,6 +51,10 @@ class Loads(Lifecycle[None, None]):
         # It may end between this look and the next one.
         ended = "out of memory" if self.now_s > self.ends_s + 1.0 else None
         return StartState(server if self.now_s >= self.ready_s else None, ended)
+
+    def _weigh(self, connection: None, server: Server, weight: Weight) -> None:
+        if not self.weights or self.weights[-1] is not weight:
+            self.weights.append(weight)
 
     def _connected(self) -> nullcontext[None]:
         return nullcontext()
@@ -85,6 +91,7 @@ def test_a_start_that_makes_progress_is_awaited(loads: Any, begun_before: bool) 
     launcher.present = build.server(SPEC) if begun_before else None
     assert launcher.start(SPEC, deadline_s=10.0) is launcher.present
     assert launcher.now_s >= 60.0
+    assert launcher.weights == [Weight.READY]
 
 
 @pytest.mark.parametrize("begun_before", [False, True])
@@ -94,6 +101,7 @@ def test_a_start_without_progress_is_removed(loads: Any, begun_before: bool) -> 
     with pytest.raises(LaunchTimeout, match="10 s without progress"):
         launcher.start(SPEC, deadline_s=10.0)
     assert launcher.present is None
+    assert launcher.weights == [Weight.SLOW_START]
     assert 30.0 <= launcher.now_s < 35.0
 
 

@@ -102,6 +102,22 @@ def test_a_crash_without_a_hot_shadow_is_repaired_by_the_guard_alone(
     assert alone.late_s == SECONDS - 20
 
 
+def test_a_warm_shadow_serves_after_the_time_that_the_plan_says(plan: Plan) -> None:
+    fault = Fault(Kind.CRASH, "wa-1", 20.0)
+    short, long = (served(loading(shadowed(plan, ShadowPolicy.WARM), s), fault) for s in (0.2, 3.5))
+    assert long.repairs[0].late_s > short.repairs[0].late_s
+
+
+def loading(plan: Plan, seconds: float) -> Plan:
+    """The plan with shadows that load so long."""
+
+    def slow(partition: Partition) -> Partition:
+        assert partition.shadow is not None
+        return replace(partition, shadow=replace(partition.shadow, load_s=seconds))
+
+    return replace(plan, gpus=tuple(replace(g, partitions=tuple(map(slow, g.partitions))) for g in plan.gpus))
+
+
 def test_shadows_elsewhere_cover_a_lost_gpu(plan: Plan) -> None:
     elsewhere = shadowed(plan, other="t4-1")
     fault = Fault(Kind.LOST, "t4-0", 20.0)

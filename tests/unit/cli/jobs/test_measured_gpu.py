@@ -55,7 +55,7 @@ def test_a_plan_that_overfills_the_memory_is_refused(
     together = {**one, "memory_mb": None, "partitions": [*one["partitions"], *two["partitions"]]}
     (directory / "plan.json").write_text(json.dumps({**document, "gpus": [together]}))
     violations = verify_plan(read_plan(directory / "plan.json")[0], directory / "profiles")
-    assert "needs 18000 MB with all shadows and has 15360 MB" in [v.reason for v in violations]
+    assert any(v.reason.startswith("needs 18000 MB and has 15360 MB: ") for v in violations)
     capsys.readouterr()
     assert run(["apply", "plan.json", "--yes", "--fleet", "never"]) == 2
     assert "needs 18000 MB" in capsys.readouterr().err

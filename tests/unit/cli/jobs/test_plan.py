@@ -48,3 +48,12 @@ def test_an_option_of_another_strategy_is_refused(spec: Path, option: tuple[str,
     result = CliRunner().invoke(app, ["plan", str(spec), "--strategy", "igniter", *option])
     assert isinstance(result.exception, InputError)
     assert "not for igniter" in str(result.exception)
+
+
+def test_covers_are_demanded_of_all_shadows_and_priced(spec: Path) -> None:
+    result = CliRunner().invoke(app, ["plan", str(spec), "--json", "--covers", "1.5"])
+    assert result.exit_code == 0, result.output
+    plan = json.loads(result.stdout)
+    shadows = [partition["shadow"] for gpu in plan["gpus"] for partition in gpu["partitions"]]
+    assert min(shadow["covers"] for shadow in shadows) >= 1.5
+    assert plan["totals"]["gpus_for_covers"] >= 0

@@ -301,6 +301,19 @@ def test_a_dead_server_is_left_at_once_even_while_settling(
     assert ends(effects, active).ending is ending
 
 
+def test_that_a_server_was_left_for_failures_is_known_until_the_next_one() -> None:
+    b = bench(partition())
+    b.tick(10)
+    b.servers["W1.a"] = ServerSeen(Health.FAILING, reason="refused")
+    b.tick()
+    failed_s = b.state.watches["W1"].failed_s
+    assert failed_s == b.now_s
+    b.tick(40)
+    b.ready()
+    assert [one.cause for one in of(Redirect, b.tick(40))] == [Cause.SHARE]
+    assert b.state.watches["W1"].failed_s == failed_s
+
+
 @pytest.mark.parametrize(("sequences", "patience_s"), [(0, Limits().overdue_s), (1, Limits().drain_s)])
 def test_a_hung_server_is_waited_for_as_long_as_its_sequences_live(sequences: int, patience_s: float) -> None:
     b = bench(partition())

@@ -538,6 +538,40 @@ def test_a_late_canary_of_a_server_that_only_fails_is_a_failed_one(
     assert bench.health() is health
 
 
+@pytest.mark.parametrize(
+    ("statuses", "health"), [((500,) * 5, Health.READY), ((200, *(500,) * 5), Health.FAILING)]
+)
+def test_requests_that_the_server_before_failed_too_show_no_fault_of_this_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...], health: Health
+) -> None:
+    moved = state()
+    watch = replace(moved.watches["W1"], failed_s=time.monotonic())
+    moved = replace(moved, watches={"W1": watch})
+    bench.gateway.owed = 9
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
+    late = Verdict(time.monotonic(), math.inf, Outcome.LATE, "", "w1")
+    bench.requests.answered = tuple(map(answer, statuses))
+    bench.observer.look(moved)
+    bench.requests.answered = ()
+    monkeypatch.setattr(bench.observer._canaries, "take", lambda: [(SERVER.name, late)])
+    assert bench.observer.look(moved).servers[SERVER.name].health is health
+
+
+@pytest.mark.parametrize(("answered_after", "failing"), [(True, 0), (False, 5)])
+def test_a_row_of_failures_ends_with_a_canary_that_is_answered_after_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, answered_after: bool, failing: int
+) -> None:
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
+    bench.requests.answered = (answer(500),) * 5
+    before_s = time.monotonic()
+    assert bench.observer.look(state()).servers[SERVER.name].failing == 5
+    bench.requests.answered = ()
+    sent_s = time.monotonic() if answered_after else before_s
+    answered = Verdict(sent_s, math.inf, Outcome.ANSWERED, "", "")
+    monkeypatch.setattr(bench.observer._canaries, "take", lambda: [(SERVER.name, answered)])
+    assert bench.observer.look(state()).servers[SERVER.name].failing == failing
+
+
 def test_a_canary_behind_a_long_request_is_late_though_others_failed_before(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

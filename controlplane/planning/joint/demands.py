@@ -1,0 +1,72 @@
+"""Plans whose shadows cover what the spec demands of them, at more GPUs where nothing less does.
+
+A model that is f times slower at a rate within an SLO waits as it does at f times the rate within an f-th of
+the SLO. A workload that is planned with those has a share that covers f by itself. How much of a demand the
+free part of its GPU covers is seen in a whole plan only: what is short there is planned for so much slower,
+and all is planned again. Demands in full for all are the last try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from controlplane.domain.plan import Infeasible, Plan
+from controlplane.planning.judge.shadows import short_of_cover
+from controlplane.planning.protocol import PlanRequest
+from controlplane.planning.replan.reuse import cost_of
+
+_MOST_ROUNDS = 4
+
+Factors = Mapping[str, float]
+"""How many times slower than measured workloads are planned for, by name."""
+
+
+def covering(plan: Plan, request: PlanRequest, plan_for: Callable[[Factors], Plan]) -> Plan:
+    """The cheapest plan found whose shadows cover what is demanded, or most of it; `plan` is without."""
+    demanded = {w.name: w.shadow.covers for w in request.workloads if w.shadow.covers is not None}
+    if not demanded:
+        return plan
+    found, factor = [plan], dict.fromkeys(demanded, 1.0)
+    for _ in range(_MOST_ROUNDS):
+        missing = _short(found[-1], request)
+        grown = {n: min(f * missing.get(n, 1.0), demanded[n]) for n, f in factor.items()}
+        if grown == factor:
+            break
+        factor = grown
+        found.append(plan_for(factor))
+    if len(found) > 1 and factor != demanded:
+        found.append(plan_for(demanded))
+    best = min(found, key=lambda p: (len(p.infeasible), len(p.violations), cost_of(p.gpus)))
+    assert best.totals is not None
+    return replace(best, totals=replace(best.totals, gpus_for_covers=len(best.gpus) - len(plan.gpus)))
+
+
+def _short(plan: Plan, request: PlanRequest) -> dict[str, float]:
+    """What is demanded over what is covered, by workload, where that is more than 1."""
+    short = short_of_cover(plan, {w.name: w.shadow for w in request.workloads})
+    return {w.name: short[p.id] for _, p in plan.partitions() if p.id in short for w in p.workloads}
+
+
+def slowed(request: PlanRequest, factors: Factors) -> PlanRequest:
+    """The request as if models were so many times slower."""
+    workloads = tuple(
+        replace(w, rate_rps=w.rate_rps * f, slo_ms=w.slo_ms / f)
+        for w in request.workloads
+        for f in (factors.get(w.name, 1.0),)
+    )
+    return replace(request, workloads=workloads)
+
+
+def at_speed(refused: Infeasible, factors: Factors) -> Infeasible:
+    """A refusal of a slowed request's workload, in terms of the real one."""
+    factor = factors.get(refused.workload, 1.0)
+    slo_ms, rate_rps = refused.nearest_slo_ms, refused.nearest_rate_rps
+    if factor == 1.0:
+        return refused
+    return Infeasible(
+        refused.workload,
+        f"planned for a model {factor:.3g} times slower, for `shadow: covers`: {refused.reason}",
+        nearest_slo_ms=None if slo_ms is None else slo_ms * factor,
+        nearest_rate_rps=None if rate_rps is None else rate_rps / factor,
+    )

@@ -1,0 +1,88 @@
+"""Shadows whose policy the plan decides: hot where that costs no GPU more, else warm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import turing
+
+from controlplane.domain.plan import Plan, Rule, memory_used_mb
+from controlplane.domain.workload import ShadowPolicy, ShadowWish
+from controlplane.planning import registry
+from controlplane.planning.protocol import PlanRequest
+
+pytestmark = pytest.mark.unit
+
+RATES = {
+    "googlenet": 100.0,
+    "resnet50": 200.0,
+    "ssd-mobilenetv1": 100.0,
+    "vgg16": 100.0,
+    "mnasnet1_0": 200.0,
+    "mobilenet_v2": 200.0,
+}
+"""Six models of 1.7 to 4.2 GB on GPUs of 9.9 GB."""
+LOAD_S = {"vgg16": 3.0, "resnet50": 0.8}
+
+
+def asked(wish: ShadowWish, count: int | None = None) -> PlanRequest:
+    """The six with such shadows; of two it is known how long they take to load."""
+    workloads = tuple(replace(w, shadow=wish) for w in turing.asked(RATES))
+    request = turing.question(workloads, count, Rule.P99, "ours")
+    device = request.devices["rtx2080ti"]
+    profiles = {name: replace(p, load_s=LOAD_S.get(name)) for name, p in device.profiles.items()}
+    return replace(request, devices={"rtx2080ti": replace(device, profiles=profiles)})
+
+
+def planned(request: PlanRequest) -> Plan:
+    plan = registry.strategy("joint").plan(request)
+    for gpu in plan.gpus:
+        assert sum(memory_used_mb(plan.gpus)[gpu.id].values()) <= (gpu.memory_mb or 0.0)
+    return plan
+
+
+def policies(plan: Plan) -> dict[str, ShadowPolicy]:
+    return {p.id: p.shadow.policy for _, p in plan.partitions() if p.shadow is not None}
+
+
+def test_memory_for_hot_shadows_costs_gpus_that_warm_ones_save() -> None:
+    bare, hot, auto = (
+        planned(asked(ShadowWish(policy)))
+        for policy in (ShadowPolicy.NONE, ShadowPolicy.HOT, ShadowPolicy.AUTO)
+    )
+    assert [len(p.gpus) for p in (bare, auto)] == [2, 2]
+    assert len(hot.gpus) >= 4
+    assert auto.verified
+    decided = policies(auto)
+    assert len(decided) == len(RATES), "each has one"
+    assert set(decided.values()) == {ShadowPolicy.HOT, ShadowPolicy.WARM}, "hot where memory is left"
+
+
+def test_all_are_hot_where_that_costs_no_more() -> None:
+    few = asked(ShadowWish())
+    few = replace(few, workloads=tuple(w for w in few.workloads if w.model in ("googlenet", "mobilenet_v2")))
+    plan = planned(few)
+    assert len(plan.gpus) == 1
+    assert set(policies(plan).values()) == {ShadowPolicy.HOT}
+
+
+def test_a_limit_in_seconds_makes_hot_what_loads_longer_or_is_unknown() -> None:
+    plan = planned(asked(ShadowWish(within_s=1.0)))
+    assert plan.verified
+    warm = {name for name, policy in policies(plan).items() if policy is ShadowPolicy.WARM}
+    assert warm <= {"resnet50"}
+    assert len(plan.gpus) > 2
+
+
+def test_a_warm_shadow_that_loads_too_long_is_a_violation() -> None:
+    request = asked(ShadowWish(ShadowPolicy.WARM, within_s=1.0))
+    plan = planned(request)
+    late = {v.subject for v in plan.violations}
+    assert late == RATES.keys() - {"resnet50"}
+
+
+def test_where_gpus_are_limited_memory_is_named_as_what_runs_out() -> None:
+    plan = planned(asked(ShadowWish(ShadowPolicy.HOT), count=2))
+    assert plan.infeasible
+    assert all(i.reason.startswith("memory runs out: ") for i in plan.infeasible)
