@@ -23,8 +23,6 @@ from launchers.gpu.mps import MpsDaemons
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
-ROUNDS = 100
-"""For each of the two fleets."""
 
 
 def start_and_stop(root: Path, rounds: int) -> Counter[str]:
@@ -47,7 +45,8 @@ def start_and_stop(root: Path, rounds: int) -> Counter[str]:
     return seen
 
 
-def test_no_daemon_ends_under_a_starting_server(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rounds", [15, pytest.param(100, marks=pytest.mark.soak)])
+def test_no_daemon_ends_under_a_starting_server(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="gpu") as name:
         folder = Path(name)
         (folder / "plain").mkdir()
@@ -56,7 +55,7 @@ def test_no_daemon_ends_under_a_starting_server(monkeypatch: pytest.MonkeyPatch)
             fake_daemons(folder / "mps", nvml, monkeypatch),
             multiprocessing.get_context("fork").Pool(2) as fleets,
         ):
-            one, two = fleets.starmap(start_and_stop, [(folder / "mps", ROUNDS)] * 2)
+            one, two = fleets.starmap(start_and_stop, [(folder / "mps", rounds)] * 2)
     seen = one + two
     assert seen.pop("swept") > 0, "no daemon ended at all"
-    assert seen == {"client of MPS": 2 * ROUNDS}
+    assert seen == {"client of MPS": 2 * rounds}
