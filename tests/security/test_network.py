@@ -430,7 +430,7 @@ def test_a_question_with_a_body_of_unknown_length_passes_where_bodies_are_counte
         lines = network.places.audit.read_text().splitlines()
         return {e["request"]: e["server"] for e in map(json.loads, lines) if e["request"] in ("body", "none")}
 
-    until(lambda: len(servers()) == 2)
+    until(lambda: network.places.audit.exists() and len(servers()) == 2)
     assert servers() == {"body": "none", "none": "one"}
 
 

@@ -257,7 +257,9 @@ class Fleet:
         """A server's status and JSON; status 0 where it does not answer."""
         url = f"http://{backend.host}:{backend.http_port}{path}"
         try:
-            async with self._session.get(url, timeout=_ASK_TIMEOUT) as answer:
+            # A server that is to end waits for its idle connections.
+            closed = {"Connection": "close"}
+            async with self._session.get(url, headers=closed, timeout=_ASK_TIMEOUT) as answer:
                 text = await answer.read()
                 if not text or answer.content_type != "application/json":
                     return answer.status, None
