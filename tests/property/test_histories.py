@@ -53,7 +53,9 @@ wishes = st.builds(
     gpu=st.integers(0, 1),
     pooled=st.booleans(),
     percent=st.sampled_from([20.0, 30.0]),
-    policy=st.sampled_from(ShadowPolicy),
+    policy=st.sampled_from(
+        [one for one in ShadowPolicy if one is not ShadowPolicy.AUTO]
+    ),  # a plan has chosen
     away=st.booleans(),
     batch=st.sampled_from([1, 4]),
     slo_ms=st.sampled_from([50.0, 80.0]),

@@ -25,7 +25,7 @@ def test_a_model_that_becomes_faster_is_left_alone() -> None:
 
 def test_a_product_that_does_nothing_misses_the_aims() -> None:
     assert simulated(Case("alexnet", 100.0, 2.0, sudden=True), guard=False).missed == ("verdict", "kept")
-    uncured = simulated(Case("alexnet", 400.0, 3.0, sudden=True), guard=False)
+    uncured = simulated(Case("resnet50", 400.0, 3.0, sudden=True), guard=False)
     assert (uncured.cured, uncured.missed) == (False, ("verdict", "said"))
 
 
