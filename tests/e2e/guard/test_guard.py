@@ -200,6 +200,8 @@ def test_a_controller_that_starts_again_ends_what_drains_and_keeps_the_shadow(fl
         for process in fleet.tree(before):
             process.suspend()
         fleet.await_event("launch", since_s=hit_s)
+        # A start that is under way ends with its controller, and is begun again.
+        fleet.await_event("notice", since_s=hit_s, says="stands by")
         rig.kill([fleet.controller()])
         fleet.start_controller()
         fleet.await_event("adopt", since_s=hit_s)
