@@ -68,8 +68,7 @@ class GatewayPaths:
     clients = _file("clients.json")
     """The clients with their grants."""
     limits = _file("limits.json")
-    """The limits of endpoints."""
-    """The endpoints, or one client's calls of them, that are refused for a while."""
+    """The limits of endpoints, and the endpoints, or one client's calls of them, refused for a while."""
     clients_map = _file("clients.map")
     grants_map = _file("grants.map")
     client_limits_map = _file("client_limits.map")

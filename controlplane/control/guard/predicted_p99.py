@@ -16,7 +16,7 @@ from operator import sub
 
 ARRIVALS = 4000
 STEP = 1.02
-"""Rates and times are told apart by as much: the P99 is no more precise."""
+"""Rates and times are rounded to steps of this factor: the P99 is no more precise."""
 _SEED = 8
 _OVERLOADED = 0.98
 _P99 = 0.99

@@ -321,7 +321,7 @@ def test_a_process_that_goes_on_refusing_requests_does_not_hang(bench: Bench) ->
     end = time.monotonic() + 1.0
     while time.monotonic() < end:
         assert bench.health() is Health.READY
-    assert bench.owes() == 9, "a refusal is no answer of the model: HAProxy is asked for its open requests"
+    assert bench.owes() == 9, "a refusal is no answer of the model, so HAProxy's open requests are read"
 
 
 def test_a_server_whose_model_is_busy_does_not_hang_and_is_seen_to_work(bench: Bench) -> None:
