@@ -329,9 +329,17 @@ def _server_of(one: Any) -> Server:
 
 
 def _update(one: Any, **changed: Any) -> None:
-    """Change a container, but not in Podman 4: there a start has its full weight, and no restart policy."""
-    with contextlib.suppress(docker.errors.NotFound):
+    """Change a container, but not in Podman 4: there a start has its full weight, and no restart policy.
+
+    One that has ended a moment ago, which the engine may not have noticed, is left to whoever looks next.
+    """
+    try:
         one.update(**changed)
+    except docker.errors.NotFound:
+        pass
+    except docker.errors.APIError as error:
+        if "not running" not in str(error):
+            raise
 
 
 def _log(one: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 import docker
 import pytest
+import requests
 from fake_nvml import FakeGpu, FakeNvml
 from launcher_rig import MODEL, DockerEngine, Fleet, get, infer
 from private_engine import PrivateEngine
@@ -91,6 +92,19 @@ def test_a_killed_container_comes_back_by_itself_on_its_ports(fleet: Fleet) -> N
     until(lambda: get(server, "/v2")["name"] == server.name, "it answers again")
     until(lambda: infer(server) == [0.0, 0.0], "it serves again")
     until(lambda: fleet.launcher.servers(fleet.name) == (server,), "it is the same server")
+
+
+def test_an_engine_that_has_not_noticed_an_end_fails_no_start(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = requests.Response()
+    answer.status_code = 500
+
+    def update(*_: object, **changed: object) -> None:
+        raise docker.errors.APIError("", answer, "runc did not terminate successfully: container not running")
+
+    monkeypatch.setattr(docker.models.containers.Container, "update", update)
+    assert infer(fleet.start(fleet.spec())) == [0.0, 0.0]
 
 
 def test_a_paused_container_is_replaced(fleet: Fleet, client: docker.DockerClient) -> None:
