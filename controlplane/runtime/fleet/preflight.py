@@ -35,7 +35,7 @@ from controlplane.report.tables.change_table import ending_line
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.history import History
 
-if TYPE_CHECKING:  # `ctl plan` checks a spec here, without the extra `serve`
+if TYPE_CHECKING:  # `ctl plan` checks a spec here, and runs no fleet
     from controlplane.runtime.fleet.execute import Say
     from controlplane.runtime.fleet.fleet import Fleet
 

@@ -13,7 +13,7 @@ from build import partition, plan
 
 from controlplane.cli import main as cli
 from controlplane.cli import wiring
-from controlplane.cli.endings import EXIT_PIPE
+from controlplane.cli.endings import EXIT_DEFECT, EXIT_PIPE
 from controlplane.cli.main import run
 from controlplane.cli.output import say
 from controlplane.cli.verbs import VERBS
@@ -163,10 +163,14 @@ def test_each_kind_of_error_has_its_exit_code(
     assert (found["kind"], found["exit_code"]) == (kind, code)
 
 
-def test_a_defect_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_of_the_program_has_an_exit_code_of_its_own_and_is_not_hidden(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("controlplane.cli.wiring.status_source", lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run(["status"])
+    assert run(["status", "--json"]) == EXIT_DEFECT
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"]["kind"] == "defect"
+    assert "Traceback" in err
 
 
 @pytest.mark.parametrize(
