@@ -12,12 +12,13 @@ from pydantic import TypeAdapter, create_model
 
 from controlplane.domain.comparison import Comparison
 from controlplane.domain.observation import Event
-from controlplane.domain.plan import Plan
+from controlplane.domain.plan import Infeasible, Plan
 from controlplane.domain.spec import Spec
 from controlplane.domain.tensors import Finding
 from controlplane.files.documents import SCHEMA_VERSION, adapter
 from controlplane.files.limits import Limit
-from controlplane.planning.replan.differences import TermChange
+from controlplane.planning.explain.explain import Explanation
+from controlplane.planning.replan.differences import Ending, PartitionChange, TermChange
 from controlplane.ports import Capability
 from controlplane.report.tables.demo_table import DemoRow, Repair
 from controlplane.report.tables.observed_table import Kept, Unseen
@@ -128,6 +129,8 @@ _DOCUMENTS: dict[str, Any] = {
     | _document("ValidatedFleet", promises=list[Kept], observed=_list(_OBSERVED), unseen=list[Unseen]),
     "train": _document("Train", policy=str, summary=str, curve=list[dict[str, float | None]]),
     "plan": Plan,
+    "show": _document("Explained", workload=str, explained=list[Explanation], infeasible=Infeasible | None)
+    | _document("Changed", changes=list[PartitionChange], endings=list[Ending], terms=list[TermChange]),
     "simulate": _document(
         "Simulate", **_RUN, workloads=_list(_SIMULATED), gpus=list[GpuOutcome], totals=_TOTALS
     )
@@ -163,7 +166,8 @@ _DOCUMENTS: dict[str, Any] = {
     "destroy": _document("Destroy", fleet=str, destroyed=bool),
 }
 NAMES = tuple(_DOCUMENTS)
-"""`spec` is the input of `ctl plan`, `error` what any verb prints that fails; the others are verbs."""
+"""`spec` is the input of `ctl plan`, `error` what any verb prints that fails; the others are verbs.
+`ctl show` without an option prints the plan."""
 
 
 def schema(name: str) -> dict[str, Any]:

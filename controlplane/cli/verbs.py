@@ -73,6 +73,12 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "ctl plan examples/twelve.yaml -o plan.json",
             f"{_WHOLE_FILES}; the same command begins again, and --budget SECONDS ends the search earlier",
         ),
+        "show": Verb(
+            "jobs.show",
+            "Show what a plan says: its table, a workload, its page.",
+            "ctl show plan.json --explain search",
+            _WHOLE_FILES,
+        ),
         "simulate": Verb(
             "jobs.simulate",
             "Simulate a plan under load.",

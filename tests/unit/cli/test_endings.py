@@ -47,20 +47,16 @@ def test_help_needs_no_extra(tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
 
 
-def test_a_plan_is_made_and_simulated_without_any_extra(tmp_path: Path) -> None:
+def test_a_plan_is_made_and_simulated_without_any_extra_and_a_missing_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     planned = ctl(tmp_path, "plan", "spec.yaml", "--strategy", "igniter", "-o", "plan.json")
     assert planned.returncode == 0, planned.stderr
+    drawn = ctl(tmp_path, "show", "plan.json", "--plot", "plan.svg", "--json")
+    assert drawn.returncode == 4
+    assert "pip install 'trisect[plot]'" in drawn.stderr
+    assert "Traceback" not in drawn.stderr
     simulated = ctl(tmp_path, "simulate", "plan.json", "--seconds", "2")
     assert simulated.returncode == 0, simulated.stderr
-
-
-def test_a_verb_names_the_extra_that_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "spec.yaml").write_text(SPEC)
-    ended = ctl(tmp_path, "plan", "spec.yaml", "--strategy", "igniter", "--plot", "plan.svg", "--json")
-    assert ended.returncode == 4
-    assert "pip install 'trisect[plot]'" in ended.stderr
-    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ FAIL: dict[tuple[str, ...], list[str]] = {
     ("train",): ["missing.yaml", "-o", "policy.npz"],
     ("plan",): ["missing.yaml"],
     ("simulate",): ["missing.json"],
+    ("show",): ["missing.json"],
     ("compare",): ["missing.yaml"],
     ("render",): ["missing.json"],
     ("apply",): ["missing.json"],
@@ -178,7 +179,10 @@ def test_a_defect_of_the_program_has_an_exit_code_of_its_own_and_is_not_hidden(
     [
         ("doctor",),
         ("plan", "spec.yaml"),
-        ("plan", "spec.yaml", "--explain", "search", "--against", "plan.json"),
+        ("plan", "spec.yaml", "--against", "plan.json"),
+        ("show", "plan.json"),
+        ("show", "plan.json", "--explain", "search"),
+        ("show", "plan.json", "--against", "plan.json"),
         ("simulate", "plan.json", "--seconds", "2"),
         ("events",),
         ("render", "plan.json", "--repository", "models"),
@@ -262,15 +266,31 @@ def test_a_fleet_without_servers_is_exit_code_1(
     assert "no controller runs" in err
 
 
-def test_a_plan_in_json_is_a_plan_file_and_its_explanation_is_on_stderr(
+def test_a_plan_in_json_is_a_plan_file_and_its_changes_are_on_stderr(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (directory / "spec.yaml").write_text(SPEC)
-    assert run(["plan", "spec.yaml", "--json", "--explain", "search"]) == 0
+    assert run(["plan", "spec.yaml", "-o", "before.json"]) == 0
+    capsys.readouterr()
+    assert run(["plan", "spec.yaml", "--json", "--against", "before.json"]) == 0
     out, err = capsys.readouterr()
     (directory / "plan.json").write_text(out)
     assert [p.name for _, _, p in read_plan(directory / "plan.json")[0].placements()] == ["search"]
-    assert "held to 40 ms" in err
+    assert "nothing changes" in err
+
+
+def test_a_shown_plan_explains_a_workload_and_draws_its_page_without_its_spec(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "spec.yaml").write_text(SPEC)
+    assert run(["plan", "spec.yaml", "-o", "plan.json"]) == 0
+    (directory / "spec.yaml").unlink()
+    capsys.readouterr()
+    assert run(["show", "plan.json", "--explain", "search", "--report", "plan.html"]) == 0
+    assert "held to 40 ms" in capsys.readouterr().out
+    assert "<title>Plan" in (directory / "plan.html").read_text()
+    assert run(["show", "plan.json", "--explain", "serach"]) == 2
+    assert "did you mean search" in capsys.readouterr().err
 
 
 def test_a_plan_that_cannot_be_written_prints_one_document(
