@@ -18,12 +18,12 @@ from typing import Any
 import typer
 
 from controlplane.cli.output import Verbosity, chosen, print_json
-from controlplane.cli.verbs import VERBS
+from controlplane.cli.verbs import FORMER_OPTIONS, VERBS
 from controlplane.domain.errors import DISK_FULL, EngineError, InputError, TrisectError
 from controlplane.report.words import printable
 
 EXIT_NO = 1
-"""The answer to a question of a script is no: --check, --exit-code, `ctl wait`; or the demo failed."""
+"""The answer to a question of a script is no: --check, `ctl diff`, `ctl wait`; or the demo failed."""
 EXIT_DEFECT = 70
 """A defect of ours, as sysexits.h counts."""
 EXIT_PIPE = 128 + signal.SIGPIPE
@@ -153,7 +153,11 @@ def misused(error: typer.TyperException, arguments: Sequence[str]) -> int:
     """Print what is wrong with the command line, after the verb's usage, and return the exit code."""
     shown: Any = error
     shown.show()
-    _print_document("usage", error.exit_code, error.format_message(), arguments)
+    message = error.format_message()
+    if (now := FORMER_OPTIONS.get(getattr(error, "option_name", ""))) is not None:
+        message += f" It is `{now}` now."
+        print(f"It is `{now}` now.", file=sys.stderr)
+    _print_document("usage", error.exit_code, message, arguments)
     return error.exit_code
 
 

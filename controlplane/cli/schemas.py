@@ -118,6 +118,10 @@ _STATUS = _document("Status", fleet=str, **get_type_hints(Status))
 _CLIENT = _mapping("Client", name=str, endpoints=list[str], certificate=_TEXT, operator=bool, limit=Limit)
 _REFUSED = _mapping("Refused", endpoint=str, client=_TEXT, seconds_left=int)
 _MISTAKE = _mapping("Mistake", kind=str, exit_code=int, message=str, file=_TEXT, line=int | None, field=_TEXT)
+_DRY_RUN = _document("DryRun", **_STEPS, commands=list[str])
+_FLEET = _mapping(
+    "Fleet", fleet=str, launcher=str, host=str, http=int, grpc=int, metrics=int, applied_s=_NUMBER
+)
 _DOCUMENTS: dict[str, Any] = {
     "spec": Spec,
     "error": _document("Error", error=_MISTAKE),
@@ -144,10 +148,9 @@ _DOCUMENTS: dict[str, Any] = {
     ),
     "compare": _document("Compare", **get_type_hints(Comparison)),
     "render": _document("Render", partitions=dict[str, str]) | _MANIFEST,
-    "apply": _document("DryRun", **_STEPS, commands=list[str])
-    | _document("Applied", **_CONVERGED, listening=_LISTENING)
-    | _COMMITTED
-    | _MANIFEST,
+    "apply": _DRY_RUN | _document("Applied", **_CONVERGED, listening=_LISTENING) | _COMMITTED | _MANIFEST,
+    "diff": _DRY_RUN | _MANIFEST,
+    "list": _document("List", fleets=_list(_FLEET)),
     "status": _STATUS,
     "top": _STATUS,
     "wait": _document("Wait", fleet=str, problems=list[str]),

@@ -106,6 +106,13 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "servers that answered clients still do, and some new ones may run beside them; the same command "
             "continues from what runs, `ctl status` shows it, `ctl destroy` ends the fleet",
         ),
+        "diff": Verb(
+            "fleet.diff",
+            "Show what an apply would change; exit code 1 if anything.",
+            "ctl diff plan.json",
+            _UNCHANGED,
+        ),
+        "list": Verb("fleet.list", "List the fleets of this host.", "ctl list", _UNCHANGED),
         "status": Verb(
             "fleet.status", "Show a fleet's servers and their latencies.", "ctl status --watch", _UNCHANGED
         ),
@@ -132,6 +139,9 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
         "events": Verb(
             "fleet.events", "Show the history of a fleet.", "ctl events --since 3600 --json", _UNCHANGED
+        ),
+        "logs": Verb(
+            "fleet.logs", "Show what the servers of a workload have logged.", "ctl logs search -f", _UNCHANGED
         ),
         "redirect": Verb(
             "fleet.redirect",
@@ -176,3 +186,15 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
 }
 
 VERBS: Mapping[str, Verb] = {name: verb for group in GROUPS.values() for name, verb in group.items()}
+FORMER_OPTIONS: Mapping[str, str] = {
+    "--all-cores": "--allow all-cores",
+    "--allow-violations": "--allow violations",
+    "--exit-code": "ctl diff PLAN",
+    "--explain": "ctl show PLAN --explain",
+    "--overcommit": "--allow overcommit",
+    "--plot": "ctl show PLAN --plot",
+    "--rename-endpoints": "--allow renames",
+    "--report": "ctl show PLAN --report",
+    "--what-if": "ctl compare SPEC --scale",
+}
+"""What is written now in place of an option of earlier versions."""

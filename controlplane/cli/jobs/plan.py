@@ -12,6 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from controlplane.cli import completers, options
+from controlplane.cli.options import Allowance
 from controlplane.cli.output import print_json, say, say_when_compiling, warn
 from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.plan import Rule
@@ -135,15 +136,15 @@ def plan(
             "turn, the shortest first. Not for Kubernetes.",
         ),
     ] = False,
-    allow_violations: options.AllowViolations = False,
-    all_cores: options.AllCores = False,
+    allow: options.Allow = None,
 ) -> None:
     """Choose the GPU, share and batch of every workload in SPEC, and which workloads share a GPU.
 
     Exit code 3: some workloads are infeasible; the others are planned and written.
-    Exit code 2: SPEC or an option is wrong, or the plan takes every core of this host (see --all-cores).
+    Exit code 2: SPEC or an option is wrong, or the plan takes every core of this host (see --allow).
     With --json, the table of --against is on stderr.
     """
+    allowed = options.allowances(allow)
     compiled = say_when_compiling()
     parsed, document = read_spec(spec)
     if rates is None:
@@ -184,8 +185,8 @@ def plan(
             f"warning: {model} was measured at {percent:g} % of {kind} only, so it gets no smaller share: "
             f"`ctl profile {model} --device {kind}` measures more shares"
         )
-    check_spare_core(made, document, cores, say, accepted=all_cores, spec=parsed)
-    if output is not None and (allow_violations or made.verified):
+    check_spare_core(made, document, cores, say, accepted=Allowance.ALL_CORES in allowed, spec=parsed)
+    if output is not None and (Allowance.VIOLATIONS in allowed or made.verified):
         from controlplane.files.plans import write_plan
 
         write_plan(output, made)  # before anything is shown: the reader of stdout may have gone
@@ -200,7 +201,7 @@ def plan(
 
         print_table(change_table(previous, made, parsed.workloads))
     if output is not None:
-        if not allow_violations:
+        if Allowance.VIOLATIONS not in allowed:
             refuse_violations(made, document)
         say(f"{output}: written")
     if json:  # last: what fails before prints an error in its place

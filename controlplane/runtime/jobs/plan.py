@@ -315,5 +315,5 @@ def refuse_violations(plan: Plan, document: Document) -> None:
         more = f" (and {len(plan.violations) - 1} more)" if len(plan.violations) > 1 else ""
         document.fail(
             f"the plan does not keep its promises: {first.subject}: {first.reason}{more}; it is not written "
-            "without --allow-violations"
+            "without --allow violations"
         )

@@ -18,6 +18,7 @@ from controlplane.cli.main import run
 from controlplane.cli.output import say
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import EngineError, GatewayError, InfeasibleError, InputError
+from controlplane.domain.observation import Event
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.plans import read_plan
 
@@ -44,6 +45,8 @@ FAIL: dict[tuple[str, ...], list[str]] = {
     ("compare",): ["missing.yaml"],
     ("render",): ["missing.json"],
     ("apply",): ["missing.json"],
+    ("diff",): ["missing.json"],
+    ("logs",): ["search"],
     ("status",): [],
     ("wait",): [],
     ("top",): [],
@@ -185,6 +188,7 @@ def test_a_defect_of_the_program_has_an_exit_code_of_its_own_and_is_not_hidden(
         ("show", "plan.json", "--against", "plan.json"),
         ("simulate", "plan.json", "--seconds", "2"),
         ("events",),
+        ("list",),
         ("render", "plan.json", "--repository", "models"),
         ("token", "create", "web", "--endpoint", "search"),
         ("token", "list"),
@@ -249,9 +253,28 @@ def test_a_simulation_that_misses_an_objective_is_exit_code_1_with_check(
     assert err == "1 workload of 1 would miss the SLO\n"
 
 
-def test_exit_code_is_refused_without_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["apply", "plan.json", "--exit-code"]) == 2
-    assert "is for --dry-run" in capsys.readouterr().err
+def test_what_is_no_allowance_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("plan", "apply"):
+        assert run([verb, "file", "--allow", "renames,overcomit", "--json"]) == 2
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert error["field"] == "--allow"
+        assert "did you mean 'overcommit'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "former", "now"),
+    [
+        ("apply", "--all-cores", "--allow all-cores"),
+        ("apply", "--exit-code", "ctl diff PLAN"),
+        ("plan", "--explain", "ctl show PLAN --explain"),
+        ("plan", "--what-if", "ctl compare SPEC --scale"),
+    ],
+)
+def test_a_former_option_is_refused_with_what_to_write_instead(
+    verb: str, former: str, now: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([verb, "file", former]) == 2
+    assert now in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", [("status", "--check"), ("wait", "--timeout", "0")])
@@ -326,6 +349,24 @@ def test_a_watch_in_json_is_a_line_for_each_look(
     assert run(["status", "--watch", "--json"]) == 130
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["seen"] for line in lines[:2]] == [0, 1]
+
+
+def test_followed_events_are_each_shown_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    happened = [Event(float(n), "info", "apply", "default", str(n)) for n in range(4)]
+    looks = iter((happened[:2], happened[:2], happened[1:3], happened[2:]))
+    monkeypatch.setattr("controlplane.cli.wiring.recent_events", lambda *_, **__: tuple(next(looks)))
+
+    def pause(_: float) -> None:
+        if not looks.__length_hint__():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("controlplane.cli.fleet.events.time.sleep", pause)
+    assert run(["events", "--follow", "--json"]) == 130
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["reason"] for line in lines[:4]] == ["0", "1", "2", "3"]
+    assert lines[4] == "{", "the interruption's document follows"
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
