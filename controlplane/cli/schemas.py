@@ -129,6 +129,7 @@ _DOCUMENTS: dict[str, Any] = {
     "init": _document("Init", repository=str, spec=str, models=list[Finding]),
     "demo": _document("Demo", workloads=list[DemoRow], repair=Repair | None, no_repair=_TEXT),
     "profile": _document("Profile", profiles=_list(_PROFILE)),
+    "import": _document("Import", profiles=_list(_PROFILE)),
     "validate": _document("Validated", latency_models=_by_name(_LATENCY_MODEL))
     | _document("ValidatedFleet", promises=list[Kept], observed=_list(_OBSERVED), unseen=list[Unseen]),
     "train": _document("Train", policy=str, summary=str, curve=list[dict[str, float | None]]),

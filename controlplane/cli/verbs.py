@@ -9,7 +9,8 @@ from typing import NamedTuple
 class Verb(NamedTuple):
     """A verb. Its module has a function or an app of the verb's name; using the verb imports it.
 
-    The help shows `summary` and `example`. `left` says what an interruption leaves and how to go on.
+    Where the name is a word of Python, the function's ends with an underscore. The help shows `summary`
+    and `example`. `left` says what an interruption leaves and how to go on.
     """
 
     module: str
@@ -54,6 +55,12 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "Measure models and write a profile of each.",
             "ctl profile resnet_tiny --device cpu",
             "what is measured is kept; the same command continues from there",
+        ),
+        "import": Verb(
+            "jobs.import_",
+            "Make a profile from files of other tools.",
+            "ctl import resnet50 8:b8.csv --from perf-analyzer --device v100",
+            _WHOLE_FILES,
         ),
         "validate": Verb(
             "jobs.validate",
@@ -191,6 +198,12 @@ FORMER_OPTIONS: Mapping[str, str] = {
     "--allow-violations": "--allow violations",
     "--exit-code": "ctl diff PLAN",
     "--explain": "ctl show PLAN --explain",
+    "--from-aiperf": "ctl import MODEL FILE --from aiperf",
+    "--from-model-analyzer": "ctl import MODEL FILE --from model-analyzer",
+    "--from-perf-analyzer": "ctl import MODEL FILE --from perf-analyzer",
+    "--measured-at": "ctl import MODEL FILE --at",
+    "--ncu": "ctl import MODEL FILE --from ncu",
+    "--nsys": "ctl import MODEL FILE --from nsys",
     "--overcommit": "--allow overcommit",
     "--plot": "ctl show PLAN --plot",
     "--rename-endpoints": "--allow renames",
