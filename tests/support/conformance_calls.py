@@ -452,6 +452,16 @@ def _(target: Target) -> Any:
     return sorted(_queued(target, "short", [("a", {}), ("b", {}), ("c", {})], 4), key=str)
 
 
+@case("queue: a request beside a long one of another model", "turns")
+def _(target: Target) -> Any:
+    ends: queue.Queue[str] = queue.Queue()
+    with tg.InferenceServerClient(target.address("grpc")) as client:
+        client.async_infer("slow", _inputs(tg, _x(1.5)), lambda result, error: ends.put("the long one"))
+        time.sleep(0.3)  # until it executes: nothing that a client sees says so
+        client.async_infer("plain", _inputs(tg, _x(1)), lambda result, error: ends.put("the short one"))
+        return [ends.get(timeout=_LONG_S) for _ in range(2)]
+
+
 _SINGLE = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[5]}]}'
 _BODY = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[2],"data":[5,6]}]}'
 _DEEP = b'{"parameters":' + b'{"a":' * 70 + b"1" + b"}" * 70 + b"," + _BODY[1:]

@@ -18,6 +18,8 @@ class TritonPythonModel:
         self.inputs = [i["name"] for i in config["input"]]
         self.sums = {}
         self.sequences = "sequence_batching" in config
+        delay = config.get("parameters", {}).get("execute_delay_ms", {"string_value": "0"})
+        self.delay_s = int(delay["string_value"]) / 1000
         self.decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
 
     def execute(self, requests):
@@ -26,12 +28,13 @@ class TritonPythonModel:
             for request in requests:
                 self._stream(request)
             return None
+        time.sleep(self.delay_s)
         return [pb_utils.InferenceResponse(self._answer(request)) for request in requests]
 
     def _answer(self, request):
         given = [pb_utils.get_input_tensor_by_name(request, name) for name in self.inputs]
         values = [None if tensor is None else tensor.as_numpy() for tensor in given]
-        if self.sequences:
+        if self.sequences and not self.delay_s:
             values = [self._sum(request, values[0])]
         elif len(values) == 2 and {"OUTPUT0", "OUTPUT1"} == set(self.outputs) and "identity" not in self.name:
             one, other = (_numbers(value) for value in values)
