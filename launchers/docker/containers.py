@@ -148,7 +148,7 @@ def _on_core(server: Server, place: HostPlace, cgroup_parent: str | None) -> dic
     limit_mb = server.spec.memory_limit_mb
     return {
         "cpuset_cpus": str(place.core),
-        "cpu_shares": Weight.READY.shares,
+        "cpu_shares": Weight.FULL.shares,
         "cpu_quota": quota,
         "cpu_period": period,
         # The container's own, removed with it.
