@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -737,6 +738,7 @@ def _region(target: Target, kind: str) -> Any:
     module = CLIENTS[kind]
     key = f"/conformance-{time.monotonic_ns()}"
     region = shm.create_shared_memory_region("region", key, 32)
+    Path(f"/dev/shm{key}").chmod(0o666)  # a container's user is another one where tests run as root
     found: list[Any] = []
 
     def attempt(call: Callable[[], Any]) -> None:

@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """`repeat...` and `square...` are decoupled; a sequence adds its start, two inputs are added and subtracted."""
+    """`repeat...` and `square...` are decoupled; sequences add their start; two inputs: sum, difference."""
 
     def initialize(self, args):
         """Choose what the model does."""
