@@ -22,7 +22,11 @@ _TIMED = {
 _STATISTIC_OF = {
     "nv_inference_request_success": ("success", "count"),
     "nv_inference_request_failure": ("fail", "count"),
-    **{f"{name}_{end}": (of, "ns") for name, of in _TIMED.items() for end in ("duration_us", "summary_us_sum")},
+    **{
+        f"{name}_{end}": (of, "ns")
+        for name, of in _TIMED.items()
+        for end in ("duration_us", "summary_us_sum")
+    },
     **{f"{name}_summary_us_count": (of, "count") for name, of in _TIMED.items()},
     "nv_cache_num_hits_per_model": ("cache_hit", "count"),
     "nv_cache_hit_duration_per_model": ("cache_hit", "ns"),

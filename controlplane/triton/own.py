@@ -97,7 +97,7 @@ def _executed(after: Sequence[Entry], before: Sequence[Entry]) -> bool:
 
 
 def _ended(after: Sequence[Entry], before: Sequence[Entry]) -> bool:
-    """Return whether the endpoint, which comes first, has counted a request: Python's errors are successes."""
+    """Return whether the endpoint, which comes first, has counted it: an error of Python is a success."""
     return not (before and after) or _requests(after[0]) > _requests(before[0])
 
 

@@ -166,13 +166,11 @@ GROUPS = (
         (
             *(f"qa/L0_{name}_test.py" for name in ("parameters/parameters", "simple_ensemble/ensemble")),
             *(f"qa/L0_{name}_endpoint_test.py" for name in ("logging/logging", "trace/trace")),
-            "qa/L0_backend_python/bls/*_test.py",
             "qa/L0_shared_memory/*_test.py",
         ),
         (
             "qa/L0_parameters/model_repository/*",
             "qa/L0_simple_ensemble/models/*",
-            "qa/python_models/bls_parameters",
             f"{_EXAMPLES}/simple",
         ),
         own={"parameter": _PARAMETER},
