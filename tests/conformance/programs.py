@@ -166,7 +166,6 @@ GROUPS = (
         (
             *(f"qa/L0_{name}_test.py" for name in ("parameters/parameters", "simple_ensemble/ensemble")),
             *(f"qa/L0_{name}_endpoint_test.py" for name in ("logging/logging", "trace/trace")),
-            "qa/L0_shared_memory/*_test.py",
         ),
         (
             "qa/L0_parameters/model_repository/*",
