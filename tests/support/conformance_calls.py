@@ -583,7 +583,7 @@ for _body in (
 ):
     _add(f"http: index {_body!r}", lambda t, b=_body: _index(t.raw("POST", "/v2/repository/index", b)))
 _posted("index of broken JSON", "/v2/repository/index", b"{", row="index-words")
-_posted("the index of a repository", "/v2/repository/x/index", b"")
+_add("http: the index of a repository", lambda t: _index(t.raw("POST", "/v2/repository/x/index")))
 _posted("loading from a repository", "/v2/repository/x/models/plain/load", b"")
 _posted("loading", "/v2/repository/models/plain/load", b"", row="loading")
 
@@ -605,7 +605,6 @@ def _written(target: Target, head: str, body: bytes) -> Any:
 
 
 _SIZED = f"POST {_PLAIN} HTTP/1.1\nHost: x\nContent-Length: {len(_BODY)}"
-_IN_CHUNKS = f"POST {_PLAIN} HTTP/1.1\nHost: x\nTransfer-Encoding: chunked"
 for _name, _head, _body, _row in (
     ("of a Triton, as they stand", "GET /v2/models/plain HTTP/1.1\nHost: x", b"", None),
     ("of the facade, as they stand", "GET /v2 HTTP/1.1\nHost: x", b"", None),
@@ -616,8 +615,12 @@ for _name, _head, _body, _row in (
     ("with a query", _SIZED.replace(" HTTP", "?a=b HTTP"), _BODY, None),
     ("of one that expects", f"{_SIZED}\nExpect: 100-continue", _BODY, None),
     ("with a header twice", f"{_SIZED}\nx-user: 1\nx-user: 2".replace("plain", "about"), _BODY, None),
-    ("with an extended chunk", _IN_CHUNKS, b"%x;a=b\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY), None),
-    ("with trailers", _IN_CHUNKS, b"%x\r\n%s\r\n0\r\nx: y\r\n\r\n" % (len(_BODY), _BODY), "malformed-http"),
+    (
+        "with an extended chunk",
+        f"POST {_PLAIN} HTTP/1.1\nHost: x\nTransfer-Encoding: chunked",
+        b"%x;a=b\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY),
+        "malformed-http",
+    ),
     ("with two lengths", f"{_SIZED}\nContent-Length: 3", _BODY, "malformed-http"),
 ):
     _add(f"http: answers {_name}", partial(_written, head=_head, body=_body), _row)

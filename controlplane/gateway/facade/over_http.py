@@ -65,7 +65,7 @@ class Http:
                 get("/v2/health/live", self._live, allow_head=False),
                 get("/v2/health/ready", self._ready, allow_head=False),
                 post("/v2/repository/index", self._index),
-                post("/v2/repository/{repository}/index", self._one_repository),
+                post("/v2/repository/{repository}/index", self._index),
                 post("/v2/repository/{repository}/models/{name}/{verb:load|unload}", self._one_repository),
                 post("/v2/repository/models/{name}/load", self._refuse),
                 post("/v2/repository/models/{name}/unload", self._refuse),
