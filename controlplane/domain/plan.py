@@ -15,6 +15,7 @@ from annotated_types import Ge, Le, Lt, MinLen, Predicate
 
 from controlplane.domain.order import MOST_RANKS
 from controlplane.domain.server_options import ServerOptions
+from controlplane.domain.serving import Serving
 from controlplane.domain.units import SPARSE, Amount, Count, Name, Percent, Positive
 from controlplane.domain.workload import Arrivals, Dispersion, ShadowPolicy, decided
 
@@ -254,7 +255,10 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The result of `ctl plan` and the input of `ctl apply`. `triton_args` and `env` are the spec's."""
+    """The result of `ctl plan` and the input of `ctl apply`.
+
+    `triton_args`, `env` and `serve` are the spec's; `spec` is its text, and `spec_sha256` that text's hash.
+    """
 
     strategy: str
     rule: Rule
@@ -270,6 +274,8 @@ class Plan:
     totals: Totals | None = None
     triton_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    serve: Serving | None = field(default=None, metadata=SPARSE)
+    spec: str | None = field(default=None, metadata=SPARSE)
 
     def __post_init__(self) -> None:
         ServerOptions(self.triton_args, self.env)

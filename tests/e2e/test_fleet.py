@@ -49,6 +49,13 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Ctl) -> None:
     host.diff(plan(partition("a", 30), partition("b", 30)), exit_code=0)
     changed = host.diff(plan(partition("a", 40), partition("b", 30)), exit_code=1)
     assert "resize" in changed.stdout or "start" in changed.stdout
+    with_section = plan(partition("a", 30), partition("b", 30))
+    ports = {"http": host.http, "grpc": host.grpc, "metrics": host.metrics}
+    with_section["serve"] = {"launcher": "process", "listen": ports}
+    host.diff(with_section, exit_code=0)
+    with_section["serve"]["compress"] = True
+    told = host.diff(with_section, exit_code=1)
+    assert "compress_answers False -> True" in told.stdout
     assert host.servers() == running, "nothing was changed"
 
     before = {s["http_port"] for s in running if s["partition"] == "b"}
