@@ -27,8 +27,8 @@ from launchers.triton.program import find_home
 ROOT = Path(__file__).parents[1]
 MOST_MB = 60
 """Of the probe's archive."""
-NOT_IN_PROBE = ("numba", "scipy")
-"""What fits and plans: a plan is made beforehand."""
+NOT_IN_PROBE = ("numba", "scipy", "geventhttpclient", "greenlet")
+"""What fits and plans, where a plan is made beforehand, and tritonclient's HTTP, where gRPC is used."""
 _OF_EVERY_HOST = re.compile(r"lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)\.so|ld-linux|linux-vdso")
 _NEVER_READ = (
     "__pycache__",
@@ -38,6 +38,7 @@ _NEVER_READ = (
     "ensurepip",
     "tkinter",
     "turtledemo",
+    "_tkinter*",
     "lib2to3",
     "*.a",
     "*.pyi",
@@ -153,9 +154,12 @@ def _needed(program: Path) -> Iterator[Path]:
 
 
 def _strip(kit: Path) -> None:
-    """Remove what only a debugger reads, but not from wheels, whose patched libraries it can break."""
+    """Remove what only a debugger reads, but not where a wheel has patched its libraries."""
+    site = kit / "python" / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    patched = {name for path in site.glob("*.libs") for name in (path.name, path.stem)}
+    modules = [path for path in site.rglob("*.so") if path.relative_to(site).parts[0] not in patched]
     if (strip := shutil.which("strip")) is not None:
-        own = [str(path) for path in (kit / "lib").iterdir()]
+        own = map(str, [*(kit / "lib").iterdir(), *modules])
         subprocess.run([strip, "--strip-debug", *own], capture_output=True, check=False)
 
 
