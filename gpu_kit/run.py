@@ -113,12 +113,12 @@ def main(given: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(given)
     if arguments.device == "cpu":
         arguments.rehearsal = arguments.rehearsal or "a core of this host"
-    # As by Ctrl-C, so that what runs is ended.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     report = run(arguments, arguments.only.split(",") if arguments.only else list(LIMITS_S))
     print(f"\n{report.text()}")
     return 0 if report.held else 1
 
 
 if __name__ == "__main__":
+    # As by Ctrl-C, so that what runs is ended.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     sys.exit(main())
