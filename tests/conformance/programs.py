@@ -302,7 +302,8 @@ def _ended(program: Path, servers: Servers, here: Path, roots: dict[str, Path]) 
     address = f"{HOST}:{servers.grpc_port if 'grpc' in program.name else servers.http_port}"
     arguments = ["-u", address] if program.is_relative_to(roots["client"]) else []
     paths = [roots["server"] / "qa/common", folder]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "TRITONSERVER_IPADDR": HOST}
+    their_own = {"TRITONSERVER_IPADDR": HOST, "TEST_HEADER": "test_params"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), **their_own}
     try:
         done = subprocess.run(
             [sys.executable, own.name, *arguments],
