@@ -27,6 +27,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Pre
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied
 from controlplane.files.plans import plan_hash
+from controlplane.ports import GivesWay
 from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet.execute import Limits, backend
 from controlplane.runtime.fleet.fleet import Fleet, locked, summary_of
@@ -102,7 +103,7 @@ class Gates(GatewayInMemory):
 
 
 class StartsNothing(Launcher):
-    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay) -> Server:
         raise EngineError("it starts nothing")
 
 
@@ -336,7 +337,7 @@ def test_an_endpoint_of_a_workload_that_stays_ends_only_with_consent(tmp_path: P
     assert warning.startswith(
         "warning: endpoint ssd ends, its clients will get 404: workload rank gets endpoint rank"
     )
-    with pytest.raises(InputError, match=r"workloads stay: ssd; nothing was touched: .*--rename-endpoints"):
+    with pytest.raises(InputError, match=r"workloads stay: ssd; nothing was touched: .*--allow renames"):
         fleet.apply(ApplyRequest(called("rank"), settings))
     assert said == [warning, warning]
     assert set(gateway.present) == {"ssd"}
