@@ -167,8 +167,9 @@ def _alive(tick: Tick, watch: Watch) -> Watch:
     if active.health is Health.READY:
         if watch.down:
             tick.report(Level.INFO, watch.partition.id, f"{watch.active.server} answers again")
-        began_s = min(watch.active.since_s, tick.now_s)
-        watch = replace(watch, down=False, ending=False, active=replace(watch.active, since_s=began_s))
+        if watch.down or watch.ending or watch.active.since_s > tick.now_s:
+            began_s = min(watch.active.since_s, tick.now_s)
+            watch = replace(watch, down=False, ending=False, active=replace(watch.active, since_s=began_s))
         if watch.launches.failures and deaths.are_proven(watch, limits, tick.now_s):
             watch = replace(watch, launches=Launches())
     if active.failing >= limits.failed_in_a_row:

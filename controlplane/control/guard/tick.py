@@ -56,6 +56,8 @@ class Tick:
     def set(self, watch: Watch) -> None:
         """Keep what a partition has become."""
         before = self.watches[watch.partition.id]
+        if watch is before:
+            return
         self.watches[watch.partition.id] = watch
         if watch.active.server != before.active.server or watch.share != before.share:
             self._sum_shares()
