@@ -28,7 +28,7 @@ def took(factor: float, *, sudden: bool = False) -> BatchTimes:
     ratio = factor / usual
     chart = Chart(batch_times.height(PROMISE.rate_rps) if sudden else 0.0)
     lasting = Lasting(60.0, 60.0 * ratio, 60.0 * ratio * ratio)
-    return BatchTimes(known, chart, recent=Recent(ratio, 1.0), lasting=lasting)
+    return BatchTimes(known, chart, recent=Recent(ratio, ratio, 1.0), lasting=lasting)
 
 
 def serving(name: str, batches: BatchTimes, *, gpu_type: str = "v100", percent: float = 40.0) -> Watch:
