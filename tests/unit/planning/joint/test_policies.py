@@ -68,8 +68,10 @@ def test_all_are_hot_where_that_costs_no_more() -> None:
 
 
 def test_a_limit_in_seconds_makes_hot_what_loads_longer_or_is_unknown() -> None:
-    plan = planned(asked(ShadowWish(within_s=1.0)))
+    free, plan = planned(asked(ShadowWish())), planned(asked(ShadowWish(within_s=1.0)))
     assert plan.verified
+    assert plan.totals is not None
+    assert plan.totals.gpus_for_demands == len(plan.gpus) - len(free.gpus)
     warm = {name for name, policy in policies(plan).items() if policy is ShadowPolicy.WARM}
     assert warm <= {"resnet50"}
     assert len(plan.gpus) > 2
