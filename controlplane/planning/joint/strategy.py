@@ -62,7 +62,8 @@ class Joint:
     def _as_demanded(self, fresh: Plan, request: PlanRequest, context: Context) -> Plan:
         """A plan that meets what is demanded of its shadows, and says what that costs."""
         free = with_any_load(request)
-        without = fresh if free is request else self._fresh(free, context, {})
+        binds = free is not request and memory_binds(fresh, all_hot(request))
+        without = self._fresh(free, context, {}) if binds else fresh
         met = covering(fresh, request, lambda factors: self._fresh(request, context, factors))
         return priced(met, without, request)
 
