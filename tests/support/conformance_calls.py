@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -452,6 +453,16 @@ def _(target: Target) -> Any:
     return sorted(_queued(target, "short", [("a", {}), ("b", {}), ("c", {})], 4), key=str)
 
 
+@case("queue: a request beside a long one of another model", "turns")
+def _(target: Target) -> Any:
+    ends: queue.Queue[str] = queue.Queue()
+    with tg.InferenceServerClient(target.address("grpc")) as client:
+        client.async_infer("slow", _inputs(tg, _x(1.5)), lambda result, error: ends.put("the long one"))
+        time.sleep(0.3)  # until it executes: nothing that a client sees says so
+        client.async_infer("plain", _inputs(tg, _x(1)), lambda result, error: ends.put("the short one"))
+        return [ends.get(timeout=_LONG_S) for _ in range(2)]
+
+
 _SINGLE = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[5]}]}'
 _BODY = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[2],"data":[5,6]}]}'
 _DEEP = b'{"parameters":' + b'{"a":' * 70 + b"1" + b"}" * 70 + b"," + _BODY[1:]
@@ -577,6 +588,35 @@ _posted("loading", "/v2/repository/models/plain/load", b"", row="loading")
 def _(target: Target) -> Any:
     parts = (_BODY[i : i + 10] for i in range(0, len(_BODY), 10))
     return target.raw("POST", _PLAIN, parts, encode_chunked=True)
+
+
+def _written(target: Target, head: str, body: bytes) -> Any:
+    """What comes of a request as it stands here, until its connection is closed; headers in any order."""
+    lines = f"{head}\nConnection: close\n\n".replace("\n", "\r\n")
+    with socket.create_connection((target.host, target.http_port), _LONG_S) as connection:
+        connection.sendall(lines.encode() + body)
+        with connection.makefile("rb") as answer:
+            found, _, content = answer.read().partition(b"\r\n\r\n")
+    return sorted(found.split(b"\r\n")), content
+
+
+_SIZED = f"POST {_PLAIN} HTTP/1.1\nHost: x\nContent-Length: {len(_BODY)}"
+_IN_CHUNKS = f"POST {_PLAIN} HTTP/1.1\nHost: x\nTransfer-Encoding: chunked"
+for _name, _head, _body, _row in (
+    ("of a Triton, as they stand", "GET /v2/models/plain HTTP/1.1\nHost: x", b"", None),
+    ("of the facade, as they stand", "GET /v2 HTTP/1.1\nHost: x", b"", None),
+    ("without a host", "GET /v2 HTTP/1.1", b"", None),
+    ("of an unknown method", "FOO /v2 HTTP/1.1\nHost: x", b"", None),
+    ("of HTTP/1.0", f"POST {_PLAIN} HTTP/1.0\nContent-Length: {len(_BODY)}", _BODY, None),
+    ("for a range", "GET /v2/models/plain HTTP/1.1\nHost: x\nRange: bytes=0-3", b"", None),
+    ("with a query", _SIZED.replace(" HTTP", "?a=b HTTP"), _BODY, None),
+    ("of one that expects", f"{_SIZED}\nExpect: 100-continue", _BODY, None),
+    ("with a header twice", f"{_SIZED}\nx-user: 1\nx-user: 2".replace("plain", "about"), _BODY, None),
+    ("with an extended chunk", _IN_CHUNKS, b"%x;a=b\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY), None),
+    ("with trailers", _IN_CHUNKS, b"%x\r\n%s\r\n0\r\nx: y\r\n\r\n" % (len(_BODY), _BODY), "malformed-http"),
+    ("with two lengths", f"{_SIZED}\nContent-Length: 3", _BODY, "malformed-http"),
+):
+    _add(f"http: answers {_name}", partial(_written, head=_head, body=_body), _row)
 
 
 @case("http: requests of one connection")
@@ -727,6 +767,7 @@ def _region(target: Target, kind: str) -> Any:
     module = CLIENTS[kind]
     key = f"/conformance-{time.monotonic_ns()}"
     region = shm.create_shared_memory_region("region", key, 32)
+    Path(f"/dev/shm{key}").chmod(0o666)  # a container's user is another one where tests run as root
     found: list[Any] = []
 
     def attempt(call: Callable[[], Any]) -> None:
