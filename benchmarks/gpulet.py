@@ -10,8 +10,8 @@ turns (the GPUs that they save the default strategy),
 igniter (its Fig 14 on V100s: GPUs and late workloads); all but `default` unless named. Times of the first
 four are the surrogate's: they compare schedulers and say nothing of a GPU. Exit code 1 where a scheduler
 that is a strategy differs by more than 1 % from the authors' code, where the default strategy refuses a
-scenario (with standbys), holds a lower rate than gpulet+int, or lets a workload in turns be late in a simulation, or where
-gpu-lets+ takes another number of GPUs.
+scenario (with standbys), holds a lower rate than gpulet+int, or lets a workload in turns be late in a
+simulation, or where gpu-lets+ takes another number of GPUs.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ def _highest(bench: Bench, plan: Scheme, slo_ms: Mapping[str, float]) -> int:
 def standbys() -> bool:
     """What the default strategy holds of 60 scenarios, by the policy of the shadows; aim: all by default."""
     some = turing.scenarios()[::EVERY]
-    print(f"joint, P99, {len(some)} scenarios on {GPUS} GPUs, by the shadows' policy; a warm one loads for an")
+    print(
+        f"joint, P99, {len(some)} scenarios on {GPUS} GPUs, by the shadows' policy; a warm one loads for an"
+    )
     print(f"unknown time, so those that stand ready within {WITHIN_S:g} s are the hot ones")
     print(f"{'policy':<8}{'held':>6}{'GPUs':>6}{'hot':>6}{'warm':>6}{'in time':>9}{'ms each':>9}")
     held = {}

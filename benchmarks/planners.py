@@ -2,8 +2,9 @@
 
     .venv/bin/python -m benchmarks.planners [--long] [SECTION ...]
 
-Sections: counts, covers, fresh, load, promises, types, speed; all unless named. Short: lists of 12, 50 and
-200 workloads and ten mixed cases, some two minutes. Long: 1,000 workloads, 50 mixed cases, growth to 5,000.
+Sections: counts, covers, memory, fresh, load, promises, types, speed; all unless named. Short: lists of 12,
+50 and 200 workloads and ten mixed cases, some two minutes. Long: 1,000 workloads, 50 mixed cases, growth
+to 5,000.
 References: iGniter (TPDS 34(3), 2023) and its prototype on the same lists; CPU times as asked of two cores.
 """
 
@@ -21,8 +22,8 @@ import planning
 
 from benchmarks.harness import Figures, chosen
 from controlplane import kernels
-from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.workload import Workload, with_covers_demanded
+from controlplane.domain.plan import Plan, Rule, memory_used_mb
+from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload, with_covers_demanded
 from controlplane.planning import registry
 from controlplane.planning.exact.prove import OPTIMAL, prove
 from controlplane.planning.judge.verify import verify
@@ -164,6 +165,37 @@ def covers(long: bool, figures: Figures) -> None:
                 flush=True,
             )
             figures.add(f"{count}, covers {demand or 'free'}", len(plan.violations), "violations", at_most=0)
+
+
+SHADOWS = {
+    "none": ShadowWish(ShadowPolicy.NONE),
+    "hot": ShadowWish(ShadowPolicy.HOT),
+    "auto": ShadowWish(),
+    "within 1 s": ShadowWish(within_s=1.0),
+}
+
+
+def memory(long: bool, figures: Figures) -> None:
+    """GPUs with the memory that public numbers say the models take, by the shadows asked for."""
+    print("\nGPUs under P99 with the models' memory (tests/data/memory_v100.json), by the shadows asked for;")
+    print("hot shadows of all, and the MB of the fullest of GPUs of 16,160 MB")
+    print(f"{'workloads':<10}{'shadows':<12}{'GPUs':>5}{'hot':>10}{'MB':>8}{'CPU ms':>8}")
+    for count in (12, 50, 200, 1000)[: 4 if long else 3]:
+        for name, wish in SHADOWS.items():
+            asked = tuple(replace(w, shadow=wish) for w in planning.published(count))
+            request = planning.request(asked, latency="ours", rule=P99)
+            request = replace(request, devices={"v100": planning.v100_with_memory()})
+            before = time.process_time()
+            plan = registry.strategy("joint").plan(request)
+            taken = (time.process_time() - before) * 1000.0
+            policies = [None if p.shadow is None else p.shadow.policy for _, p in plan.partitions()]
+            fullest = max(sum(used.values()) for used in memory_used_mb(plan.gpus).values())
+            hot = f"{policies.count(ShadowPolicy.HOT)}/{len(policies)}"
+            print(
+                f"{count:<10}{name:<12}{len(plan.gpus):>5}{hot:>10}{fullest:>8.0f}{taken:>8.0f}", flush=True
+            )
+            most = MOST_GPUS[P99, count] if plan.verified and not plan.infeasible else 0
+            figures.add(f"{count}, memory, shadows {name}", len(plan.gpus), "GPUs", at_most=most)
 
 
 def late_slower(plan: Plan, factor: float, *, guard: bool = False) -> int:
@@ -418,6 +450,7 @@ def speed(long: bool, figures: Figures) -> None:
 SECTIONS = {
     "counts": counts,
     "covers": covers,
+    "memory": memory,
     "fresh": fresh,
     "load": load,
     "promises": promises,

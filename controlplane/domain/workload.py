@@ -67,8 +67,8 @@ WITHIN_S = 1.0
 class ShadowWish(Checked):
     """The shadow that a workload needs; `covers`: at least so much, None for what costs no GPU more.
 
-    `within_s`: how long its models may take to load, None for `WITHIN_S` where that costs no GPU more. Raises InputError, naming the field, for a value out of
-    range.
+    `within_s`: how long its models may take to load, None for `WITHIN_S` where that costs no GPU more. Raises
+    InputError, naming the field, for a value out of range.
     """
 
     policy: ShadowPolicy = ShadowPolicy.AUTO

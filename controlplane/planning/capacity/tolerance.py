@@ -140,7 +140,7 @@ class ToleranceTable:
 
 
 def _memory_mb(item: Item, batch: IntArray, gpu_type: GpuType) -> FloatArray | float:
-    """What the servers of an item take with these batches; 0 where unknown. Its workloads are of one model."""
+    """What the servers of an item, of one model, take with these batches; 0 where unknown."""
     law = memory_law(item.workloads[0], gpu_type.device)
     if law is None:
         return 0.0

@@ -55,9 +55,7 @@ def priced(plan: Plan, without: Plan, request: PlanRequest) -> Plan:
     shadows = [w.shadow for w in request.workloads]
     if plan.totals is None or all(s.covers is None and s.within_s is None for s in shadows):
         return plan
-    return replace(
-        plan, totals=replace(plan.totals, gpus_for_demands=len(plan.gpus) - len(without.gpus))
-    )
+    return replace(plan, totals=replace(plan.totals, gpus_for_demands=len(plan.gpus) - len(without.gpus)))
 
 
 def _short(plan: Plan, request: PlanRequest) -> dict[str, float]:

@@ -70,7 +70,7 @@ def memory_law(workload: Workload, device: Device) -> tuple[float, float] | None
 
 
 def memory_of(workload: Workload, device: Device, batch: int | None = None) -> float | None:
-    """MB of a partition for a workload with this batch, by default the model's largest; None where unknown."""
+    """MB of a workload's partition with this batch, by default the model's largest; None where unknown."""
     law = memory_law(workload, device)
     if law is None:
         return None

@@ -56,7 +56,9 @@ def test_what_fits_with_its_planned_batch_is_planned() -> None:
     asked = [replace(workload(m, m, 200.0, 30.0), shadow=none) for m in ("alexnet", "vgg19")]
     device, gpus = v100_with_memory(), []
     for by_batch in ({1: 1000.0, 32: 16_000.0}, {32: 16_000.0}):
-        own = {n: replace(p, memory_mb=16_000.0, memory_by_batch=by_batch) for n, p in device.profiles.items()}
+        own = {
+            n: replace(p, memory_mb=16_000.0, memory_by_batch=by_batch) for n, p in device.profiles.items()
+        }
         asking = request(asked, latency="ours", rule=Rule.P99)
         asking = replace(asking, devices={"v100": replace(device, profiles=own)})
         plan = registry.strategy("joint").plan(asking)
