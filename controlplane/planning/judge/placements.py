@@ -129,6 +129,14 @@ def servers_loaded(workload: Workload, device: Device) -> int:
     return 2 if hot and wish.place is ShadowPlace.SAME_GPU else 1
 
 
+def largest_batch_in_memory(workload: Workload, device: Device) -> float:
+    """The largest batch, 1 or more, with which an empty GPU has the memory for what stands there."""
+    there, law = device.pool.device.memory_mb, memory_law(workload, device)
+    if there is None or law is None or law[1] == 0.0:
+        return math.inf
+    return max((there / servers_loaded(workload, device) - law[0]) // law[1], 1.0)
+
+
 def too_large(workload: Workload, device: Device) -> str | None:
     """The reason why a server of a workload exceeds a GPU's memory, and the way out; None if it fits."""
     there, alone = device.pool.device.memory_mb, memory_of(workload, device, 1) or 0.0
