@@ -117,9 +117,9 @@ def load_s_of(models: Iterable[str], device: Device) -> float | None:
     return sum(known) if len(known) == len(each) else None
 
 
-def memory_with_shadow(workload: Workload, device: Device) -> float:
-    """MB of a partition with the model's largest batch and of what must stand by; 0 where unknown."""
-    return (memory_of(workload, device) or 0.0) * servers_loaded(workload, device)
+def memory_with_shadow(workload: Workload, device: Device, batch: int | None = None) -> float:
+    """The same with what must stand by; 0 where unknown."""
+    return (memory_of(workload, device, batch) or 0.0) * servers_loaded(workload, device)
 
 
 def servers_loaded(workload: Workload, device: Device) -> int:
@@ -139,10 +139,10 @@ def largest_batch_in_memory(workload: Workload, device: Device) -> float:
 
 def too_large(workload: Workload, device: Device) -> str | None:
     """The reason why a server of a workload exceeds a GPU's memory, and the way out; None if it fits."""
-    there, alone = device.pool.device.memory_mb, memory_of(workload, device, 1) or 0.0
-    needed = alone * servers_loaded(workload, device)
+    there, needed = device.pool.device.memory_mb, memory_with_shadow(workload, device, 1)
     if there is None or needed <= there:
         return None
+    alone = memory_of(workload, device, 1) or 0.0
     takes = f"it takes {alone:g} MB"
     if needed > alone:
         takes += " and as much for its shadow"
