@@ -118,7 +118,7 @@ def load_s_of(models: Iterable[str], device: Device) -> float | None:
 
 
 def memory_with_shadow(workload: Workload, device: Device, batch: int | None = None) -> float:
-    """The same with what must stand by; 0 where unknown."""
+    """As `memory_of`, with what must stand by; 0 where unknown."""
     return (memory_of(workload, device, batch) or 0.0) * servers_loaded(workload, device)
 
 
