@@ -113,7 +113,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _SCRAPE_S = 3.0
 _LARGEST_PAGE_BYTES = 4 * 2**20
-_CONTENT = "text/plain; version=0.0.4"
+_CONTENT = "text/plain; charset=utf-8"
 # The names of these hosts mean nothing: both connections are Unix sockets.
 _CONTROLLERS_PAGE = "http://controller/metrics"
 _HAPROXYS_PAGE = "http://haproxy/metrics"
@@ -159,7 +159,7 @@ class Pages:
         monitor.refresh()
         present = [server for server in monitor.addresses.present if server.metrics_port is not None]
         pages = await asyncio.gather(*(self._of_server(server) for server in present))
-        guard = await _read(self._from.controller, _CONTROLLERS_PAGE)
+        guard = await read_page(self._from.controller, _CONTROLLERS_PAGE)
         minute = monitor.windows.by_endpoint(time.time(), 60.0)
         page = Page()
         write_own(page, monitor.totals, monitor.losses, minute, monitor.promises)
@@ -195,13 +195,18 @@ class Pages:
             return answer
 
     async def _of_server(self, server: Backend) -> str | None:
-        return await _read(self._from.servers, f"http://{server.host}:{server.metrics_port}/metrics")
+        return await read_page(self._from.servers, f"http://{server.host}:{server.metrics_port}/metrics")
 
 
-async def _read(session: aiohttp.ClientSession, address: str) -> str | None:
+async def read_page(session: aiohttp.ClientSession, address: str) -> str | None:
+    """Return a page of metrics; None where there is none, or one that is too long."""
     try:
         async with session.get(address) as answer:
-            page = await answer.content.read(_LARGEST_PAGE_BYTES)
+            page = b""
+            async for part in answer.content.iter_any():
+                page += part
+                if len(page) > _LARGEST_PAGE_BYTES:
+                    return None
             return page.decode(errors="replace")
     except (aiohttp.ClientError, OSError, TimeoutError):
         return None
