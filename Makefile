@@ -12,6 +12,9 @@ HELM := .tools/helm
 # One worker a core. The tests of a file share a worker, and so their servers; files are run in their order. Both
 # workers must collect equal names, so no name may hold a time or the order of a set.
 PYTEST := $(PY) -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Named, since each worker would import the other kind's modules only to leave their tests out.
+UNIT := tests/unit tests/property tests/golden
+SERVERS := tests/chaos tests/conformance tests/contract tests/e2e tests/security
 # Twice quiet: errors only, not every note of this host's pip configuration. A mirror may be away for a moment.
 PATIENT := -qq --disable-pip-version-check --retries 10 --timeout 30
 PIP := -m pip install $(PATIENT)
@@ -21,7 +24,7 @@ APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=5
 # Tests start `ctl` hundreds of times: where a shell switches bytecode off, each start would compile all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup docs links demo check test test-packages test-gpu test-kubernetes lint bench bench-kubernetes conformance soak clean host-packages
+.PHONY: setup docs links demo check test test-packages test-gpu gpu-kit test-kubernetes lint bench bench-kubernetes conformance soak clean host-packages
 .DELETE_ON_ERROR:
 
 setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
@@ -126,12 +129,16 @@ test: setup test-packages
 	    wait $$! && return $$types; }; \
 	timed types types_beside_kernels; \
 	timed imports .venv/bin/lint-imports; \
-	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --durations 20 -m "unit and not soak"; \
-	timed servers $(PYTEST) --numprocesses 3 --durations 20 -m "(e2e or docker or browser) and not soak"
+	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --durations 20 -m "unit and not soak" $(UNIT); \
+	timed servers $(PYTEST) --numprocesses 3 --durations 20 -m "(e2e or docker or browser) and not soak" $(SERVERS)
 
-# On a host with an NVIDIA GPU; the results are written to docs/results.
+# On a host with an NVIDIA GPU: the kit's steps, whose report is written to docs/results/gpu, and what it must show.
 test-gpu: setup
 	$(PY) -m pytest -q -m gpu tests/gpu --timeout 1800
+
+# Two folders for a GPU host without a network: .tools/gpu-kit/probe, small enough to carry, and full.
+gpu-kit: setup
+	$(PY) -m gpu_kit.build .tools/gpu-kit
 
 # On a cluster of two nodes that the tests start from these binaries and remove again. Needs root and Debian's
 # etcd-server, containerd, containernetworking-plugins, docker.io and debootstrap.
