@@ -24,7 +24,7 @@ APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=5
 # Tests start `ctl` hundreds of times: where a shell switches bytecode off, each start would compile all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup docs links demo check test test-packages test-gpu test-kubernetes lint bench bench-kubernetes conformance soak clean host-packages
+.PHONY: setup docs links demo check test test-packages test-gpu gpu-kit test-kubernetes lint bench bench-kubernetes conformance soak clean host-packages
 .DELETE_ON_ERROR:
 
 setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
@@ -132,9 +132,13 @@ test: setup test-packages
 	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --durations 20 -m "unit and not soak" $(UNIT); \
 	timed servers $(PYTEST) --numprocesses 3 --durations 20 -m "(e2e or docker or browser) and not soak" $(SERVERS)
 
-# On a host with an NVIDIA GPU; the results are written to docs/results.
+# On a host with an NVIDIA GPU: the kit's steps, whose report is written to docs/results/gpu, and what it must show.
 test-gpu: setup
 	$(PY) -m pytest -q -m gpu tests/gpu --timeout 1800
+
+# Two folders for a GPU host without a network: .tools/gpu-kit/probe, small enough to carry, and full.
+gpu-kit: setup
+	$(PY) -m gpu_kit.build .tools/gpu-kit
 
 # On a cluster of two nodes that the tests start from these binaries and remove again. Needs root and Debian's
 # etcd-server, containerd, containernetworking-plugins, docker.io and debootstrap.

@@ -353,9 +353,9 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         if listed is not None:
             return replace(usage, memory_mb=listed, memory_by="processes")
         before, now = self._used_before_mb.get(server.name), gpus.used_mb(server.spec.device)
-        if before is None or now is None:
+        if before is None or now is None or now <= before:  # a neighbour ended meanwhile
             return replace(usage, memory_mb=None)
-        return replace(usage, memory_mb=max(0.0, now - before), memory_by="growth")
+        return replace(usage, memory_mb=now - before, memory_by="growth")
 
     def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:
         """Return the message with what MPS's own log says."""

@@ -17,6 +17,7 @@ from controlplane.cli.launcher_registry import DEFAULT_CLUSTER, launcher, pin_ru
 from controlplane.cli.options import LauncherName
 from controlplane.cli.output import say
 from controlplane.domain import units
+from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError, MissingTool
 from controlplane.domain.fleet import AccessConfig, Cluster, GatewayConfig
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
@@ -193,18 +194,24 @@ def _unknown(files: FleetFiles) -> InputError:
     return InputError(problem, field="--fleet")
 
 
-def place(device: str, on: Launcher | None = None) -> Place:
-    """Return the device to measure on: `cpu` is the first core of this host or of a cluster, `cpu-1` core 1.
+ANY_GPU = "gpu"
+"""The first GPU, whatever its type."""
 
-    Raises InputError for a device that the launcher `on`, by default this host, does not have.
+
+def place(device: str, on: Launcher | None = None) -> Place:
+    """Return the device to measure on, of this host or of a cluster.
+
+    `cpu` is its first core, `cpu-1` core 1, `gpu` its first GPU. Raises InputError for a device that the
+    launcher `on`, by default this host, does not have.
     """
     from controlplane.profiler.session import Place
     from controlplane.runtime.devices import devices_of, host_devices, known_device
 
     held = {} if on is None else devices_of(on)
     available = host_devices() if on is None else {k: tuple(d.name for d in ds) for k, ds in held.items()}
+    first = next((kind for kind in available if kind != CPU_DEVICE), None)
     for kind, devices in available.items():
-        if device == kind and devices:
+        if devices and (device == kind or (device == ANY_GPU and kind == first)):
             return Place(known_device(kind), devices[0])
         if device in devices:
             return Place(known_device(kind), device)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from controlplane.domain.order import (
     LONGEST_MS,
@@ -21,7 +22,7 @@ from controlplane.domain.order import (
     Precedence,
     ranks_of,
 )
-from controlplane.domain.plan import Partition, Placement, Plan
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu
 
 _NOISE = 2.0
 """Standard deviations of a Poisson count that a promise allows."""
@@ -45,6 +46,23 @@ def order_of(plan: Plan, overtake_ms: int | None) -> Order:
         if partition.turns and alone and step_ms is not None:
             found |= _precedences(partition, step_ms)
     return found
+
+
+def with_errors(plan: Plan, errors: Mapping[tuple[str, str], float]) -> Plan:
+    """Return the plan with its execution times multiplied by the errors of (model, type of GPU)."""
+
+    def corrected(placement: Placement, gpu_type: str) -> Placement:
+        planned, error = placement.predicted, errors.get((placement.model, gpu_type))
+        if error is None or planned.execution_ms is None:
+            return placement
+        return replace(placement, predicted=replace(planned, execution_ms=error * planned.execution_ms))
+
+    def partitions(gpu: PlannedGpu) -> tuple[Partition, ...]:
+        return tuple(
+            replace(p, workloads=tuple(corrected(w, gpu.type) for w in p.workloads)) for p in gpu.partitions
+        )
+
+    return replace(plan, gpus=tuple(replace(gpu, partitions=partitions(gpu)) for gpu in plan.gpus))
 
 
 def _precedences(partition: Partition, overtake_ms: int) -> Order:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -124,6 +124,21 @@ def update(factors: Iterable[Factor], observations: Iterable[Observation]) -> tu
         at_s = max(seen.at_s, before.at_s) if before else seen.at_s
         kept[key] = Factor(*key, factor=factor, batches=total, at_s=at_s)
     return tuple(kept[key] for key in sorted(kept))
+
+
+def scaled(
+    factors: Iterable[Factor], model: str, device: str, ratio: float, at_s: float
+) -> tuple[Factor, ...]:
+    """Return the factors with those of a model on a device, beside all neighbours, multiplied by `ratio`.
+
+    One that was not known counts as PRIOR batches.
+    """
+    known = tuple(factors)
+    others = [factor for factor in known if (factor.model, factor.device) != (model, device)]
+    mine = [factor for factor in known if factor not in others]
+    mine = mine or [Factor(model, device, (), factor=1.0, batches=PRIOR, at_s=at_s)]
+    mine = [replace(one, factor=ratio * one.factor, at_s=at_s) for one in mine]
+    return tuple(sorted((*others, *mine), key=lambda factor: factor.key))
 
 
 @dataclass(frozen=True, slots=True)

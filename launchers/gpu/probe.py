@@ -21,7 +21,8 @@ from launchers.gpu.control import PERCENTAGE
 
 ROUND = 20
 """Kernels of one round."""
-_BLOCKS, _THREADS, _STEPS = 8192, 256, 20_000
+STEPS = 20_000
+_BLOCKS, _THREADS = 8192, 256
 _ANSWER_S = 60.0
 _EXPECTED, _BELOW = 2.0, 1.5
 """How much longer a round takes with half of the GPU than with all of it, and what is no enforcement."""
@@ -49,21 +50,65 @@ LOOP:
     @%p1 st.global.f32 [%rd1], %f1;
     ret;
 }
+.visible .entry fault()
+{
+    trap;
+    ret;
+}
 \0"""
 
 
-def round_ms(cuda: ctypes.CDLL) -> float:
+class Kernels:
+    """A CUDA context of this process, by the driver alone. Its calls raise EngineError."""
+
+    def __init__(self) -> None:
+        try:
+            self._cuda = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise EngineError(str(error)) from error
+        self._call("cuInit", 0)
+        device, self._context, module = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuDeviceGet", ctypes.byref(device), 0)
+        self._call("cuCtxCreate_v2", ctypes.byref(self._context), 0, device)
+        self._call("cuModuleLoadData", ctypes.byref(module), _PTX)
+        self._spin, self._fault = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuModuleGetFunction", ctypes.byref(self._spin), module, b"spin")
+        self._call("cuModuleGetFunction", ctypes.byref(self._fault), module, b"fault")
+
+    def queue(self, blocks: int, steps: int = STEPS) -> None:
+        """Queue a kernel of so many blocks, each of which computes."""
+        count, nowhere = ctypes.c_uint(steps), ctypes.c_uint64(0)
+        arguments = (ctypes.c_void_p * 2)(ctypes.addressof(count), ctypes.addressof(nowhere))
+        self._launch(self._spin, blocks, arguments)
+
+    def wait(self) -> None:
+        """Wait until every queued kernel has ended."""
+        self._call("cuCtxSynchronize")
+
+    def hold(self, megabytes: int) -> None:
+        """Take so much of the GPU's memory, for as long as the process lives."""
+        self._call("cuMemAlloc_v2", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(megabytes * 2**20))
+
+    def fault(self) -> None:
+        """End every client of the GPU's MPS server, as a program with a fatal exception does."""
+        self._launch(self._fault, 1, None)
+        self.wait()
+
+    def _launch(self, kernel: ctypes.c_void_p, blocks: int, arguments: object) -> None:
+        self._call("cuCtxSetCurrent", self._context)  # whichever thread calls
+        self._call("cuLaunchKernel", kernel, blocks, 1, 1, _THREADS, 1, 1, 0, None, arguments, None)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        code = getattr(self._cuda, name)(*arguments)
+        if code != 0:
+            raise EngineError(f"{name} failed with CUDA error {code}")
+
+
+def round_ms(kernels: Kernels) -> float:
     """Return how long a round takes in this process, once the GPU is awake. Raises EngineError."""
-    _call(cuda, "cuInit", 0)
-    device, context = ctypes.c_int(), ctypes.c_void_p()
-    _call(cuda, "cuDeviceGet", ctypes.byref(device), 0)
-    _call(cuda, "cuCtxCreate_v2", ctypes.byref(context), 0, device)
-    module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-    _call(cuda, "cuModuleLoadData", ctypes.byref(module), _PTX)
-    _call(cuda, "cuModuleGetFunction", ctypes.byref(kernel), module, b"spin")
-    _round(cuda, kernel)
+    _round(kernels)
     began = time.perf_counter()
-    _round(cuda, kernel)
+    _round(kernels)
     return 1000 * (time.perf_counter() - began)
 
 
@@ -94,19 +139,11 @@ def verdict(half_ms: float, whole_ms: float) -> tuple[bool, str]:
     return True, f"{said}, {ratio:.1f} times"
 
 
-def _round(cuda: ctypes.CDLL, kernel: ctypes.c_void_p) -> None:
-    steps, nowhere = ctypes.c_uint(_STEPS), ctypes.c_uint64(0)
-    arguments = (ctypes.c_void_p * 2)(ctypes.addressof(steps), ctypes.addressof(nowhere))
+def _round(kernels: Kernels) -> None:
     for _ in range(ROUND):
-        _call(cuda, "cuLaunchKernel", kernel, _BLOCKS, 1, 1, _THREADS, 1, 1, 0, None, arguments, None)
-    _call(cuda, "cuCtxSynchronize")
-
-
-def _call(cuda: ctypes.CDLL, name: str, *arguments: object) -> None:
-    code = getattr(cuda, name)(*arguments)
-    if code != 0:
-        raise EngineError(f"{name} failed with CUDA error {code}")
+        kernels.queue(_BLOCKS)
+    kernels.wait()
 
 
 if __name__ == "__main__":
-    print(round_ms(ctypes.CDLL("libcuda.so.1")))
+    print(round_ms(Kernels()))

@@ -1,38 +1,34 @@
-"""One GPU and one rig for all tests of the suite, so that one file has what was measured."""
+"""The reports of the kit: of this host's GPU where it has one, else of what stands in for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import tempfile
+from pathlib import Path
 
+import fake_gpu_host
 import pytest
-from gpu_servers import Rig, obstacle
+from fake_gpu_host import ROOT, kit
 
+from gpu_kit.report import Report
 from launchers.gpu import gpus
 
-
-@pytest.fixture(scope="session")
-def gpu() -> gpus.HostGpu:
-    why_not = obstacle()
-    if why_not is not None:
-        pytest.skip(f"GPU TESTS NOT RUN: {why_not}")
-    whole = [g for g in gpus.inventory() if not g.mig]
-    if not whole:
-        pytest.skip("GPU TESTS NOT RUN: every GPU is cut into MIG instances")
-    return whole[0]
-
-
-@pytest.fixture(autouse=True)
-def _kept(rig: Rig) -> Iterator[None]:
-    """What is known after each test is on disk, should the machine go away."""
-    yield
-    rig.write()
+RESULTS = Path(os.environ.get("OUT") or ROOT / "docs" / "results" / "gpu")
+HAS_GPU = bool(gpus.inventory())
+collect_ignore = [] if HAS_GPU else ["test_claims.py"]
 
 
 @pytest.fixture(scope="session")
-def rig(gpu: gpus.HostGpu, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    made = Rig(gpu, tmp_path_factory.mktemp("gpu"))
-    try:
-        yield made
-    finally:
-        made.stop(*made.launcher.servers("gputest"))
-        made.launcher.sweep("gputest")
+def report() -> Report:
+    """The report of this host's GPU, which stays in docs/results/gpu ($OUT where that is set)."""
+    return kit(os.environ, RESULTS)
+
+
+@pytest.fixture(scope="session")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """The report on fakes of libcuda, NVML and MPS; Triton and HAProxy are real."""
+    with tempfile.TemporaryDirectory(prefix="gpu") as name:
+        Path(name).chmod(0o755)
+        fakes = fake_gpu_host.environment(Path(name))
+        said = ["--short", "--rehearsal", "fakes of libcuda, NVML and MPS"]
+        return kit(fakes, tmp_path_factory.mktemp("rehearsal"), *said)

@@ -11,6 +11,7 @@ from controlplane.cli import options, wiring
 from controlplane.cli.endings import EXIT_NO
 from controlplane.cli.output import print_json, progress_bar, say, say_when_compiling
 from controlplane.domain import units
+from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.files.fleets import state_root
 from controlplane.report.tables.demo_table import demo_table, repair_lines, repair_table
@@ -19,12 +20,16 @@ from controlplane.runtime.demo.demo import Demo, Outcome, Scene, run
 
 _DEFAULTS = GatewayConfig()
 _FLEET = "demo"
+_ON_CPU = (Path("model_repository/demo.yaml"), options.DEFAULT_REPOSITORY)
+_ON_GPU = (Path("gpu_kit/demo.yaml"), Path("gpu_kit/models"))
+"""Spec and repository. The model of the second needs no more of a GPU than its driver."""
 
 
 def demo(
-    spec: Annotated[Path, typer.Option(help="The spec of the demo's workloads.")] = Path(
-        "model_repository/demo.yaml"
-    ),
+    spec: Annotated[Path, typer.Option(help="The spec of the demo's workloads.")] = _ON_CPU[0],
+    device: Annotated[
+        str, typer.Option(help="`cpu`, or `gpu` for this host's first GPU, with a model of its own.")
+    ] = CPU_DEVICE,
     repository: options.Repository = options.DEFAULT_REPOSITORY,
     output: options.Output = options.DEFAULT_OUTPUT,
     launcher: options.Launcher = None,
@@ -47,6 +52,9 @@ def demo(
     """
     if launcher is not options.LauncherName.KUBERNETES:
         options.refuse("is for --launcher kubernetes", {"--context": context, "--namespace": namespace})
+    if device != CPU_DEVICE:
+        launcher = launcher or options.LauncherName.PROCESS
+        spec, repository = _ON_GPU if (spec, repository) == _ON_CPU else (spec, repository)
     fleet_name = _FLEET if name is None else f"{_FLEET}-{units.safe_name(name, '--name')}"
     say_when_compiling()
     perf = Path(".tools/perf")
@@ -61,7 +69,7 @@ def demo(
     )
     with progress_bar() as bar:
         fleet = wiring.fleet(fleet_name, launcher_name=launcher, cluster=scene.cluster)
-        steps = Demo(scene, fleet.launcher, fleet, wiring.place("cpu", fleet.launcher), bar, say)
+        steps = Demo(scene, fleet.launcher, fleet, wiring.place(device, fleet.launcher), bar, say)
         outcome = run(steps, plan_file)
     failed = sum(row.failed for row in outcome.rows)
     repair = outcome.repair

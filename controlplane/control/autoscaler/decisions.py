@@ -7,7 +7,8 @@ answer comes with a later observation. Five rules:
   the upper bound, so that noise around a threshold moves a fleet at most once;
 * an increase takes from no workload what the plan before was for;
 * a cheaper plan is for the highest forecast of the whole dwell, which one moment of doubt starts anew;
-* a plan is made anew for the same rates where the execution times that were learned differ from its own;
+* a plan is made anew for the same rates where the execution times that were learned differ from its own, and
+  at once where the guard found such an error, also without `follow`: then it is only proposed;
 * between two changes lies the settling time, unless more arrives already than is planned for, and before a
   decrease the dwell.
 """
@@ -46,13 +47,14 @@ _TRIES = 4
 def tick(state: LoadState, seen: LoadSeen, *, follow: bool = True) -> tuple[LoadState, tuple[Effect, ...]]:
     """The state after an observation, and what is to be done, in this order.
 
-    Without `follow` nothing begins, and what is under way ends, except an apply.
+    Without `follow` nothing begins but a plan for errors that the guard found, and what else is under way
+    ends, except an apply.
     """
     state = replace(state, now_s=seen.now_s)
     if (seen.plan_hash, seen.workloads) != (state.plan_hash, state.workloads):
         # Another plan, ours or a person's: what was under way was decided for the plan before.
         state = with_plan(state, seen)
-    if not follow and not state.applying:
+    if not follow and not state.applying and not (state.under_way and state.under_way.errors):
         state = replace(state, under_way=None)
     state = _heard(state, seen.arrivals)
     found = forecast(state)
@@ -75,6 +77,8 @@ def _decided(
     """Take what was proposed, else ask for what is needed."""
     if state.under_way is not None:
         return _answered(state, seen) if seen.proposal is not None else (state, ())
+    if seen.errors and state.workloads:
+        return _correct(state, seen)
     if not follow or not state.workloads:
         return state, ()
     if seen.now_s < state.changed_s + state.limits.settle_s:
@@ -208,6 +212,15 @@ def _review(state: LoadState, now_s: float) -> tuple[LoadState, tuple[Effect, ..
     return _ask(state, Direction.REVIEW, np.array(state.planned_rps), "review of the execution times")
 
 
+def _correct(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect, ...]]:
+    """Ask for a plan with the errors of execution times that the guard found."""
+    found = (f"{e.model} takes {e.factor:.2f} times as long as planned on {e.gpu_type}" for e in seen.errors)
+    state = replace(state, reviewed_s=seen.now_s)
+    state, (ask,) = _ask(state, Direction.REVIEW, np.array(state.planned_rps), "; ".join(found))
+    ask = replace(ask, errors=seen.errors)
+    return replace(state, under_way=ask), (ask,)
+
+
 def _move_price(state: LoadState) -> float:
     """What a share that starts anew for a cheaper plan counts, in its cost.
 
@@ -229,7 +242,7 @@ def _least(state: LoadState) -> FloatArray:
 
 def _ask(
     state: LoadState, direction: Direction, wanted: FloatArray, reason: str, move_price: float = 1.0
-) -> tuple[LoadState, tuple[Effect, ...]]:
+) -> tuple[LoadState, tuple[Propose]]:
     number = state.number + 1
     ask = Propose(number, direction, tuple(wanted.tolist()), reason, move_price)
     return replace(state, under_way=ask, number=number), (ask,)
@@ -243,7 +256,8 @@ def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect
     if proposal.number != asked.number or state.applying:
         return state, ()
     looked = proposal.kind is not Kind.NONE or proposal.error is not None
-    if asked.direction is Direction.REVIEW and looked and _is_right(state, proposal):
+    found = asked.errors  # what broke a promise is planned with, however small
+    if asked.direction is Direction.REVIEW and looked and not found and _is_right(state, proposal):
         return replace(state, under_way=None), ()
     if proposal.kind is Kind.NONE:
         return _given_up(state, seen.now_s, proposal.summary)

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from controlplane.control.autoscaler.days import Days
 from controlplane.control.autoscaler.rates import Rates
+from controlplane.control.guard.effects import Learn
 from controlplane.domain.plan import Plan
 
 PEAKS = 20
@@ -84,7 +85,8 @@ class FollowedWorkload:
 class Propose:
     """Look for a plan that holds these rates: from the plan before, with the fewest changes.
 
-    A share that starts anew counts as `move_price` times its cost.
+    A share that starts anew counts as `move_price` times its cost. `errors` are those of execution times that
+    the guard has found.
     """
 
     number: int
@@ -92,6 +94,7 @@ class Propose:
     rates_rps: PerWorkload
     reason: str
     move_price: float = 1.0
+    errors: tuple[Learn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,8 @@ class LoadSeen:
 
     `arrivals` has the requests of each workload in each second that ended meanwhile, None for one that
     was not seen. `workloads` and `plan_hash` are those of the plan that runs. `applied`: the proposed plan
-    was; `failed` is why it could not be.
+    was; `failed` is why it could not be. `errors` are those of execution times that the guard has found and
+    that no plan was looked for with.
     """
 
     now_s: float
@@ -161,6 +165,7 @@ class LoadSeen:
     applied: bool = False
     failed: str | None = None
     plan_hash: str = ""
+    errors: tuple[Learn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ late_answers   evidence of a broken SLO from late answers, with the dispersion o
 batch_times    evidence of longer batch times against the server's `baseline`
 predicted_p99  the P99 that slower batches lead to
 slo_window     what clients saw, whatever the rule decides
+learning       whether a model is slower than planned on all its servers
 liveness       how long a server may be silent
 standbys       shadows: the next one's share, the share that one gives back
 deaths         back-off and breaker for starts, lost GPUs; `culprits` has the requests open at each death

@@ -17,11 +17,12 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard import deaths, liveness, queues, reasons, rule, standbys
+from controlplane.control.guard import deaths, learning, liveness, queues, reasons, rule, standbys
 from controlplane.control.guard.batch_times import BatchTimes
 from controlplane.control.guard.causes import contention, over_plan
-from controlplane.control.guard.effects import Cause, DrainAndStop, Effect, Ending, Redirect, Topic
-from controlplane.control.guard.observe import due, observe
+from controlplane.control.guard.effects import Cause, DrainAndStop, Effect, Ending, Learn, Redirect, Topic
+from controlplane.control.guard.learning import ModelError
+from controlplane.control.guard.observe import due, observe, resumed
 from controlplane.control.guard.rule import Verdict
 from controlplane.control.guard.slo_window import KEPT_S, SloWindow, is_kept
 from controlplane.control.guard.state import (
@@ -114,6 +115,8 @@ def decide(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect
     for partition, watch in state.watches.items():
         if partition in looked_at or tick.is_concerned(watch):
             _decide(tick, tick.watches[partition])
+    for error in tick.errors:
+        _move_together(tick, error)
     return replace(tick.state, due_s={**state.due_s, **dict(tick.next_looks())}), tuple(tick.effects)
 
 
@@ -164,8 +167,9 @@ def _alive(tick: Tick, watch: Watch) -> Watch:
     if active.health is Health.READY:
         if watch.down:
             tick.report(Level.INFO, watch.partition.id, f"{watch.active.server} answers again")
-        began_s = min(watch.active.since_s, tick.now_s)
-        watch = replace(watch, down=False, ending=False, active=replace(watch.active, since_s=began_s))
+        if watch.down or watch.ending or watch.active.since_s > tick.now_s:
+            began_s = min(watch.active.since_s, tick.now_s)
+            watch = replace(watch, down=False, ending=False, active=replace(watch.active, since_s=began_s))
         if watch.launches.failures and deaths.are_proven(watch, limits, tick.now_s):
             watch = replace(watch, launches=Launches())
     if active.failing >= limits.failed_in_a_row:
@@ -209,6 +213,8 @@ def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
         reason = f"more traffic than planned: {over_plan(watch.queues, tick.active(watch))}"
         return _forget(tick.report_once(watch, Topic.TRAFFIC, Level.WARNING, reason))
     slowness = reasons.slowness(watch, tick.active(watch), tick.seen.host)
+    if verdict is Verdict.SLOW:
+        watch = _learned(tick, watch)
     if verdict is Verdict.HOST:
         reason = f"{slowness}; other work has its core: a larger share is no faster"
         watch = tick.report_once(watch, Topic.HOST, Level.WARNING, reason)
@@ -232,6 +238,52 @@ def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
         return tick.report_once(replace(watch, standby=None), Topic.WAITING, Level.WARNING, reason)
     reason = f"{slowness}; {_way_out(tick, watch)}"
     return _forget(tick.report_once(watch, Topic.EXHAUSTED, Level.CRITICAL, reason))
+
+
+def _learned(tick: Tick, watch: Watch) -> Watch:
+    """Report a model that is slower than planned on all its servers, and have that learned."""
+    watch = replace(watch, slower=learning.slower(watch, tick.now_s))
+    error = learning.model_error(watch, tick.watches.values(), tick.state.learned)
+    if error is None:
+        return watch
+    tick.errors.append(error)
+    tick.state = replace(tick.state, learned={**tick.state.learned, error.of: error.factor})
+    tick.effects.append(Learn(*error.of, error.factor))
+    short = learning.uncovered((w.partition for w in tick.watches.values()), error)
+    cured = (
+        f"; no shadow of {', '.join(short)} covers that, so nothing that stands by cures it" if short else ""
+    )
+    reason = f"{_in_words(error)}{cured}; a plan with the learned times is proposed"
+    tick.report(Level.WARNING, watch.partition.id, reason)
+    return watch
+
+
+def _move_together(tick: Tick, error: ModelError) -> None:
+    """Redirect all partitions of a model whose P99 this error breaks, the worst first, in one commit."""
+    present = [resumed(watch, tick.now_s) for watch in tick.watches.values()]
+    broken = [(learning.overrun(watch, error), watch) for watch in present if _may_move(tick, watch, error)]
+    for over, watch in sorted(broken, key=lambda one: -one[0]):
+        if over > 1.0 and watch.standby is not None and fits(tick.used, watch.active, watch.standby):
+            tick.decided.append(watch.partition.id)
+            tick.set(standbys.upkeep(tick, _redirect(tick, watch, Cause.SLOW, _in_words(error))))
+
+
+def _may_move(tick: Tick, watch: Watch, error: ModelError) -> bool:
+    """Return whether a partition serves on its planned share, and a larger shadow of it is ready."""
+    return (
+        watch.partition.gpu_type == error.of[1]
+        and tick.now_s >= watch.settled_s
+        and tick.active(watch).health is Health.READY
+        and watch.active.percent <= watch.partition.percent
+        and tick.is_covered(watch)
+        and watch.standby is not None
+        and watch.standby.percent > watch.active.percent
+    )
+
+
+def _in_words(error: ModelError) -> str:
+    model, gpu_type = error.of
+    return f"{model} takes {error.factor:.2f} times as long as planned on every {gpu_type}"
 
 
 def _way_out(tick: Tick, watch: Watch) -> str:
@@ -260,8 +312,8 @@ def _calm(tick: Tick, watch: Watch) -> Watch:
     return replace(watch, reported=kept)
 
 
-def _redirect(tick: Tick, watch: Watch, cause: Cause) -> Watch:
-    """Move the route to the shadow."""
+def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Watch:
+    """Move the route to the shadow. The `evidence` is that on the active server where none is given."""
     now, target = tick.now_s, watch.standby
     assert target is not None
     tick.effects.append(Redirect(watch.partition.id, watch.active.server, target.server, cause))
@@ -271,7 +323,7 @@ def _redirect(tick: Tick, watch: Watch, cause: Cause) -> Watch:
     if not lent:
         tick.effects.append(_ending(tick, watch, cause))
     if watch.active.gpu not in tick.state.lost_gpus:
-        evidence = _evidence(tick, watch, cause)
+        evidence = evidence or _evidence(tick, watch, cause)
         share = f"{target.percent:g} % of {target.gpu}"
         reason = f"{cause}{f' ({evidence})' if evidence else ''}: redirected to {target.server}, {share}"
         tick.report(Level.INFO if cause is Cause.SHARE else Level.WARNING, watch.partition.id, reason)

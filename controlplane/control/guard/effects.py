@@ -124,6 +124,15 @@ class OpenBreaker:
 
 
 @dataclass(frozen=True, slots=True)
+class Learn:
+    """Plan anew: all servers of a model take `factor` times as long for a batch as planned."""
+
+    model: str
+    gpu_type: str
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Add a message to the status and the events."""
 
@@ -132,4 +141,4 @@ class Report:
     reason: str
 
 
-Effect = Redirect | DrainAndStop | Launch | Load | Probe | Refuse | OpenBreaker | Report
+Effect = Redirect | DrainAndStop | Launch | Load | Probe | Refuse | OpenBreaker | Learn | Report

@@ -29,8 +29,8 @@ class Promise:
     batch that clients send. The request log shows the time of a batch where the model has one instance.
     `longest_ms` is how long a rare request may take; None where the spec does not say. `widest_slo_ms` is the
     largest SLO of the queue's workloads, whose requests may be waited for; None: `slo_ms`, the strictest one.
-    `p99_ms` is the predicted one and `batch_ms` the predicted times of batches of 1, 2, ... requests; None
-    and empty without a prediction.
+    `model` is what serves it, `p99_ms` the predicted one and `batch_ms` the predicted times of batches of 1,
+    2, ... requests; None and empty without a prediction.
     """
 
     endpoint: str
@@ -46,6 +46,7 @@ class Promise:
     widest_slo_ms: float | None = None
     p99_ms: float | None = None
     batch_ms: tuple[float, ...] = ()
+    model: str = ""
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -106,4 +107,5 @@ def promise_of(queue: Sequence[Placement], served: ServedModel) -> Promise:
         widest_slo_ms=max(p.slo_ms for p in queue) if others else None,
         p99_ms=first.predicted.p99_ms,
         batch_ms=first.predicted.batch_ms,
+        model=served.model,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from controlplane.control.guard.late_answers import EXCESS
 from controlplane.domain.observation import Answer
@@ -26,8 +26,7 @@ CHANCE = 3.0
 """Standard deviations of the number of late answers, which come in clusters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """The requests of about SLOT_S seconds, and how many took longer than the SLO."""
 
     began_s: float
@@ -35,8 +34,7 @@ class Slot:
     late: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SloWindow:
+class SloWindow(NamedTuple):
     """The slots of the BROKEN_S seconds until the last answers, at `until_s`; the latest slot last."""
 
     slots: tuple[Slot, ...] = ()
@@ -53,7 +51,7 @@ def count(window: SloWindow, answers: Sequence[Answer], slo_ms: float, now_s: fl
         kept.append(Slot(now_s))
     last = kept[-1]
     late = sum(latency_ms > slo_ms for latency_ms in took_ms)
-    kept[-1] = replace(last, requests=last.requests + len(took_ms), late=last.late + late)
+    kept[-1] = last._replace(requests=last.requests + len(took_ms), late=last.late + late)
     return SloWindow(tuple(kept), now_s)
 
 
@@ -69,6 +67,8 @@ def broken(window: SloWindow, cluster: float) -> Slot | None:
 
     `cluster` is E[size^2] / E[size] of the clusters in which late answers come, in requests.
     """
+    if not any(slot.late for slot in window.slots):
+        return None
     for seconds in (SOON_S, BROKEN_S):
         lately = over(window, window.until_s, seconds)
         length_s = window.until_s - lately.began_s

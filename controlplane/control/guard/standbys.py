@@ -82,17 +82,23 @@ def is_awaited(watch: Watch) -> bool:
 
 
 def next_server(tick: Tick, watch: Watch) -> PlacedServer | None:
-    """Return a server of the next larger share; of its own where no more is free, or after a death."""
+    """Return a server of the next larger share; of its own where no more is free, or after a death.
+
+    Where the model was found to be slower than planned, the share is larger by that factor at least.
+    """
     partition, active, share = watch.partition, watch.active, watch.share
     gpus = [active.gpu]
     if partition.shadow_gpu != partition.gpu:
         other = partition.gpu if active.gpu == partition.shadow_gpu else partition.shadow_gpu
         gpus = [other, active.gpu]
-    step = 0.0 if watch.down or watch.owned is not None else partition.step_percent
+    least = share.percent
+    if not watch.down and watch.owned is None and partition.step_percent:
+        learned = [tick.state.learned.get((p.model, partition.gpu_type), 1.0) for p in partition.promises]
+        least = max(share.percent + partition.step_percent, max(learned) * partition.percent)
     for gpu in gpus:
         if gpu in tick.state.lost_gpus and gpu != gpus[-1]:
             continue
-        percent = min(share.percent + step, room_percent(tick.owned, share, gpu))
+        percent = min(least, room_percent(tick.owned, share, gpu))
         if percent >= min(share.percent, partition.percent) - 1e-6:
             return PlacedServer(f"{partition.id}.{watch.generation + 1}", gpu, percent)
     return None

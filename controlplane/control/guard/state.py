@@ -64,9 +64,16 @@ class Limits:
     """... until so long after the last time: meanwhile one more death is enough."""
 
 
+ModelOnGpu = tuple[str, str]
+"""A model and a type of GPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class GuardedPartition:
-    """A partition as planned: its promises, and where its shadow may run."""
+    """A partition as planned: its promises, and where its shadow may run.
+
+    `covers` is how many times slower than planned its models may be on the shadow; None where unknown.
+    """
 
     id: str
     gpu: str
@@ -75,6 +82,8 @@ class GuardedPartition:
     policy: ShadowPolicy
     shadow_gpu: str
     step_percent: float
+    gpu_type: str = ""
+    covers: float | None = None
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -127,6 +136,15 @@ class Death(NamedTuple):
     whole: bool
 
 
+class Slower(NamedTuple):
+    """A verdict: batches of a model take `factor` times as long as planned; `always`: since the first one."""
+
+    at_s: float
+    model: str
+    factor: float
+    always: bool
+
+
 class Held(NamedTuple):
     """When a request failed that a server had: `lost` without an answer, or by the server's own refusal."""
 
@@ -149,7 +167,7 @@ class Watch:
     that this is from: a partition that rests is not looked at in each tick (`observe`). `owned` is the
     partition's share while a shadow that took over from a dead server has another one; else None. `deaths`
     are the recent ones, `held` the requests that failed in a server (`culprits`). `ending`: another program
-    ends the active server.
+    ends the active server. `slower` is the last verdict on batches that take longer than planned.
     """
 
     partition: GuardedPartition
@@ -177,6 +195,7 @@ class Watch:
     deaths: tuple[Death, ...] = ()
     held: tuple[Held, ...] = ()
     ending: bool = False
+    slower: Slower | None = None
     offences: Mapping[Accused, Offence] = field(default_factory=dict)
 
     @property
@@ -224,8 +243,9 @@ def phase(watch: Watch, now_s: float) -> Phase:
 class GuardState:
     """All partitions, in the plan's order, the GPUs known to be lost, and when the host last stood still.
 
-    `servers` are those of the look before. `due_s` is when each partition is looked at though nothing is new
-    about it; all of them are in the next tick while it is empty.
+    `learned` are the errors of models that were found. `servers` are those of the look before. `due_s` is
+    when each partition is looked at though nothing is new about it; all of them are in the next tick while it
+    is empty.
     """
 
     watches: Mapping[str, Watch]
@@ -233,6 +253,7 @@ class GuardState:
     limits: Limits = Limits()
     now_s: float = -math.inf
     stood_s: float = -math.inf
+    learned: Mapping[ModelOnGpu, float] = field(default_factory=dict)
     servers: Mapping[str, ServerSeen] = field(default_factory=dict)
     due_s: Mapping[str, float] = field(default_factory=dict)
 
@@ -285,6 +306,8 @@ def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
                 policy=policy,
                 shadow_gpu=gpu.id if shadow is None else shadow.gpu,
                 step_percent=0.0 if policy is ShadowPolicy.NONE else STEP_PERCENT,
+                gpu_type=gpu.type,
+                covers=1.0 if shadow is None else shadow.covers,
             )
         )
     return tuple(result)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from controlplane.control.guard import observe
 from controlplane.control.guard.effects import Effect, Load, Probe, Report, Topic
+from controlplane.control.guard.learning import ModelError
 from controlplane.control.guard.liveness import GONE
 from controlplane.control.guard.state import GuardState, PlacedServer, Watch, percent_by_gpu
 from controlplane.domain.observation import FleetSeen, Health, Level, ServerSeen
@@ -24,7 +25,7 @@ class Tick:
     `watches` is the state's own mapping and changes only here. `used` is the percentage of each GPU that
     active servers have, `owned` what partitions own, whatever shadows have taken over for a moment; `moved`
     are the GPUs of which one of them changed. `decided` are the partitions so far, `failed_gpus` those on
-    which the servers of several partitions died at once.
+    which the servers of several partitions died at once, `errors` those of models that were found.
     """
 
     state: GuardState
@@ -36,6 +37,7 @@ class Tick:
     moved: set[str] = field(default_factory=set)
     decided: list[str] = field(default_factory=list)
     failed_gpus: frozenset[str] = frozenset()
+    errors: list[ModelError] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.state = replace(self.state, watches=self.watches)
@@ -54,6 +56,8 @@ class Tick:
     def set(self, watch: Watch) -> None:
         """Keep what a partition has become."""
         before = self.watches[watch.partition.id]
+        if watch is before:
+            return
         self.watches[watch.partition.id] = watch
         if watch.active.server != before.active.server or watch.share != before.share:
             self._sum_shares()

@@ -93,6 +93,7 @@ class FleetAnswers:
         self._ledger = Ledger()
         self._routes = fleet.routes
         self._left: dict[tuple[str, Backend], float] = {}
+        self._moved = asyncio.Event()
         fleet.moved.add(self._note_moves)
 
     async def metadata(self) -> Mapping[str, Any]:
@@ -147,10 +148,13 @@ class FleetAnswers:
     async def read_last(self) -> None:
         """Read the counters of servers that requests left until they end. Never returns."""
         while True:
+            await self._moved.wait()
             await asyncio.sleep(_LAST_S)
             for (endpoint, server), until_s in list(self._left.items()):
                 if time.monotonic() > until_s or not await self._ask(server, endpoint, ""):
                     self._left.pop((endpoint, server), None)
+            if not self._left:
+                self._moved.clear()
 
     def _note_moves(self) -> None:
         """Remember the servers that an endpoint's requests left, which have some to finish."""
@@ -162,6 +166,7 @@ class FleetAnswers:
             for server in route.servers:
                 if now is None or server not in now.servers:
                     self._left[endpoint, server] = time.monotonic() + _DRAINED_S
+                    self._moved.set()
 
     async def _ask(self, member: Backend, endpoint: str, version: str) -> bool:
         scope = f"/versions/{quote(version, safe='')}" if version else ""

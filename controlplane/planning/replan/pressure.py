@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from controlplane.domain.plan import Plan, PlannedGpu, Rule
 from controlplane.planning.judge.evaluate import Terms, judge
@@ -28,9 +28,21 @@ def late_of(pressure: Mapping[str, float]) -> set[str]:
 
 def prediction_error(plan: Plan, devices: Mapping[str, Device]) -> float:
     """The largest relative difference of an execution time; 0 for a plan without predictions."""
-    worst = 0.0
-    for one in judge([gpu for gpu in plan.gpus if gpu.type in devices], devices, Terms.of(plan)):
+    return max((abs(ratio - 1.0) for _, ratio in _changed(plan.gpus, plan, devices)), default=0.0)
+
+
+def changed_times(plan: Plan, devices: Mapping[str, Device], model: str, gpu_type: str) -> float:
+    """The mean execution time of a model by what is known now, as a multiple of the plan's; 1 without one."""
+    gpus = [gpu for gpu in plan.gpus if gpu.type == gpu_type]
+    ratios = [ratio for name, ratio in _changed(gpus, plan, devices) if name == model]
+    return sum(ratios) / len(ratios) if ratios else 1.0
+
+
+def _changed(
+    gpus: Sequence[PlannedGpu], plan: Plan, devices: Mapping[str, Device]
+) -> Iterator[tuple[str, float]]:
+    """Yield the model of each queue, and its execution time as a multiple of the plan's."""
+    for one in judge([gpu for gpu in gpus if gpu.type in devices], devices, Terms.of(plan)):
         before_ms = one.workloads[0].predicted.execution_ms if one.workloads else None
         if before_ms:
-            worst = max(worst, abs(one.execution_ms / before_ms - 1.0))
-    return worst
+            yield one.workloads[0].model, one.execution_ms / before_ms

@@ -59,7 +59,7 @@ def demo_table(rows: Sequence[DemoRow]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The requests that were due within one period; seconds count from the cut of the quota."""
+    """The requests that were due within one period; seconds count from the cut."""
 
     name: str
     begin_s: float
@@ -72,7 +72,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """The guard's repair; seconds count from the cut of the quota.
+    """The guard's repair; seconds count from the cut.
 
     `served_s` is the first answer to a request that was due after the redirect. At `guarded_s` a new shadow
     was ready.
@@ -93,8 +93,8 @@ class Repair:
 def repair_lines(repair: Repair) -> Sequence[str]:
     """Return the events in order."""
     return (
-        f"   0.00 s  {repair.workload}: its server's quota cut from {repair.percent:g} % to "
-        f"{repair.cut_percent:.1f} % of its core",
+        f"   0.00 s  {repair.workload}: its server slowed down, as by a cut of its share from "
+        f"{repair.percent:g} % to {repair.cut_percent:.1f} %",
         f"{repair.redirected_s:7.2f} s  the guard redirected: {repair.reason}",
         f"{repair.served_s:7.2f} s  the shadow's first answer",
         f"{repair.guarded_s:7.2f} s  the next shadow stood by: {repair.shadow}",

@@ -23,6 +23,7 @@ from controlplane.control.autoscaler.state import (
     followed_workloads,
     resumed,
 )
+from controlplane.control.guard.effects import Learn
 from controlplane.domain.errors import EngineError, InputError, LogOnce, TrisectError
 from controlplane.domain.observation import Answer, Event, RateSeen
 from controlplane.domain.plan import Plan
@@ -67,7 +68,8 @@ class Autoscaler:
         self._begin_search = search
         self._running = Running(fleet.files, plan_only=plan_only)
         self._arrivals = Arrivals(now_s)
-        self._applying = Applying(fleet, notice, plan_only=plan_only)
+        self._applying = Applying(fleet, notice)
+        self._errors: tuple[Learn, ...] = ()
         self._search: Search | None = None
         self._state: LoadState | None = None
         self._followed: tuple[Plan, str, tuple[FollowedWorkload, ...]] | None = None
@@ -91,6 +93,10 @@ class Autoscaler:
     def hear(self, answers: Iterable[Answer]) -> None:
         """Count requests that ended."""
         self._arrivals.add(answers)
+
+    def learn(self, effects: Iterable[object]) -> None:
+        """Take the errors of execution times among what the guard has decided."""
+        self._errors += tuple(effect for effect in effects if isinstance(effect, Learn))
 
     def step(self, heard_since_s: float) -> None:
         """Look and decide, once a second. Raises EngineError, InputError for broken files."""
@@ -124,14 +130,14 @@ class Autoscaler:
         if proposal is not None:
             self._search = None
         applied, failed = self._applying.outcome()
-        seen = LoadSeen(wall_s, tuple(arrivals), workloads, proposal, applied, failed, running)
+        obstacle, errors = self._running.obstacle(plan), self._proposable(plan)
+        seen = LoadSeen(wall_s, tuple(arrivals), workloads, proposal, applied, failed, running, errors)
         state = replace(self._state or self._first_state(plan, wall_s), limits=self._running.limits())
-        obstacle = self._running.obstacle(plan)
         self._state, effects = tick(state, seen, follow=obstacle is None)
         if self._state.under_way is None:
             self._drop_search()
         for effect in effects:
-            self._carry_out(effect, self._state)
+            self._carry_out(effect, self._state, only_propose=self._plan_only or obstacle is not None)
         if not self._plan_only and now_s >= self._save_at_s:
             began_s = time.thread_time()
             _save(self._fleet.files, self._state, following=obstacle or "yes")
@@ -148,12 +154,23 @@ class Autoscaler:
         known = _recalled(self._fleet.files, wall_s) if self._recalls else None
         return known or begin(followed_workloads(plan), self._running.limits(), wall_s)
 
-    def _carry_out(self, effect: Effect, state: LoadState) -> None:
+    def _proposable(self, plan: Plan) -> tuple[Learn, ...]:
+        """Return the errors to plan with; where no plan can be proposed, say so and forget them."""
+        if self._errors and not self._running.proposes(plan):
+            why = (self._running.obstacle(plan) or "").removeprefix("no: ")
+            self._event("warning", "load", f"no plan with the learned times can be proposed: {why}")
+            self._errors = ()
+        return self._errors
+
+    def _carry_out(self, effect: Effect, state: LoadState, *, only_propose: bool) -> None:
         match effect:
             case Propose():
                 # Two searches would write one proposal.
                 self._drop_search()
                 self._search = self._begin_search(self._fleet.name, effect, state)
+                self._errors = () if effect.errors else self._errors
+            case Apply(_, reason, _) if only_propose:
+                self._applying.announce(reason)
             case Apply(_, reason, made_from):
                 self._applying.begin(reason, made_from)
             case Report(level, subject, reason):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from controlplane.control.autoscaler.state import (
     Direction,
@@ -34,6 +35,7 @@ from controlplane.planning.replan.smallest_change import (
 from controlplane.report.words import counted
 from controlplane.runtime import SystemClock
 from controlplane.runtime.devices import host_devices
+from controlplane.runtime.fleet.calibrate import learn_errors
 from controlplane.runtime.jobs.plan import devices_for, profile_uses
 
 _ROUNDS = 3
@@ -115,13 +117,18 @@ def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Prop
         for w in spec.workloads
         if w.name in wanted
     )
-    devices, every = devices_for(
+    known = partial(
+        devices_for,
         replace(available, workloads=served),
         document,
         plan.latency_model,
         profiles=files.following.profiles,
         cores=0,
     )
+    devices, every = known()
+    if asked.errors:
+        learn_errors(files.following.profiles, plan, devices, asked.errors, SystemClock().wall())
+        devices, every = known()
     request = PlanRequest(
         served,
         devices,

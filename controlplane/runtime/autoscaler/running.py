@@ -55,6 +55,10 @@ class Running:
             return "no: it was not asked for (`ctl apply PLAN --follow-load`)"
         return None
 
+    def proposes(self, plan: Plan) -> bool:
+        """Return whether a plan can be proposed: the fleet keeps the spec that its plan was made from."""
+        return self._following is not None and self._following.spec_sha256 == plan.spec_sha256
+
     def limits(self) -> LoadLimits:
         """Return the times that decisions keep."""
         return LoadLimits() if self._following is None else LoadLimits(dwell_s=self._following.dwell_s)
@@ -66,29 +70,29 @@ class Running:
 
 
 class Applying:
-    """Applies the plan of the fleet's proposal in a thread, or with `plan_only` only announces it.
+    """Applies the plan of the fleet's proposal in a thread, or only announces it.
 
     An apply is that of `ctl apply`: the same lock, the same order of steps, and afterwards the loop adopts
     what runs.
     """
 
-    def __init__(self, fleet: Fleet, notice: Callable[[Event], None], *, plan_only: bool) -> None:
+    def __init__(self, fleet: Fleet, notice: Callable[[Event], None]) -> None:
         self._fleet = fleet
         self._notice = notice
-        self._plan_only = plan_only
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="follow")
         self._under_way: Future[None] | None = None
 
     def begin(self, reason: str, made_from: str) -> None:
         """Apply the proposal for this reason, if the plan with the hash `made_from` still runs."""
-        if self._plan_only:
-            where = self._fleet.files.following.proposal
-            self._event("would apply", self._fleet.name, f"{reason}; `ctl apply {where}` accepts")
-            self._under_way = Future()
-            self._under_way.set_exception(EngineError("it was only proposed"))
-        else:
-            self._event("load", self._fleet.name, reason)
-            self._under_way = self._pool.submit(self._apply, made_from)
+        self._event("load", self._fleet.name, reason)
+        self._under_way = self._pool.submit(self._apply, made_from)
+
+    def announce(self, reason: str) -> None:
+        """Propose the plan for this reason."""
+        where, name = self._fleet.files.following.proposal, self._fleet.name
+        self._event("would apply", name, f"{reason}; `ctl apply {where} --fleet {name}` accepts")
+        self._under_way = Future()
+        self._under_way.set_exception(EngineError("it was only proposed"))
 
     def outcome(self) -> tuple[bool, str | None]:
         """Return whether the plan was applied, and why it was not; neither while it is being applied."""

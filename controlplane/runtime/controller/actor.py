@@ -12,6 +12,7 @@ from controlplane.control.guard.effects import (
     DrainAndStop,
     Effect,
     Launch,
+    Learn,
     Load,
     OpenBreaker,
     Probe,
@@ -140,7 +141,7 @@ def event_of(effect: Effect, wall_s: float, now_s: float) -> Event | None:
             return Event(wall_s, "critical", "breaker", partition, f"no start for {until_s - now_s:.0f} s")
         case Report(level, subject, reason):
             return Event(wall_s, str(level), "notice", subject, reason)
-        case Load() | Probe():
+        case Load() | Probe() | Learn():
             return None
 
 

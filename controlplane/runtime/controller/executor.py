@@ -14,6 +14,7 @@ from controlplane.control.guard.effects import (
     Effect,
     Ending,
     Launch,
+    Learn,
     Load,
     OpenBreaker,
     Probe,
@@ -23,6 +24,7 @@ from controlplane.control.guard.effects import (
 )
 from controlplane.control.guard.liveness import drain_s, overdue_s
 from controlplane.control.guard.state import GuardState, Watch
+from controlplane.control.order import with_errors
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Event, Health
@@ -98,6 +100,8 @@ class Executor(Actor):
             event = event_of(effect, self._fleet.clock.wall(), decision.seen.now_s)
             if event is not None:
                 self.note(event)
+        if any(isinstance(effect, Learn) for effect in decision.effects):
+            self._rearrange(decision.state)
         adopted.state = decision.state
         for effect in decision.effects:
             _carry_out(effect, adopted, workers, observer)
@@ -149,6 +153,16 @@ class Executor(Actor):
         except TrisectError as error:  # the servers still need their decisions
             self.event("warning", "refuse", refuse.partition, f"{refuse.accused} is not refused: {error}")
 
+    def _rearrange(self, state: GuardState) -> None:
+        """Have requests wait in the order of the learned times."""
+        settings, plan = self._fleet.files.settings(), self._fleet.files.plan()
+        if settings is None or plan is None:
+            return
+        try:
+            self._fleet.arrange(with_errors(plan, state.learned), settings.endpoints)
+        except TrisectError as error:  # as above
+            self.event("warning", "order", self._fleet.name, f"not by the learned times: {error}")
+
 
 def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Observer) -> None:
     match effect:
@@ -167,7 +181,7 @@ def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Obs
             workers.stop(effect)
         case Probe(server):
             observer.probe(server)
-        case Redirect() | Refuse() | OpenBreaker() | Report():
+        case Redirect() | Refuse() | OpenBreaker() | Learn() | Report():
             pass
 
 

@@ -154,6 +154,8 @@ class Controller:
         decision = Decision(state, effects, routes, seen)
         try:
             self._act(decision, adopted)
+            if self.autoscaler is not None:
+                self.autoscaler.learn(effects)
         finally:
             self._actor.publish(decision, adopted.state, self._workers)
 

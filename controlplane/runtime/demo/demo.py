@@ -13,9 +13,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import grpc
 import numpy as np
 from tritonclient.grpc.service_pb2 import ModelInferRequest
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InfeasibleError, TrisectError
 from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
@@ -35,12 +38,14 @@ from controlplane.runtime.demo import clients, violation
 from controlplane.runtime.fleet import controller_process, preflight
 from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.history import History
 from controlplane.runtime.jobs.plan import Choices, make_plan, mean_execution_ms
 from controlplane.runtime.jobs.profile import Failed, profile_models, read_subjects
 from controlplane.triton import statistics
 from controlplane.triton.client import TritonClient
 
 _WARM_UP_S = 1.0
+_SLOWER_S = 10.0
 _RATES = (1.0, 0.6, 0.35)
 """Parts of the spec's rates, tried in turn: a slow host has room for a larger shadow at low rates only."""
 
@@ -95,7 +100,8 @@ class Demo:
             )
         for part in _RATES:
             workloads = tuple(replace(w, rate_rps=part * w.rate_rps) for w in spec.workloads)
-            slower = replace(spec, workloads=workloads)
+            here = tuple(replace(gpu, type=self.place.device.name) for gpu in spec.gpus)
+            slower = replace(spec, workloads=workloads, gpus=here)
             plan = make_plan(
                 slower, document, Choices("joint"), profiles=profiles, cores=1, clock=SystemClock()
             ).plan
@@ -152,20 +158,35 @@ class Demo:
         return rows
 
     def violate(self, plan: Plan, rows: Sequence[DemoRow]) -> Repair:
-        """Cut one server's quota under load and wait for the guard's repair. Raises EngineError."""
+        """Slow one server down under load and wait for the guard's repair. Raises EngineError."""
         placed = [(partition, placement) for _, partition, placement in plan.placements()]
         busy = {row.workload: row.rate_rps * row.observed_ms / (1000.0 * row.batch) for row in rows}
         hit = violation.victim(placed, self._active(), busy)
         self.say(
             f"forced violation: all workloads loaded, then {hit.placement.name}'s server is held to "
-            f"{100 * hit.part:.0f} % of its quota behind the controller's back"
+            f"{100 * hit.part:.0f} % of its speed behind the controller's back"
         )
         turns = {placement.endpoint: i for i, (_, placement) in enumerate(placed)}
 
         def load(placement: Placement, due_s: Iterator[float]) -> clients.Seen:
             return self._tritonclient(turns[placement.endpoint], placement, due_s)
 
-        return violation.force(self.fleet, placed, hit, load, self.scene.seed)
+        history = History(self.fleet.files.history)
+        return violation.force(history, placed, hit, load, lambda: self._slow_down(hit))
+
+    def _slow_down(self, hit: violation.Victim) -> None:
+        """Cut a server's quota; on a GPU, whose shares are fixed, have the demo's model be slower."""
+        if self.place.device.name == CPU_DEVICE:
+            self.launcher.resize(hit.server, hit.server.spec.percent * hit.part)
+            return
+        request = self._request(hit.placement)
+        request.model_name = hit.placement.endpoint
+        request.parameters["slower"].string_param = f"{1.0 / hit.part:.2f}"
+        try:
+            with grpc.insecure_channel(f"{hit.server.host}:{hit.server.grpc_port}") as channel:
+                GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=_SLOWER_S)
+        except grpc.RpcError as error:
+            raise EngineError(f"{hit.server.name} was not made slower: {error.details()}") from error
 
     def destroy(self) -> None:
         """End the controller and destroy the fleet."""

@@ -1,6 +1,6 @@
 """A forced SLO violation and the guard's repair of it, as a client sees both.
 
-Every workload is loaded at its planned rate. Then one server's quota is cut without the controller's
+Every workload is loaded at its planned rate. Then one server is slowed down without the controller's
 knowledge.
 """
 
@@ -32,6 +32,7 @@ _AFTER_S = 5.0
 _BACKLOG_S = 1.0
 """The time after a redirect in which the old server still answers its queue."""
 _GUARDED_S = 30.0
+_SEED = 1
 _HALF = 0.5
 _OVERLOAD = 0.7
 """The part of the used capacity that a cut leaves: less than the workload needs, so its queue grows."""
@@ -42,7 +43,7 @@ Load = Callable[[Placement, Iterator[float]], Seen]
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """The workload whose server is slowed down, and the part of its quota that is left."""
+    """The workload whose server is slowed down, and the part of its speed that is left."""
 
     partition: Partition
     placement: Placement
@@ -85,24 +86,27 @@ def start_guard(fleet: Fleet, partitions: Sequence[Partition]) -> None:
 
 
 def force(
-    fleet: Fleet, placed: Sequence[tuple[Partition, Placement]], hit: Victim, load: Load, seed: int
+    history: History,
+    placed: Sequence[tuple[Partition, Placement]],
+    hit: Victim,
+    load: Load,
+    slow_down: Callable[[], object],
 ) -> Repair:
-    """Load every workload, cut one server's quota, wait for the guard's redirect.
+    """Load every workload, `slow_down` one server, wait for the guard's redirect.
 
-    Raises EngineError where the quota cannot be cut, or where no redirect follows.
+    Raises EngineError where the server cannot be slowed down, or where no redirect follows.
     """
-    history = History(fleet.files.history)
     stop = threading.Event()
     with ThreadPoolExecutor(len(placed)) as pool, contextlib.ExitStack() as at_end:
         at_end.callback(stop.set)  # also after an error: the clients end
-        streams = np.random.default_rng(seed).spawn(len(placed))
+        streams = np.random.default_rng(_SEED).spawn(len(placed))
         clients = {
             placement.endpoint: pool.submit(load, placement, _poisson(placement.requests_rps, random, stop))
             for (_, placement), random in zip(placed, streams, strict=True)
         }
         stop.wait(_BEFORE_S)
         cut_s = time.time()
-        fleet.launcher.resize(hit.server, hit.server.spec.percent * hit.part)
+        slow_down()
         moved = _await(history, "redirect", hit.partition.id, cut_s)
         guarded = _await(history, "notice", hit.partition.id, moved.at_s, "stands by")
         stop.wait(_AFTER_S)

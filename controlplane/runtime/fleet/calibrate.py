@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from controlplane.control.guard.effects import Learn
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server, ServerState
@@ -27,6 +28,8 @@ from controlplane.files.measurements.profiles import read_calibration, write_cal
 from controlplane.latency import calibration, registry
 from controlplane.latency.calibration import Observation, Seen
 from controlplane.latency.protocol import LatencyModel, Slots
+from controlplane.planning.protocol import Device
+from controlplane.planning.replan import pressure
 from controlplane.report.tables.observed_table import Kept, Unseen
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.runtime.fleet.fleet import Fleet
@@ -139,6 +142,18 @@ def learn_recorded(files: FleetFiles, at_s: float) -> Path | None:
         done |= {w.key for w in new}
         rows += [row for one in new for row in _rows(one, watched, plan, profiles, at_s)]
     return learn(profiles, rows)
+
+
+def learn_errors(
+    profiles: Path, plan: Plan, devices: Mapping[str, Device], errors: Sequence[Learn], at_s: float
+) -> None:
+    """Update the calibration by errors that the guard found, as far as `devices` do not know them yet."""
+    factors = read_calibration(profiles)
+    for error in errors:
+        known = pressure.changed_times(plan, devices, error.model, error.gpu_type)
+        if error.factor > known:
+            factors = calibration.scaled(factors, error.model, error.gpu_type, error.factor / known, at_s)
+    write_calibration(profiles, factors)
 
 
 def learn(profiles: Path, seen: Sequence[Seen]) -> Path | None:

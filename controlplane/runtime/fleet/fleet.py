@@ -191,8 +191,12 @@ class Fleet:
         prepared = self.planned(plan, settings, models)
         endpoints = settings.endpoints
         self.open_gateway(plan, endpoints, moves=len({p.endpoint for _, _, p in plan.placements()}))
-        self.gateway.arrange(order_of(plan, endpoints.overtake_ms if endpoints.late_binding else None))
+        self.arrange(plan, endpoints)
         return prepared
+
+    def arrange(self, plan: Plan, endpoints: GatewayConfig) -> None:
+        """Have requests wait for their partitions in the order of the plan's times."""
+        self.gateway.arrange(order_of(plan, endpoints.overtake_ms if endpoints.late_binding else None))
 
     def _executed(
         self, request: ApplyRequest, applied: Applied, actions: tuple[Action, ...], actual: Actual

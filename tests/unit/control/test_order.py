@@ -7,7 +7,7 @@ from build import plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.control.order import order_of, promised, requests_inside
+from controlplane.control.order import order_of, promised, requests_inside, with_errors
 from controlplane.domain.order import LONGEST_MS, MOST_RANKS, OVERTAKES_MS, PROMISE_WINDOW_S, ranks_of
 from controlplane.domain.plan import Partition, Placement, Prediction, ServedModel
 
@@ -43,6 +43,15 @@ def test_requests_of_similar_time_go_first_come_first_served() -> None:
     placed = (placement("a", 2.0), placement("b", 3.9), placement("c", 30.0), placement("d", 45.0))
     order = order_of(plan(partition(*placed)), 700)
     assert [order[name].after_ms for name in "abcd"] == [0, 0, 700, 700]
+
+
+def test_a_model_that_is_slower_than_planned_waits_for_those_that_are_shorter_by_the_learned_times() -> None:
+    made = plan(partition(placement("a", 2.0), placement("b", 3.0)))
+    kind = made.gpus[0].type
+    learned = with_errors(made, {("b", kind): 2.0, ("a", "another type"): 9.0})
+    order = order_of(learned, 700)
+    assert [order[name].after_ms for name in "ab"] == [0, 700]
+    assert [order_of(made, 700)[name].after_ms for name in "ab"] == [0, 0]
 
 
 def ranked(*ranks: int) -> Partition:

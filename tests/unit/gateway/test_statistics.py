@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.domain.counters import combine
+from controlplane.domain.fleet import Backend, Route
+from controlplane.gateway.facade import answers
 from controlplane.gateway.facade.answers import Ledger
 
 pytestmark = pytest.mark.unit
@@ -81,6 +88,50 @@ def test_a_server_that_was_started_anew_counts_from_there() -> None:
     ledger.note("a", used(9, 80), used(4, 0))
     ledger.note("a", used(3, 90), used(1, 0))
     assert ledger.total("m", "", {"a"}) == [used(7, 90)]
+
+
+class Moving:
+    """A fleet whose one route leads to another server by `move`; a server that was left answers twice."""
+
+    def __init__(self) -> None:
+        self.moved: set[Callable[[], None]] = set()
+        self.routes = {"w": Route((Backend("old", "h", 1, 2),))}
+        self.asked: list[str] = []
+
+    def move(self) -> None:
+        self.routes = {"w": Route((Backend("new", "h", 3, 4),))}
+        for call in self.moved:
+            call()
+
+    async def ask(self, member: Backend, path: str) -> tuple[int, dict[str, Any] | None]:
+        self.asked.append(member.server)
+        return (200, {"model_stats": []}) if len(self.asked) < 3 else (0, None)
+
+
+def test_a_server_is_read_from_when_requests_left_it_until_it_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pauses: list[float] = []
+    real = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+
+    async def read() -> None:
+        fleet = Moving()
+        reading = asyncio.create_task(answers.FleetAnswers(cast(Any, fleet), tmp_path).read_last())
+        for at, asked in (("before", 0), ("after", 3)):
+            if at == "after":
+                fleet.move()
+            for _ in range(50):
+                await real(0)
+            assert (fleet.asked, len(pauses)) == (["old"] * asked, asked)
+        reading.cancel()
+
+    asyncio.run(read())
 
 
 def test_servers_that_went_long_ago_still_count() -> None:

@@ -13,6 +13,7 @@ from controlplane.latency.calibration import (
     Calibrated,
     Observation,
     refusal,
+    scaled,
     too_few,
     update,
 )
@@ -69,6 +70,17 @@ def test_a_bad_or_tiny_sample_changes_nothing(bad: dict[str, float]) -> None:
     observation = replace(SEEN, **bad)  # type: ignore[arg-type]
     assert refusal(observation) is not None
     assert update(before, [observation]) == before
+
+
+def test_an_error_of_a_model_scales_its_factors_beside_all_neighbours() -> None:
+    known = (
+        Factor("a", "v100", (), 1.2, 500, 1.0),
+        Factor("a", "v100", ("b",), 1.5, 20, 1.0),
+        Factor("b", "v100", (), 1.1, 50, 1.0),
+    )
+    assert [f.factor for f in scaled(known, "a", "v100", 2.0, 9.0)] == [2.4, 3.0, 1.1]
+    (new,) = scaled((), "a", "v100", 1.3, 9.0)
+    assert (new.key, new.factor, new.at_s) == (("a", "v100", ()), 1.3, 9.0)
 
 
 def test_a_factor_reaches_its_company_and_no_other_model() -> None:

@@ -127,6 +127,8 @@ def test_memory_without_lists_is_the_growth_since_the_start(
     nvml.gpus[0].used += 500 * 2**20
     found = launcher.usage(build.server(spec))
     assert (found.memory_mb, found.memory_by) == (500.0, "growth")
+    nvml.gpus[0].used -= 600 * 2**20
+    assert launcher.usage(build.server(spec)).memory_mb is None, "a neighbour ended meanwhile"
     nvml.gpus[0].mps = {7: 450}
     found = launcher.usage(build.server(spec))
     assert (found.memory_mb, found.memory_by) == (450.0, "processes")

@@ -10,7 +10,7 @@ from known_service import KnownService
 
 from controlplane.control.guard.state import STEP_PERCENT
 from controlplane.domain.errors import InputError
-from controlplane.domain.plan import Partition, Plan, ServedModel, Shadow
+from controlplane.domain.plan import Partition, Plan, Prediction, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.simulate.closed_loop.faults import Fault, Kind, Outcome, parse
 from controlplane.simulate.closed_loop.run import START_S, run
@@ -81,6 +81,29 @@ def test_a_model_slower_than_planned_is_slower_on_every_server(plan: Plan) -> No
     assert {w.name for w in outcome.workloads if w.late[-10:].sum() > 0.5 * w.sent[-10:].sum()} == {"wa"}
     assert outcome.repairs[0].redirected_s is not None
     assert any("times as long as planned" in h.text or "all there is" in h.text for h in outcome.happened)
+
+
+def test_the_partitions_of_a_slow_model_move_in_one_commit_and_its_time_is_learned(plan_of) -> None:
+    rows = [(f"t4-{n}", f"w{n}-1", ServedModel("a", 8), [(f"w{n}", 300.0)]) for n in range(3)]
+    plan = predicted(shadowed(plan_of(*rows, slo_ms=30.0)), p99_ms=17.5)
+    happened = served(plan, Fault(Kind.SLOWER, "a", 20.0, 1.5)).happened
+    (learned,) = (h for h in happened if "the learned times is proposed" in h.text)
+    assert learned.at_s < 22.0
+    moved = {h.subject for h in happened if h.redirect and h.at_s <= learned.at_s}
+    assert moved == {"w0-1", "w1-1", "w2-1"}, "all of them, with or before the one that shows the error"
+
+
+def predicted(plan: Plan, p99_ms: float) -> Plan:
+    """The plan with the true times of model a beside no neighbour."""
+    known = Prediction(
+        execution_ms=12.0, p99_ms=p99_ms, utilisation=0.4, batch_ms=tuple(4.0 + k for k in range(1, 9))
+    )
+
+    def with_times(partition: Partition) -> Partition:
+        return replace(partition, workloads=tuple(replace(w, predicted=known) for w in partition.workloads))
+
+    gpus = (replace(g, partitions=tuple(map(with_times, g.partitions))) for g in plan.gpus)
+    return replace(plan, gpus=tuple(gpus))
 
 
 def test_a_crash_loses_nothing_where_a_shadow_stands_by(plan: Plan) -> None:

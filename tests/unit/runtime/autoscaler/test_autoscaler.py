@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.control.autoscaler.state import Kind, LoadState, Proposal, Propose
+from controlplane.control.guard.effects import Learn
 from controlplane.domain.device import HeldDevice
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import Answer, Event
@@ -160,8 +161,36 @@ def test_a_proposal_alone_changes_nothing_and_names_its_file(fleet: Fleet) -> No
     assert fleet.applied == []
     (event,) = [e for e in told if e.kind == "would apply"]
     assert "50/s planned: found; `ctl apply" in event.reason
-    assert event.reason.endswith("proposal.json` accepts")
+    assert event.reason.endswith("proposal.json --fleet f` accepts")
     assert not fleet.files.load.exists(), "the controller's file"
+    follows.close()
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_an_error_that_the_guard_found_gets_a_plan_at_once_and_without_following_its_command(
+    fleet: Fleet, follow: bool
+) -> None:
+    told: list[Event] = []
+    fleet.files.following.write(Following(SHA256, follow=follow))
+    follows = following(fleet, told)
+    run(fleet, follows, [45] * 3)
+    follows.learn((Learn("m", "cpu", 1.2),))
+    run(fleet, follows, [45] * 4)
+    assert fleet.applied == ["following the load"] * follow
+    (event,) = [e for e in told if e.level == "info"]
+    assert "m takes 1.20 times as long as planned on cpu: found" in event.reason
+    assert ("ctl apply" in event.reason) == (not follow)
+    follows.close()
+
+
+def test_an_error_without_a_spec_to_plan_from_says_what_is_missing(fleet: Fleet) -> None:
+    told: list[Event] = []
+    (fleet.files.directory / "following" / "following.json").unlink()
+    follows = following(fleet, told)
+    follows.learn((Learn("m", "cpu", 1.2),))
+    run(fleet, follows, [45] * 4)
+    (event,) = told
+    assert "no plan with the learned times can be proposed: the fleet keeps no spec" in event.reason
     follows.close()
 
 

@@ -9,6 +9,7 @@ import pytest
 from planning import StoppedClock
 
 from controlplane.control.autoscaler.state import Direction, Kind, Propose
+from controlplane.control.guard.effects import Learn
 from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Environment, Measurement, Profile
@@ -70,6 +71,20 @@ def test_a_higher_rate_gets_a_plan_in_the_fleets_state(files: FleetFiles) -> Non
     assert before is not None
     assert plan.spec_sha256 == before.spec_sha256
     assert answer.made_from == plan_hash(before)
+
+
+def test_an_error_that_the_guard_found_is_in_the_plan_that_is_proposed(files: FleetFiles) -> None:
+    def execution_ms() -> float:
+        plan, _ = read_plan(files.following.proposal)
+        _, partition, placement = next(iter(plan.placements()))
+        return placement.predicted.batch_ms[0] * partition.percent
+
+    propose(files, asked(Direction.REVIEW, 25.0), ["W"])
+    before_ms = execution_ms()
+    slower = replace(asked(Direction.REVIEW, 25.0), errors=(Learn("m", "cpu", 1.2),))
+    for _ in range(2):  # it is the plan's error, so it counts once
+        assert propose(files, slower, ["W"]).error == pytest.approx(0.2, abs=0.01)
+        assert execution_ms() == pytest.approx(1.2 * before_ms, rel=0.01)
 
 
 def test_what_this_host_cannot_hold_is_planned_as_far_as_it_can(files: FleetFiles) -> None:

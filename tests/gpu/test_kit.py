@@ -1,0 +1,56 @@
+"""The kit's runner and its report, without servers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_kit import run
+from gpu_kit.report import JSON, TEXT, Ran, Report, read
+
+pytestmark = pytest.mark.unit
+
+SLOW = """
+import json, sys, time
+print(json.dumps(["first", {"ms": 1.5}]), flush=True)
+print('["half', end="", flush=True)
+time.sleep({"slow": 60, "quick": 0, "clean": 0}[sys.argv[1]])
+sys.exit(3 if sys.argv[1] == "quick" else 0)
+"""
+
+
+def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
+    report = Report("2026-11-26", "gpu", "a fake", [Ran("host", "done", 1.0, {"rows": [{"ms": 1.25}]})])
+    report.write(tmp_path)
+    assert read(tmp_path / JSON) == report
+    assert report.held
+    text = (tmp_path / TEXT).read_text()
+    assert "rehearsal: a fake" in text
+    assert "ms 1.25" in text
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Steps that are programs of this test."""
+    program = tmp_path / "python"
+    program.write_text(f"#!{sys.executable}\nimport sys\nsys.argv[1:3] = []\n{SLOW}")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(run, "LIMITS_S", {"slow": 2.0, "quick": 30.0})
+
+
+@pytest.mark.usefixtures("steps")
+def test_a_step_that_is_cut_off_leaves_its_figures_and_the_next_one_runs(tmp_path: Path) -> None:
+    assert run.main(["--device", "cpu", "--out", str(tmp_path / "out")]) == 1
+    told = json.loads((tmp_path / "out" / JSON).read_text())
+    assert [step["outcome"] for step in told["steps"]] == ["cut off", "not run"]
+    assert [step["figures"] for step in told["steps"]] == [{"first": {"ms": 1.5}}] * 2
+
+
+@pytest.mark.usefixtures("steps")
+def test_without_time_a_step_is_not_begun(tmp_path: Path) -> None:
+    assert run.main(["--device", "cpu", "--out", str(tmp_path / "out"), "--seconds", "0"]) == 1
+    assert {step.reason for step in read(tmp_path / "out" / JSON).steps} == {"no time was left"}

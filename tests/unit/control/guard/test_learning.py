@@ -1,0 +1,101 @@
+"""When a slow server says something of its model, and what follows for the model's other partitions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controlplane.control.guard import baseline, batch_times, decide, learning, queues
+from controlplane.control.guard.batch_times import BatchTimes, Chart, Lasting, Recent
+from controlplane.control.guard.learning import ModelError
+from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer, Slower, Watch
+from controlplane.domain.workload import ShadowPolicy
+
+pytestmark = pytest.mark.unit
+
+PROMISE = Promise(
+    "w", 50.0, 200.0, batch=4, p99_ms=45.0, batch_ms=(8.0, 10.0, 12.0, 14.0), model="m", utilisation=0.7
+)
+
+
+def took(factor: float, *, sudden: bool = False) -> BatchTimes:
+    """Sixty blocks of `factor` times the planned time; `sudden`: at first they took the planned one."""
+    usual = 1.0 if sudden else factor
+    means = [0.0, *(usual * time_ms / 1000.0 for time_ms in PROMISE.batch_ms), *[0.0] * 29]
+    known = baseline.EMPTY._replace(counts=[0.0, *[99.0] * 4, *[0.0] * 29], means=means)
+    ratio = factor / usual
+    chart = Chart(batch_times.height(PROMISE.rate_rps) if sudden else 0.0)
+    lasting = Lasting(60.0, 60.0 * ratio, 60.0 * ratio * ratio)
+    return BatchTimes(known, chart, recent=Recent(ratio, ratio, 1.0), lasting=lasting)
+
+
+def serving(name: str, batches: BatchTimes, *, gpu_type: str = "v100", percent: float = 40.0) -> Watch:
+    """A partition whose planned share is 40 %."""
+    partition = GuardedPartition(
+        name, f"{gpu_type}-0", 40.0, (PROMISE,), ShadowPolicy.HOT, "g", 10.0, gpu_type, covers=1.1
+    )
+    placed = {name: (PlacedServer(f"{name}.a", partition.gpu, percent),)}
+    watch = decide.begin((partition,), placed, Limits()).watches[name]
+    watch = replace(watch, queues=(queues.begin(PROMISE)._replace(batches=batches),))
+    return replace(watch, slower=learning.slower(watch, 100.0))
+
+
+def error(watch: Watch, *others: Watch) -> float | None:
+    found = learning.model_error(watch, (watch, *others), {})
+    return None if found is None else found.factor
+
+
+@pytest.mark.parametrize("sudden", [True, False])
+def test_several_servers_of_a_model_that_are_slow_at_once_are_a_slow_model(sudden: bool) -> None:
+    slow, other = serving("a", took(1.2, sudden=sudden)), serving("b", took(1.3, sudden=sudden))
+    assert error(slow, other) == pytest.approx(1.25)
+
+
+def test_a_server_that_became_slow_alone_says_nothing_of_its_model() -> None:
+    assert error(serving("a", took(1.2, sudden=True))) is None
+    assert error(serving("a", took(1.2, sudden=True)), serving("b", took(1.0))) is None
+
+
+def test_the_only_server_that_was_slow_from_its_first_batch_on_shows_a_wrong_profile() -> None:
+    assert error(serving("a", took(1.2))) == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_the_models"),
+    [
+        (serving("b", took(1.0)), False),
+        (serving("b", took(1.0), percent=60.0), True),  # faster by its larger share
+        (serving("b", took(1.0), gpu_type="t4"), True),
+        (serving("b", BatchTimes()), True),
+    ],
+)
+def test_a_bad_device_is_no_slow_model(other: Watch, is_the_models: bool) -> None:
+    assert (error(serving("a", took(1.2)), other) is not None) == is_the_models
+
+
+def test_a_partition_that_was_redirected_just_now_still_counts() -> None:
+    left = replace(serving("b", BatchTimes()), slower=Slower(95.0, "m", 1.2, always=False))
+    slow = serving("a", took(1.2, sudden=True))
+    assert error(slow, left) == pytest.approx(1.2)
+    assert error(slow, replace(left, slower=Slower(20.0, "m", 1.2, always=False))) is None
+
+
+def test_the_same_error_is_learned_once_and_a_larger_one_again() -> None:
+    slow = serving("a", took(1.2))
+    for known, news in ((1.2, False), (1.16, False), (1.05, True)):
+        assert (learning.model_error(slow, (slow,), {("m", "v100"): known}) is not None) == news
+
+
+def test_only_what_an_error_breaks_moves_and_what_no_shadow_covers_is_named() -> None:
+    calm, tight = serving("a", took(1.0)), serving("b", took(1.0))
+    strict = replace(PROMISE, p99_ms=49.0)
+    tight = replace(tight, queues=(tight.queues[0]._replace(promise=strict),))
+    small, large, other = (ModelError((name, "v100"), f) for name, f in (("m", 1.04), ("m", 1.5), ("n", 1.5)))
+    assert [learning.overrun(watch, small) > 1.0 for watch in (calm, tight)] == [False, True]
+    assert [learning.overrun(watch, large) > 1.0 for watch in (calm, tight)] == [True, True]
+    assert learning.overrun(tight, other) == 0.0
+    partitions = [watch.partition for watch in (calm, tight)]
+    assert learning.uncovered(partitions, large) == ("a", "b")
+    assert learning.uncovered(partitions, small) == learning.uncovered(partitions, other) == ()
