@@ -238,8 +238,8 @@ class ProfileUse:
 class Totals:
     """The totals of a plan; `phases_ms` has the parts of `planning_ms`, if the strategy measures them.
 
-    `gpus_for_covers`: how many GPUs fewer a plan took whose shadows cover no more than costs nothing; None
-    where nothing was demanded.
+    `gpus_for_demands`: how many GPUs fewer a plan took whose shadows cover, and load within, what costs
+    nothing; None where nothing was demanded.
     """
 
     gpus: int
@@ -249,7 +249,7 @@ class Totals:
     lower_bound_gpus: int | None = None
     planning_ms: float | None = None
     stopped_by: str | None = None
-    gpus_for_covers: int | None = field(default=None, metadata=SPARSE)
+    gpus_for_demands: int | None = field(default=None, metadata=SPARSE)
     phases_ms: Mapping[str, float] = field(default_factory=dict)
 
 
