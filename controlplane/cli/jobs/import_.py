@@ -62,10 +62,8 @@ def import_(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="What the tool wrote, after the batch: 8:FILE for perf_analyzer -f (run with -b 8), for "
-            "AIPerf's profile_export_aiperf.json and for Nsight Compute's CSV; 8x200:FILE for Nsight "
-            "Systems' SQLite export of 200 executions of batch 8; FILE alone for Model "
-            "Analyzer's metrics-model-inference.csv, which names the batch in each row.",
+            help="What the tool wrote, after its batch: 8:FILE; for nsys 8x200:FILE, with the number of "
+            "executions; for model-analyzer the file alone.",
         ),
     ],
     tool: Annotated[Tool, typer.Option("--from", help="The tool.")],
@@ -79,8 +77,9 @@ def import_(
 ) -> None:
     """Make or extend the profile of MODEL from files of a tool that measured one request at a time.
 
-    Times of batches (perf-analyzer, model-analyzer, aiperf) join those that came from other tools before.
-    Counters of NVIDIA's profilers (nsys, ncu) join a profile that is there.
+    Times of batches join those that came from other tools before: perf_analyzer -f, Model Analyzer's
+    metrics-model-inference.csv, AIPerf's profile_export_aiperf.json. Counters join a profile that is there:
+    Nsight Systems' SQLite export, Nsight Compute's CSV.
     """
     if tool in _TIMES:
         read = _TIMES[tool]
