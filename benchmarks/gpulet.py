@@ -3,13 +3,15 @@
     .venv/bin/python -m benchmarks.gpulet [--every N] [SECTION ...]
 
 Sections: scenarios (all 19,682 on four GPUs, or one in N), rates (the highest one that a scheduler accepts),
-default (both for the default strategy; the scenarios of nine models and one in N of the others, or in ten),
+standbys (60 scenarios for the default strategy under P99: held, GPUs, and what stands by),
+default (scenarios and rates for the default strategy with its standbys; the scenarios of nine models and one
+in N of the others, or in ten),
 turns (the GPUs that they save the default strategy),
 igniter (its Fig 14 on V100s: GPUs and late workloads); all but `default` unless named. Times of the first
-three are the surrogate's: they compare schedulers and say nothing of a GPU. Exit code 1 where a scheduler
+four are the surrogate's: they compare schedulers and say nothing of a GPU. Exit code 1 where a scheduler
 that is a strategy differs by more than 1 % from the authors' code, where the default strategy refuses a
-scenario, holds a lower rate than gpulet+int, or lets a workload in turns be late in a simulation, or where
-gpu-lets+ takes another number of GPUs.
+scenario (with standbys), holds a lower rate than gpulet+int, or lets a workload in turns be late in a
+simulation, or where gpu-lets+ takes another number of GPUs.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from dataclasses import replace
 import planning
 import turing
 
-from controlplane.domain.plan import Rule
-from controlplane.domain.workload import Arrivals, Workload
+from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.workload import WITHIN_S, Arrivals, ShadowPolicy, ShadowWish, Workload
 from controlplane.papers.gpulet import elastic
 from controlplane.papers.gpulet import sizing as schemes
 from controlplane.papers.gpulet.gpulets import Cluster, Gpu
@@ -62,6 +64,8 @@ HIGHEST = {
 }
 """The authors' code on the surrogate: the highest rate a model, in the order of `turing.SCENES`."""
 STEP_RPS = 10
+EVERY = 329
+"""One in so many scenarios is 60 of them."""
 FIG_14 = {
     "igniter": (6, "none"),
     "ffd+": (5, "10 of 12"),
@@ -139,6 +143,32 @@ def _highest(bench: Bench, plan: Scheme, slo_ms: Mapping[str, float]) -> int:
     return best
 
 
+def standbys() -> bool:
+    """What the default strategy holds of 60 scenarios, by the policy of the shadows; aim: all by default."""
+    some = turing.scenarios()[::EVERY]
+    print(
+        f"joint, P99, {len(some)} scenarios on {GPUS} GPUs, by the shadows' policy; a warm one loads for an"
+    )
+    print(f"unknown time, so those that stand ready within {WITHIN_S:g} s are the hot ones")
+    print(f"{'policy':<8}{'held':>6}{'GPUs':>6}{'hot':>6}{'warm':>6}{'in time':>9}{'ms each':>9}")
+    held = {}
+    for policy in (ShadowPolicy.NONE, ShadowPolicy.HOT, ShadowPolicy.AUTO):
+        before = time.process_time()
+        plans = [_planned(rates, turing.SLO_MS, Rule.P99, "ours", ShadowWish(policy)) for rates in some]
+        each_ms = (time.process_time() - before) * 1000.0 / len(some)
+        good = [plan for plan in plans if plan is not None]
+        shadows = [p.shadow for plan in good for _, p in plan.partitions() if p.shadow is not None]
+        by = Counter(s.policy for s in shadows)
+        ready = sum(s.policy is ShadowPolicy.HOT or (s.load_s or WITHIN_S + 1.0) <= WITHIN_S for s in shadows)
+        print(
+            f"{policy:<8}{len(good):>6}{sum(len(plan.gpus) for plan in good):>6}{by[ShadowPolicy.HOT]:>6}"
+            f"{by[ShadowPolicy.WARM]:>6}{f'{ready}/{len(shadows)}':>9}{each_ms:>9.0f}",
+            flush=True,
+        )
+        held[policy] = len(good)
+    return held[ShadowPolicy.AUTO] == len(some)
+
+
 def default(every: int) -> bool:
     """Count the scenarios and find the rates that the default strategy holds, every plan verified."""
     listed = turing.scenarios()
@@ -175,9 +205,18 @@ def default(every: int) -> bool:
 
 
 def _gpus(rates: Mapping[str, float], slo_ms: Mapping[str, float], rule: Rule) -> int | None:
-    """The number of GPUs of the default strategy's verified plan; None where it refuses a workload."""
-    plan = registry.strategy("joint").plan(turing.question(turing.asked(rates, slo_ms), GPUS, rule))
-    return len(plan.gpus) if plan.verified and not plan.infeasible else None
+    """The number of GPUs of the default strategy's plan with standbys; None where it refuses a workload."""
+    plan = _planned(rates, slo_ms, rule, "gpulet", ShadowWish())
+    return None if plan is None else len(plan.gpus)
+
+
+def _planned(
+    rates: Mapping[str, float], slo_ms: Mapping[str, float], rule: Rule, latency: str, wish: ShadowWish
+) -> Plan | None:
+    """The default strategy's verified plan; None where it refuses a workload."""
+    asked = tuple(replace(w, shadow=wish) for w in turing.asked(rates, slo_ms))
+    plan = registry.strategy("joint").plan(turing.question(asked, GPUS, rule, latency))
+    return plan if plan.verified and not plan.infeasible else None
 
 
 def _highest_held(slo_ms: Mapping[str, float], rule: Rule) -> int:
@@ -271,11 +310,12 @@ def main(arguments: list[str]) -> int:
         at = arguments.index("--every")
         every = int(arguments[at + 1])
         del arguments[at : at + 2]
-    named = arguments or ["scenarios", "rates", "turns", "igniter"]
+    named = arguments or ["scenarios", "rates", "standbys", "turns", "igniter"]
     bench = Bench()
     sections = {
         "scenarios": lambda: scenarios(bench, every),
         "rates": lambda: rates(bench),
+        "standbys": standbys,
         "default": lambda: default(10 if every == 1 else every),
         "turns": turns,
         "igniter": igniter,

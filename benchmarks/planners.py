@@ -2,8 +2,9 @@
 
     .venv/bin/python -m benchmarks.planners [--long] [SECTION ...]
 
-Sections: counts, covers, fresh, load, promises, types, speed; all unless named. Short: lists of 12, 50 and
-200 workloads and ten mixed cases, some two minutes. Long: 1,000 workloads, 50 mixed cases, growth to 5,000.
+Sections: counts, covers, memory, fresh, load, promises, types, speed; all unless named. Short: lists of 12,
+50 and 200 workloads and ten mixed cases, some two minutes. Long: 1,000 workloads, 50 mixed cases, growth
+to 5,000.
 References: iGniter (TPDS 34(3), 2023) and its prototype on the same lists; CPU times as asked of two cores.
 """
 
@@ -14,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import exhaustive
 import numpy as np
@@ -21,8 +23,8 @@ import planning
 
 from benchmarks.harness import Figures, chosen
 from controlplane import kernels
-from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.workload import Workload, with_covers_demanded
+from controlplane.domain.plan import Plan, Rule, memory_used_mb
+from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload, with_covers_demanded
 from controlplane.planning import registry
 from controlplane.planning.exact.prove import OPTIMAL, prove
 from controlplane.planning.judge.verify import verify
@@ -44,6 +46,8 @@ FRESH_SIZES = (20, 50, 100, 200, 300)
 MOST_GPUS = {(P99, 12): 7, (P99, 50): 18, (P99, 200): 66, (P99, 1000): 330}
 MOST_GPUS |= {(HALF, 12): 6, (HALF, 50): 15, (HALF, 200): 57, (HALF, 1000): 296}
 """Of `joint` by rule and workloads: what it needed before."""
+MOST_GPUS_READY = {(P99, 12): 7, (P99, 50): 18, (P99, 200): 74, (P99, 1000): 357}
+"""The same where GPUs have a quarter of the memory and all shadows must be hot."""
 DEMANDS, SLOWER = (1.1, 1.25), (1.05, 1.1, 1.2)
 """What shadows must cover, and how many times slower models are."""
 SLOWER_S, SETTLED_S, MOST_SIMULATED = 40.0, 15, 50
@@ -164,6 +168,47 @@ def covers(long: bool, figures: Figures) -> None:
                 flush=True,
             )
             figures.add(f"{count}, covers {demand or 'free'}", len(plan.violations), "violations", at_most=0)
+
+
+SHADOWS = {
+    "none": ShadowWish(ShadowPolicy.NONE),
+    "hot": ShadowWish(ShadowPolicy.HOT),
+    "auto": ShadowWish(),
+    "within 1 s": ShadowWish(within_s=1.0),
+}
+
+
+def memory(long: bool, figures: Figures) -> None:
+    """GPUs with the memory that public numbers say the models take, by the shadows asked for."""
+    print(
+        "\nGPUs under P99 with the models' memory (tests/data/memory_v100.json), of a V100 and of one with a"
+    )
+    print("quarter of its memory, by the shadows asked for; hot ones of all, and the MB of the fullest GPU")
+    print(f"{'workloads':<10}{'MB':>6}  {'shadows':<12}{'GPUs':>5}{'hot':>10}{'fullest':>8}{'CPU ms':>8}")
+    for count, part, name in product((12, 50, 200, 1000)[: 4 if long else 3], (1.0, 0.25), SHADOWS):
+        plan, taken = with_memory(count, part, SHADOWS[name])
+        policies = [None if p.shadow is None else p.shadow.policy for _, p in plan.partitions()]
+        fullest = max(sum(used.values()) for used in memory_used_mb(plan.gpus).values())
+        hot, there = f"{policies.count(ShadowPolicy.HOT)}/{len(policies)}", plan.gpus[0].memory_mb or 0.0
+        row = f"{count:<10}{there:>6.0f}  {name:<12}{len(plan.gpus):>5}{hot:>10}{fullest:>8.0f}{taken:>8.0f}"
+        print(row, flush=True)
+        ready = part < 1.0 and name in ("hot", "within 1 s")
+        most = (MOST_GPUS_READY if ready else MOST_GPUS)[P99, count]
+        kept = plan.verified and not plan.infeasible
+        figures.add(f"{count}, {there:.0f} MB, {name}", len(plan.gpus), "GPUs", at_most=most if kept else 0)
+
+
+def with_memory(count: int, part: float, wish: ShadowWish) -> tuple[Plan, float]:
+    """A plan with such shadows where a GPU has this part of a V100's memory, and its CPU milliseconds."""
+    device = planning.v100_with_memory()
+    kind = device.pool.device
+    kind = replace(kind, memory_mb=(kind.memory_mb or 0.0) * part)
+    device = replace(device, pool=replace(device.pool, device=kind))
+    asked = tuple(replace(w, shadow=wish) for w in planning.published(count))
+    request = replace(planning.request(asked, latency="ours", rule=P99), devices={"v100": device})
+    before = time.process_time()
+    plan = registry.strategy("joint").plan(request)
+    return plan, (time.process_time() - before) * 1000.0
 
 
 def late_slower(plan: Plan, factor: float, *, guard: bool = False) -> int:
@@ -418,6 +463,7 @@ def speed(long: bool, figures: Figures) -> None:
 SECTIONS = {
     "counts": counts,
     "covers": covers,
+    "memory": memory,
     "fresh": fresh,
     "load": load,
     "promises": promises,

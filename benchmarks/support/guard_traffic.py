@@ -203,7 +203,9 @@ def _hear(evidence, requests, alarm, constants, looks):
             to += 1
         counted = took[at:to].copy()
         calm = late_answers.highest(late.charts) < batch_times.HOLD * alarm.rarity * scale
-        batches = scan_batches(batches, ended[at:to], counted, Weighing(height, HostPart(1.0, 0.0), calm))
+        batches = scan_batches(
+            batches, ended[at:to], counted, Weighing(height, HostPart(1.0, 0.0, False), calm)
+        )
         passed_s = max(ended[to - 1] - ended[max(0, at - 1)], 1e-6)
         short, long = math.exp(-passed_s / memories[0]), math.exp(-passed_s / memories[1])
         rate = (to - at) / passed_s

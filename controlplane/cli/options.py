@@ -168,7 +168,7 @@ FleetsOvertake = Annotated[
 ]
 
 
-def _collector(url: str | None) -> str | None:
+def collector(url: str | None) -> str | None:
     """Return the URL of a collector.
 
     Raises InputError for a wrong one, ModuleNotFoundError without the extra `otel`.
@@ -189,7 +189,7 @@ FleetsTraces = Annotated[
         help="Send a span of each request that its client samples to this OTLP collector over HTTP, such as "
         "http://127.0.0.1:4318/v1/traces (needs the extra otel); '' sends none; by default as the running "
         "fleet does; a new fleet sends none.",
-        callback=_collector,
+        callback=collector,
     ),
 ]
 FleetsFleetWideCalls = Annotated[

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, create_model
 from controlplane.domain.comparison import Comparison
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Infeasible, Plan
+from controlplane.domain.serving import Difference, Serving
 from controlplane.domain.spec import Spec
 from controlplane.domain.tensors import Finding
 from controlplane.files.documents import SCHEMA_VERSION, adapter
@@ -118,7 +119,7 @@ _STATUS = _document("Status", fleet=str, **get_type_hints(Status))
 _CLIENT = _mapping("Client", name=str, endpoints=list[str], certificate=_TEXT, operator=bool, limit=Limit)
 _REFUSED = _mapping("Refused", endpoint=str, client=_TEXT, seconds_left=int)
 _MISTAKE = _mapping("Mistake", kind=str, exit_code=int, message=str, file=_TEXT, line=int | None, field=_TEXT)
-_DRY_RUN = _document("DryRun", **_STEPS, commands=list[str])
+_DRY_RUN = _document("DryRun", **_STEPS, gateway=list[Difference], commands=list[str])
 _FLEET = _mapping(
     "Fleet", fleet=str, launcher=str, host=str, http=int, grpc=int, metrics=int, applied_s=_NUMBER
 )
@@ -135,6 +136,7 @@ _DOCUMENTS: dict[str, Any] = {
     "train": _document("Train", policy=str, summary=str, curve=list[dict[str, float | None]]),
     "plan": Plan,
     "show": _document("Explained", workload=str, explained=list[Explanation], infeasible=Infeasible | None)
+    | _document("Section", serve=Serving)
     | _document("Changed", changes=list[PartitionChange], endings=list[Ending], terms=list[TermChange]),
     "simulate": _document(
         "Simulate", **_RUN, workloads=_list(_SIMULATED), gpus=list[GpuOutcome], totals=_TOTALS

@@ -207,6 +207,7 @@ FORMER_OPTIONS: Mapping[str, str] = {
     "--overcommit": "--allow overcommit",
     "--plot": "ctl show PLAN --plot",
     "--rename-endpoints": "--allow renames",
+    "--spec": "the plan, which has its spec",
     "--report": "ctl show PLAN --report",
     "--what-if": "ctl compare SPEC --scale",
 }

@@ -27,6 +27,7 @@ from controlplane.runtime import SystemClock
 if TYPE_CHECKING:
     from controlplane.domain.device import DeviceLimits
     from controlplane.domain.observation import Event
+    from controlplane.domain.serving import Serving
     from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
     from controlplane.ports import Gateway, Launcher
     from controlplane.profiler.session import Place
@@ -89,15 +90,16 @@ _FIELDS = {
 """The fields of options that are not called like theirs."""
 
 
-def chosen_gateway(name: str, given: Mapping[str, object]) -> GatewayConfig:
-    """Return where a fleet is to listen, and how: as given, else as it does now, else Triton's own ports.
+def chosen_gateway(name: str, given: Mapping[str, object], section: Serving | None = None) -> GatewayConfig:
+    """Return where a fleet is to listen, and how: as given, else as the plan's section says.
 
-    `given` has the values of options by their names, None for those not given. Raises InputError for a port
-    given twice.
+    Without a section: as it does now, else on Triton's own ports. `given` has the values of options by their
+    names, None for those not given. Raises InputError for a port given twice.
     """
     units.safe_name(name, "--fleet")
     settings = FleetFiles(state_root(), name).settings()
-    known = GatewayConfig() if settings is None else settings.endpoints
+    running = GatewayConfig() if settings is None else settings.endpoints
+    known = running if section is None else _absolute(section.gateway)
     access = replace(known.protection, **_given(given, AccessConfig))
     chosen = replace(known, protection=access, **_given(given, GatewayConfig))
     ports = {
@@ -109,6 +111,22 @@ def chosen_gateway(name: str, given: Mapping[str, object]) -> GatewayConfig:
         if port == its:
             raise InputError(f"{port} is {one} already; each needs its own", field=other)
     return chosen
+
+
+def _absolute(gateway: GatewayConfig) -> GatewayConfig:
+    """Return the options with absolute paths of PEM files."""
+
+    def absolute(path: str | None) -> str | None:
+        return None if path is None else str(Path(path).absolute())
+
+    guarded = gateway.protection
+    moved = replace(
+        guarded,
+        certificate=absolute(guarded.certificate),
+        key=absolute(guarded.key),
+        client_ca=absolute(guarded.client_ca),
+    )
+    return replace(gateway, protection=moved)
 
 
 def _given(given: Mapping[str, object], kind: type[AccessConfig | GatewayConfig]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from annotated_types import Ge, Le, Lt, MinLen, Predicate
 
 from controlplane.domain.order import MOST_RANKS
 from controlplane.domain.server_options import ServerOptions
+from controlplane.domain.serving import Serving
 from controlplane.domain.units import SPARSE, Amount, Count, Name, Percent, Positive
 from controlplane.domain.workload import Arrivals, Dispersion, ShadowPolicy, decided
 
@@ -237,8 +238,8 @@ class ProfileUse:
 class Totals:
     """The totals of a plan; `phases_ms` has the parts of `planning_ms`, if the strategy measures them.
 
-    `gpus_for_covers`: how many GPUs fewer a plan took whose shadows cover no more than costs nothing; None
-    where nothing was demanded.
+    `gpus_for_demands`: how many GPUs fewer a plan took whose shadows cover, and load within, what costs
+    nothing; None where nothing was demanded.
     """
 
     gpus: int
@@ -248,13 +249,16 @@ class Totals:
     lower_bound_gpus: int | None = None
     planning_ms: float | None = None
     stopped_by: str | None = None
-    gpus_for_covers: int | None = field(default=None, metadata=SPARSE)
+    gpus_for_demands: int | None = field(default=None, metadata=SPARSE)
     phases_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The result of `ctl plan` and the input of `ctl apply`. `triton_args` and `env` are the spec's."""
+    """The result of `ctl plan` and the input of `ctl apply`.
+
+    `triton_args`, `env` and `serve` are the spec's; `spec` is its text, and `spec_sha256` that text's hash.
+    """
 
     strategy: str
     rule: Rule
@@ -270,6 +274,8 @@ class Plan:
     totals: Totals | None = None
     triton_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    serve: Serving | None = field(default=None, metadata=SPARSE)
+    spec: str | None = field(default=None, metadata=SPARSE)
 
     def __post_init__(self) -> None:
         ServerOptions(self.triton_args, self.env)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import linear_regression
 from typing import Annotated
 
 from annotated_types import Ge, MinLen
@@ -134,6 +135,7 @@ class Profile(Checked):
     to the mean relative error on points left out of the fit (0.05 is 5 %). `jitter` is the coefficient of
     variation of a batch's service time, `frontend_ms` the time a request spends outside queue and
     execution, `request_ms` the processor time of handling one request (None: unknown, or not within a share),
+    `memory_mb` what a server took after its largest batch, `memory_by_batch` the same after other ones too,
     `max_batch` the largest batch the model serves, `load_s` how long a server took from its start until it
     served the model, which a load alone does not exceed. `inputs` are the requests it was measured with, None
     where that is unknown. `repeats` are points of earlier sessions beside later ones. `answers`: of
@@ -158,6 +160,7 @@ class Profile(Checked):
     answers: AnswerTimes | None = None
     options: ServerOptions = NO_OPTIONS
     load_s: Positive | None = None
+    memory_by_batch: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def only_percent(self) -> float | None:
@@ -170,6 +173,17 @@ class Profile(Checked):
         """The largest batch this profile can speak for."""
         measured = max((p.batch for p in self.points), default=1)
         return measured if self.max_batch is None else min(measured, max(self.max_batch, 1))
+
+    @property
+    def memory_law(self) -> tuple[float, float] | None:
+        """MB of a server whatever its batch, and for each inference of its largest one; None where unknown.
+
+        A line that no measurement is above; of one batch alone its memory counts for all.
+        """
+        if len(self.memory_by_batch) < 2:
+            return None if self.memory_mb is None else (self.memory_mb, 0.0)
+        slope = max(linear_regression(*zip(*self.memory_by_batch.items(), strict=True)).slope, 0.0)
+        return max(mb - slope * batch for batch, mb in self.memory_by_batch.items()), slope
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Annotated
 from annotated_types import MinLen
 
 from controlplane.domain.server_options import ServerOptions
+from controlplane.domain.serving import Serving
 from controlplane.domain.units import Checked, Count, Name, NonNegative
 from controlplane.domain.workload import Workload
 
@@ -29,12 +30,16 @@ class GpuRequest(Checked):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The input of `ctl plan`. `triton_args` and `env` are for every server of the fleet."""
+    """The input of `ctl plan`. `triton_args` and `env` are for every server of the fleet.
+
+    `serve` says how `ctl apply` serves its plans; without it they are served as the fleet is now.
+    """
 
     gpus: Annotated[tuple[GpuRequest, ...], MinLen(1)]
     workloads: Annotated[tuple[Workload, ...], MinLen(1)]
     triton_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    serve: Serving | None = None
 
     def __post_init__(self) -> None:
         ServerOptions(self.triton_args, self.env)

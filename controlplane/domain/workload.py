@@ -59,14 +59,16 @@ class ShadowPlace(StrEnum):
 
 LARGEST_COVER = 2.0
 """A shadow that covers more is said to cover so much."""
+WITHIN_S = 1.0
+"""What a redirect should take at most where nothing is demanded: kept where that costs no GPU more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowWish(Checked):
     """The shadow that a workload needs; `covers`: at least so much, None for what costs no GPU more.
 
-    `within_s`: how long its models may take to load. Raises InputError, naming the field, for a value out of
-    range.
+    `within_s`: how long its models may take to load, None for `WITHIN_S` where that costs no GPU more. Raises
+    InputError, naming the field, for a value out of range.
     """
 
     policy: ShadowPolicy = ShadowPolicy.AUTO
@@ -82,8 +84,12 @@ class ShadowWish(Checked):
 
     def policy_for(self, load_s: float | None) -> ShadowPolicy:
         """Return the policy where models take `load_s` to load: hot too where a demand leaves no other."""
-        late = self.within_s is not None and (load_s is None or load_s > self.within_s)
+        late = self.within_s is not None and not self.in_time(load_s)
         return ShadowPolicy.HOT if self.policy is ShadowPolicy.AUTO and late else self.policy
+
+    def in_time(self, load_s: float | None) -> bool:
+        """Return whether models that take `load_s` to load do so within what is demanded, or should be."""
+        return load_s is not None and load_s <= (self.within_s or WITHIN_S)
 
 
 @dataclass(frozen=True, slots=True)

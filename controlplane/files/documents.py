@@ -111,8 +111,11 @@ def read(path: Path) -> Document:
     text = read_text(path, _JSON_LIMIT_BYTES if is_json else _YAML_LIMIT_BYTES)
     if not text.strip():
         raise InputError("is empty", file=file)
-    if is_json:
-        return Document(file, text, parse_json(text, file))
+    return Document(file, text, parse_json(text, file)) if is_json else parsed_yaml(file, text)
+
+
+def parsed_yaml(file: str, text: str) -> Document:
+    """Return the document of a text in YAML, which JSON is too. Raises InputError naming `file`."""
     from controlplane.files import yaml_text
 
     return Document(file, text, yaml_text.parse(text, file))

@@ -260,8 +260,10 @@ class _Run:
         with self._bench(top.percent, [top.batch]) as bench:
             load_s = self._profiler.clock.monotonic() - began_s
             lone = bench.lone(endpoint_of(self._source.name, top.batch), self._traffic, self._seconds)
+            single_mb = bench.memory_mb()
             self._profile = replace(
                 self._profile,
+                memory_by_batch={} if single_mb is None else {1: single_mb},
                 frontend_ms=lone.frontend_ms,
                 answers=lone.answers,
                 load_s=load_s or None,
@@ -287,7 +289,10 @@ class _Run:
             self._profile = replace(self._profile, request_ms=request_ms)
         if top in self._left():
             self._keep(self._settled(bench, top))
-        self._profile = replace(self._profile, memory_mb=bench.memory_mb())
+        memory_mb = bench.memory_mb()
+        if memory_mb is not None:
+            by_batch = {**self._profile.memory_by_batch, top.batch: memory_mb}
+            self._profile = replace(self._profile, memory_mb=memory_mb, memory_by_batch=by_batch)
         point = next(m for m in self._profile.points if (m.percent, m.batch) == (top.percent, top.batch))
         whole_s = point.execution_ms / 1000.0 * top.percent / 100.0
         single_s = whole_s if top.batch == 1 else self._pace.single_s
@@ -383,6 +388,7 @@ def resumed(fresh: Profile, partial: Profile | None, points: Collection[Point]) 
         answers=partial.answers,
         request_ms=partial.request_ms,
         memory_mb=partial.memory_mb,
+        memory_by_batch=partial.memory_by_batch,
         load_s=partial.load_s,
         environment=replace(new, triton=old.triton),
     )

@@ -89,7 +89,7 @@ def of_single_requests(document: dict[str, Any]) -> dict[str, Any]:
 
 def applied(host: Ctl, document: dict[str, Any], *more: str) -> None:
     """Apply a plan that follows the load."""
-    follow = ("--spec", "spec.yaml", "--follow-load", "--allow", "all-cores")
+    follow = ("--follow-load", "--allow", "all-cores")
     host.apply(document, *follow, "--profiles", str(host.directory / "profiles"), *more)
 
 

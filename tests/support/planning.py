@@ -18,6 +18,7 @@ from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
 from controlplane.planning import registry
 from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
+from controlplane.planning.judge.placements import PROCESS
 from controlplane.planning.protocol import Device, PlanRequest
 
 DATA = Path(__file__).parent.parent / "data"
@@ -59,6 +60,22 @@ def v100(latency: str = "igniter", count: int | None = None, price: float = 3.06
     kind, profiles = catalogue.device("v100"), catalogue.profiles("v100")
     assert kind is not None
     return Device(GpuPool(kind, count, price), latency_registry.build(latency, kind, profiles), profiles)
+
+
+@cache
+def v100_with_memory(latency: str = "ours") -> Device:
+    """The same with the memory that public numbers say its models take."""
+    said, device = json.loads((DATA / "memory_v100.json").read_text()), v100(latency)
+    context_mb, kind = said["context_mb"], device.pool.device
+    profiles = {
+        model: replace(
+            device.profiles[model],
+            memory_by_batch={b: context_mb + own["weights_mb"] + b * own["activations_mb"] for b in (1, 32)},
+        )
+        for model, own in said["models"].items()
+    }
+    kind = replace(kind, hardware={**kind.hardware, PROCESS: context_mb})
+    return replace(device, pool=replace(device.pool, device=kind), profiles=profiles)
 
 
 def on_grid(device: Device, grid: ShareGrid) -> Device:

@@ -204,6 +204,7 @@ def _arrivals(case: Case, chance: random.Random) -> Iterator[float]:
 
 def _first_state(case: Case) -> GuardState:
     promise = Promise("w", case.slo_ms, case.rate_rps, batch=case.batch, utilisation=case.utilisation)
-    partition = GuardedPartition("w", "g0", 40.0, (promise,), ShadowPolicy.HOT, "g0", 10.0)
-    placed = PlacedServer("active", "g0", 40.0, 0.0), PlacedServer("shadow", "g0", 50.0, 0.0)
+    percent = 100.0 * case.quota
+    partition = GuardedPartition("w", "g0", percent, (promise,), ShadowPolicy.HOT, "g0", 10.0)
+    placed = PlacedServer("active", "g0", percent, 0.0), PlacedServer("shadow", "g0", percent + 10.0, 0.0)
     return decide.begin((partition,), {"w": placed}, Limits())

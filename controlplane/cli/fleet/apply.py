@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -54,12 +53,6 @@ def apply(
         bool,
         typer.Option("--as-planned", help="Undo the controller's redirects since this plan was applied."),
     ] = False,
-    spec: Annotated[
-        Path | None,
-        typer.Option(
-            help="The spec that PLAN was made from, kept with the fleet so that it can follow its load."
-        ),
-    ] = None,
     follow_load: Annotated[
         bool | None,
         typer.Option(
@@ -117,7 +110,7 @@ def apply(
         launcher,
         Cluster(context, namespace),
         gateway,
-        FollowOptions(spec, follow_load, dwell, Allowance.ALL_CORES in allowed),
+        FollowOptions(follow_load, dwell, Allowance.ALL_CORES in allowed),
         allowed,
         load_timeout_s=load_timeout,
         require_quota=require_quota,

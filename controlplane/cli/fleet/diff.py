@@ -27,7 +27,7 @@ def diff(
 
     Exit code 1: something would change. This is `ctl apply --dry-run` with an answer for scripts.
     """
-    nothing = FollowOptions(None, None, None, all_cores=True)
+    nothing = FollowOptions(all_cores=True)
     wish = Wish(
         plan,
         fleet,

@@ -14,6 +14,7 @@ from controlplane.cli.options import Allowance, LauncherName
 from controlplane.cli.output import answer, say
 from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.domain.plan import Plan
+from controlplane.domain.serving import Difference, Serving, differences
 from controlplane.files.documents import Document
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
@@ -66,6 +67,8 @@ class Target(Protocol):
 def target(wish: Wish) -> Target:
     """Return where a plan goes. Raises InputError and EngineError for what may not be applied."""
     plan, document = read_plan(wish.plan)
+    if plan.serve is not None:
+        wish = _with_section(wish, plan.serve)
     chosen = wiring.chosen_launcher(wish.fleet, wish.launcher)
     if chosen is not LauncherName.KUBERNETES:
         options.refuse(
@@ -75,6 +78,10 @@ def target(wish: Wish) -> Target:
         cores = len(os.sched_getaffinity(0))
         preflight.check_spare_core(plan, document, cores, say, accepted=Allowance.ALL_CORES in wish.allowed)
     else:  # what it would count are devices of this host
+        if plan.serve is not None and (plan.serve.follow_load or plan.serve.late_binding):
+            document.fail(
+                "neither follow_load nor late_binding is for the launcher kubernetes", ("serve", "launcher")
+            )
         late_binding = wish.gateway.get("--late-binding")
         options.refuse(
             "is not for --launcher kubernetes",
@@ -91,6 +98,18 @@ def target(wish: Wish) -> Target:
             options.refuse(problem, {**wish.gateway, **given})
             return _Controllers(wish, plan, kept, place)
     return _of_host(wish, plan, document, chosen)
+
+
+def _with_section(wish: Wish, section: Serving) -> Wish:
+    """Return the wish with what the plan's section says of launcher and place, where no option does."""
+    if section.traces:
+        options.collector(section.traces)  # needs an extra
+    named = section.launcher
+    return replace(
+        wish,
+        launcher=wish.launcher or (None if named is None else LauncherName(named)),
+        place=Cluster(wish.place.context or section.context, wish.place.namespace or section.namespace),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +142,7 @@ class _Controllers:
 def _of_host(wish: Wish, plan: Plan, document: Document, chosen: LauncherName | None) -> _Host:
     files = wiring.fleet_files(wish.fleet)
     follow = preflight.checked_follow(files, plan, wish.follow, say)
-    endpoints = wiring.chosen_gateway(wish.fleet, wish.gateway)
+    endpoints = wiring.chosen_gateway(wish.fleet, wish.gateway, plan.serve)
     place = wiring.chosen_cluster(wish.fleet, wish.place)
     built = wiring.fleet(wish.fleet, launcher_name=chosen, cluster=place)
     settings = preflight.settings(
@@ -170,12 +189,18 @@ class _Host:
 
     def preview(self, *, json: bool) -> bool:
         actions, changed = self.built.preview(self.request), self.built.changed_terms(self.request.plan)
-        steps = describe(actions)
+        steps, gateway = describe(actions), self._gateway()
         shown = tuple(commands(actions, self.built.launcher))
-        text = "\n\n".join(("\n".join(steps) or terms_line(changed), *shown))
-        document = {"fleet": self.wish.fleet, "steps": steps, "terms": changed, "commands": shown}
-        answer(document, text, json=json)
-        return bool(steps or changed)
+        lines = [*steps, *(f"gateway: {one.path} {one.before} -> {one.after}" for one in gateway)]
+        text = "\n\n".join(("\n".join(lines) or terms_line(changed), *shown))
+        document = {"fleet": self.wish.fleet, "steps": steps, "gateway": gateway, "terms": changed}
+        answer({**document, "commands": shown}, text, json=json)
+        return bool(steps or gateway or changed)
+
+    def _gateway(self) -> tuple[Difference, ...]:
+        """Return what the gateway does otherwise now; a new fleet has no before."""
+        before = self.built.files.settings()
+        return () if before is None else differences(before.endpoints, self.endpoints)
 
     def change(self, *, json: bool) -> None:
         say(f"launching with {self.built.launcher.name}")

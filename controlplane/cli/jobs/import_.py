@@ -64,8 +64,8 @@ def import_(
             metavar="FILE",
             help="What the tool wrote, after the batch: 8:FILE for perf_analyzer -f (run with -b 8), for "
             "AIPerf's profile_export_aiperf.json and for Nsight Compute's CSV; 8x200:FILE for Nsight "
-            "Systems' SQLite export of 200 executions of batch 8; FILE alone for Model Analyzer's "
-            "metrics-model-inference.csv.",
+            "Systems' SQLite export of 200 executions of batch 8; FILE alone for Model "
+            "Analyzer's metrics-model-inference.csv, which names the batch in each row.",
         ),
     ],
     tool: Annotated[Tool, typer.Option("--from", help="The tool.")],

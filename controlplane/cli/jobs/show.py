@@ -7,16 +7,25 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import options
+from controlplane.cli import options, wiring
 from controlplane.cli.output import answer, say
+from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan
+from controlplane.domain.serving import Serving
+from controlplane.files.documents import plain
 from controlplane.files.plans import read_plan
 from controlplane.files.writing import write_text
 from controlplane.report.tables.plan_table import plan_table
 
 
 def show(
-    plan: options.PlanFile,
+    plan: Annotated[
+        Path | None, typer.Argument(metavar="PLAN", help="The plan: a file that `ctl plan -o` wrote.")
+    ] = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option(help="In place of PLAN: the section `serve` of this fleet, to paste into its spec."),
+    ] = None,
     explain: Annotated[
         str | None,
         typer.Option(help="A workload: why it has its share and batch, beside the alternatives."),
@@ -31,6 +40,12 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show PLAN as `ctl plan` did, or one workload of it, or what changes; write its page or its figure."""
+    if fleet is not None:
+        options.refuse("is in place of a plan", {"PLAN": plan})
+        _section(fleet, json=json)
+        return
+    if plan is None:
+        raise InputError("name a plan, or a fleet with --fleet", field="PLAN")
     parsed = read_plan(plan)[0]
     if explain is not None:
         _explain(parsed, explain, profiles, json=json)
@@ -48,6 +63,16 @@ def show(
 
         write_text(report, plan_page(parsed, profiles))
         say(f"{report}: written")
+
+
+def _section(fleet: str, *, json: bool) -> None:
+    import yaml
+
+    found, settings = wiring.existing_fleet(fleet)
+    following = found.files.following.settings()
+    dwell_s = following.dwell_s if following is not None and following.follow else None
+    section = Serving.of(settings.launcher, settings.endpoints, settings.cluster, dwell_s)
+    answer({"serve": section}, yaml.safe_dump({"serve": plain(section)}, sort_keys=False).rstrip(), json=json)
 
 
 def _explain(plan: Plan, workload: str, profiles: Path, *, json: bool) -> None:

@@ -140,11 +140,12 @@ class HostPart(NamedTuple):
     """What the host explains of a batch's time.
 
     `own` is the part of a server's time that it does not explain, `wait_s` how long the gateway waits in the
-    mean until it passes an answer on.
+    mean until it passes an answer on. `cut`: the server itself has lost its quota, so a stall is its own.
     """
 
     own: float = 1.0
     wait_s: float = 0.0
+    cut: bool = False
 
 
 NO_PART = HostPart()
@@ -262,7 +263,8 @@ def scan(
         usual_s = baseline.usual_at(means, known, place)
         spent_s = own_s(took_s, 1.0, host)
         stalled = spent_s > STALL * usual_s
-        busy = _delayed(busy, arrived_s, (began_s, ended_s[end - 1]), took_s - usual_s / host.own, stalled)
+        answered_s, excess_s = (began_s, ended_s[end - 1]), took_s - usual_s / host.own
+        busy = _delayed(busy, arrived_s, answered_s, excess_s, stalled and not host.cut)
         delay_s = busy.stalled_s + busy.longest_s - busy.second_s
         for i in range(begin, end):
             latency_s[i] -= delay_s

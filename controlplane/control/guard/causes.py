@@ -78,6 +78,10 @@ UNEXPLAINED = 0.8
 
 LEAST_UNEXPLAINED = 0.05
 
+LOST = 0.5
+"""A server whose quota lets it run for less than this part of its share has lost it. One that has its share
+runs for all of it: a little less where Triton's other threads work too."""
+
 
 def contention(host: HostSeen | None) -> str:
     """Return the evidence that the host is contended, in words; empty where there is none."""
@@ -93,9 +97,10 @@ def contention(host: HostSeen | None) -> str:
     return f"the host is contended: {', '.join(found)}" if found else ""
 
 
-def host_part(host: HostSeen | None, server: ServerSeen) -> HostPart:
+def host_part(host: HostSeen | None, server: ServerSeen, percent: float) -> HostPart:
     """Return what the host explains of a batch's time: nothing of a server's own where nothing counts that.
 
+    `percent` is the server's share. A server that is ready all the time is throttled for the rest of it.
     Stolen time is neither a thread's run time nor its wait. A part remains at any delay: a batch that takes
     twenty times as long is no batch of usual time.
     """
@@ -103,7 +108,9 @@ def host_part(host: HostSeen | None, server: ServerSeen) -> HostPart:
     if server.delays is None:
         return HostPart(1.0, wait_s)
     steal = host.steal if host is not None else 0.0
-    return HostPart(max(LEAST_UNEXPLAINED, (1.0 - server.delays.starved) * (1.0 - steal)), wait_s)
+    own, throttled = 1.0 - server.delays.starved, server.delays.throttled
+    cut = throttled > 0.0 and own - throttled < LOST * percent / 100.0 * own
+    return HostPart(max(LEAST_UNEXPLAINED, own * (1.0 - steal)), wait_s, cut)
 
 
 def starves(host: HostSeen | None, unexplained_part: float) -> bool:

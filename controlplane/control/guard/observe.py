@@ -54,7 +54,9 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
             watch = replace(watch, answered_s=now, worked_s=now, settled_s=settled_s)
         active = seen.servers.get(watch.active.server, GONE)
         heard = answers.get(watch.active.server, [])
-        watch = update(watch, active, heard, (state.now_s, now), host_part(seen.host, active))
+        watch = update(
+            watch, active, heard, (state.now_s, now), host_part(seen.host, active, watch.active.percent)
+        )
         watches[partition] = culprits.heard(watch, failed)
     return replace(present, watches=watches, due_s={**state.due_s, **dict.fromkeys(looked_at, AT_ONCE)})
 

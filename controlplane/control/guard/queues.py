@@ -54,7 +54,7 @@ def weigh(
     """Return the queue after its answers, and whether too many of them are late."""
     promise, batches, counted = queue.promise, queue.batches, answers
     if promise.instances == 1:
-        calm = queue.lateness < HOLD
+        calm = queue.lateness < HOLD and not host.cut
         batches, counted = batch_times.weigh(batches, answers, promise.rate_rps, now_s, host, calm=calm)
     if host.wait_s:
         waited_ms = 1000.0 * WAITS * host.wait_s

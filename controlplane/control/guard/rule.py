@@ -19,7 +19,9 @@ LATE = 1.0 - SHARED
 SURE = 3.0
 """The standard errors by which batches must take longer than would break the P99."""
 MODEL_ERROR = 1.03
-"""The queue model's P99 is off by as much."""
+"""The queue model's P99 is off by as much, ..."""
+AHEAD = 1.1
+"""... and it must be so far above the SLO while nothing is late yet."""
 
 
 class Verdict(StrEnum):
@@ -44,7 +46,7 @@ def verdict(watch: Watch, active: ServerSeen, host: HostSeen | None, now_s: floa
         return Verdict.WAIT
     if over_plan(watch.queues, active) is not None:
         return Verdict.TRAFFIC
-    part = host_part(host, active)
+    part = host_part(host, active, watch.active.percent)
     if starves(host, watch.unexplained) and not any(breaks_itself(queue, part) for queue in watch.queues):
         return Verdict.HOST
     return Verdict.SLOW
@@ -65,7 +67,8 @@ def is_enough(late: float, slower: float) -> bool:
 
 def breaks_itself(queue: QueueState, host: HostPart) -> bool:
     """Return whether a server's own batch times certainly break the P99, whatever the host adds to them."""
-    return (queue.slowness >= 1.0 and will_break(queue, host)) or breaks_as_measured(queue)
+    slower = queue.slowness >= 1.0 or host.cut
+    return (slower and will_break(queue, host)) or breaks_as_measured(queue)
 
 
 def suspicion(watch: Watch) -> float:
@@ -105,12 +108,12 @@ def breaks_as_measured(queue: QueueState) -> bool:
 
     It does so whatever was usual: a server that was slow from its first batch on has no faster baseline. The
     planned P99 counts, in proportion to the queue model's at the measured and at the planned times: it knows
-    of pools and dispersion. The host's part is left out. Where nothing is late, no P99 is broken.
+    of pools and dispersion. The host's part is left out.
     """
     promise, known = queue.promise, queue.batches.baseline
     ratio, error = batch_times.lasting(queue.batches)
     ratio -= SURE * error
-    if not promise.batch_ms or promise.p99_ms is None or not any(queue.late.charts) or ratio <= 0.0:
+    if not promise.batch_ms or promise.p99_ms is None or ratio <= 0.0:
         return False
     measured_s = baseline.measured_s(known, len(promise.batch_ms))
     planned_s = [time_ms / 1000.0 for time_ms in promise.batch_ms]
@@ -119,7 +122,8 @@ def breaks_as_measured(queue: QueueState) -> bool:
     spread, rate_rps = baseline.spread(known), max(queue.rates_rps[-1], 1e-9)
     now_s = rounded_p99_s(min(promise.rate_rps, rate_rps), times_s, spread)
     then_s = rounded_p99_s(promise.rate_rps, planned_s, spread)
-    return now_s * promise.p99_ms > MODEL_ERROR * promise.slo_ms * then_s
+    least = MODEL_ERROR if any(queue.late.charts) else AHEAD
+    return now_s * promise.p99_ms > least * promise.slo_ms * then_s
 
 
 def slower_than_planned(queue: QueueState) -> float:

@@ -100,7 +100,11 @@ def _gpu(number: int, own: Sequence[Placed], device: Device) -> PlannedGpu:
         device,
         [
             partition_of(
-                p.workload.name, [p.workload], float(p.runs[1]), p.runs[2], memory_of(p.workload, device)
+                p.workload.name,
+                [p.workload],
+                float(p.runs[1]),
+                p.runs[2],
+                memory_of(p.workload, device, p.runs[2]),
             )
             for p in own
         ],

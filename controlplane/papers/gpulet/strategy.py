@@ -176,7 +176,7 @@ def _partition(
         part = resident.throughput / total[resident.demand.key]
         placements.append(placement_of(workload, workload.rate_rps * part))
         served[workload.model] = max(served.get(workload.model, 0), resident.batch)
-    memory_mb = memory_together([workloads[r.demand.key] for r in piece.residents], device)
     models = tuple(ServedModel(name, batch) for name, batch in served.items())
+    memory_mb = memory_together([workloads[r.demand.key] for r in piece.residents], models, device)
     name = placements[0].name
     return Partition(name, float(piece.percent), models, tuple(placements), memory_mb=memory_mb)

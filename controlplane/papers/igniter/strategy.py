@@ -129,7 +129,11 @@ def _gpus(
             device,
             [
                 partition_of(
-                    workloads[w].name, [workloads[w]], percent[w], batch[w], memory_of(workloads[w], device)
+                    workloads[w].name,
+                    [workloads[w]],
+                    percent[w],
+                    batch[w],
+                    memory_of(workloads[w], device, batch[w]),
                 )
                 for w in rows[g]
             ],

@@ -232,10 +232,11 @@ class _Task:
                         workloads[i].name,
                         [workloads[i]],
                         grid[int(decided.units[i]) - 1],
-                        int(decided.batch[i]) * workloads[i].client_batch,
-                        memory_of(workloads[i], device),
+                        batch,
+                        memory_of(workloads[i], device, batch),
                     )
                     for i in sorted(here, key=lambda i: (-decided.units[i], i))
+                    for batch in (int(decided.batch[i]) * workloads[i].client_batch,)
                 ]
                 if partitions:
                     gpus.append(gpu_of(number, device, partitions))

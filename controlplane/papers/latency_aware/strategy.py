@@ -162,7 +162,9 @@ def _gpus(
         members = search.members(placing, gpu)
         choices = search.settled(placing, gpu).choices
         partitions = [
-            partition_of(w.name, [w], float(percents[c.share]), c.batch + 1, memory_of(w, device))
+            partition_of(
+                w.name, [w], float(percents[c.share]), c.batch + 1, memory_of(w, device, c.batch + 1)
+            )
             for w, c in ((workloads[i], c) for i, c in zip(members, choices, strict=True))
         ]
         if partitions:

@@ -186,13 +186,22 @@ def _device(device: Device, names: Mapping[Kind, str]) -> Device:
         np.array([*(1 for _ in own), *(k for _, k in kinds)], dtype=np.int64),
     )
     profiles = {
-        name: _profile(device.profiles[model], name, largest_batch(device, model, k) // k)
+        name: _profile(device.profiles[model], name, k, largest_batch(device, model, k) // k)
         for (model, k), name in kinds.items()
     }
     return replace(device, latency=latency, profiles={**device.profiles, **profiles})
 
 
-def _profile(profile: Profile, name: str, most_requests: int) -> Profile:
+def _profile(profile: Profile, name: str, client_batch: int, most_requests: int) -> Profile:
     """What holds for requests of a profile's model: the latency model speaks for the points."""
-    largest = max(profile.points, key=lambda p: p.batch)
-    return replace(profile, model=name, points=(largest,), colocation=(), fits={}, max_batch=most_requests)
+    largest, law = max(profile.points, key=lambda p: p.batch), profile.memory_law
+    memory_mb = {} if law is None else {n: law[0] + law[1] * client_batch * n for n in (1, 2)}
+    return replace(
+        profile,
+        model=name,
+        points=(largest,),
+        colocation=(),
+        fits={},
+        max_batch=most_requests,
+        memory_by_batch=memory_mb,
+    )

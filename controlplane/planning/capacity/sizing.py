@@ -60,7 +60,7 @@ def smallest_shares(table: ToleranceTable, groups: IntArray) -> Sized:
     total = np.where(here, percents[share], 0.0).sum(axis=1)
     fits = (smallest <= last).all(axis=1) & (total <= _FULL)
     if memory_mb is not None:
-        fits &= np.where(here, table.memory_mb[groups], 0.0).sum(axis=1) <= memory_mb
+        fits &= np.where(here, table.least_memory_mb[groups], 0.0).sum(axis=1) <= memory_mb
     live = np.flatnonzero(fits)
     while live.size:
         item, at, mask = groups[live], share[live], here[live]
@@ -77,6 +77,8 @@ def smallest_shares(table: ToleranceTable, groups: IntArray) -> Sized:
         total[live] = np.where(mask, percents[share[live]], 0.0).sum(axis=1)
         fits[live] = (larger <= last).all(axis=1) & (total[live] <= _FULL)
         live = live[(larger > at).any(axis=1) & fits[live]]
+    if memory_mb is not None:
+        fits &= np.where(here, table.memory_mb[groups, share], 0.0).sum(axis=1) <= memory_mb
     return Sized(fits, share, total, slowdown)
 
 
@@ -120,7 +122,7 @@ def planned_gpus(
                 number[id(item)] += 1
                 suffix = f"-{number[id(item)]}" if item.servers > 1 else ""
                 percent, batch = float(table.gpu_type.percents[share]), int(table.tolerance.batch[i, share])
-                memory_mb, part = memory_of(item.workloads[0], device), 1.0 / item.servers
+                memory_mb, part = memory_of(item.workloads[0], device, batch), 1.0 / item.servers
                 partitions.append(
                     partition_of(item.name + suffix, item.workloads, percent, batch, memory_mb, part)
                 )

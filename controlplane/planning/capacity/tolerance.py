@@ -23,7 +23,7 @@ from controlplane.planning.capacity.p99_table import (
     possible_batches,
     tolerated_slowdown,
 )
-from controlplane.planning.judge.placements import memory_with_shadow
+from controlplane.planning.judge.placements import memory_law, servers_loaded
 
 TYPICAL_SLOWDOWN = 1.04
 """By average neighbours: only a guess."""
@@ -67,7 +67,10 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class ToleranceTable:
-    """All items on one GPU type: rows are items, columns shares. `memory_mb` (items,)."""
+    """All items on one GPU type: rows are items, columns shares.
+
+    `memory_mb` (items, shares): with the batch at each share, and with what must stand by.
+    """
 
     gpu_type: GpuType
     items: ItemArrays
@@ -87,9 +90,9 @@ class ToleranceTable:
         _fix_batches(gpu_type, asked, np.array([i.batch or 0 for i in distinct], dtype=np.int64), found)
         if gpu_type.rule is Rule.P99:
             _calibrate_constant(gpu_type.alone, asked, found)
-        memory_mb = np.zeros(len(distinct))
+        memory_mb = np.zeros(found.batch.shape)
         for n in known.tolist():
-            memory_mb[n] = memory_with_shadow(distinct[n].workloads[0], gpu_type.device)
+            memory_mb[n] = _memory_mb(distinct[n], found.batch[n], gpu_type)
         rows = np.array([place[id(i)] for i in items], dtype=np.int64)
         return ToleranceTable(gpu_type, asked, found, memory_mb).take(rows)
 
@@ -103,6 +106,11 @@ class ToleranceTable:
         """The same table with the exact queue's corrections: `scale` (items,) times each item's tolerance."""
         own = replace(self.tolerance, execution=self.tolerance.execution * scale[:, None])
         return replace(self, tolerance=own)
+
+    @cached_property
+    def least_memory_mb(self) -> FloatArray:
+        """The memory of each item at the share where that is least."""
+        return np.asarray(self.memory_mb.min(axis=1))
 
     @cached_property
     def smallest(self) -> IntArray:
@@ -129,6 +137,14 @@ class ToleranceTable:
         """As `percent_at`; a whole GPU for an item that holds its SLO alone only."""
         size = self.percent_at(slowdown)
         return np.where(np.isfinite(size) | ~np.isfinite(self.smallest_percent), size, 100.0)
+
+
+def _memory_mb(item: Item, batch: IntArray, gpu_type: GpuType) -> FloatArray | float:
+    """What the servers of an item, of one model, take with these batches; 0 where unknown."""
+    law = memory_law(item.workloads[0], gpu_type.device)
+    if law is None:
+        return 0.0
+    return (law[0] + law[1] * batch) * max(servers_loaded(w, gpu_type.device) for w in item.workloads)
 
 
 def best_batches(alone: BatchTimes, items: ItemArrays, gpu_type: GpuType) -> Tolerance:

@@ -235,7 +235,7 @@ def _memory(gpu: PlannedGpu, partition: Partition, device: Device) -> str:
         return "" if gpu.memory_mb is None else f"how much of the {gpu.memory_mb:g} MB it takes is unknown"
     process_mb = device.pool.device.hardware.get(PROCESS)
     context = "" if process_mb is None else f"{process_mb:g} MB for a process without models, "
-    said = f"it takes {partition.memory_mb:g} MB ({context}weights and workspace of its largest batch)"
+    said = f"it takes {partition.memory_mb:g} MB ({context}weights and workspace of its planned batch)"
     shadow = partition.shadow
     if shadow is not None and shadow.memory_mb is not None:
         said += f" and its shadow {shadow.memory_mb:g} MB of {shadow.gpu}"

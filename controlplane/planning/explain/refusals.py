@@ -42,7 +42,7 @@ def exhausted(
 
     `gpus` are those of a plan without the workload; further devices of the type are empty.
     """
-    name, needed_mb = device.pool.device.name, memory_with_shadow(workload, device)
+    name, needed_mb = device.pool.device.name, memory_with_shadow(workload, device, 1)
     planned = [gpu for gpu in gpus if gpu.type == name]
     roomy = [g for g in planned if g.percent + share_percent <= 100.0 + _ROUNDING]
     if not roomy or len(planned) < (device.pool.count or math.inf):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from controlplane.domain.plan import Infeasible, Plan
+from controlplane.domain.workload import ShadowPolicy
 from controlplane.planning.judge.shadows import short_of_cover
 from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.replan.reuse import cost_of
@@ -37,9 +38,24 @@ def covering(plan: Plan, request: PlanRequest, plan_for: Callable[[Factors], Pla
         found.append(plan_for(factor))
     if len(found) > 1 and factor != demanded:
         found.append(plan_for(demanded))
-    best = min(found, key=lambda p: (len(p.infeasible), len(p.violations), cost_of(p.gpus)))
-    assert best.totals is not None
-    return replace(best, totals=replace(best.totals, gpus_for_covers=len(best.gpus) - len(plan.gpus)))
+    return min(found, key=lambda p: (len(p.infeasible), len(p.violations), cost_of(p.gpus)))
+
+
+def with_any_load(request: PlanRequest) -> PlanRequest:
+    """The request without demands on how long models load that decide on a shadow; itself where none does."""
+    workloads = tuple(
+        replace(w, shadow=replace(w.shadow, within_s=None)) if w.shadow.policy is ShadowPolicy.AUTO else w
+        for w in request.workloads
+    )
+    return request if workloads == request.workloads else replace(request, workloads=workloads)
+
+
+def priced(plan: Plan, without: Plan, request: PlanRequest) -> Plan:
+    """The plan with what its demands cost; `without` is one without them."""
+    shadows = [w.shadow for w in request.workloads]
+    if plan.totals is None or all(s.covers is None and s.within_s is None for s in shadows):
+        return plan
+    return replace(plan, totals=replace(plan.totals, gpus_for_demands=len(plan.gpus) - len(without.gpus)))
 
 
 def _short(plan: Plan, request: PlanRequest) -> dict[str, float]:

@@ -86,7 +86,9 @@ class Packing:
     def open_with(self, items: Sequence[int], shares: Sequence[int]) -> bool:
         """Put items on a new GPU with these shares, whatever the table says they take."""
         memory = self.table.gpu_type.device.pool.device.memory_mb
-        if self.full or (memory is not None and self.table.memory_mb[list(items)].sum() > memory):
+        if self.full or (
+            memory is not None and self.table.memory_mb[list(items), list(shares)].sum() > memory
+        ):
             return False
         total = float(self.table.gpu_type.percents[list(shares)].sum())
         return self.apply(SizedGpu(tuple(items), tuple(shares), total))

@@ -11,7 +11,7 @@ from controlplane.planning.capacity.lower_bound import lower_bound
 from controlplane.planning.explain.infeasible import with_model_limit
 from controlplane.planning.joint.choice import Choice
 from controlplane.planning.joint.context import Context
-from controlplane.planning.joint.demands import Factors, at_speed, covering, slowed
+from controlplane.planning.joint.demands import Factors, at_speed, covering, priced, slowed, with_any_load
 from controlplane.planning.joint.policies import all_hot, memory_binds
 from controlplane.planning.joint.spread import spread
 from controlplane.planning.joint.turns import Turns
@@ -52,12 +52,20 @@ class Joint:
         same = None if gpus is None else self._finalised(Draft(gpus), context, request)
         fresh = self._fresh(request, context, {})
         if same is None or not same.verified or cost_of(same.gpus) > cost_of(fresh.gpus):
-            fresh = covering(fresh, request, lambda factors: self._fresh(request, context, factors))
+            fresh = self._as_demanded(fresh, request, context)
         if same is None or not same.verified:
             return fresh
         # What runs now moves nothing: it stays unless another plan costs less.
         worth = (len(fresh.infeasible), cost_of(fresh.gpus))
         return same if (0, cost_of(same.gpus)) <= worth else fresh
+
+    def _as_demanded(self, fresh: Plan, request: PlanRequest, context: Context) -> Plan:
+        """A plan that meets what is demanded of its shadows, and says what that costs."""
+        free = with_any_load(request)
+        binds = free is not request and memory_binds(fresh, all_hot(request))
+        without = self._fresh(free, context, {}) if binds else fresh
+        met = covering(fresh, request, lambda factors: self._fresh(request, context, factors))
+        return priced(met, without, request)
 
     def _fresh(self, request: PlanRequest, context: Context, factors: Factors) -> Plan:
         """The cheapest plan from nothing as if models were so many times slower.

@@ -160,8 +160,8 @@ class Turns:
         workloads = (*home.workloads, *guest.workloads)
         asked = [self.workloads[w.name] for w in workloads]
         device, wishes = self.context.request.devices[gpu.type], self._wishes
-        memory_mb = memory_together(asked, device)
         for models in self._served(workloads, gpu, home):
+            memory_mb = memory_together(asked, models, device)
             joined = replace(home, models=models, workloads=workloads, memory_mb=memory_mb)
             at = [_with(gpu, number, replace(joined, percent=percent)) for percent in shares]
             if has_room_for_shadows(at[-1], wishes, device) and self._keeps(at[-1]):

@@ -62,19 +62,30 @@ def gpu_of(number: int, device: Device, partitions: Sequence[Partition]) -> Plan
     return PlannedGpu(name, kind.name, tuple(partitions), price_per_hour=price, memory_mb=kind.memory_mb)
 
 
-def memory_of(workload: Workload, device: Device) -> float | None:
-    """Memory of a partition for a workload, in MB: as specified, else as measured, else unknown."""
+def memory_law(workload: Workload, device: Device) -> tuple[float, float] | None:
+    """See `Profile.memory_law`; what is specified counts for every batch."""
     if workload.memory_mb is not None:
-        return workload.memory_mb
-    return device.profiles[workload.model].memory_mb
+        return workload.memory_mb, 0.0
+    return device.profiles[workload.model].memory_law
 
 
-def memory_together(workloads: Sequence[Workload], device: Device) -> float | None:
-    """Memory in MB of one server for the models of these workloads; None where one is unknown.
+def memory_of(workload: Workload, device: Device, batch: int | None = None) -> float | None:
+    """MB of a workload's partition with this batch, by default the model's largest; None where unknown."""
+    law = memory_law(workload, device)
+    if law is None:
+        return None
+    return law[0] + law[1] * (device.profiles[workload.model].largest_batch if batch is None else batch)
+
+
+def memory_together(
+    workloads: Sequence[Workload], models: Iterable[ServedModel], device: Device
+) -> float | None:
+    """Memory in MB of one server for these models, each a workload's; None where one is unknown.
 
     What a process takes without a model counts once, where the device says how much that is.
     """
-    each = _by_model(workloads, [memory_of(w, device) for w in workloads])
+    batch = {served.model: served.batch for served in models}
+    each = _by_model(workloads, [memory_of(w, device, batch[w.model]) for w in workloads])
     if each is None:
         return None
     return sum(each.values()) - device.pool.device.hardware.get(PROCESS, 0.0) * (len(each) - 1)
@@ -106,20 +117,32 @@ def load_s_of(models: Iterable[str], device: Device) -> float | None:
     return sum(known) if len(known) == len(each) else None
 
 
-def memory_with_shadow(workload: Workload, device: Device) -> float:
-    """The same with a shadow on the same GPU that must be hot; 0 where unknown."""
+def memory_with_shadow(workload: Workload, device: Device, batch: int | None = None) -> float:
+    """As `memory_of`, with what must stand by; 0 where unknown."""
+    return (memory_of(workload, device, batch) or 0.0) * servers_loaded(workload, device)
+
+
+def servers_loaded(workload: Workload, device: Device) -> int:
+    """How many servers of a partition hold its model on its GPU: two where a hot shadow stands beside."""
     wish = workload.shadow
     hot = wish.policy_for(load_s_of([workload.model], device)) is ShadowPolicy.HOT
-    twice = hot and wish.place is ShadowPlace.SAME_GPU
-    return (memory_of(workload, device) or 0.0) * (2.0 if twice else 1.0)
+    return 2 if hot and wish.place is ShadowPlace.SAME_GPU else 1
+
+
+def largest_batch_in_memory(workload: Workload, device: Device) -> float:
+    """The largest batch, 1 or more, with which an empty GPU has the memory for what stands there."""
+    there, law = device.pool.device.memory_mb, memory_law(workload, device)
+    if there is None or law is None or law[1] == 0.0:
+        return math.inf
+    return max((there / servers_loaded(workload, device) - law[0]) // law[1], 1.0)
 
 
 def too_large(workload: Workload, device: Device) -> str | None:
     """The reason why a server of a workload exceeds a GPU's memory, and the way out; None if it fits."""
-    there, needed = device.pool.device.memory_mb, memory_with_shadow(workload, device)
+    there, needed = device.pool.device.memory_mb, memory_with_shadow(workload, device, 1)
     if there is None or needed <= there:
         return None
-    alone = memory_of(workload, device) or 0.0
+    alone = memory_of(workload, device, 1) or 0.0
     takes = f"it takes {alone:g} MB"
     if needed > alone:
         takes += " and as much for its shadow"

@@ -81,7 +81,8 @@ def _policies_here(
 ) -> dict[str, ShadowPolicy]:
     """The policy of each shadow that stands on this GPU, by the partition's id.
 
-    Where the memory is not enough for all to be hot, those whose models take longest to load are.
+    Where the memory is not enough for all to be hot, as many as possible are of those that would load for
+    longer than they should.
     """
     policies: dict[str, ShadowPolicy] = {}
     for p in gpu.partitions:
@@ -94,7 +95,11 @@ def _policies_here(
     else:
         left = math.inf
     open_ = [p for p in gpu.partitions if policies.get(p.id) is ShadowPolicy.AUTO]
-    for p in sorted(open_, key=lambda p: -(_load_s(p, device) or math.inf)):
+
+    def urgency(p: Partition) -> tuple[bool, float]:
+        return wish_of(p, wishes).in_time(_load_s(p, device)), p.memory_mb or 0.0
+
+    for p in sorted(open_, key=urgency):
         needed = p.memory_mb or 0.0
         policies[p.id] = ShadowPolicy.HOT if needed <= left else ShadowPolicy.WARM
         left -= needed if needed <= left else 0.0

@@ -49,7 +49,7 @@ def reused(previous: Plan, request: PlanRequest) -> tuple[PlannedGpu, ...] | Non
             today = replace(partition, models=models, workloads=placements, shadow=None)
             if not _still_serves(today, device):
                 return None
-            memory_mb = memory_together([asked[w.name] for w in placements], device)
+            memory_mb = memory_together([asked[w.name] for w in placements], models, device)
             partitions.append(replace(today, memory_mb=memory_mb))
         if partitions:
             gpus.append(replace(gpu_of(0, device, partitions), id=gpu.id))

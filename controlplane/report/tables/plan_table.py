@@ -22,7 +22,7 @@ from controlplane.domain.plan import (
     memory_used_mb,
 )
 from controlplane.domain.units import MILLIS_PER_SECOND, spoken
-from controlplane.domain.workload import ShadowPolicy
+from controlplane.domain.workload import WITHIN_S, ShadowPolicy
 from controlplane.report.tables.terminal import table_of
 from controlplane.report.words import at_quantile, counted, names, number
 
@@ -177,9 +177,9 @@ def _survived(plan: Plan) -> Iterator[str]:
     covers = [p.shadow.covers for _, p in plan.partitions() if p.shadow and p.shadow.covers is not None]
     if covers:
         low = sum(factor < _LOW_COVER for factor in covers)
-        more = None if plan.totals is None else plan.totals.gpus_for_covers
+        more = None if plan.totals is None else plan.totals.gpus_for_demands
         if more is not None:
-            cost = f"; the covers demanded cost {counted(more, _device(plan))} more"
+            cost = f"; what is demanded of shadows costs {counted(more, _device(plan))} more"
         else:
             cost = f" (`--covers {_LOW_COVER:g}` demands it)" if low else ""
         yield (
@@ -228,4 +228,9 @@ def _unknown(plan: Plan) -> Iterator[str]:
         times = [s.load_s for s in warm if s.load_s is not None]
         known = len(times) == len(warm)
         slowest = f"up to {max(times):.1f} s" if known else "unknown (`ctl profile` measures it)"
-        yield f"warm shadows: {len(warm)}; a redirect to one waits for its models to load: {slowest}"
+        late = len(warm) - sum(s <= WITHIN_S for s in times)
+        way = f"; {late} not within {WITHIN_S:g} s (`shadow: {{within_s: {WITHIN_S:g}}}` demands it)"
+        yield (
+            f"warm shadows: {len(warm)}; a redirect to one waits for its models to load: {slowest}"
+            f"{way if late else ''}"
+        )

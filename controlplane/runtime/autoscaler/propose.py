@@ -107,7 +107,7 @@ def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Prop
     """
     plan, following = files.plan(), files.following.settings()
     if plan is None or following is None:
-        raise InputError(f"fleet {files.fleet!r} keeps no spec; apply a plan with --spec")
+        raise InputError(f"fleet {files.fleet!r} keeps no spec; plan and apply again")
     spec, document = files.following.spec()
     available = _on_this_host(spec, all_cores=following.all_cores)
     wanted = dict(zip(workloads, asked.rates_rps, strict=True))
@@ -154,6 +154,8 @@ def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Prop
         spec_sha256=document.sha256,
         profiles=profile_uses(used, every),
         triton_args=plan.triton_args,
+        serve=plan.serve,
+        spec=plan.spec,
         env=plan.env,
     )
     write_plan(files.following.proposal, new)

@@ -46,13 +46,11 @@ class Running:
         """Return why the plan does not follow the load; None where it does."""
         following = self._following
         if following is None:
-            return "no: the fleet keeps no spec (`ctl apply PLAN --spec SPEC --follow-load`)"
+            return "no: the fleet keeps no spec (`ctl plan` and `ctl apply` again)"
         if following.spec_sha256 != plan.spec_sha256:
-            return (
-                "no: the plan was made from another spec than the fleet keeps (`ctl apply PLAN --spec SPEC`)"
-            )
+            return "no: the plan was made from another spec than the fleet keeps (`ctl plan` again)"
         if not following.follow and not self._plan_only:
-            return "no: it was not asked for (`ctl apply PLAN --follow-load`)"
+            return "no: it was not asked for (`follow_load` in the spec's section `serve`)"
         return None
 
     def proposes(self, plan: Plan) -> bool:

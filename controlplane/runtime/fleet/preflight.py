@@ -23,12 +23,12 @@ from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server, Serv
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
-from controlplane.files.documents import Document
+from controlplane.files.documents import Document, parsed_yaml
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following import Following
 from controlplane.files.mistakes import Location
 from controlplane.files.pinned import Applied
-from controlplane.files.specs import read_spec
+from controlplane.files.specs import parse_spec
 from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
 from controlplane.report.tables.change_table import ending_line
@@ -254,12 +254,11 @@ def check_endings(ended: Iterable[Ending], say: Say, *, accepted: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
-    """The options of `ctl apply`; None is as the fleet does now."""
+    """The options of `ctl apply`; None: as the plan's section says, without one as the fleet does now."""
 
-    spec: Path | None
-    follow: bool | None
-    dwell_s: float | None
-    all_cores: bool
+    follow: bool | None = None
+    dwell_s: float | None = None
+    all_cores: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,26 +270,24 @@ class Follow:
 
 
 def checked_follow(files: FleetFiles, plan: Plan, options: FollowOptions, say: Say) -> Follow:
-    """How a fleet is to follow its load with this plan.
+    """How a fleet is to follow its load with this plan, whose spec it keeps.
 
-    Raises InputError for a spec that the plan was not made from, and for following without one.
+    Raises InputError for following with a plan of an earlier version, which has no spec.
     """
     known = files.following.settings()
-    given = None if options.spec is None else read_spec(options.spec)
-    if given is not None and given[1].sha256 != plan.spec_sha256:
-        raise InputError(
-            f"{options.spec} is not the spec that the plan was made from; plan again with it", field="--spec"
-        )
-    sha256 = plan.spec_sha256 if given is not None else known.spec_sha256 if known is not None else None
-    if sha256 is None or sha256 != plan.spec_sha256:
+    given = spec_of(plan)
+    if given is None and (known is None or known.spec_sha256 != plan.spec_sha256):
         if options.follow:
-            raise InputError(
-                "needs the spec that the plan was made from: give --spec SPEC", field="--follow-load"
-            )
+            raise InputError("needs a plan that has its spec: `ctl plan` again", field="--follow-load")
         if known is not None and known.follow:
-            say("warning: the fleet stops following its load: it keeps another spec (--spec SPEC)")
+            say("warning: the fleet stops following its load: it keeps another spec; `ctl plan` again")
         return Follow(known)
+    sha256 = plan.spec_sha256 or ""
     following = Following(sha256) if known is None else replace(known, spec_sha256=sha256)
+    if plan.serve is not None:
+        wanted = plan.serve.follow_load
+        dwell_s = following.dwell_s if wanted is None else wanted.stabilisation_s
+        following = replace(following, follow=wanted is not None, dwell_s=dwell_s)
     return Follow(
         replace(
             following,
@@ -300,6 +297,16 @@ def checked_follow(files: FleetFiles, plan: Plan, options: FollowOptions, say: S
         ),
         given,
     )
+
+
+def spec_of(plan: Plan) -> tuple[Spec, Document] | None:
+    """Return the spec that a plan was made from; None in a plan of an earlier version. Raises InputError."""
+    if plan.spec is None:
+        return None
+    document = parsed_yaml("the plan's copy of its spec", plan.spec)
+    if document.sha256 != plan.spec_sha256:
+        document.fail("is not the one that the plan was made from: `ctl plan` again")
+    return parse_spec(document), document
 
 
 def keep_follow(files: FleetFiles, follow: Follow, profiles: Path) -> None:

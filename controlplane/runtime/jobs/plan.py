@@ -113,6 +113,8 @@ def make_plan(
         profiles=profile_uses(used, every),
         triton_args=spec.triton_args,
         env=spec.env,
+        serve=spec.serve,
+        spec=document.text or None,
         gpus=tuple(replace(gpu, node_selector=selectors[gpu.type]) for gpu in plan.gpus),
     )
     return Planned(plan, strategy, request)

@@ -96,7 +96,7 @@ def check(plan: Plan, request: PlanRequest) -> None:
     for gpu, partition in plan.partitions():
         assert {m.model for m in partition.models} == {w.model for w in partition.workloads}
         own = [asked[w.name] for w in partition.workloads]
-        assert partition.memory_mb == memory_together(own, request.devices[gpu.type])
+        assert partition.memory_mb == memory_together(own, partition.models, request.devices[gpu.type])
 
 
 @pytest.mark.slow

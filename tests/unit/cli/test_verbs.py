@@ -18,7 +18,9 @@ from controlplane.cli.main import run
 from controlplane.cli.output import say
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import EngineError, GatewayError, InfeasibleError, InputError
+from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.observation import Event
+from controlplane.domain.serving import Listen, Serving, Tls
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.plans import read_plan
 
@@ -448,3 +450,29 @@ def test_one_command_leaves_no_verbosity_to_the_next(capsys: pytest.CaptureFixtu
     capsys.readouterr()
     run(["status"])
     assert capsys.readouterr().err.startswith("ctl: ")
+
+
+def test_a_fleet_shows_its_section_ready_to_paste(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet()
+    assert run(["show", "--fleet", "default"]) == 0
+    shown = capsys.readouterr().out
+    (directory / "spec.yaml").write_text(SPEC + shown)
+    assert run(["plan", "spec.yaml", "-o", "plan.json"]) == 0
+    section = read_plan(directory / "plan.json")[0].serve
+    assert section is not None
+    assert (section.launcher, section.gateway) == ("process", GatewayConfig())
+    capsys.readouterr()
+    assert run(["show", "--fleet", "none"]) == 2
+    assert run(["show", "plan.json", "--fleet", "default"]) == 2
+    assert run(["show"]) == 2
+
+
+def test_a_gateway_is_as_given_else_as_the_section_says_else_as_it_runs(directory: Path) -> None:
+    fleet()
+    section = Serving(listen=Listen(http=9000), tls=Tls("c.pem", "k.pem"))
+    assert wiring.chosen_gateway("default", {}).http_port == 8000
+    chosen = wiring.chosen_gateway("default", {"--http-port": 9009}, section)
+    assert (chosen.http_port, chosen.protection.certificate) == (9009, str(directory / "c.pem"))
+    assert wiring.chosen_gateway("default", {}, section).http_port == 9000

@@ -72,7 +72,7 @@ class FakeBench:
         return "2.51.0"
 
     def memory_mb(self) -> float:
-        return 100.0
+        return 100.0 + 10.0 * max((point.batch for point in self.host.measured), default=1)
 
     def request_ms(self, *_: object) -> float:
         return 0.1
@@ -137,6 +137,14 @@ def test_a_quick_model_is_measured_at_every_point(repository: Path) -> None:
     assert points(measure(host, repository)) == set(subject(repository).points)
     assert in_order(host.measured) == [100.0, 20.0, 60.0]
     assert host.now_s < 40.0
+
+
+def test_memory_is_read_after_a_single_request_and_after_the_largest_batch(repository: Path) -> None:
+    profile = measure(Host(0.002), repository).profile
+    largest = max(point.batch for point in profile.points)
+    assert profile.memory_by_batch == {1: 110.0, largest: 100.0 + 10.0 * largest}
+    assert profile.memory_mb == profile.memory_by_batch[largest]
+    assert profile.memory_law == (100.0, 10.0)
 
 
 @pytest.mark.parametrize("single_s", [0.3, 1.0, 3.0, 20.0])

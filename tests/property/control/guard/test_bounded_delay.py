@@ -104,6 +104,17 @@ def test_a_light_server_is_left_about_as_fast_as_a_busy_one() -> None:
     assert max(left_s) <= 1.0
 
 
+# Cut from half a core to a tenth of it after some forty answers: there is no record of its batches yet.
+YOUNG = Case(
+    0, 6.9, waiting=0.6, rate_rps=40.0, slo_ms=1000.0, work_s=0.0034, cut_s=1.0, until_s=31.0, utilisation=0.3
+)
+
+
+def test_a_young_server_that_lost_its_quota_is_left_though_its_batches_seem_to_stall() -> None:
+    left_s = [outcome(replace(YOUNG, seed=seed)).redirected_s - YOUNG.cut_s for seed in range(10)]
+    assert max(left_s) <= 4.0
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_server_whose_quota_is_not_cut_is_left_alone(seed: int) -> None:
     assert outcome(Case(seed, slowdown=1.0)).redirected_s == math.inf

@@ -56,4 +56,4 @@ def test_covers_are_demanded_of_all_shadows_and_priced(spec: Path) -> None:
     plan = json.loads(result.stdout)
     shadows = [partition["shadow"] for gpu in plan["gpus"] for partition in gpu["partitions"]]
     assert min(shadow["covers"] for shadow in shadows) >= 1.5
-    assert plan["totals"]["gpus_for_covers"] >= 0
+    assert plan["totals"]["gpus_for_demands"] >= 0

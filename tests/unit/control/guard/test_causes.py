@@ -52,10 +52,10 @@ def test_the_host_explains_what_other_work_and_other_machines_take(
     starved: float, throttled: float, steal: float
 ) -> None:
     server = ServerSeen(Health.READY, delays=Delays(starved, throttled))
-    part = host_part(HostSeen(0.0, steal, wait_s=0.002), server)
+    part = host_part(HostSeen(0.0, steal, wait_s=0.002), server, 40.0)
     assert part.own == pytest.approx(max(LEAST_UNEXPLAINED, (1.0 - starved) * (1.0 - steal)))
     assert part.wait_s == 0.002
-    assert host_part(HostSeen(1.0, steal), ServerSeen(Health.READY)) == NO_PART
+    assert host_part(HostSeen(1.0, steal), ServerSeen(Health.READY), 40.0) == NO_PART
 
 
 def test_a_host_that_explains_a_fifth_starves_and_one_with_time_does_not() -> None:
@@ -67,4 +67,23 @@ def test_a_host_that_explains_a_fifth_starves_and_one_with_time_does_not() -> No
 
 def test_a_server_at_its_quota_is_not_starved() -> None:
     at_its_quota = ServerSeen(Health.READY, delays=Delays(0.1, 0.6))
-    assert not starves(HostSeen(waiting=0.9), host_part(HostSeen(waiting=0.9), at_its_quota).own)
+    assert not starves(HostSeen(waiting=0.9), host_part(HostSeen(waiting=0.9), at_its_quota, 40.0).own)
+
+
+@pytest.mark.parametrize(
+    ("delays", "cut"),
+    [
+        (Delays(0.0, 0.5), False),
+        (Delays(0.0, 0.6), False),
+        (Delays(0.0, 0.9), True),
+        (Delays(0.5, 0.25), False),
+        (Delays(0.5, 0.45), True),
+        (Delays(0.9, 0.0), False),
+        (Delays(1.0, 0.0), False),
+    ],
+)
+def test_a_server_that_is_throttled_for_far_more_than_its_share_has_lost_its_quota(
+    delays: Delays, cut: bool
+) -> None:
+    """Whatever other work takes of its time."""
+    assert host_part(None, ServerSeen(Health.READY, delays=delays), 50.0).cut is cut

@@ -35,7 +35,7 @@ def test_a_demand_is_met_and_the_plan_says_what_it_costs(factor: float, gpus: in
     assert min(covers(plan)) >= factor
     assert len(plan.gpus) <= gpus
     assert plan.totals is not None
-    assert plan.totals.gpus_for_covers == len(plan.gpus) - 7
+    assert plan.totals.gpus_for_demands == len(plan.gpus) - 7
 
 
 def test_one_workload_that_demands_costs_no_more_than_all_of_them() -> None:

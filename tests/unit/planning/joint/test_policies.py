@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import planning
 import pytest
 import turing
 
@@ -68,8 +69,10 @@ def test_all_are_hot_where_that_costs_no_more() -> None:
 
 
 def test_a_limit_in_seconds_makes_hot_what_loads_longer_or_is_unknown() -> None:
-    plan = planned(asked(ShadowWish(within_s=1.0)))
+    free, plan = planned(asked(ShadowWish())), planned(asked(ShadowWish(within_s=1.0)))
     assert plan.verified
+    assert plan.totals is not None
+    assert plan.totals.gpus_for_demands == len(plan.gpus) - len(free.gpus)
     warm = {name for name, policy in policies(plan).items() if policy is ShadowPolicy.WARM}
     assert warm <= {"resnet50"}
     assert len(plan.gpus) > 2
@@ -86,3 +89,15 @@ def test_where_gpus_are_limited_memory_is_named_as_what_runs_out() -> None:
     plan = planned(asked(ShadowWish(ShadowPolicy.HOT), count=2))
     assert plan.infeasible
     assert all(i.reason.startswith("memory runs out: ") for i in plan.infeasible)
+
+
+def test_a_batch_that_a_gpu_has_no_memory_for_takes_no_gpu_more() -> None:
+    """The best batch of this model does not fit beside its shadow; a smaller one does and holds the SLO."""
+    hot = replace(planning.workload("r", "resnet50", 120.0, 300.0), shadow=ShadowWish(ShadowPolicy.HOT))
+    device = planning.v100_with_memory()
+    kind = replace(device.pool.device, memory_mb=3000.0)
+    device = replace(device, pool=replace(device.pool, device=kind))
+    request = planning.request([hot], latency="ours", rule=Rule.P99)
+    plan = planned(replace(request, devices={"v100": device}))
+    assert plan.verified
+    assert len(plan.gpus) == 1

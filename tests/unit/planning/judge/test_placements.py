@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from planning import planned, published
+from planning import planned, published, request, v100_with_memory, workload
 
+from controlplane.domain.plan import Rule
+from controlplane.domain.workload import ShadowPolicy, ShadowWish
+from controlplane.planning import registry
 from controlplane.planning.judge.placements import limit_together, tells_apart
 
 pytestmark = pytest.mark.unit
@@ -32,6 +35,36 @@ def test_every_strategys_plan_carries_it(strategy: str) -> None:
     }
     assert limits.pop("W1", 500.0) == 500.0
     assert set(limits.values()) == {None}
+
+
+@pytest.mark.parametrize("strategy", ["joint", "igniter", "gpulet", "gpu-lets+", "latency-aware"])
+def test_the_memory_of_a_partition_is_that_of_its_planned_batch(strategy: str) -> None:
+    law = {"alexnet": (633.0, 3.0), "resnet50": (498.0, 103.0), "vgg19": (948.0, 63.0), "ssd": (500.0, 116.0)}
+    own = v100_with_memory("igniter")
+    made = registry.strategy(strategy)
+    plan = made.plan(replace(request(published(12)), devices={"v100": own}))
+    for _, partition in plan.partitions():
+        # A process counts once, whatever its models.
+        each = [law[m.model][0] + law[m.model][1] * m.batch for m in partition.models]
+        assert partition.memory_mb == pytest.approx(sum(each) - 400.0 * (len(each) - 1))
+    assert max(m.batch for _, p in plan.partitions() for m in p.models) > 1
+
+
+def test_what_fits_with_its_planned_batch_is_planned() -> None:
+    """Two models fit a GPU with the batches they need, and none with the largest of which is known."""
+    none = ShadowWish(ShadowPolicy.NONE)
+    asked = [replace(workload(m, m, 200.0, 30.0), shadow=none) for m in ("alexnet", "vgg19")]
+    device, gpus = v100_with_memory(), []
+    for by_batch in ({1: 1000.0, 32: 16_000.0}, {32: 16_000.0}):
+        own = {
+            n: replace(p, memory_mb=16_000.0, memory_by_batch=by_batch) for n, p in device.profiles.items()
+        }
+        asking = request(asked, latency="ours", rule=Rule.P99)
+        asking = replace(asking, devices={"v100": replace(device, profiles=own)})
+        plan = registry.strategy("joint").plan(asking)
+        assert plan.verified
+        gpus.append(len(plan.gpus))
+    assert gpus == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from planning import v100, workload
 
 from controlplane.domain.device import MAX_MPS_CLIENTS
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
-from controlplane.domain.workload import ShadowPlace, ShadowWish
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of, partition_of
 from controlplane.planning.judge.verify import verify
@@ -64,6 +64,21 @@ def test_a_gpu_has_no_more_servers_than_it_takes() -> None:
     one = [replace(g, partitions=tuple(on(p, spare) for p in g.partitions)) for g in plan.gpus]
     said = [v.reason for v in verify(replace(plan, gpus=tuple(one)), {"v100": v100("ours")})]
     assert said == ["runs 60 servers, those standing by included; it takes 48"]
+
+
+def test_as_many_are_hot_as_fit_of_those_that_would_load_longer_than_a_second() -> None:
+    device = v100("ours")
+    memory_mb = {"vgg19": 3000.0, "resnet50": 1500.0, "ssd": 1200.0, "alexnet": 500.0}
+    load_s = {"vgg19": 5.0, "resnet50": 2.0, "ssd": 1.5, "alexnet": 0.5}
+    profiles = {m: replace(p, load_s=load_s.get(m)) for m, p in device.profiles.items()}
+    workloads = [replace(workload(m, m, 500.0, 10.0), shadow=HERE) for m in memory_mb]
+    partitions = [partition_of(w.name, [w], 20.0, 2, memory_mb[w.model]) for w in workloads]
+    gpu = replace(gpu_of(0, device, partitions), memory_mb=sum(memory_mb.values()) + 3000.0)
+    request = planning.request(workloads, latency="ours", rule=Rule.P99)
+    request = replace(request, devices={"v100": replace(device, profiles=profiles)})
+    plan = finalise("by-hand", request, Draft((gpu,)), 0.0)
+    hot = {p.id for _, p in plan.partitions() if p.shadow and p.shadow.policy is ShadowPolicy.HOT}
+    assert hot == {"resnet50", "ssd"}
 
 
 def on(partition: Partition, gpu: PlannedGpu) -> Partition:

@@ -125,4 +125,4 @@ def test_it_says_what_memory_is_taken_and_what_is_unknown() -> None:
     assert "t4-0 (60 %, 1500 of 9900 MB)" in told
     assert "unknown and counts as none: 1 of 3" in told
     assert "warm 25 %, 3.2 s" in told
-    assert "up to 3.2 s" in told
+    assert "up to 3.2 s; 2 not within 1 s" in told

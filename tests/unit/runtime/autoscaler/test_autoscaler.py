@@ -197,9 +197,9 @@ def test_an_error_without_a_spec_to_plan_from_says_what_is_missing(fleet: Fleet)
 @pytest.mark.parametrize(
     ("kept", "why"),
     [
-        (None, "no: the fleet keeps no spec (`ctl apply PLAN --spec SPEC --follow-load`)"),
+        (None, "no: the fleet keeps no spec (`ctl plan` and `ctl apply` again)"),
         (Following("b" * 64, follow=True), "no: the plan was made from another spec"),
-        (Following(SHA256), "no: it was not asked for (`ctl apply PLAN --follow-load`)"),
+        (Following(SHA256), "no: it was not asked for (`follow_load` in the spec's section `serve`)"),
     ],
 )
 def test_a_fleet_that_does_not_follow_says_why(fleet: Fleet, kept: Following | None, why: str) -> None:

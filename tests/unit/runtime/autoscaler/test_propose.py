@@ -120,5 +120,5 @@ def test_a_fleet_without_a_spec_says_what_is_missing(files: FleetFiles, tmp_path
     plan = files.plan()
     assert plan is not None
     bare.write_plans(plan, None)
-    with pytest.raises(InputError, match="keeps no spec; apply a plan with --spec"):
+    with pytest.raises(InputError, match="keeps no spec; plan and apply again"):
         propose(bare, asked(Direction.UP, 50.0), ["W"])

@@ -1,0 +1,158 @@
+"""The section `serve` of a spec: how the fleet of a plan is served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import combinations
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from annotated_types import Ge, Le
+
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import AccessConfig, Cluster, GatewayConfig
+from controlplane.domain.order import LONGEST_MS
+from controlplane.domain.units import Checked, Count
+
+Port = Annotated[int, Ge(1), Le(65535)]
+
+
+@dataclass(frozen=True, slots=True)
+class Listen(Checked):
+    """The gateway's address and its ports, which differ."""
+
+    host: str = "127.0.0.1"
+    http: Port = 8000
+    grpc: Port = 8001
+    metrics: Port = 8002
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        ports = {"http": self.http, "grpc": self.grpc, "metrics": self.metrics}
+        for (one, port), (other, its) in combinations(ports.items(), 2):
+            if port == its:
+                raise InputError(f"{port} is the port of {one} already; each needs its own", field=other)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files: a certificate with its chain, its key, and the authority of clients' certificates."""
+
+    cert: str
+    key: str
+    client_ca: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Access(Checked):
+    """Who may connect: with `tokens` those of `ctl token` only; with `plain_text` other hosts without TLS."""
+
+    tokens: bool = False
+    audit: bool = False
+    plain_text: bool = False
+    max_connections: Count | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LateBinding(Checked):
+    """Requests wait at the gateway, where a shorter one passes longer ones, by so long at most."""
+
+    overtake_ms: Annotated[int, Ge(0), Le(LONGEST_MS)] = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FollowLoad(Checked):
+    """The plan follows the rates that arrive; a cheaper one must have been enough for so long."""
+
+    stabilisation_s: Annotated[float, Ge(1)] = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How a fleet is served; what is left out has its default. Paths may be relative to where apply runs.
+
+    `context` and `namespace` are for the launcher kubernetes. `traces` is the URL of an OTLP collector.
+    """
+
+    launcher: Literal["process", "docker", "kubernetes"] | None = None
+    context: str | None = None
+    namespace: str | None = None
+    listen: Listen = Listen()
+    tls: Tls | None = None
+    access: Access = Access()
+    compress: bool = False
+    fleet_wide_calls: bool = False
+    traces: str = ""
+    late_binding: LateBinding | None = None
+    follow_load: FollowLoad | None = None
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.traces)
+        if self.traces and (parts.scheme not in ("http", "https") or not parts.netloc):
+            problem = f"{self.traces!r} is no URL of a collector, such as http://127.0.0.1:4318/v1/traces"
+            raise InputError(problem, field="traces")
+
+    @property
+    def gateway(self) -> GatewayConfig:
+        """The gateway's options."""
+        tls = self.tls
+        return GatewayConfig(
+            host=self.listen.host,
+            http_port=self.listen.http,
+            grpc_port=self.listen.grpc,
+            metrics_port=self.listen.metrics,
+            compress_answers=self.compress,
+            fleet_wide_calls=self.fleet_wide_calls,
+            protection=AccessConfig(
+                certificate=None if tls is None else tls.cert,
+                key=None if tls is None else tls.key,
+                client_ca=None if tls is None else tls.client_ca,
+                tokens=self.access.tokens,
+                plain_text=self.access.plain_text,
+                audit=self.access.audit,
+                max_connections=self.access.max_connections,
+            ),
+            late_binding=self.late_binding is not None,
+            overtake_ms=(self.late_binding or LateBinding()).overtake_ms,
+            trace_endpoint=self.traces,
+        )
+
+    @classmethod
+    def of(cls, launcher: Any, gateway: GatewayConfig, cluster: Cluster, dwell_s: float | None) -> Serving:
+        """Return the section of a running fleet; `dwell_s` is None where it does not follow its load."""
+        guarded = gateway.protection
+        with_tls = guarded.certificate is not None and guarded.key is not None
+        return cls(
+            launcher=launcher,
+            context=cluster.context,
+            namespace=cluster.namespace,
+            listen=Listen(gateway.host, gateway.http_port, gateway.grpc_port, gateway.metrics_port),
+            tls=Tls(guarded.certificate or "", guarded.key or "", guarded.client_ca) if with_tls else None,
+            access=Access(guarded.tokens, guarded.audit, guarded.plain_text, guarded.max_connections),
+            compress=gateway.compress_answers,
+            fleet_wide_calls=gateway.fleet_wide_calls,
+            traces=gateway.trace_endpoint,
+            late_binding=LateBinding(gateway.overtake_ms) if gateway.late_binding else None,
+            follow_load=None if dwell_s is None else FollowLoad(dwell_s),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field that two records of one kind do not share, as `protection.tokens`."""
+
+    path: str
+    before: str | int | bool | None
+    after: str | int | bool | None
+
+
+def differences(before: Any, after: Any, within: str = "") -> tuple[Difference, ...]:
+    """Return the fields that differ, those of inner records by their paths."""
+    found: list[Difference] = []
+    for one in fields(before):
+        old, new, path = getattr(before, one.name), getattr(after, one.name), f"{within}{one.name}"
+        if is_dataclass(old):
+            found += differences(old, new, f"{path}.")
+        elif old != new:
+            found.append(Difference(path, old, new))
+    return tuple(found)
