@@ -80,7 +80,7 @@ def build(folder: Path, left_out: tuple[str, ...]) -> Path:
     _libraries(kit)
     _strip(kit)
     archive, run = folder / "kit.tar.xz", folder / "run"
-    compress = [*("tar", "--sort=name", "-C", str(kit), "-I", "xz -6 -T0", "-cf", str(archive)), "."]
+    compress = [*("tar", "--sort=name", "-C", str(kit), "-I", "xz -9", "-cf", str(archive)), "."]
     subprocess.run(compress, check=True)
     shutil.rmtree(kit)
     run.write_text(_RUN)
