@@ -13,8 +13,8 @@ HELM := .tools/helm
 # workers must collect equal names, so no name may hold a time or the order of a set.
 PYTEST := $(PY) -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # Named, since each worker would import the other kind's modules only to leave their tests out.
-UNIT := tests/unit tests/property tests/golden
-SERVERS := tests/chaos tests/conformance tests/contract tests/e2e tests/security
+UNIT := tests/unit tests/property tests/golden tests/gpu
+SERVERS := tests/chaos tests/conformance tests/contract tests/e2e tests/gpu tests/security
 # Twice quiet: errors only, not every note of this host's pip configuration. A mirror may be away for a moment.
 PATIENT := -qq --disable-pip-version-check --retries 10 --timeout 30
 PIP := -m pip install $(PATIENT)
