@@ -19,9 +19,15 @@ def make(folder: Path, wheel: Path) -> dict[str, str]:
     """
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    for found in _needed(wheel):
-        for entry in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
-            (site / entry).symlink_to(str(found.locate_file(entry)))
+    # Several packages may share a folder, as namespace packages do.
+    entries = {
+        str(found.locate_file(file.parts[0])): file.parts[0]
+        for found in _needed(wheel)
+        for file in found.files or ()
+    }
+    for path, entry in entries.items():
+        if entry not in ("..", "__pycache__"):
+            (site / entry).symlink_to(path)
     return {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "PIP_NO_INDEX": "1"}
 
 
