@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from controlplane.control.guard.batch_times import HostPart
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.queues import MEMORIES, QueueState, memory_s
+from controlplane.domain.fleet import Delays
 from controlplane.domain.observation import HostSeen, ServerSeen
 
 SLOW_COMPUTE = 1.15
@@ -95,6 +96,11 @@ def contention(host: HostSeen | None) -> str:
     if host.throttled >= THROTTLED:
         found.append(f"the gateway's own cgroup was throttled for {host.throttled:.0%} of the time")
     return f"the host is contended: {', '.join(found)}" if found else ""
+
+
+def starved(delays: Delays | None) -> bool:
+    """Return whether a server waits for its core more than it runs, where that is known."""
+    return delays is not None and delays.starved >= WAITING
 
 
 def host_part(host: HostSeen | None, server: ServerSeen, percent: float) -> HostPart:

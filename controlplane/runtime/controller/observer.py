@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from controlplane.control.guard.causes import contention
+from controlplane.control.guard.causes import contention, starved
 from controlplane.control.guard.liveness import overdue_s, patience_s
 from controlplane.control.guard.observe import due, resumed
 from controlplane.control.guard.rule import suspicion
@@ -295,14 +295,15 @@ class Observer:
             return _plain(health, reason)
         suspected = suspicion(watch) > SUSPICIOUS
         in_flight = self._in_flight(watch, record, now)
-        if suspected or in_flight.unanswered:
+        doubtful = suspected or in_flight.unanswered > 0
+        if doubtful:
             self._read_counters(name, server, now)
+        if doubtful or record.answered_s == now:
+            every_s = QUOTA_HURRIED_S if doubtful else QUOTA_EVERY_S
+            self._quotas.ask(name, partial(read_quota, self._launcher, server), now, every_s)
         times, signs = record.signs.times(now), record.signs
         if health is Health.READY and in_flight.unanswered and self._is_silent(record, now):
             return _hung(in_flight, Outcome.SILENT)
-        if suspected or record.answered_s == now:
-            every_s = QUOTA_HURRIED_S if suspected else QUOTA_EVERY_S
-            self._quotas.ask(name, partial(read_quota, self._launcher, server), now, every_s)
         seen = ServerSeen(
             health,
             in_flight.requests,
@@ -472,8 +473,8 @@ class Observer:
         return tuple(promise.endpoints for promise in watch.partition.promises)
 
     def _is_silent(self, record: ServerRecord, now: float) -> bool:
-        """Return whether a process has been silent since it spoke; a contended host delays a healthy one."""
-        contended = bool(contention(self._host.seen()))
+        """Return whether a process has been silent since it spoke; a contended core delays a healthy one."""
+        contended = bool(contention(self._host.seen())) or starved(record.quota.delays(now))
         enough = _SILENT_IF_CONTENDED if contended else SILENT_READINGS
         signs = record.signs
         return signs.are_recent(now) and signs.silent >= enough and signs.silent_s > record.spoke_s

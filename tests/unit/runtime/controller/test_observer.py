@@ -314,6 +314,24 @@ def test_a_process_that_answers_nothing_while_requests_are_open_hangs(bench: Ben
 
 
 @pytest.mark.usefixtures("hangs")
+def test_one_that_waits_for_its_core_may_be_silent_for_longer(bench: Bench) -> None:
+    began_s = time.monotonic()
+    bench.engine.quota_use = lambda server: QuotaUse(1, 0.0, 10.0 * (time.monotonic() - began_s), 0.0)
+    calm, active = state(), state().watches["W1"].active.server
+
+    def known() -> bool:
+        seen = bench.observer.look(calm).servers.get(active)
+        return seen is not None and seen.delays == Delays(starved=1.0, throttled=0.0)
+
+    assert wait_until(known, deadline_s=30.0)
+    bench.gateway.streams, bench.requests.answered = 1, ()
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        assert bench.health() is Health.READY
+    assert wait_until(lambda: bench.health() is Health.HUNG, deadline_s=30.0)
+
+
+@pytest.mark.usefixtures("hangs")
 def test_a_process_that_goes_on_refusing_requests_does_not_hang(bench: Bench) -> None:
     refused = Record("h", 1, "w1", "127.0.0.1", 9, 503, None, 1, 1, 1.0, 1.0, False, True)
     server = bench.workers.server(SERVER.name)
