@@ -45,6 +45,8 @@ Refusals = Mapping[tuple[str, str], int]
 REFUSED = "requests of this endpoint crashed its servers: they are refused for a while"
 REMEMBERED_S = 600
 """So long after a refusal a request that a dead server held is not sent to a second one."""
+LONGEST_S = 660
+"""No refusal is as long: one that ends later was made before the clock was set back, and is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,16 @@ class _File:
 
     limits: tuple[_Limited, ...] = ()
     refusals: tuple[_Refusal, ...] = ()
+
+
+def refused(until_s: float, now_s: float) -> bool:
+    """Return whether a refusal until then holds now; both in seconds since the epoch."""
+    return now_s < until_s <= now_s + LONGEST_S
+
+
+def remembered(until_s: float, now_s: float) -> bool:
+    """Return whether a refusal until then holds now, or did a while ago."""
+    return now_s - REMEMBERED_S < until_s <= now_s + LONGEST_S
 
 
 def check(endpoint: str, limit: Limit) -> None:

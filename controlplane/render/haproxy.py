@@ -16,7 +16,7 @@ from controlplane.domain.fleet import Backend
 from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S
 from controlplane.files.gateway import GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import REFUSED, REMEMBERED_S
+from controlplane.files.limits import LONGEST_S, REFUSED, REMEMBERED_S
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -104,6 +104,7 @@ def render_haproxy(
             overloaded=_OVERLOADED,
             refusal=REFUSED,
             remembered_s=REMEMBERED_S,
+            longest_s=LONGEST_S,
             promise_window_s=PROMISE_WINDOW_S,
             longest_ms=LONGEST_MS,
             bounded_by=("client", "endpoint") if settings.protection.tokens else ("endpoint",),

@@ -149,6 +149,14 @@ def test_one_that_was_accused_before_ends_no_shadow(poisoned: Poisoned, sender: 
     assert "two" in poisoned.alive()
 
 
+def test_a_refusal_of_before_the_clock_was_set_back_is_over(poisoned: Poisoned) -> None:
+    poisoned.route("one")
+    poisoned.gateway.refuse("text", "", time.time() + 3600.0)
+    assert poisoned.http(HARMLESS) == 200
+    assert poisoned.grpc() is None
+    assert REFUSED not in poisoned.streamed()
+
+
 def test_what_is_refused_reaches_no_server_until_it_ends(poisoned: Poisoned) -> None:
     poisoned.route("one", backup="two")
     poisoned.gateway.refuse("text", "", time.time() + 4.0)

@@ -18,7 +18,7 @@ from grpc import StatusCode
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight, Route, Routes
 from controlplane.files.gateway import Traits
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import NO_LIMIT, REFUSED, REMEMBERED_S, Limit, read_held
+from controlplane.files.limits import NO_LIMIT, REFUSED, Limit, read_held, refused, remembered
 from controlplane.files.reading import Remembered
 from controlplane.gateway import store
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
@@ -123,7 +123,8 @@ class Fleet:
 
     def check_refusal(self, endpoint: str, client: str) -> None:
         """Raise LimitReached while the endpoint, or the client's calls of it, are refused."""
-        if time.time() < self._refused_until_s(endpoint, client):
+        now_s = time.time()
+        if any(refused(until_s, now_s) for until_s in self._refusals(endpoint, client)):
             raise LimitReached(REFUSED)
 
     def resends(self, endpoint: str, client: str) -> bool:
@@ -132,11 +133,13 @@ class Fleet:
         Not where such a request may be what crashed servers, nor in a pool, where it could end all of them.
         """
         pool = len(self.routes[endpoint].members) > 1 if endpoint in self.routes else False
-        return not pool and time.time() >= self._refused_until_s(endpoint, client) + REMEMBERED_S
+        now_s = time.time()
+        return not pool and not any(remembered(s, now_s) for s in self._refusals(endpoint, client))
 
-    def _refused_until_s(self, endpoint: str, client: str) -> int:
+    def _refusals(self, endpoint: str, client: str) -> tuple[int, ...]:
+        """Return until when the requests of this endpoint, and of this client, are or were refused."""
         refusals = self._held.get().refusals
-        return max(refusals.get((endpoint, ""), 0), refusals.get((endpoint, client), 0))
+        return tuple(refusals[who] for who in ((endpoint, ""), (endpoint, client)) if who in refusals)
 
     def take(self, generation: int, table: SlotTable) -> None:
         """Route every message from now on by these slots."""

@@ -14,7 +14,7 @@ from controlplane.domain.errors import GatewayError, InputError
 from controlplane.files import limits as limit_files
 from controlplane.files.clients import Client, check, hashed, read_clients, write_clients
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import REMEMBERED_S, Held, Limit, read_held, write_held
+from controlplane.files.limits import Held, Limit, read_held, remembered, write_held
 from controlplane.files.waiting import locked, wait_until
 from controlplane.gateway import processes, store
 from controlplane.gateway.running import RuntimeSocket, Unreachable
@@ -75,8 +75,8 @@ class LimitRegistry:
 
     def held(self) -> Held:
         """Return the limits by endpoint, and what is refused now or was of late."""
-        held, oldest_s = read_held(self._paths.limits), time.time() - REMEMBERED_S
-        return replace(held, refusals={who: at for who, at in held.refusals.items() if at > oldest_s})
+        held, now_s = read_held(self._paths.limits), time.time()
+        return replace(held, refusals={w: at for w, at in held.refusals.items() if remembered(at, now_s)})
 
     def set(self, endpoint: str, limit: Limit) -> None:
         """Give an endpoint these limits in place of those it has.

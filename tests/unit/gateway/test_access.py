@@ -116,6 +116,7 @@ def test_a_refusal_ends_by_itself_or_by_hand(tmp_path: Path) -> None:
     registry.refuse("text", "", now_s + 30.0)
     registry.refuse("text", "bad", now_s + 60.0)
     registry.refuse("long ago", "", now_s - REMEMBERED_S - 1.0)
+    registry.refuse("before the clock was set back", "", now_s + 3600.0)
     assert registry.held().refusals.keys() == {("text", ""), ("text", "bad")}
     registry.set("near", Limit(max_requests=1))
     assert access.refusals_map({("text", ""): 7, ("text", "bad"): 8}) == {"text": "7", "bad/text": "8"}
