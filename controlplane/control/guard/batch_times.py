@@ -335,7 +335,9 @@ def _weigh_block(times: BatchTimes, block: Block, ended_s: float, weighing: Weig
     if chart.score < HOLD * weighing.alarm:
         chart = Chart(chart.score, math.inf, chart.above)
         if weighing.learns:
-            tail = baseline.learn_block(kept, ratio, block.estimated, chart.score == 0.0)
+            # With the gateway's waits, which its usual time has too: without them nothing may be left of it.
+            whole = weighing.host.own * block.took_s / block.usual_s
+            tail = baseline.learn_block(kept, whole, block.estimated, chart.score == 0.0)
     elif chart.since_s == math.inf:
         chart = Chart(chart.score, ended_s, chart.above)
     elif ended_s - chart.since_s > ACCEPT_S:

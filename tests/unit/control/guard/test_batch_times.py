@@ -104,6 +104,15 @@ def test_a_server_that_always_waits_for_its_core_is_known_to_be_slower() -> None
     assert batch_times.strength(weigh(times, queue.answers(100, slowdown=1.9), 0.8), RATE_RPS) == 1.0
 
 
+def test_what_is_learned_while_the_gateway_waits_for_longer_than_batches_take_is_no_evidence_later() -> None:
+    queue, part = Queue(), HostPart(1.0, 10.0)
+    answers = queue.answers(3000)
+    times = batch_times.weigh(BatchTimes(), answers, RATE_RPS, answers[-1].ended_s + 1.0, part)[0]
+    assert batch_times.slowdown(times, part) == 0.0
+    assert batch_times.strength(weigh(times, queue.answers(300)), RATE_RPS) < 1.0
+    assert batch_times.strength(weigh(times, queue.answers(50, slowdown=2.0)), RATE_RPS) == 1.0
+
+
 def test_answers_behind_batches_that_the_host_delays_count_without_a_stall_only() -> None:
     queue = Queue()
     times = learned(queue)
