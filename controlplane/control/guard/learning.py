@@ -80,7 +80,7 @@ def _factor(queue: QueueState) -> float:
     if not queue.promise.batch_ms:
         return 1.0
     if queue.slowness >= 1.0:
-        return batch_times.slowdown(queue.batches) * slower_than_planned(queue)
+        return max(1.0, batch_times.slowdown(queue.batches) * slower_than_planned(queue))
     return longer_than_planned(queue)
 
 

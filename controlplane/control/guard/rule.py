@@ -96,9 +96,9 @@ def will_break(queue: QueueState, host: HostPart) -> bool:
     promise, known = queue.promise, queue.batches.baseline
     usual_s = baseline.usual_s(known, promise.batch)
     rate_rps = min(queue.rates_rps[-1], promise.rate_rps)
-    if not usual_s or rate_rps <= 0.0:
-        return False
     slower = batch_times.slowdown(queue.batches, host)
+    if not usual_s or rate_rps <= 0.0 or slower <= 0.0:
+        return False
     p99_s = rounded_p99_s(rate_rps, [slower * time_s for time_s in usual_s], baseline.spread(known))
     return 1000.0 * p99_s > promise.slo_ms
 

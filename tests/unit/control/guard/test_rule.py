@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controlplane.control.guard import baseline, batch_times, causes, late_answers, queues, rule
-from controlplane.control.guard.batch_times import BatchTimes, Chart, Lasting, Recent
+from controlplane.control.guard.batch_times import BatchTimes, Chart, HostPart, Lasting, Recent
 from controlplane.control.guard.decide import begin
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.queues import QueueState
@@ -43,6 +43,15 @@ def test_slower_batches_alone_break_no_promise() -> None:
 def test_slower_batches_need_a_few_late_answers() -> None:
     assert rule.is_slow(queue(SURE, 7))
     assert not rule.is_slow(queue(SURE, 3))
+
+
+def test_batches_of_whose_time_the_gateways_waits_leave_nothing_are_no_alarm() -> None:
+    usual = batch_times.weigh(
+        BatchTimes(), [Answer(0.1 * i, 20.0, False, "w", "s") for i in range(400)], 10.0, 50.0
+    )[0]
+    slow = queue(usual._replace(chart=SURE.chart, recent=Recent(1.0, 0.0, 1.0, 10.0)), 3)
+    assert slow.slowness == 1.0
+    assert not rule.is_slow(slow, HostPart(1.0, 10.0))
 
 
 def test_a_few_late_answers_without_slower_batches_are_no_alarm() -> None:
