@@ -61,7 +61,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Held:
-    """What a fleet holds at one time; `logs` are those of its servers, `files` all others of its state."""
+    """What a fleet holds at one time; `logs` are those of its servers, `files` all others of its state.
+
+    What servers of late were asked by the fleet itself is a file for each, as a log is, and bounded.
+    """
 
     programs: Mapping[str, Program]
     shared_memory: tuple[str, ...]
@@ -75,7 +78,7 @@ class Held:
         return Held(
             {name: _program(host, name) for name in PROGRAMS},
             tuple(sorted(p.name for p in Path("/dev/shm").iterdir() if host.fleet in p.name)),
-            sum(path.parent.name != "logs" for path in sizes),
+            sum(path.parent.name not in ("logs", "discounts") for path in sizes),
             sum(path.parent.name == "logs" for path in sizes),
             sum(sizes.values()) / MB,
         )
