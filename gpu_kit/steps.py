@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.cli import wiring
-from controlplane.cli.options import LauncherName
 from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.domain.fleet import GatewayConfig, Labels, Role, Server, ServerSpec
+from controlplane.domain.serving import LauncherName
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.subject import Wishes, read_subject
 from controlplane.profiler.temporary import running, to_its_end

@@ -15,6 +15,7 @@ import typer
 from controlplane.cli.output import say
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Cluster, GatewayConfig
+from controlplane.domain.serving import LauncherName
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.ports import Gateway
 from controlplane.runtime import SystemClock
@@ -93,7 +94,7 @@ def lead(
     name: str, show: Callable[[Mapping[str, Any]], None], repository: Path, *, host: str, port: int
 ) -> None:
     """Wait until this controller leads, and keep the fleet until SIGTERM or until another one leads."""
-    from controlplane.cli import launcher_registry, options, wiring
+    from controlplane.cli import launcher_registry, wiring
     from controlplane.gateway.replicas.gateway import ReplicatedGateway
     from controlplane.runtime.controller import elected, serve
     from controlplane.runtime.fleet.fleet import Fleet
@@ -112,7 +113,7 @@ def lead(
     try:
         pods = GatewayPods(api, name)
         gateway = ReplicatedGateway(pods.addresses, token, leadership.term)
-        pods_of = launcher_registry.launcher(options.LauncherName.KUBERNETES, _HERE)
+        pods_of = launcher_registry.launcher(LauncherName.KUBERNETES, _HERE)
         files, rules = FleetFiles(state_root(), name), launcher_registry.pin_rules(pods_of.name)
         fleet = Fleet(files, pods_of, gateway, SystemClock(), say, pinning=rules)
         installation = elected.Installation(partial(_settings, fleet, repository), pods.refresh)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from controlplane.cli.options import LauncherName
 from controlplane.cli.output import say
 from controlplane.domain.errors import InputError, MissingTool
 from controlplane.domain.fleet import Cluster, Server
+from controlplane.domain.serving import LauncherName
 from controlplane.files.fleets import state_root
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.server_options import ServerOptions
+from controlplane.domain.serving import LauncherName
 from controlplane.files.mistakes import nearest
 from controlplane.stores import url
 
@@ -32,14 +33,6 @@ def local_repository(path: Path) -> Path:
         f"`ctl init {place}` copies it to {place.name}; then name that folder",
         field="repository",
     )
-
-
-class LauncherName(StrEnum):
-    """What runs the Tritons."""
-
-    PROCESS = "process"
-    DOCKER = "docker"
-    KUBERNETES = "kubernetes"
 
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec: workloads as YAML (docs/spec.md).")]

@@ -207,7 +207,7 @@ FORMER_OPTIONS: Mapping[str, str] = {
     "--overcommit": "--allow overcommit",
     "--plot": "ctl show PLAN --plot",
     "--rename-endpoints": "--allow renames",
-    "--spec": "the plan, which has its spec",
+    "--spec": "ctl plan SPEC, whose plans have their spec",
     "--report": "ctl show PLAN --report",
     "--what-if": "ctl compare SPEC --scale",
 }

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controlplane.cli.launcher_registry import DEFAULT_CLUSTER, launcher, pin_rules
-from controlplane.cli.options import LauncherName
 from controlplane.cli.output import say
 from controlplane.domain import units
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError, MissingTool
 from controlplane.domain.fleet import AccessConfig, Cluster, GatewayConfig
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
+from controlplane.domain.serving import LauncherName
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets, state_root
 from controlplane.runtime import SystemClock
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
 from itertools import combinations
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from annotated_types import Ge, Le
@@ -13,6 +14,15 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import AccessConfig, Cluster, GatewayConfig
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.units import Checked, Count
+
+
+class LauncherName(StrEnum):
+    """What runs the Tritons."""
+
+    PROCESS = "process"
+    DOCKER = "docker"
+    KUBERNETES = "kubernetes"
+
 
 Port = Annotated[int, Ge(1), Le(65535)]
 
@@ -74,7 +84,7 @@ class Serving:
     `context` and `namespace` are for the launcher kubernetes. `traces` is the URL of an OTLP collector.
     """
 
-    launcher: Literal["process", "docker", "kubernetes"] | None = None
+    launcher: LauncherName | None = None
     context: str | None = None
     namespace: str | None = None
     listen: Listen = Listen()
@@ -118,7 +128,9 @@ class Serving:
         )
 
     @classmethod
-    def of(cls, launcher: Any, gateway: GatewayConfig, cluster: Cluster, dwell_s: float | None) -> Serving:
+    def of(
+        cls, launcher: LauncherName | None, gateway: GatewayConfig, cluster: Cluster, dwell_s: float | None
+    ) -> Serving:
         """Return the section of a running fleet; `dwell_s` is None where it does not follow its load."""
         guarded = gateway.protection
         with_tls = guarded.certificate is not None and guarded.key is not None

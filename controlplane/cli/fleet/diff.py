@@ -27,18 +27,16 @@ def diff(
 
     Exit code 1: something would change. This is `ctl apply --dry-run` with an answer for scripts.
     """
-    nothing = FollowOptions(all_cores=True)
     wish = Wish(
-        plan,
-        fleet,
-        repository,
-        profiles,
-        output,
-        launcher,
-        Cluster(context, namespace),
-        {},
-        nothing,
-        frozenset(Allowance),
+        plan=plan,
+        fleet=fleet,
+        repository=repository,
+        profiles=profiles,
+        output=output,
+        launcher=launcher,
+        place=Cluster(context, namespace),
+        follow=FollowOptions(all_cores=True),
+        allowed=frozenset(Allowance),
     )
     if target(wish).preview(json=json):
         raise typer.Exit(EXIT_NO)

@@ -9,7 +9,7 @@ import typer
 
 from controlplane.cli import completers, options, wiring
 from controlplane.cli.output import answer
-from controlplane.files.limits import Limit
+from controlplane.files.limits import Limit, refused
 
 limit = typer.Typer(
     no_args_is_help=True,
@@ -50,16 +50,16 @@ def set_(
 def list_(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False) -> None:
     """Print every endpoint that has limits, and what is refused because its requests crashed servers."""
     held, now_s = wiring.limits(fleet).held(), time.time()
-    refused = [
+    rows = [
         {"endpoint": endpoint, "client": client or None, "seconds_left": round(until_s - now_s)}
         for (endpoint, client), until_s in held.refusals.items()
-        if until_s > now_s
+        if refused(until_s, now_s)
     ]
     lines = [f"{endpoint}: {present.described()}" for endpoint, present in held.limits.items()]
-    for one in refused:
+    for one in rows:
         whose = f"{one['endpoint']}, client {one['client']}" if one["client"] else one["endpoint"]
         lines.append(f"{whose}: refused for {one['seconds_left']} s: its requests crashed servers")
-    answer({"fleet": fleet, "limits": held.limits, "refused": refused}, "\n".join(lines), json=json)
+    answer({"fleet": fleet, "limits": held.limits, "refused": rows}, "\n".join(lines), json=json)
 
 
 @limit.command(

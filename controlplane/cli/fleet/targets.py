@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from controlplane.cli import cluster, launcher_registry, options, wiring
 from controlplane.cli.fleet import committed
-from controlplane.cli.options import Allowance, LauncherName
+from controlplane.cli.options import Allowance
 from controlplane.cli.output import answer, say
 from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.domain.plan import Plan
-from controlplane.domain.serving import Difference, Serving, differences
+from controlplane.domain.serving import Difference, LauncherName, Serving, differences
 from controlplane.files.documents import Document
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
@@ -41,9 +41,9 @@ class Wish:
     output: Path
     launcher: LauncherName | None
     place: Cluster
-    gateway: Mapping[str, object]
-    follow: preflight.FollowOptions
-    allowed: frozenset[Allowance]
+    gateway: Mapping[str, object] = field(default_factory=dict)
+    follow: preflight.FollowOptions = field(default_factory=preflight.FollowOptions)
+    allowed: frozenset[Allowance] = frozenset()
     load_timeout_s: float | None = None
     require_quota: bool = False
     as_planned: bool = False
@@ -104,10 +104,9 @@ def _with_section(wish: Wish, section: Serving) -> Wish:
     """Return the wish with what the plan's section says of launcher and place, where no option does."""
     if section.traces:
         options.collector(section.traces)  # needs an extra
-    named = section.launcher
     return replace(
         wish,
-        launcher=wish.launcher or (None if named is None else LauncherName(named)),
+        launcher=wish.launcher or section.launcher,
         place=Cluster(wish.place.context or section.context, wish.place.namespace or section.namespace),
     )
 

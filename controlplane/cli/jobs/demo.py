@@ -13,6 +13,7 @@ from controlplane.cli.output import print_json, progress_bar, say, say_when_comp
 from controlplane.domain import units
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.fleet import Cluster, GatewayConfig
+from controlplane.domain.serving import LauncherName
 from controlplane.files.fleets import state_root
 from controlplane.report.tables.demo_table import demo_table, repair_lines, repair_table
 from controlplane.report.tables.terminal import show
@@ -50,10 +51,10 @@ def demo(
     $TRISECT_MODELS. Prints predicted beside measured latencies. The repair: the demo slows one server down
     until it breaks its SLO, and the controller redirects its traffic to the shadow.
     """
-    if launcher is not options.LauncherName.KUBERNETES:
+    if launcher is not LauncherName.KUBERNETES:
         options.refuse("is for --launcher kubernetes", {"--context": context, "--namespace": namespace})
     if device != CPU_DEVICE:
-        launcher = launcher or options.LauncherName.PROCESS
+        launcher = launcher or LauncherName.PROCESS
         spec, repository = _ON_GPU if (spec, repository) == _ON_CPU else (spec, repository)
     fleet_name = _FLEET if name is None else f"{_FLEET}-{units.safe_name(name, '--name')}"
     say_when_compiling()

@@ -10,13 +10,14 @@ from rich.table import Table
 from controlplane.cli import launcher_registry, options
 from controlplane.cli.output import answer
 from controlplane.domain.fleet import Cluster
+from controlplane.domain.serving import LauncherName
 from controlplane.files.fleets import fleets, state_root
 from controlplane.runtime.jobs.doctor import examine
 
 
 def doctor(
     launcher: Annotated[
-        options.LauncherName | None,
+        LauncherName | None,
         typer.Option(help="Check what this launcher needs; by default process and docker."),
     ] = None,
     context: options.Context = None,

@@ -106,7 +106,8 @@ def _with_counters(model: str, tool: Tool, files: Sequence[str], device: str, pr
     path = profile_path(profiles, device, model)
     if not path.exists():
         raise InputError(f"has no profile on {device} in {profiles}: measure it first", field=model)
-    return with_fits(read_profile(path), _trace(files) if tool is Tool.NSYS else _cache(files))
+    counters = _trace(files) if tool is Tool.NSYS else _cache(files)
+    return with_fits(read_profile(path), counters, known_device(device, profiles))
 
 
 def _trace(files: Sequence[str]) -> Counters:

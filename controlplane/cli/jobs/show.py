@@ -11,7 +11,7 @@ from controlplane.cli import options, wiring
 from controlplane.cli.output import answer, say
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan
-from controlplane.domain.serving import Serving
+from controlplane.domain.serving import LauncherName, Serving
 from controlplane.files.documents import plain
 from controlplane.files.plans import read_plan
 from controlplane.files.writing import write_text
@@ -71,7 +71,7 @@ def _section(fleet: str, *, json: bool) -> None:
     found, settings = wiring.existing_fleet(fleet)
     following = found.files.following.settings()
     dwell_s = following.dwell_s if following is not None and following.follow else None
-    section = Serving.of(settings.launcher, settings.endpoints, settings.cluster, dwell_s)
+    section = Serving.of(LauncherName(settings.launcher), settings.endpoints, settings.cluster, dwell_s)
     answer({"serve": section}, yaml.safe_dump({"serve": plain(section)}, sort_keys=False).rstrip(), json=json)
 
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from controlplane.cli import options, wiring
 from controlplane.cli.main import app, main
-from controlplane.cli.options import LauncherName
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import GatewayConfig
+from controlplane.domain.serving import LauncherName
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 
 pytestmark = pytest.mark.unit

@@ -14,6 +14,7 @@ from controlplane.domain.serving import (
     Access,
     FollowLoad,
     LateBinding,
+    LauncherName,
     Listen,
     Serving,
     Tls,
@@ -29,7 +30,7 @@ workloads: [{name: w, model: m, slo_ms: 40, rate_rps: 100}]
 """
 SECTIONS = st.builds(
     Serving,
-    launcher=st.sampled_from(["process", "docker", "kubernetes"]),
+    launcher=st.sampled_from(LauncherName),
     listen=st.builds(Listen, host=st.just("0.0.0.0"), http=st.just(9000), metrics=st.integers(9100, 9200)),
     tls=st.none() | st.builds(Tls, st.just("c"), st.just("k"), st.none() | st.just("ca")),
     access=st.builds(Access, st.booleans(), st.booleans(), st.booleans(), st.none() | st.integers(1, 500)),

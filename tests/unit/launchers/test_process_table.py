@@ -65,8 +65,11 @@ def test_what_becomes_a_server_leads_it_and_the_shell_beside_it_does_not() -> No
     )
     present = partial(process_table.members, name="becomes")
     try:
-        while len(found := present()) < 3:  # it, its own child, and the shell that waits for it
+        # It, its own child, and the shell that waits; a child that was just forked looks as its parent.
+        while "sleep\n" not in [Path(f"/proc/{member.pid}/comm").read_text() for member in present()]:
             time.sleep(0.001)
+        found = present()
+        assert len(found) == 3
         assert [member.pid for member in found if member.leader] == [int(shell.stdout)]
     finally:
         process_table.kill_all(present)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -10,7 +11,10 @@ import pytest
 
 from controlplane.cli.main import run
 from controlplane.cli.schemas import schema
-from controlplane.files.measurements.profiles import read_profile
+from controlplane.domain.device import MPS_GRID, Device, ShareKind
+from controlplane.domain.profile import Counters, Profile
+from controlplane.files import catalogue
+from controlplane.files.measurements.profiles import read_profile, write_device, write_profile
 
 pytestmark = pytest.mark.unit
 
@@ -79,3 +83,27 @@ def test_wrong_command_lines_are_refused(
     assert run(["import", *arguments, "--device", "t4"]) == 2
     assert said in capsys.readouterr().err
     assert not (directory / "profiles").exists()
+
+
+def test_counters_join_a_profile_on_the_device_that_the_users_file_describes(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profiles = directory / "profiles"
+    write_profile(profiles, replace(catalogue.profiles("v100")["alexnet"], device="rtx3090"))
+    write_device(profiles, Device("rtx3090", ShareKind.MPS_PERCENT, MPS_GRID, memory_mb=24_000.0))
+    (directory / "ncu.csv").write_text(
+        '"ID","Kernel Name","gpu__time_duration.sum","lts__t_sectors.avg.pct_of_peak_sustained_elapsed"\n'
+        '"","","us","%"\n"0","gemm","3,000","40.00"\n'
+    )
+    used: list[Device | None] = []
+
+    def with_fits(profile: Profile, counters: Counters, device: Device | None = None) -> Profile:
+        used.append(device)
+        assert counters.cache_percent == {8: 40.0}
+        return profile
+
+    monkeypatch.setattr("controlplane.cli.jobs.import_.with_fits", with_fits)
+    assert run(["import", "alexnet", "8:ncu.csv", "--from", "ncu", "--device", "rtx3090"]) == 0
+    assert used[0] is not None
+    assert used[0].memory_mb == 24_000.0
+    assert "rtx3090/alexnet.json" in capsys.readouterr().out

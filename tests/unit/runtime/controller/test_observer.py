@@ -111,9 +111,9 @@ class Requests:
 
 @dataclass
 class Gateway:
-    """`owed` is what a server owes; `away` one that does not answer."""
+    """`open` are the open requests of a server; `away` a gateway that does not answer."""
 
-    owed: int = 0
+    open: int = 0
     streams: int = 0
     away: bool = False
     asked: int = 0
@@ -122,7 +122,7 @@ class Gateway:
         self.asked += 1
         if self.away:
             raise GatewayError("HAProxy does not answer")
-        return InFlight(requests=self.owed, streaming=self.streams)
+        return InFlight(requests=self.open, streaming=self.streams)
 
     def routes(self) -> dict[str, Route]:
         return {}
@@ -154,7 +154,7 @@ class Bench:
     requests: Requests
     failed: list[str]
 
-    def owes(self) -> int:
+    def open_requests(self) -> int:
         return self.observer.look(state()).servers[SERVER.name].in_flight
 
     def health(self) -> Health:
@@ -300,11 +300,11 @@ def hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hangs")
-def test_one_that_never_answered_anybody_owes_what_it_owes(bench: Bench) -> None:
+def test_open_requests_count_of_one_that_never_answered(bench: Bench) -> None:
     # A shadow that hung while it stood by, and was redirected to.
-    bench.gateway.owed, bench.requests.answered = 4, ()
-    assert bench.owes() == 0, "it has only just been routed to"
-    assert wait_until(lambda: bench.owes() == 4, deadline_s=30.0)
+    bench.gateway.open, bench.requests.answered = 4, ()
+    assert bench.open_requests() == 0, "it has only just been routed to"
+    assert wait_until(lambda: bench.open_requests() == 4, deadline_s=30.0)
 
 
 @pytest.mark.usefixtures("hangs")
@@ -336,18 +336,18 @@ def test_a_process_that_goes_on_refusing_requests_does_not_hang(bench: Bench) ->
     refused = Record("h", 1, "w1", "127.0.0.1", 9, 503, None, 1, 1, 1.0, 1.0, False, True)
     server = bench.workers.server(SERVER.name)
     assert server is not None
-    bench.gateway.owed, bench.requests.answered = 9, (refused._replace(port=server.http_port),)
+    bench.gateway.open, bench.requests.answered = 9, (refused._replace(port=server.http_port),)
     end = time.monotonic() + 1.0
     while time.monotonic() < end:
         assert bench.health() is Health.READY
-    assert bench.owes() == 9, "a refusal is no answer of the model, so HAProxy's open requests are read"
+    assert bench.open_requests() == 9, "a refusal is no answer of the model: HAProxy is read"
 
 
 def test_a_server_whose_model_is_busy_does_not_hang_and_is_seen_to_work(bench: Bench) -> None:
-    bench.gateway.owed, bench.requests.answered = 4, ()
+    bench.gateway.open, bench.requests.answered = 4, ()
     with asked_triton() as (port, asked):
         bench.workers.adopt(replace(SERVER, http_port=port))
-        assert wait_until(lambda: bench.owes() == 4, deadline_s=30.0)
+        assert wait_until(lambda: bench.open_requests() == 4, deadline_s=30.0)
         works = lambda: bench.observer.look(state()).servers[SERVER.name].progressed  # noqa: E731
         assert wait_until(works, deadline_s=30.0), "its counters move"
         assert bench.health() is Health.READY
@@ -359,7 +359,7 @@ def verdict(outcome: Outcome, sent_s: float) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "owed", "health"),
+    ("outcome", "waiting", "health"),
     [
         (Outcome.LATE, 0, Health.FAILING),
         # It waits behind other requests.
@@ -374,9 +374,9 @@ def verdict(outcome: Outcome, sent_s: float) -> Verdict:
     ],
 )
 def test_two_canaries_that_fail_show_a_fault_unless_something_else_explains_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, owed: int, health: Health
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, waiting: int, health: Health
 ) -> None:
-    bench.requests.answered, bench.gateway.owed = (), owed
+    bench.requests.answered, bench.gateway.open = (), waiting
     canaries = bench.observer._canaries
     monkeypatch.setattr(canaries, "ask", lambda *_, **__: None)
     for sent_s in (1.0, 3.0):
@@ -494,7 +494,7 @@ def test_a_model_that_hangs_beside_one_that_answers_is_found_by_its_canaries(
     late = Verdict(began_s - 61.0, began_s, outcome, "", "w1")
     monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
     monkeypatch.setattr(bench.observer._canaries, "take", lambda: [(SERVER.name, late)])
-    bench.gateway.owed = 5
+    bench.gateway.open = 5
     with asked_triton(executions=10 if works else 0, failures=1) as (port, _):
         spec = replace(SPEC, endpoints=("w1", "w2"))
         bench.workers.adopt(replace(SERVER, spec=spec, http_port=port))
@@ -553,7 +553,7 @@ def fails(bench: Bench, model: str = "w1") -> None:
 def test_a_late_canary_of_a_server_that_only_fails_is_a_failed_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...], health: Health
 ) -> None:
-    bench.gateway.owed = 9
+    bench.gateway.open = 9
     monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
     late = Verdict(time.monotonic(), math.inf, Outcome.LATE, "", "w1")
     bench.requests.answered = tuple(map(answer, statuses))
@@ -573,7 +573,7 @@ def test_requests_that_the_server_before_failed_too_show_no_fault_of_this_one(
     moved = state()
     watch = replace(moved.watches["W1"], failed_s=time.monotonic())
     moved = replace(moved, watches={"W1": watch})
-    bench.gateway.owed = 9
+    bench.gateway.open = 9
     monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
     late = Verdict(time.monotonic(), math.inf, Outcome.LATE, "", "w1")
     bench.requests.answered = tuple(map(answer, statuses))
@@ -602,7 +602,7 @@ def test_a_row_of_failures_ends_with_a_canary_that_is_answered_after_it(
 def test_a_canary_behind_a_long_request_is_late_though_others_failed_before(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.gateway.owed = 1
+    bench.gateway.open = 1
     monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
     bench.requests.answered = (answer(500),) * 5
     bench.health()
@@ -616,7 +616,7 @@ def test_a_canary_behind_a_long_request_is_late_though_others_failed_before(
 def test_a_late_canary_shows_nothing_where_what_failed_did_not_wait_as_it_does(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    bench.gateway.owed = 1
+    bench.gateway.open = 1
     monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
     late = Verdict(time.monotonic(), math.inf, Outcome.LATE, "", "w1")
     took_ms = 1.0 if why == "refused at once" else 1000.0
@@ -691,11 +691,11 @@ def test_a_log_that_falls_silent_is_a_trouble(bench: Bench, monkeypatch: pytest.
 
 @pytest.mark.usefixtures("hangs")
 def test_one_that_hangs_after_a_lull_is_asked_again(bench: Bench) -> None:
-    bench.owes()
+    bench.open_requests()
     bench.requests.answered = ()
-    assert wait_until(lambda: (bench.owes(), bench.gateway.asked)[1] > 0, deadline_s=30.0)
-    bench.gateway.owed = 4
-    assert wait_until(lambda: bench.owes() == 4, deadline_s=30.0)
+    assert wait_until(lambda: (bench.open_requests(), bench.gateway.asked)[1] > 0, deadline_s=30.0)
+    bench.gateway.open = 4
+    assert wait_until(lambda: bench.open_requests() == 4, deadline_s=30.0)
 
 
 @dataclass
@@ -715,13 +715,13 @@ class Hand:
 @pytest.mark.usefixtures("hangs")
 def test_a_gateway_that_hangs_is_not_asked_at_every_look(bench: Bench) -> None:
     bench.gateway.away = True
-    bench.owes()
+    bench.open_requests()
     bench.requests.answered = ()
-    assert wait_until(lambda: (bench.owes(), bench.gateway.asked)[1] == 1, deadline_s=30.0)
+    assert wait_until(lambda: (bench.open_requests(), bench.gateway.asked)[1] == 1, deadline_s=30.0)
     bench.observer._gateway_again_s = math.inf
-    assert not wait_until(lambda: (bench.owes(), bench.gateway.asked)[1] > 1, deadline_s=0.6)
-    bench.gateway.away, bench.gateway.owed, bench.observer._gateway_again_s = False, 4, 0.0
-    assert wait_until(lambda: bench.owes() == 4, deadline_s=30.0)
+    assert not wait_until(lambda: (bench.open_requests(), bench.gateway.asked)[1] > 1, deadline_s=0.6)
+    bench.gateway.away, bench.gateway.open, bench.observer._gateway_again_s = False, 4, 0.0
+    assert wait_until(lambda: bench.open_requests() == 4, deadline_s=30.0)
 
 
 def test_answers_are_told_by_a_clock_that_nobody_sets(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -797,7 +797,7 @@ def test_what_starts_while_the_fleet_is_adopted_anew_is_nobodys_unless_it_was_se
 
 
 def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(bench: Bench) -> None:
-    bench.gateway.owed = 1
+    bench.gateway.open = 1
     for n in range(20):
         old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
         bench.workers.adopt(replace(SERVER, spec=old))
@@ -813,7 +813,7 @@ def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(
     assert wait_until(lambda: (goes_on(), bench.gateway.asked > asked + 25)[1], deadline_s=30.0)
     assert bench.engine.stopped == []
     assert [reason for reason in bench.failed if "stopped" in reason] == []
-    bench.gateway.away, bench.gateway.owed = False, 0
+    bench.gateway.away, bench.gateway.open = False, 0
     assert wait_until(lambda: (goes_on(), len(bench.engine.stopped) == 20)[1], deadline_s=30.0)
 
 
@@ -940,15 +940,15 @@ def test_one_that_rests_and_that_the_engine_lists_no_more_is_gone_until_it_is_li
 
 
 @pytest.mark.usefixtures("hangs")
-def test_one_that_rests_and_falls_silent_under_load_is_asked_what_it_owes(resting: Bench) -> None:
-    resting.owes()  # as another server, whose port the fixture has opened
+def test_one_that_rests_and_falls_silent_under_load_has_its_open_requests_read(resting: Bench) -> None:
+    resting.open_requests()  # as another server, whose port the fixture has opened
     resting.requests.answered = ()
-    resting.gateway.owed = 4
+    resting.gateway.open = 4
 
-    def owed() -> int:
+    def in_flight() -> int:
         return resting.observer.look(rested()).servers[SERVER.name].in_flight
 
-    assert wait_until(lambda: owed() == 4, deadline_s=30.0)
+    assert wait_until(lambda: in_flight() == 4, deadline_s=30.0)
 
 
 def test_one_that_rests_and_whose_canaries_fail_is_failing(
