@@ -11,7 +11,7 @@ from controlplane.kernels import Kernel
 from controlplane.latency import queueing
 from controlplane.latency.queueing import kernel as queueing_kernel
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 KERNELS = [found for found in vars(queueing_kernel).values() if isinstance(found, Kernel)]
 
