@@ -6,8 +6,15 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.order import Precedence
-from controlplane.files.clients import Client, check, hashed, operates_with, read_clients, write_clients
 from controlplane.files.gateway import read_order, write_order
+from controlplane.files.gateway.clients import (
+    Client,
+    check,
+    hashed,
+    operates_with,
+    read_clients,
+    write_clients,
+)
 
 ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)
 TWO = Client("two", ("*",), certificate="two.example", operator=True)

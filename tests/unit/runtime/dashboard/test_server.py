@@ -19,9 +19,9 @@ from host_ports import free_ports
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import AccessConfig
 from controlplane.domain.observation import BatchStatistics
-from controlplane.files.clients import Client, hashed, write_clients
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import GatewaySettings, write_settings
+from controlplane.files.gateway.clients import Client, hashed, write_clients
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.security import certificate
 from controlplane.runtime.dashboard.look import busy_of
