@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from controlplane.latency.queueing.batch_queue import solve
 from controlplane.latency.queueing.turns import P99, bound_order, bound_turns
 
-pytestmark = pytest.mark.unit
-
 REQUESTS = 8_000
 PARTS = 8
 """Parts of a simulation whose quantiles are apart enough to tell the error of their mean."""

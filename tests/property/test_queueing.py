@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from controlplane.latency.queueing.batch_queue import largest_rate, solve
 
-pytestmark = pytest.mark.unit
-
 service = st.builds(
     lambda first, steps: np.cumsum([first, *steps]),
     st.floats(0.1, 50.0),

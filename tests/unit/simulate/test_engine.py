@@ -19,7 +19,7 @@ from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace
 from controlplane.simulate.engine import Scaled, Settings, simulate
 from controlplane.simulate.network import Conditions, Noise, components, seed_of
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 AFFINE = tuple(2.0 + 0.5 * k for k in range(1, 17))
 TRUTH = {

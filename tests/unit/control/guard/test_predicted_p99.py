@@ -9,8 +9,6 @@ import pytest
 from controlplane.control.guard.predicted_p99 import STEP, p99_s, rounded_p99_s
 from controlplane.latency.queueing.batch_queue import solve
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize("load", [0.4, 0.6, 0.75, 0.85])
 @pytest.mark.parametrize("batch", [1, 4, 8])

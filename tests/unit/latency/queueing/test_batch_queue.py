@@ -10,8 +10,6 @@ import pytest
 from controlplane.domain.errors import InputError
 from controlplane.latency.queueing.batch_queue import largest_rate, solve
 
-pytestmark = pytest.mark.unit
-
 AFFINE = 2.0 + 0.5 * np.arange(1, 33)
 
 

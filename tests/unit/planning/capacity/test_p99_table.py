@@ -17,8 +17,6 @@ from controlplane.planning.capacity.items import ItemArrays
 from controlplane.planning.capacity.lower_bound import bound_rate
 from controlplane.planning.protocol import Device
 
-pytestmark = pytest.mark.unit
-
 LOADS = np.array(p99_table.LOADS)
 
 

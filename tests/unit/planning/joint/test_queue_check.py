@@ -15,8 +15,6 @@ from controlplane.planning.judge.evaluate import Terms, evaluate
 from controlplane.planning.judge.placements import gpu_of, partition_of
 from controlplane.planning.judge.queues import QueueCache
 
-pytestmark = pytest.mark.unit
-
 
 def test_a_queue_is_solved_once_and_as_the_queue_itself_would(monkeypatch: pytest.MonkeyPatch) -> None:
     rate, batch = np.array([100.0, 300.0, 100.0]), np.array([1, 4, 1])
