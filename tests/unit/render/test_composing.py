@@ -11,8 +11,6 @@ from controlplane.render.composing import Calls, called_models
 from controlplane.render.repository import in_turn
 from controlplane.render.source import read_source, with_composing
 
-pytestmark = pytest.mark.unit
-
 CALLER = """
 import triton_python_backend_utils as pb_utils
 
