@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Backend
 from controlplane.files.clients import read_clients
 from controlplane.files.gateway import (
     GatewaySettings,
@@ -94,13 +93,8 @@ def config(paths: GatewayPaths, settings: GatewaySettings, listeners: Listeners,
     for path, entries in access_maps(paths, settings).items():
         write_derived(path, _map_text(entries))
     inside = slots.gate_sizes(table, read_order(paths.order))
-    nothing: dict[str, Backend | None] = dict.fromkeys(table.lines())
     lines = [
-        SlotLines(
-            slot.index,
-            {**nothing, **slot.servers()} if slot.phase is Phase.ACTIVE else nothing,
-            inside.get(slot.index, 1),
-        )
+        SlotLines(slot.index, slot.servers() if slot.phase is Phase.ACTIVE else {}, inside.get(slot.index, 1))
         for slot in table.slots
     ]
     return render_haproxy(settings, paths, _start(paths, settings, listeners, log_fd), lines)
