@@ -4,8 +4,8 @@
       <start us> <end us>
 
 HAProxy and the facade write it, into a pipe. The sender is `<protocol>:<process>` and numbers its lines. The
-server is an instance (`domain.fleet.instance`), the slot is HAProxy's backend; in lines of earlier versions they
-are an address and a port, which name no server here. HAProxy's endpoint is `-` for a request that is not an
+server is an instance (`domain.fleet.instance`), the slot is HAProxy's backend; in lines of earlier versions
+they are an address and a port, which name no server. HAProxy's endpoint is `-` for a request that is not an
 inference or that it passed to the facade. Its lines have one word more in a traced gateway
 (`controlplane.monitor.spans`), then five in an audited one (`controlplane.monitor.audit`). The flags are
 HAProxy's two letters, its time to connect and the client, as in `SH/0/shop`; those of earlier versions are

@@ -9,16 +9,17 @@ from __future__ import annotations
 import http.client
 import json
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import direct
 import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.domain.fleet import Server
+from controlplane.sockets import connect
 
 CONFIG = """
 backend: "{backend}"
@@ -155,9 +156,7 @@ class Seen:
 
 
 def statistics(server: Server, model: str) -> dict[str, int]:
-    url = f"http://{server.host}:{server.http_port}/v2/models/{model}/stats"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        told = json.loads(answer.read())["model_stats"][0]
+    told = direct.get(server, f"/v2/models/{model}/stats")["model_stats"][0]
     compute = ("compute_input", "compute_infer", "compute_output")
     return {
         "executions": told["execution_count"],
@@ -183,7 +182,8 @@ def drive(server: Server, model: str, image: NDArray[np.float32], seconds: float
     header = json.dumps(asked).encode()
 
     def client(until: float) -> list[float]:
-        connection = http.client.HTTPConnection(server.host, server.http_port, timeout=60)
+        connection = http.client.HTTPConnection("triton")
+        connection.sock = connect(server.host, server.http_port, 60.0)
         try:
             took = []
             while (start := time.perf_counter()) < until:

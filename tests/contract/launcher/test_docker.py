@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,8 +19,9 @@ from typing import Any
 import docker
 import pytest
 import requests
+from direct import call, get
 from fake_nvml import FakeGpu, FakeNvml
-from launcher_rig import MODEL, DockerEngine, Fleet, get, infer
+from launcher_rig import MODEL, DockerEngine, Fleet, infer
 from private_engine import PrivateEngine
 
 from controlplane.domain.errors import EngineError, MissingTool
@@ -129,14 +129,11 @@ def test_a_paused_container_answers_what_it_holds_before_it_ends(
 
     def answer() -> int:
         body = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,2],"data":[0.0,0.0]}]}' + padding
-        url = f"http://{server.host}:{server.http_port}/v2/models/spin/infer"
-        request = urllib.request.Request(url, body, {"Connection": "close"})
-        return int(urllib.request.urlopen(request, timeout=30).status)
+        return call(server, "POST", "/v2/models/spin/infer", body)[0]
 
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(answer) for _ in range(4)]
-        pid = container.attrs["State"]["Pid"]
-        until(lambda: unread(pid, {server.http_port}) > 4 * 2**15, "it holds parts of all")
+        until(lambda: unread(server) > 4 * 2**15, "it holds parts of all")
         fleet.launcher.stop(server, drain_s=10)
         assert [one.result() for one in answers] == [200] * 4
     assert fleet.leftovers() == []
