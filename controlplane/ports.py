@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -56,6 +56,15 @@ class Watch(Protocol):
         """Stop listening. Idempotent."""
 
 
+GivesWay = Callable[[], bool]
+"""Whether the servers of its core go before one that starts; it may change while that loads."""
+
+
+def always() -> bool:
+    """Return True: no request waits for what starts."""
+    return True
+
+
 class Launcher(Protocol):
     """Runs Tritons. Every implementation passes `tests/contract/launcher`.
 
@@ -78,10 +87,11 @@ class Launcher(Protocol):
     def inventory(self) -> tuple[HeldDevice, ...] | None:
         """Return the devices of its cluster, in the order in which plans count them; None: this host's."""
 
-    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay = always) -> Server:
         """Start one Triton and return once it answers with its own name and every model is ready.
 
-        Starting a spec whose name already runs returns that server.
+        Starting a spec whose name already runs returns that server. While it loads, it takes only what the
+        servers of its core leave, for as long as it `gives_way`: not where requests wait for it.
         Raises LaunchTimeout after `deadline_s`, EngineError where the server exits or a model fails to
         load (with the reason from its log); the server and all it owns are gone then.
         """

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
-from controlplane.ports import Watch
+from controlplane.ports import GivesWay, Watch, always
 from launchers.cpu_quota.mechanism import Weight, core_of
 from launchers.gpu import gpus, mps, proof
 from launchers.host import server_sockets
@@ -53,6 +53,15 @@ class StartState:
     waits_for: str = ""
 
 
+@dataclass(slots=True)
+class Wait:
+    """The wait for one start, and the weight that the server has meanwhile."""
+
+    patience: Patience
+    gives_way: GivesWay
+    weight: Weight = Weight.START
+
+
 class Lifecycle(ABC, Generic[Connection, Place]):
     """The common part of every `controlplane.ports.Launcher`. Logs go to `state`/<fleet>/logs."""
 
@@ -63,7 +72,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
         self._starting = Starting()
         self._mps = mps.MpsDaemons()
 
-    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay = always) -> Server:
         """Start one Triton and wait until it is ready; where it already runs, wait for that one.
 
         A start that makes progress may take longer than `deadline_s` (`Patience`). Raises InputError for a
@@ -75,10 +84,11 @@ class Lifecycle(ABC, Generic[Connection, Place]):
             self._holding(connection, spec),
         ):
             for _ in range(ATTEMPTS):
-                adopted = self._adopted(connection, spec, deadline_s)
+                adopted = self._adopted(connection, spec, Wait(Patience(deadline_s), gives_way))
                 if adopted is not None:
                     return adopted
-                started = self._started(connection, spec, self._place(spec, start=True), deadline_s)
+                place, wait = self._place(spec, start=True), Wait(Patience(deadline_s), gives_way)
+                started = self._started(connection, spec, place, wait)
                 if started is not None:
                     return started
             raise EngineError(f"{spec.name}: {ATTEMPTS} times {BAD_LUCK}; try again")
@@ -147,6 +157,10 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def _weigh(self, connection: Connection, server: Server, weight: Weight) -> None:
         """Change a server's weight against the others of its core, where it has one."""
 
+    def _confirm(self, connection: Connection, server: Server) -> None:
+        """Give a server that is ready its full weight."""
+        self._weigh(connection, server, Weight.FULL)
+
     def _check_share(self, server: Server) -> None:
         """Raise EngineError where a server that is ready has not its share of a GPU."""
 
@@ -192,9 +206,8 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def _log_path(self, spec: ServerSpec) -> Path:
         return self._state / spec.labels.fleet / "logs" / f"{labels.folder_name(spec.name)}.log"
 
-    def _adopted(self, connection: Connection, spec: ServerSpec, limit_s: float) -> Server | None:
+    def _adopted(self, connection: Connection, spec: ServerSpec, wait: Wait) -> Server | None:
         """Return the server that runs already, once it is ready; None, with nothing left, without one."""
-        patience = Patience(limit_s)
         while (running := self._find(connection, spec)) is not None:
             for field, (wanted, has) in labels.spec_difference(spec, running.spec).items():
                 problem = f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first"
@@ -205,34 +218,32 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 except EngineError:
                     self._discard(connection, running)
                     raise
-                self._weigh(connection, running, Weight.READY)
+                self._confirm(connection, running)
                 return running
-            if late := self._late(connection, running, patience):
+            if late := self._late(connection, running, wait):
                 self._discard(connection, running)
                 raise LaunchTimeout(f"{spec.name} ran already and was not ready {late}: it is removed")
             time.sleep(self._poll_s)
-        self._clear(connection, spec, time.monotonic() + limit_s)
+        self._clear(connection, spec, time.monotonic() + wait.patience.limit_s)
         return None
 
-    def _started(
-        self, connection: Connection, spec: ServerSpec, place: Place, limit_s: float
-    ) -> Server | None:
+    def _started(self, connection: Connection, spec: ServerSpec, place: Place, wait: Wait) -> Server | None:
         """Start a server and return it once it is ready; None, with nothing left, where chance failed it."""
         server, ready = self._server(spec), None
         try:
             created = self._create(connection, server, place)
             if created is not None:
                 server = created
-                awaited = self._awaited(connection, server, Patience(limit_s))
+                awaited = self._awaited(connection, server, wait)
                 if awaited is not None:
-                    self._weigh(connection, awaited, Weight.READY)
+                    self._confirm(connection, awaited)
                 ready = awaited
         finally:
             if ready is None:
                 self._discard(connection, server)
         return ready
 
-    def _awaited(self, connection: Connection, server: Server, patience: Patience) -> Server | None:
+    def _awaited(self, connection: Connection, server: Server, wait: Wait) -> Server | None:
         while True:
             state = self._start_state(connection, server)
             if state.ready is not None:
@@ -244,21 +255,27 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                     return None
                 problem = "ended before it was ready"
                 raise EngineError(self._failure(server, problem, state.ended, log))
-            if late := self._late(connection, server, patience):
+            if late := self._late(connection, server, wait):
                 log = self._log(connection, server)
                 raise LaunchTimeout(self._failure(server, f"was not ready {late}", state.waits_for, log))
             time.sleep(self._poll_s)
 
-    def _late(self, connection: Connection, server: Server, patience: Patience) -> str:
+    def _late(self, connection: Connection, server: Server, wait: Wait) -> str:
         """Return after how long the start of a server has failed, in words; empty while it may go on."""
+        patience, weight = wait.patience, wait.weight
         if patience.wants_a_look():
             usage = ShareUsage(None, None, None)
             with contextlib.suppress(OSError, EngineError):  # it ended just now: its log says why
                 usage = self.usage(server)
             used = patience.look(len(self._log(connection, server)), usage)
-            if 100.0 * used < _SLOW * server.spec.percent:
-                with contextlib.suppress(EngineError):  # as above
-                    self._weigh(connection, server, Weight.SLOW_START)
+            if weight is Weight.START and 100.0 * used < _SLOW * server.spec.percent:
+                weight = Weight.SLOW_START
+        if not wait.gives_way():
+            weight = Weight.FULL
+        if weight is not wait.weight:
+            with contextlib.suppress(EngineError):  # as above
+                self._weigh(connection, server, weight)
+                wait.weight = weight
         return patience.over()
 
     def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:

@@ -36,10 +36,6 @@ from launchers.triton.readiness import await_read
 _KEPT_LOGS = 100
 _TERM = "another program sent it SIGTERM"
 
-# The outer shell ends at once: this program need not wait for the server, and the server outlives it. The
-# inner one lives as long as the server. SIGTERM to every process of the host, at its shutdown, reaches it,
-# and the server ends; SIGTERM to Triton alone stays pending.
-_DETACH = '("$@" >&2 & echo $!; exec >&2; trap "kill -INT $!" TERM; until wait; do :; done) &'
 _PASSED_ON = ("HOME", "USER", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 
 
@@ -291,7 +287,7 @@ def _detach(command: list[str], env: Mapping[str, str], log: Path, core: int | N
     # To its end, since the gateway's supervisor may shorten it: a Triton warns of each connection.
     with log.open("ab") as out, where:
         shell = subprocess.run(
-            ["sh", "-c", _DETACH, "sh", *command],
+            [*process_table.DETACHED, *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=out,

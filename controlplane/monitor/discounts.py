@@ -10,14 +10,24 @@ from controlplane.domain.counters import Entry
 from controlplane.files.discounts import Discounts, read_discounts
 from controlplane.monitor.metrics import number
 
-_MODEL = re.compile(r'model="([^"]*)",version="([^"]*)"')
+_MODEL = re.compile(r'model="([^"]*)",(?:reason="(?:BACKEND|OTHER)",)?version="([^"]*)"')
+"""Failures of the fleet's own have the first reason, of ensembles the second; a model counts one of both."""
+_TIMED = {
+    "nv_inference_request": "success",
+    "nv_inference_queue": "queue",
+    "nv_inference_compute_input": "compute_input",
+    "nv_inference_compute_infer": "compute_infer",
+    "nv_inference_compute_output": "compute_output",
+}
 _STATISTIC_OF = {
     "nv_inference_request_success": ("success", "count"),
-    "nv_inference_request_duration_us": ("success", "ns"),
-    "nv_inference_queue_duration_us": ("queue", "ns"),
-    "nv_inference_compute_input_duration_us": ("compute_input", "ns"),
-    "nv_inference_compute_infer_duration_us": ("compute_infer", "ns"),
-    "nv_inference_compute_output_duration_us": ("compute_output", "ns"),
+    "nv_inference_request_failure": ("fail", "count"),
+    **{
+        f"{name}_{end}": (of, "ns")
+        for name, of in _TIMED.items()
+        for end in ("duration_us", "summary_us_sum")
+    },
+    **{f"{name}_summary_us_count": (of, "count") for name, of in _TIMED.items()},
     "nv_cache_num_hits_per_model": ("cache_hit", "count"),
     "nv_cache_hit_duration_per_model": ("cache_hit", "ns"),
     "nv_cache_num_misses_per_model": ("cache_miss", "count"),

@@ -42,9 +42,11 @@ def infer(client: TritonClient, endpoint: str, request: SampleRequest, discount:
         client.infer(endpoint, request)
     except EngineError as error:
         if not timed_out(error):
-            discount(_corrections(expected, before, _read(client, request), succeeded=False))
+            after = _read_counted(client, request, lambda now: _ended(now, before))
+            discount(_corrections(expected, before, after, succeeded=False))
         raise
-    discount(_corrections(expected, before, _read_counted(client, request, before), succeeded=True))
+    after = _read_counted(client, request, lambda now: _executed(now, before))
+    discount(_corrections(expected, before, after, succeeded=True))
 
 
 def prove(server: Server, endpoint: str, discount: Discount, *, deadline_s: float) -> None:
@@ -72,20 +74,31 @@ def _read(client: TritonClient, request: SampleRequest) -> list[Entry]:
     return []
 
 
-def _read_counted(client: TritonClient, request: SampleRequest, before: Sequence[Entry]) -> list[Entry]:
-    """Return the counters once they have those of the inference that was answered."""
+def _read_counted(
+    client: TritonClient, request: SampleRequest, counted: Callable[[list[Entry]], bool]
+) -> list[Entry]:
+    """Return the counters once they have those of the inference that ended."""
     after: list[Entry] = []
 
-    def counted() -> bool:
+    def read() -> bool:
         after[:] = _read(client, request)
-        return all(
-            other[key] > one[key]
-            for one, other in zip(before, after, strict=False)
-            for key in ("inference_count", "execution_count")
-        )
+        return counted(after)
 
-    wait_until(counted, deadline_s=_COUNTED_S, interval_s=0.005)
+    wait_until(read, deadline_s=_COUNTED_S, interval_s=0.005)
     return after
+
+
+def _executed(after: Sequence[Entry], before: Sequence[Entry]) -> bool:
+    return all(
+        other[key] > one[key]
+        for one, other in zip(before, after, strict=False)
+        for key in ("inference_count", "execution_count")
+    )
+
+
+def _ended(after: Sequence[Entry], before: Sequence[Entry]) -> bool:
+    """Return whether the endpoint, which comes first, has counted it: an error of Python is a success."""
+    return not (before and after) or _requests(after[0]) > _requests(before[0])
 
 
 def _once(entry: Entry) -> Entry:
@@ -109,18 +122,23 @@ def _corrections(
         counted = difference(other, one)
         moved = {key: counted[key] for key in (*_COUNTED, *_TABLES) if key in counted}
         requests = _requests(moved)
-        if requests > 1 or (succeeded and not requests):
+        # An ensemble, which executes nothing, counts a failure twice.
+        alone = 1 if succeeded or moved["execution_count"] else 2
+        if requests > alone or (succeeded and not requests):
             # With clients' requests among them, or of a Triton that has not counted yet.
-            moved = _mean(once, moved) if succeeded else {}
+            moved = _mean(once, moved, failed=not succeeded)
         found.append(combine(moved, once, lambda mine, theirs: mine - theirs))
     return found
 
 
-def _mean(once: Entry, moved: Entry) -> Entry:
-    """Return one inference with the mean times of several."""
-    stats = {
+def _mean(once: Entry, moved: Entry, *, failed: bool) -> Entry:
+    """Return one inference with the mean times of several; an error of Python's code counts as a success."""
+    means = {
         name: {"count": 1, "ns": total["ns"] // total["count"]}
         for name, total in moved["inference_stats"].items()
-        if name != "fail" and total.get("count")
+        if total.get("count")
     }
-    return combine({**once, "inference_stats": {}}, {"inference_stats": stats or once["inference_stats"]})
+    failure = means.pop("fail", None)
+    if failed and failure is not None:
+        return {**once, **dict.fromkeys(_COUNTED[2:], 0), "inference_stats": {"fail": failure}}
+    return combine({**once, "inference_stats": {}}, {"inference_stats": means or once["inference_stats"]})

@@ -132,7 +132,7 @@ class Cgroup(Mechanism):
                 _give_cpu(base)
                 with trial_folder(base) as folder:
                     self._limit(folder, _TRIAL_PERCENT)
-                    self._weigh(folder, Weight.READY)
+                    self._weigh(folder, Weight.FULL)
                     if not _enters(folder):
                         raise OSError(f"no process can be moved into {folder}")
                 return base

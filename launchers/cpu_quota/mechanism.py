@@ -61,10 +61,10 @@ class Weight(Enum):
     """
 
     START = (64, 6)
-    """A start takes only what its neighbours leave."""
+    """A start that gives way takes only what its neighbours leave."""
     SLOW_START = (1024, 100)
     """Of a start that gets nearly nothing: a busy host may delay it, but not for ever."""
-    READY = (32768, 1250)
+    FULL = (32768, 1250)
     """So that a busy host takes little from a server."""
 
     @property

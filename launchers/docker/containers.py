@@ -144,15 +144,20 @@ def _on_core(server: Server, place: HostPlace, cgroup_parent: str | None) -> dic
     limit_mb = server.spec.memory_limit_mb
     return {
         "cpuset_cpus": str(place.core),
-        "cpu_shares": Weight.READY.shares,
+        "cpu_shares": Weight.FULL.shares,
         "cpu_quota": quota,
         "cpu_period": period,
-        # The container's own, removed with it.
-        "ipc_mode": "private",
-        "shm_size": "1g",
+        **_memory_of(server),
         **({} if cgroup_parent is None else {"cgroup_parent": cgroup_parent}),
         **({} if limit_mb is None else {"mem_limit": f"{round(limit_mb)}m"}),
     }
+
+
+def _memory_of(server: Server) -> dict[str, str]:
+    """The container's own, removed with it; the host's where clients may share theirs."""
+    if server.spec.fleet_wide_calls:
+        return {"ipc_mode": "host"}
+    return {"ipc_mode": "private", "shm_size": "1g"}
 
 
 def _on_gpu(gpu: MpsClient, mounts: list[Mount]) -> dict[str, Any]:

@@ -236,10 +236,13 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         return StartState(self._find(client, server.spec) or server)
 
     def _weigh(self, client: docker.DockerClient, server: Server, weight: Weight) -> None:
-        changed: dict[str, Any] = {} if self._on_gpu(server.spec) else {"cpu_shares": weight.shares}
-        if weight is Weight.READY:
-            changed["restart_policy"] = containers.RESTART
-        _update(client.containers.get(server.id), **changed)
+        if not self._on_gpu(server.spec):
+            _update(client.containers.get(server.id), cpu_shares=weight.shares)
+
+    def _confirm(self, client: docker.DockerClient, server: Server) -> None:
+        """Have the engine start it again, too, where it ends."""
+        super()._confirm(client, server)
+        _update(client.containers.get(server.id), restart_policy=containers.RESTART)
 
     def _log(self, client: docker.DockerClient, server: Server) -> str:
         return _log(client.containers.get(server.id))

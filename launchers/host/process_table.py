@@ -26,6 +26,11 @@ END = signal.SIGINT
 BLOCK_TERM = ("env", "--block-signal=TERM")
 """Keeps SIGTERM pending: Triton would unload its models at once, and refuse requests until it has ended."""
 CONTINUE = signal.SIGCONT
+# The outer shell ends at once: the caller need not wait for the server, and the server outlives it. The inner
+# one lives as long as the server. SIGTERM to every process of the host, at its shutdown, reaches it, and the
+# server ends; SIGTERM to Triton alone stays pending.
+_DETACH = '("$@" >&2 & echo $!; exec >&2; trap "kill -INT $!" TERM; until wait; do :; done) &'
+DETACHED = ("sh", "-c", _DETACH, "sh")
 
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of Linux's include/linux/sched.h."""
@@ -45,6 +50,8 @@ class Denied(NotNow):
 class Member:
     """A process of one server: Triton (`leader`), a model's or its child, or a helper of the server.
 
+    The programs that one after the other become Triton are the leader too: beside a busy neighbour they take
+    a while, and a server that starts is no dead one.
     `text` is the label it carries.
     """
 
@@ -339,5 +346,5 @@ def _member(pid: int) -> Member | None:
         name,
         environment.get(labels.FLEET, ""),
         environment.get(labels.SERVER, ""),
-        leader=is_triton(pid, name),
+        leader=f"--id={name}" in (command := _command(pid)) and _DETACH not in command,
     )

@@ -17,8 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
@@ -29,18 +29,52 @@ from host_ports import free_ports
 
 _LONGEST_S = 120.0
 _STAND_IN = Path(__file__).parents[1] / "data" / "stand_in" / "model.py"
+_REPEAT = """backend: "python" max_batch_size: 0 model_transaction_policy {{ decoupled: {decoupled} }}
+      input [ {{ name: "IN" data_type: TYPE_INT32 dims: -1 }},
+              {{ name: "DELAY" data_type: TYPE_UINT32 dims: -1 }},
+              {{ name: "WAIT" data_type: TYPE_UINT32 dims: 1 }} ]
+      output [ {{ name: "OUT" data_type: TYPE_INT32 dims: 1 }},
+               {{ name: "IDX" data_type: TYPE_UINT32 dims: 1 }} ]
+      """
 _OWN = {
-    "repeat_int32": """backend: "python" max_batch_size: 0 model_transaction_policy { decoupled: true }
-      input [ { name: "IN" data_type: TYPE_INT32 dims: -1 },
-              { name: "DELAY" data_type: TYPE_UINT32 dims: -1 },
-              { name: "WAIT" data_type: TYPE_UINT32 dims: 1 } ]
-      output [ { name: "OUT" data_type: TYPE_INT32 dims: 1 }, { name: "IDX" data_type: TYPE_UINT32 dims: 1 } ]
-      """,
+    "repeat_int32": _REPEAT.format(decoupled="true"),
     "square_int32": """backend: "python" max_batch_size: 0 model_transaction_policy { decoupled: true }
       input [ { name: "IN" data_type: TYPE_INT32 dims: 1 } ]
       output [ { name: "OUT" data_type: TYPE_INT32 dims: 1 } ]""",
 }
 """Configurations of models that the repositories build from code."""
+
+
+def _identity(batch: int, kind: str, delay_ms: int, more: str) -> str:
+    return f"""backend: "python" max_batch_size: {batch} {more}
+      input [ {{ name: "INPUT0" data_type: TYPE_{kind} dims: -1 }} ]
+      output [ {{ name: "OUTPUT0" data_type: TYPE_{kind} dims: -1 }} ]
+      parameters [ {{ key: "execute_delay_ms" value: {{ string_value: "{delay_ms}" }} }} ]"""
+
+
+_IDLE = "max_sequence_idle_microseconds: 6000000"
+_STEP = """{ model_name: "dynamic_batch" model_version: -1 input_map { key: "INPUT0" value: "%s" }
+      output_map { key: "OUTPUT0" value: "%s" } }"""
+_SLOW = {
+    "custom_identity_int32": _identity(1024, "INT32", 10_000, ""),
+    "custom_zero_1_float32": _identity(1, "FP32", 1000, ""),
+    "dynamic_batch": _identity(2, "FP32", 6000, "dynamic_batching { max_queue_delay_microseconds: 600000 }"),
+    "sequence_direct": _identity(1, "FP32", 6000, f"sequence_batching {{ direct {{}} {_IDLE} }}"),
+    "sequence_oldest": _identity(
+        1, "FP32", 6000, f"sequence_batching {{ oldest {{ max_candidate_sequences: 1 }} {_IDLE} }}"
+    ),
+    "ensemble_model": f"""platform: "ensemble" max_batch_size: 1
+      input [ {{ name: "INPUT0" data_type: TYPE_FP32 dims: -1 }} ]
+      output [ {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: -1 }} ]
+      ensemble_scheduling {{ step [ {_STEP % ("INPUT0", "out")}, {_STEP % ("out", "OUTPUT0")} ] }}""",
+}
+"""Those that the tests of cancelled requests write."""
+_PARAMETER = """backend: "python" max_batch_size: 0
+      input [ { name: "INPUT0" data_type: TYPE_FP32 dims: 1 } ]
+      output [ { name: "key" data_type: TYPE_STRING dims: -1 },
+               { name: "value" data_type: TYPE_STRING dims: -1 } ]
+      """
+"""That of a model whose code completes it."""
 _EXAMPLES = "docs/examples/model_repository"
 _BACKEND = re.compile(r'^\s*(?:platform|backend)\s*:\s*"([^"]*)"', re.MULTILINE)
 _KINDS = {"python", "ensemble"}
@@ -54,6 +88,7 @@ class Group:
     programs: tuple[str, ...]
     models: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    own: Mapping[str, str] = field(default_factory=lambda: _OWN)
 
 
 GROUPS = (
@@ -126,6 +161,27 @@ GROUPS = (
             ),
         ),
     ),
+    Group(
+        "server",
+        (
+            *(f"qa/L0_{name}_test.py" for name in ("parameters/parameters", "simple_ensemble/ensemble")),
+            *(f"qa/L0_{name}_endpoint_test.py" for name in ("logging/logging", "trace/trace")),
+            "qa/L0_shared_memory/*_test.py",
+        ),
+        (
+            "qa/L0_parameters/model_repository/*",
+            "qa/L0_simple_ensemble/models/*",
+            f"{_EXAMPLES}/simple",
+        ),
+        own={"parameter": _PARAMETER},
+    ),
+    Group("server", ("qa/L0_client_timeout/*_test.py",), ("qa/L0_client_timeout/models/*",)),
+    Group(
+        "server",
+        ("qa/L0_request_cancellation/[gs]*_test.py", "qa/L0_grpc_state_cleanup/*_test.py"),
+        (),
+        own={**_OWN, **_SLOW, "repeat_int32_non_decoupled": _REPEAT.format(decoupled="false")},
+    ),
 )
 
 
@@ -173,10 +229,11 @@ def _compared(
     models = here / "source"
     for source in _found(roots["server"], group.models, group.left_out):
         _add_model(source, models)
-    for name, config in _OWN.items():
-        (models / name / "1").mkdir(parents=True)
+    for name, config in group.own.items():
+        (models / name / "1").mkdir(parents=True, exist_ok=True)
         (models / name / "config.pbtxt").write_text(config)
-        shutil.copy(_STAND_IN, models / name / "1" / "model.py")
+        if "ensemble" not in config and not (models / name / "1" / "model.py").exists():
+            shutil.copy(_STAND_IN, models / name / "1" / "model.py")
     plain = []
     with bare_triton(models, here / "plain.log", complete=True, deadline_s=120) as bare:
         servers = Servers(bare.http_port, bare.grpc_port, free_ports(1)[0])
@@ -196,9 +253,9 @@ def _compared(
 
 def _add_model(source: Path, models: Path) -> None:
     """Copy a model; what another backend serves gets the stand-in."""
+    shutil.copytree(source, models / source.name, dirs_exist_ok=True)
     if not (source / "config.pbtxt").exists():
         return
-    shutil.copytree(source, models / source.name, dirs_exist_ok=True)
     folder, text = models / source.name, (source / "config.pbtxt").read_text()
     (folder / "1").mkdir(exist_ok=True)
     for code in folder.glob("*.py"):  # where its test puts it

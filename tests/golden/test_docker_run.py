@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,13 @@ def test_docker_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getgid", lambda: 1001)
     golden = Path(__file__).parent / "docker_run" / f"{kind}.sh"
     assert line(kind) == golden.read_text()
+
+
+def test_clients_that_may_share_memory_reach_a_container() -> None:
+    alone = server("cpu-3", None)
+    shared = replace(alone, spec=replace(alone.spec, fleet_wide_calls=True))
+    made = [containers.arguments(one, ContainerOptions(), HostPlace(core=3)) for one in (alone, shared)]
+    assert [one["ipc_mode"] for one in made] == ["private", "host"]
 
 
 def rendered_link(tmp_path: Path) -> tuple[Path, Path]:

@@ -15,7 +15,7 @@ from functools import partial
 from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
 from controlplane.domain.observation import News
-from controlplane.ports import Capability
+from controlplane.ports import Capability, GivesWay
 
 _CONFIG = {
     "backend": "python",
@@ -78,7 +78,7 @@ class ClaimingLauncher:
     def inventory(self) -> tuple[HeldDevice, ...]:
         return ()
 
-    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay) -> Server:
         port = next(self._ports)
         made = Server(str(port), spec, ServerState.RUNNING, "127.0.0.1", self._http_port, port, port)
         return self._servers.setdefault(spec.name, made)

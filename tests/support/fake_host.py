@@ -30,6 +30,7 @@ from controlplane.domain.fleet import (
 )
 from controlplane.domain.observation import News
 from controlplane.domain.order import Order
+from controlplane.ports import GivesWay
 from launchers.triton import labels
 
 
@@ -205,7 +206,7 @@ class Engine:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay) -> Server:
         host = self._host
         host.program.effect()
         running = host.running(spec.name)

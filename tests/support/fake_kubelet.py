@@ -154,7 +154,7 @@ class FakeKubelet:
         # A GPU's share is not the kubelet's.
         prefix = self._mechanism.enter(run.group, _percent(run.limit)) if run.limit else []
         if run.limit:
-            self._mechanism.weigh(run.group, Weight.READY)  # in a cluster a start has its full weight
+            self._mechanism.weigh(run.group, Weight.FULL)  # in a cluster a start has its full weight
         command = [self._inside(run, home, word) for word in container["args"]]
         log = run.folder / f"{run.restarts}.log"
         with log.open("wb") as out:

@@ -17,7 +17,7 @@ import docker
 import pytest
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ShareUsage, socket_path
-from controlplane.ports import Launcher
+from controlplane.ports import GivesWay, Launcher, always
 from controlplane.sockets import connect
 from launchers.cpu_quota import CHAIN
 from launchers.docker.containers import FLEET_LABEL, ContainerOptions, Pull
@@ -208,8 +208,8 @@ class Fleet:
         labels = Labels(self.name, "plan1", partition, role, "rev1")
         return ServerSpec(labels, str(repository), ("spin",), self.engine.device(device), percent)
 
-    def start(self, spec: ServerSpec, deadline_s: float = 150.0) -> Server:
-        server = self.launcher.start(spec, deadline_s=deadline_s)
+    def start(self, spec: ServerSpec, deadline_s: float = 150.0, gives_way: GivesWay = always) -> Server:
+        server = self.launcher.start(spec, deadline_s=deadline_s, gives_way=gives_way)
         self.seen.append(server)
         return server
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from controlplane.control.guard import deaths, liveness
@@ -72,6 +73,12 @@ def upkeep(tick: Tick, watch: Watch) -> Watch:
     tick.effects.append(Launch(watch.partition.id, placed.server, placed.gpu, placed.percent, attempt))
     reported = watch.reported_but(Topic.NO_ROOM)
     return replace(watch, standby=placed, generation=watch.generation + 1, reported=reported)
+
+
+def is_awaited(watch: Watch) -> bool:
+    """Return whether requests wait for a server that starts: none serves them yet, or not well."""
+    troubles = {Topic.WAITING, Topic.ERRORS} & watch.reported.keys()
+    return watch.down or watch.ending or watch.active.since_s == math.inf or bool(troubles)
 
 
 def next_server(tick: Tick, watch: Watch) -> PlacedServer | None:

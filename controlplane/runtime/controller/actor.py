@@ -23,6 +23,7 @@ from controlplane.control.guard.state import GuardState, PlacedServer
 from controlplane.domain.errors import LogOnce
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Event, FleetSeen, Health
+from controlplane.ports import GivesWay
 from controlplane.runtime.controller.adopt import Adopted, Adoption
 from controlplane.runtime.controller.observer import Observer
 from controlplane.runtime.controller.workers import Workers
@@ -63,7 +64,7 @@ class Actor:
     def restore_gateway(self) -> None:
         """Start the gateway's supervisor where it died."""
 
-    def adopt_standby(self, server: Server, workers: Workers) -> None:
+    def adopt_standby(self, server: Server, workers: Workers, gives_way: GivesWay) -> None:
         """Adopt a hot shadow that runs, ready or not."""
         workers.adopt(server, Health.READY)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from controlplane.control.converge.desired import Desired, NamedRoute, stands_for
 from controlplane.control.guard import decide
 from controlplane.control.guard.effects import Ending
+from controlplane.control.guard.standbys import is_awaited
 from controlplane.control.guard.state import (
     GuardedPartition,
     GuardState,
@@ -39,6 +40,10 @@ class Adopted:
     routes: dict[str, NamedRoute]
     backends: dict[str, Backend] = field(default_factory=dict)
     changed_s: float | None = None
+
+    def gives_way(self, partition: str) -> bool:
+        """Return whether a start of this partition gives way to other servers: no request waits for it."""
+        return not is_awaited(self.state.watches[partition])
 
     def addressed(self, routes: Mapping[str, NamedRoute], workers: Workers) -> dict[str, Route]:
         """Return the routes with addresses, without servers whose address is unknown."""

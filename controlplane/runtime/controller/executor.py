@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard.effects import (
@@ -26,6 +27,7 @@ from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Event, Health
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.ports import GivesWay
 from controlplane.runtime.controller.actor import Actor, Decision, Notice, changed_routes, event_of
 from controlplane.runtime.controller.adopt import Adopted, Adoption
 from controlplane.runtime.controller.observer import Observer
@@ -58,9 +60,9 @@ class Executor(Actor):
         """Start the gateway's supervisor where it died."""
         self._fleet.gateway.restore()
 
-    def adopt_standby(self, server: Server, workers: Workers) -> None:
+    def adopt_standby(self, server: Server, workers: Workers, gives_way: GivesWay) -> None:
         """Test the shadow like a new server."""
-        workers.resume(server)
+        workers.resume(server, gives_way)
 
     def adopt_warm(self, server: Server, workers: Workers) -> None:
         """Unload the shadow's models."""
@@ -157,7 +159,8 @@ def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Obs
             warm = watch.partition.policy is ShadowPolicy.WARM and not watch.down
             running = [s.spec for s in workers.servers().values()]
             limit_mb = memory_limit_mb(planned, running, observer.exhausted_mb.get(effect.partition))
-            workers.launch(effect, replace(spec, reloads=warm, memory_limit_mb=limit_mb))
+            spec = replace(spec, reloads=warm, memory_limit_mb=limit_mb)
+            workers.launch(effect, spec, partial(adopted.gives_way, effect.partition))
         case Load():
             workers.load(effect)
         case DrainAndStop():

@@ -14,6 +14,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard import decide
@@ -256,7 +257,7 @@ class Controller:
         self._workers, self._observer = self._new_workers()
         # A routed server or a backup has answered a real inference before.
         backends = {m.server: m for r in present.values() for m in r.servers}
-        self._adopted = Adopted(
+        self._adopted = adopted = Adopted(
             found.state, found.planned, settings.devices, named(present), backends, changed_s
         )
         policies = {name: watch.partition.policy for name, watch in found.state.watches.items()}
@@ -266,7 +267,8 @@ class Controller:
             elif server.spec.reloads and policies[server.spec.labels.partition] is ShadowPolicy.WARM:
                 self._actor.adopt_warm(server, self._workers)
             else:
-                self._actor.adopt_standby(server, self._workers)
+                gives_way = partial(adopted.gives_way, server.spec.labels.partition)
+                self._actor.adopt_standby(server, self._workers, gives_way)
         self._actor.stop_surplus(found, self._workers)
 
     def _report_failed_work(self, subject: str, reason: str) -> None:

@@ -17,7 +17,7 @@ from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Loa
 from controlplane.domain.errors import LogOnce, MissingTool, NotNow, is_own_lack
 from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health
-from controlplane.ports import Gateway, Launcher
+from controlplane.ports import Gateway, GivesWay, Launcher, always
 from controlplane.runtime.controller.draining import Drain
 from controlplane.runtime.fleet.execute import Limits
 from controlplane.triton import client as triton
@@ -55,6 +55,16 @@ class Running:
 
     names: Mapping[str, str]
     ending: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A server to start by the guard's `name`; with `unload`, its models are unloaded then."""
+
+    name: str
+    spec: ServerSpec
+    unload: bool
+    gives_way: GivesWay
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +123,11 @@ class Workers:
             self._servers[server.name] = server
             self._conditions[server.name] = Condition(health)
 
-    def resume(self, server: Server) -> None:
+    def resume(self, server: Server, gives_way: GivesWay = always) -> None:
         """Add a server that runs and may not be ready yet; wait for it and test it like a new one."""
         with self._lock:
             self._conditions[server.name] = Condition(Health.STARTING)
-        self._starts.submit(self._launch, server.name, server.spec, False, server)
+        self._starts.submit(self._launch, _Start(server.name, server.spec, False, gives_way), server)
 
     def resume_warm(self, server: Server) -> None:
         """Add a warm shadow that runs, and unload its models, which a killed controller may have left."""
@@ -147,11 +157,11 @@ class Workers:
             names = {name: server.name for name, server in self._servers.items()}
             return Running(names, {partition: dict(found) for partition, found in self._ending.items()})
 
-    def launch(self, launch: Launch, spec: ServerSpec) -> None:
+    def launch(self, launch: Launch, spec: ServerSpec, gives_way: GivesWay = always) -> None:
         """Start a server and test it; one that reloads is a warm shadow, and its models are unloaded then."""
         with self._lock:
             self._conditions[launch.server] = Condition(Health.STARTING)
-        self._starts.submit(self._launch, launch.server, spec, spec.reloads)
+        self._starts.submit(self._launch, _Start(launch.server, spec, spec.reloads, gives_way))
 
     def load(self, load: Load) -> None:
         """Load a warm shadow's models."""
@@ -209,8 +219,9 @@ class Workers:
             return spec.name in self._taken_over
         return name not in self._given_up
 
-    def _launch(self, name: str, spec: ServerSpec, unload: bool, server: Server | None = None) -> None:
-        """Start `spec`, or wait for its `server` that runs; that one ends where it is unwanted by now."""
+    def _launch(self, start: _Start, server: Server | None = None) -> None:
+        """Start a server, or wait for it where it runs; that one ends where it is unwanted by now."""
+        name, spec = start.name, start.spec
         with self._lock:
             wanted = self._wanted(name, spec)
         if not wanted:
@@ -218,10 +229,10 @@ class Workers:
                 self._stop(server, Ending.AT_ONCE)
             return
         try:
-            server = self._launcher.start(spec, deadline_s=self._limits.start_s)
+            server = self._launcher.start(spec, deadline_s=self._limits.start_s, gives_way=start.gives_way)
             for endpoint in spec.endpoints:
                 self._prove(server, endpoint)
-            if unload:
+            if start.unload:
                 self._unload(server)
         except Exception as error:  # any error ends the start, but for one of the host
             if _is_hosts(error):
@@ -229,7 +240,7 @@ class Workers:
                 with self._lock:
                     if name not in self._given_up:
                         self._conditions[name] = Condition(Health.STARTING, str(error))
-                again = partial(self._launch, name, spec, unload, server)
+                again = partial(self._launch, start, server)
                 self._later(name, f"cannot be started now: {error}", self._starts, again)
                 return
             if server is not None:
@@ -242,7 +253,7 @@ class Workers:
             wanted = self._wanted(name, spec)
             if wanted:
                 self._servers[name] = server
-                self._conditions[name] = Condition(Health.UNLOADED if unload else Health.READY)
+                self._conditions[name] = Condition(Health.UNLOADED if start.unload else Health.READY)
         if not wanted:
             self._stop(server, Ending.AT_ONCE)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -100,6 +100,7 @@ class Executor:
     controlled: bool = False
     """Whether a controller ends what has not drained in time, as `runtime/controller/draining` says."""
     _servers: dict[str, Server] = field(default_factory=dict)
+    _routed: Collection[str] = ()
     _started: list[Server] = field(default_factory=list)
     _drained: set[str] = field(default_factory=set)
     _left: set[str] = field(default_factory=set)
@@ -110,6 +111,7 @@ class Executor:
         Raises EngineError or GatewayError, after it stopped the servers of this run that have no route.
         """
         self._servers = {s.name: s for s in actual.servers}
+        self._routed = actual.routes.keys()
         committed = False
         try:
             for kind, group in groupby(actions, key=type):
@@ -140,7 +142,13 @@ class Executor:
         failures: list[TrisectError] = []
         with ThreadPoolExecutor(self.limits.parallel_starts) as pool, _no_more_where_interrupted(pool):
             waiting = [
-                pool.submit(self.launcher.start, a.spec, deadline_s=self.limits.start_s) for a in actions
+                pool.submit(
+                    self.launcher.start,
+                    a.spec,
+                    deadline_s=self.limits.start_s,
+                    gives_way=partial(self._are_served, a.spec.endpoints),
+                )
+                for a in actions
             ]
             for future in waiting:
                 try:
@@ -155,6 +163,9 @@ class Executor:
                 self.journal("started", server=server.name, id=server.id)
         if failures:
             raise failures[0]
+
+    def _are_served(self, endpoints: Iterable[str]) -> bool:
+        return all(endpoint in self._routed for endpoint in endpoints)
 
     def _stop(self, names: list[str]) -> None:
         names = [name for name in names if name not in self._left]

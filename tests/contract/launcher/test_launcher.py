@@ -74,21 +74,22 @@ def cpu_weight(pid: int) -> int:
 
 
 @ON_THIS_HOST
-def test_a_start_gives_way_to_the_servers_that_are_ready(fleet: Fleet) -> None:
+def test_a_start_gives_way_to_the_servers_that_are_ready_until_requests_wait_for_it(fleet: Fleet) -> None:
     neighbour = fleet.start(fleet.spec("neighbour"))
-    spec = fleet.spec("late", source=WAITING)
+    full = cpu_weight(fleet.engine.pid(neighbour))
+    spec, awaited = fleet.spec("late", source=WAITING), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        starting = pool.submit(fleet.start, spec)
+        starting = pool.submit(fleet.start, spec, gives_way=lambda: not awaited.is_set())
         try:
             await_true(lambda: starting.done() or len(fleet.launcher.servers(fleet.name)) == 2)
             (listed,) = [s for s in fleet.launcher.servers(fleet.name) if s.name == spec.name]
             await_true(lambda: fleet.engine.pid(listed) > 0)
-            at_start = cpu_weight(fleet.engine.pid(listed))
+            assert cpu_weight(fleet.engine.pid(listed)) * 10 < full
+            awaited.set()
+            await_true(lambda: cpu_weight(fleet.engine.pid(listed)) == full)
         finally:
             (Path(spec.repository) / "spin" / "go").touch()
         server = starting.result()
-    full = cpu_weight(fleet.engine.pid(neighbour))
-    assert at_start * 10 < full
     assert cpu_weight(fleet.engine.pid(server)) == full
 
 

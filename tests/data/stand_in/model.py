@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """`repeat...` and `square...` are decoupled, sequences add up, two inputs are added and subtracted."""
+    """`repeat...` and `square...` are decoupled; sequences add their start; two inputs: sum, difference."""
 
     def initialize(self, args):
         """Choose what the model does."""
@@ -16,8 +16,9 @@ class TritonPythonModel:
         self.name = args["model_name"]
         self.outputs = {o["name"]: pb_utils.triton_string_to_numpy(o["data_type"]) for o in config["output"]}
         self.inputs = [i["name"] for i in config["input"]]
-        self.sums = {}
         self.sequences = "sequence_batching" in config
+        delay = config.get("parameters", {}).get("execute_delay_ms", {"string_value": "0"})
+        self.delay_s = int(delay["string_value"]) / 1000
         self.decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
 
     def execute(self, requests):
@@ -26,13 +27,15 @@ class TritonPythonModel:
             for request in requests:
                 self._stream(request)
             return None
+        time.sleep(self.delay_s)
         return [pb_utils.InferenceResponse(self._answer(request)) for request in requests]
 
     def _answer(self, request):
         given = [pb_utils.get_input_tensor_by_name(request, name) for name in self.inputs]
         values = [None if tensor is None else tensor.as_numpy() for tensor in given]
-        if self.sequences:
-            values = [self._sum(request, values[0])]
+        if self.sequences and not self.delay_s:
+            start = pb_utils.get_input_tensor_by_name(request, "START")
+            values = [values[0] + start.as_numpy().flat[0]]
         elif len(values) == 2 and {"OUTPUT0", "OUTPUT1"} == set(self.outputs) and "identity" not in self.name:
             one, other = (_numbers(value) for value in values)
             values = [one + other, one - other]
@@ -41,15 +44,6 @@ class TritonPythonModel:
             for (name, kind), value in zip(self.outputs.items(), values, strict=False)
             if value is not None
         ]
-
-    def _sum(self, request, value):
-        start = pb_utils.get_input_tensor_by_name(request, "START").as_numpy().flat[0]
-        key = request.correlation_id()
-        self.sums[key] = value if start else self.sums[key] + value
-        end = pb_utils.get_input_tensor_by_name(request, "END")
-        if end is not None and end.as_numpy().flat[0]:
-            return self.sums[key] + key  # as the dynamic example does
-        return self.sums[key]
 
     def _typed(self, value, kind):
         if kind is np.object_ and value.dtype != np.object_:

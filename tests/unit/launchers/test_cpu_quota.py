@@ -111,7 +111,7 @@ def test_a_busy_process_gets_its_share_from_its_first_instruction(held: Mechanis
     group = Group(f"unit{os.getpid()}", "p", "0123456789ab")
     try:
         with running([*held.enter(group, 30.0), *COMPUTES]) as process:
-            held.weigh(group, Weight.READY)
+            held.weigh(group, Weight.FULL)
             until(lambda: computing(process), "it computes")
             (model,) = computing(process)
             members = (process.pid, model.pid)

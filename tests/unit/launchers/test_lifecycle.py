@@ -94,7 +94,7 @@ def test_a_start_that_makes_progress_is_awaited(loads: Any, begun_before: bool) 
     launcher.present = build.server(SPEC) if begun_before else None
     assert launcher.start(SPEC, deadline_s=10.0) is launcher.present
     assert launcher.now_s >= 60.0
-    assert launcher.weights == [Weight.READY]
+    assert launcher.weights == [Weight.FULL]
 
 
 @pytest.mark.parametrize("begun_before", [False, True])
@@ -111,3 +111,20 @@ def test_a_start_without_progress_is_removed(loads: Any, begun_before: bool) -> 
 def test_a_server_that_ends_between_two_looks_has_its_own_reason(loads: Any) -> None:
     with pytest.raises(EngineError, match="out of memory"):
         loads(ready_s=1e9, ends_s=5.0).start(SPEC, deadline_s=10.0)
+
+
+@pytest.mark.parametrize("begun_before", [False, True])
+def test_a_start_that_requests_begin_to_wait_for_has_its_full_weight_before_it_is_ready(
+    loads: Any, begun_before: bool
+) -> None:
+    launcher = loads(ready_s=60.0)
+    launcher.present = build.server(SPEC) if begun_before else None
+    weights = []
+
+    def gives_way() -> bool:
+        weights.append(tuple(launcher.weights))
+        return bool(launcher.now_s < 30.0)
+
+    launcher.start(SPEC, deadline_s=10.0, gives_way=gives_way)
+    assert weights[0] == ()
+    assert weights[-1] == (Weight.FULL,)

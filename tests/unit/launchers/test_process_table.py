@@ -57,6 +57,21 @@ def test_a_kill_also_ends_a_process_that_becomes_a_server_meanwhile(monkeypatch:
             process.kill()
 
 
+def test_what_becomes_a_server_leads_it_and_the_shell_beside_it_does_not() -> None:
+    becomes = ("sh", "-c", "sleep 30; :", "sh", "tritonserver", "--id=becomes")
+    environment = {**os.environ, labels.NAME: "becomes"}
+    shell = subprocess.run(
+        [*process_table.DETACHED, *becomes], env=environment, stdout=subprocess.PIPE, check=True
+    )
+    present = partial(process_table.members, name="becomes")
+    try:
+        while len(found := present()) < 3:  # it, its own child, and the shell that waits for it
+            time.sleep(0.001)
+        assert [member.pid for member in found if member.leader] == [int(shell.stdout)]
+    finally:
+        process_table.kill_all(present)
+
+
 def test_the_dead_and_the_unlabelled_are_none() -> None:
     with subprocess.Popen(["sleep", "30"], env={"OTHER": "1"}) as process:
         try:

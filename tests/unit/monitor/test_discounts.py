@@ -16,7 +16,7 @@ LABELS = 'model="m",version="1"'
 
 
 def asked(folder: Path, times: int) -> None:
-    stats = {"success": {"count": times, "ns": 2_000 * times}}
+    stats = {"success": {"count": times, "ns": 2_000 * times}, "fail": {"count": times, "ns": 0}}
     add_discounts(
         folder,
         "s",
@@ -42,8 +42,17 @@ def test_what_the_fleet_asked_is_left_out(tmp_path: Path) -> None:
     assert shown(counters, "nv_inference_request_success", "5") == "2"
     assert shown(counters, "nv_inference_exec_count", "5") == "2"
     assert shown(counters, "nv_inference_request_duration_us", "10") == "4"
+    assert shown(counters, "nv_inference_request_summary_us_count", "5") == "2"
+    assert shown(counters, "nv_inference_request_summary_us_sum", "10") == "4"
     assert shown(counters, "nv_inference_request_success", "5", 'model="other",version="1"') == "5"
     assert shown(counters, "nv_gpu_utilization", "0.25", "") == "0.25"
+
+
+@pytest.mark.parametrize(("reason", "left"), [("BACKEND", "2"), ("OTHER", "2"), ("REJECTED", "5")])
+def test_its_failures_are_left_out_too(tmp_path: Path, reason: str, left: str) -> None:
+    asked(tmp_path, 3)
+    labels = f'model="m",reason="{reason}",version="1"'
+    assert shown(ClientsCounters(tmp_path), "nv_inference_request_failure", "5", labels) == left
 
 
 def test_a_counter_decreases_only_where_the_servers_own_does(tmp_path: Path) -> None:

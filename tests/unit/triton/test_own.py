@@ -21,11 +21,15 @@ NS = 7
 
 
 class Triton:
-    """Counts as one: `beside` requests of clients end with each inference; `answer` is what comes of it."""
+    """Counts as one: `beside` requests of clients end with each inference; `answer` is what comes of it.
 
-    def __init__(self, answer: Exception | None = None, *, beside: int = 0) -> None:
+    An error counts as a success where Python's code `says` it.
+    """
+
+    def __init__(self, answer: Exception | None = None, *, beside: int = 0, says: bool = False) -> None:
         self.answer = answer
         self.beside = beside
+        self.says = says
         self.succeeded = dict.fromkeys(REQUEST.models, 0)
         self.failed = dict.fromkeys(REQUEST.models, 0)
 
@@ -41,7 +45,7 @@ class Triton:
     def infer(self, endpoint: str, request: SampleRequest) -> None:
         for model in request.models:
             self.succeeded[model] += self.beside
-            if self.answer is None:
+            if self.answer is None or self.says:
                 self.succeeded[model] += 1
             elif self.answer.__cause__ is None:
                 self.failed[model] += 1
@@ -77,6 +81,16 @@ def test_one_beside_clients_takes_none_of_theirs(tmp_path: Path) -> None:
 
 def test_one_that_fails_is_left_out_of_the_failures(tmp_path: Path) -> None:
     assert left_out(tmp_path, Triton(EngineError("refused"))) == {"inferences": 0, "fail count": 1}
+
+
+def test_one_that_fails_beside_clients_takes_none_of_theirs(tmp_path: Path) -> None:
+    failed = Triton(EngineError("refused"), beside=9)
+    assert left_out(tmp_path, failed) == {"inferences": 0, "fail count": 1}
+
+
+def test_an_error_that_counts_as_a_success_is_left_out_of_those(tmp_path: Path) -> None:
+    said = Triton(EngineError("below zero"), beside=9, says=True)
+    assert left_out(tmp_path, said) == {"inferences": 1, "success count": 1, "success ns": NS}
 
 
 def test_a_late_one_is_left_out_before_it_is_counted(tmp_path: Path) -> None:

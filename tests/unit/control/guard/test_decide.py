@@ -25,6 +25,7 @@ from controlplane.control.guard.effects import (
     Report,
 )
 from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.standbys import is_awaited
 from controlplane.control.guard.state import (
     GuardedPartition,
     GuardState,
@@ -577,6 +578,28 @@ def test_nothing_stands_by_and_the_server_dies() -> None:
     effects = b.tick(2)
     assert of(Redirect, effects)[0].cause is Cause.CRASH
     assert b.phase() is Phase.SETTLING
+
+
+@pytest.mark.parametrize("trouble", ["dead", "impaired", "ending", "slow", "not started yet", "none"])
+def test_a_start_is_awaited_where_nothing_serves_its_requests_well(trouble: str) -> None:
+    b = bench(partition(), standby=False)
+    b.tick()
+    assert not is_awaited(b.state.watches["W1"])
+    match trouble:
+        case "dead":
+            del b.servers["W1.a"]
+        case "impaired":
+            b.servers["W1.a"] = ServerSeen(Health.IMPAIRED)
+        case "ending":
+            b.servers["W1.a"] = ServerSeen(Health.ENDING)
+        case "not started yet":  # as a new controller finds a partition whose only server loads
+            b.state = decide.begin((partition(),), {"W1": (PlacedServer("W1.a", "g0", 50.0),)}, Limits())
+            b.servers["W1.a"] = ServerSeen(Health.STARTING)
+    b.tick(10, late=["W1"] if trouble == "slow" else [])
+    assert is_awaited(b.state.watches["W1"]) == (trouble != "none")
+    b.ready()
+    b.tick(2)
+    assert not is_awaited(b.state.watches["W1"])
 
 
 def test_a_lost_shadow_is_started_again_and_ever_more_rarely() -> None:

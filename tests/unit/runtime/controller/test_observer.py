@@ -33,6 +33,7 @@ from controlplane.domain.observation import OUT_OF_MEMORY, Health, HostSeen, New
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.waiting import wait_until
 from controlplane.monitor.records import Record
+from controlplane.ports import GivesWay
 from controlplane.runtime.controller import engine as engine_module
 from controlplane.runtime.controller import observer as observer_module
 from controlplane.runtime.controller.engine import Listed
@@ -63,7 +64,7 @@ class Engine:
     waited_for: bool = False
     listed: Server = SERVER
 
-    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay) -> Server:
         self.starts += 1
         if self.away:
             raise NotNow("the engine does not answer")
@@ -723,7 +724,7 @@ def test_a_failure_that_no_known_server_made_is_told_as_nobodys(bench: Bench) ->
 class Stumbling(Engine):
     """A launcher that fails as none should."""
 
-    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay) -> Server:
         raise RuntimeError("can't start new thread")
 
 
@@ -744,7 +745,7 @@ class Slow(Engine):
         super().__init__()
         self.may, self.begun = threading.Event(), threading.Event()
 
-    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay) -> Server:
         self.begun.set()
         self.may.wait(60.0)
         return SERVER

@@ -23,6 +23,7 @@ from controlplane.domain.fleet import (
     ServerState,
 )
 from controlplane.files.waiting import wait_until
+from controlplane.ports import GivesWay
 from controlplane.runtime.controller.workers import _THREADS, Workers, memory_limit_mb
 from controlplane.runtime.fleet.execute import Limits, backend
 
@@ -38,7 +39,7 @@ class Engine:
         self.stopped: list[float] = []
         self.may_start = threading.Event()
 
-    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay) -> Server:
         assert self.may_start.wait(60.0)
         raise EngineError("ended before it was ready")
 

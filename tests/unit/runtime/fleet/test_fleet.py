@@ -27,6 +27,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Pre
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied
 from controlplane.files.plans import plan_hash
+from controlplane.ports import GivesWay
 from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet.execute import Limits, backend
 from controlplane.runtime.fleet.fleet import Fleet, locked, summary_of
@@ -102,7 +103,7 @@ class Gates(GatewayInMemory):
 
 
 class StartsNothing(Launcher):
-    def start(self, spec: ServerSpec, *, deadline_s: float) -> Server:
+    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay) -> Server:
         raise EngineError("it starts nothing")
 
 
