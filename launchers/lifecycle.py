@@ -267,7 +267,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
             usage = ShareUsage(None, None, None)
             with contextlib.suppress(OSError, EngineError):  # it ended just now: its log says why
                 usage = self.usage(server)
-            used = patience.look(len(self._log(connection, server)), usage)
+            used = patience.look(len(readiness.said(self._log(connection, server))), usage)
             if weight is Weight.START and 100.0 * used < _SLOW * server.spec.percent:
                 weight = Weight.SLOW_START
         if not wait.gives_way():

@@ -250,7 +250,7 @@ class ProcessLauncher(HostLifecycle[None]):
 def prune(folder: Path) -> None:
     """Remove all but the newest logs. Starts side by side do so too: what is gone is no failure."""
     logs: list[tuple[float, Path]] = []
-    for log in folder.glob("*.log"):
+    for log in folder.glob("*.log*"):
         with contextlib.suppress(FileNotFoundError):
             logs.append((log.stat().st_mtime, log))
     for _, old in sorted(logs, reverse=True)[_KEPT_LOGS:]:

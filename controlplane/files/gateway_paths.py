@@ -125,6 +125,10 @@ class GatewayPaths:
         """The output of a process."""
         return self.state / f"{role}.log"
 
+    def servers_logs(self) -> tuple[Path, ...]:
+        """Return the logs of the fleet's servers that are processes of this host."""
+        return tuple((self.fleet / "logs").glob("*.log"))
+
     def make(self) -> None:
         """Make both directories, open to this user only. Raises GatewayError where one is another user's."""
         for directory in (self.state, self.sockets):

@@ -19,6 +19,7 @@ _ANSWER_S = 2.0
 _ENTRY = re.compile(r'^[EF]\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] +"?(?P<said>.*?)"?\s*$')
 _PLAIN = re.compile(r"^(error: |sh: |\S*tritonserver: |terminate called|Segmentation|Killed).*")
 _NOISE = ("CudaDriverHelper has not been initialized",)
+_EACH_CONNECTION = "NODELAY NOT SUPPORTED"
 _LONGEST_LINE = 400
 SILENT = "its log is empty (was it killed? see dmesg for the out-of-memory killer)"
 """Stands for the reasons where a log has none."""
@@ -37,11 +38,17 @@ def is_ready(server: Server, answer_s: float = _ANSWER_S) -> bool:
     return all(_get(server, path, answer_s) is not None for path in models)
 
 
+def said(log: str) -> str:
+    """Return a log without Triton's warning of each connection over a Unix socket, which says nothing."""
+    return "".join(line for line in log.splitlines(keepends=True) if _EACH_CONNECTION not in line)
+
+
 def reasons(log: str, most: int = 6) -> list[str]:
     """Return the lines with the reason why a server did not start: a model's error, else Triton's errors.
 
     Without such a line, the last lines of the log.
     """
+    log = said(log)
     errors = [_unescape(m["said"]) for m in map(_ENTRY.match, log.splitlines()) if m]
     errors = [e for e in errors if not any(n in e for n in _NOISE)]
     errors += [line for line in log.splitlines() if _PLAIN.match(line)]
