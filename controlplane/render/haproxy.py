@@ -114,6 +114,7 @@ class HaproxyStart:
     log_fd: int = -1
     process: str = ""
     maxconn: int = 0
+    checks: int = 0
     threads: int = 0
     fingerprint: str = ""
     refusals_script: Path = _REFUSALS_SCRIPT

@@ -27,7 +27,7 @@ _STARTING_S = 60.0
 
 def new_host(state: Path, spec: ServerSpec) -> str:
     """Return the host of a server that is about to start. Makes nothing."""
-    folder = _of_fleet(state, spec.labels.fleet) / f"{digest(spec.name)}-{secrets.token_hex(4)}"
+    folder = folder_of_fleet(state, spec.labels.fleet) / f"{digest(spec.name)}-{secrets.token_hex(4)}"
     return f"{UNIX}{folder / _SOCKETS}"
 
 
@@ -52,19 +52,20 @@ def make(folder: Path, uid: int, gid: int) -> None:
 
 def remove(state: Path, spec: ServerSpec) -> None:
     """Remove the folders of all starts of a server."""
-    _remove(_of_fleet(state, spec.labels.fleet).glob(f"{digest(spec.name)}-*"))
+    _remove(folder_of_fleet(state, spec.labels.fleet).glob(f"{digest(spec.name)}-*"))
 
 
 def sweep(state: Path, fleet: str, alive: Collection[str]) -> None:
     """Remove the folders whose server is not among the digests in `alive`, and does not just start."""
     before_s = time.time() - _STARTING_S
-    for folder in tuple(_of_fleet(state, fleet).glob("*-*")):
+    for folder in tuple(folder_of_fleet(state, fleet).glob("*-*")):
         with contextlib.suppress(FileNotFoundError):
             if folder.name.partition("-")[0] not in alive and folder.stat().st_mtime < before_s:
                 _remove((folder,))
 
 
-def _of_fleet(state: Path, fleet: str) -> Path:
+def folder_of_fleet(state: Path, fleet: str) -> Path:
+    """Return the folder of all of a fleet's servers. Makes nothing."""
     return socket_folder((state / fleet).absolute(), "servers", _LONGEST_NAME)
 
 
