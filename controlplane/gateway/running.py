@@ -200,7 +200,9 @@ class RunningHaproxy:
             for slot in active
             if slot.endpoint is not None
             and not any(
-                sessions[f"h_{slot.index}", line].up for line in slot.servers() if not is_backup(line)
+                sessions[f"h_{slot.index}", line].up
+                for line in slot.servers()
+                if not is_backup(line) and (f"h_{slot.index}", line) in sessions
             )
         }
 
@@ -246,5 +248,7 @@ def _owed(sessions: Mapping[tuple[str, str], Sessions], backend: str, lines: lis
     """Return the requests on these lines, and those of the backend without a line yet."""
     whole = sessions[backend, "BACKEND"]
     given = sum(s.current for (b, line), s in sessions.items() if b == backend and line != "BACKEND")
-    here = sum(sessions[backend, line].current + sessions[backend, line].queued for line in lines)
+    # A commit that is under way may not have added all of its lines.
+    found = [sessions[backend, line] for line in lines if (backend, line) in sessions]
+    here = sum(one.current + one.queued for one in found)
     return here + whole.queued + max(0, whole.current - given)

@@ -104,11 +104,14 @@ def arguments(
     spec, gpu = server.spec, place.gpu
     command = program.command_line(server, program.TritonHome(program.IMAGE_HOME), gpu=gpu is not None)
     sockets = folder_of(server)
+    uid, gid = user_of(place)
+    # Another user's sockets must be open to this one; the folder above them keeps all others out.
+    umask = program.UMASK if os.getuid() in (0, uid) else 0
     devices = gpu.environment if gpu else {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"}
     told: dict[str, Any] = {
         "name": spec.name,
         "image": options.image,
-        "command": list(program.in_container(command, gpu=gpu is not None, sockets=sockets)),
+        "command": list(program.in_container(command, gpu=gpu is not None, sockets=sockets, umask=umask)),
         "environment": {**devices, **dict(spec.options.env)},
         "labels": {
             FLEET_LABEL: spec.labels.fleet,
@@ -123,7 +126,7 @@ def arguments(
             ),
             Mount(str(sockets), str(sockets), type="bind"),
         ],
-        "user": ":".join(map(str, user_of(place))),
+        "user": f"{uid}:{gid}",
         "read_only": True,
         "tmpfs": {"/tmp": "rw,nosuid,nodev,size=1g"},
         "cap_drop": ["ALL"],

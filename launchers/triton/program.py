@@ -143,7 +143,9 @@ _REACH_MPS = (
 )
 
 
-def in_container(command: list[str], *, gpu: bool, sockets: Path | None = None) -> tuple[str, ...]:
+def in_container(
+    command: list[str], *, gpu: bool, sockets: Path | None = None, umask: int = UMASK
+) -> tuple[str, ...]:
     """Return the arguments of an image's entry point: a shell sets the umask, which no engine does.
 
     On a GPU it ends where a client would miss its MPS daemon and run on without it. Triton does not start
@@ -152,7 +154,7 @@ def in_container(command: list[str], *, gpu: bool, sockets: Path | None = None) 
     before = _REACH_MPS if gpu else ""
     if sockets is not None:
         before += f"rm -f {shlex.quote(str(sockets))}/*; "
-    return ("sh", "-c", f'{before}umask {UMASK:03o}; exec "$@"', "sh", *command)
+    return ("sh", "-c", f'{before}umask {umask:03o}; exec "$@"', "sh", *command)
 
 
 KEY_PLACEHOLDER = "RANDOM"
