@@ -194,14 +194,8 @@ def tritons(
     try:
 
         def start(name: str) -> Triton:
-            running[name] = launch(
-                directory,
-                name,
-                servers[name],
-                ports=() if on_sockets else free_ports(3),
-                flags=flags,
-                prefix=prefix,
-            )
+            ports = () if on_sockets else free_ports(3)
+            running[name] = launch(directory, name, servers[name], ports=ports, flags=flags, prefix=prefix)
             return running[name]
 
         for name in servers:
