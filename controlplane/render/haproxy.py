@@ -40,7 +40,7 @@ _REFUSED_A_SOURCE = 1000
 """Refused requests of one source whose bodies are read and thrown away at once."""
 _NAMES = (
     *("Content-Type", "Content-Length", "Content-Encoding", "Accept-Encoding"),
-    *("Inference-Header-Content-Length", "Retry-After", "Transfer-Encoding"),
+    *("Inference-Header-Content-Length", "Retry-After", "Transfer-Encoding", "Connection"),
 )
 """Of the headers of answers, as a Triton writes them; HAProxy reads all names in lower case."""
 _REFUSALS_SCRIPT = Path(__file__).with_name("refusals.lua")

@@ -267,22 +267,30 @@ def _add_model(source: Path, models: Path) -> None:
 
 
 def _plan(models: Path) -> dict[str, object]:
-    """Return a plan of one partition with all models, each with its largest batch."""
-    batches = {}
+    """Return a plan of all models, each with its largest batch; ensembles have a partition of their own.
+
+    There they find their steps, since no model is served twice in one partition.
+    """
+    alone, ensembles = {}, {}
     for folder in sorted(models.iterdir()):
-        written = re.search(r"max_batch_size\s*:\s*(\d+)", (folder / "config.pbtxt").read_text())
-        batches[folder.name] = max(1, int(written.group(1)) if written else 0)
-    partition = {
-        "id": "all",
-        "percent": 80,
-        "shadow": None,
-        "models": [{"model": name, "batch": batch} for name, batch in batches.items()],
-        "workloads": [
-            {"name": n, "endpoint": n, "model": n, "rate_rps": 1, "slo_ms": 60_000} for n in batches
-        ],
-    }
+        text = (folder / "config.pbtxt").read_text()
+        written = re.search(r"max_batch_size\s*:\s*(\d+)", text)
+        placed = ensembles if "ensemble_scheduling" in text else alone
+        placed[folder.name] = max(1, int(written.group(1)) if written else 0)
+    parts = [alone, *({name: batch} for name, batch in ensembles.items())]
+    gpus: dict[str, list[object]] = {"cpu-0": [], "cpu-1": []}
+    for number, batches in enumerate(parts):
+        share = 80 if number == 0 else 80 // (len(parts) - 1)
+        gpus["cpu-1" if number else "cpu-0"].append(_partition(f"part{number}", share, batches))
     terms = {"schema_version": 1, "strategy": "igniter", "rule": "half-slo", "latency_model": "igniter"}
-    return {**terms, "gpus": [{"id": "cpu-0", "type": "cpu", "partitions": [partition]}]}
+    cores = [{"id": core, "type": "cpu", "partitions": placed} for core, placed in gpus.items()]
+    return {**terms, "gpus": cores}
+
+
+def _partition(name: str, percent: int, batches: Mapping[str, int]) -> dict[str, object]:
+    workloads = [{"name": n, "endpoint": n, "model": n, "rate_rps": 1, "slo_ms": 60_000} for n in batches]
+    models = [{"model": model, "batch": batch} for model, batch in batches.items()]
+    return {"id": name, "percent": percent, "shadow": None, "models": models, "workloads": workloads}
 
 
 def _ended(program: Path, servers: Servers, here: Path, roots: dict[str, Path]) -> str:

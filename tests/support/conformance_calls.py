@@ -590,6 +590,35 @@ def _(target: Target) -> Any:
     return target.raw("POST", _PLAIN, parts, encode_chunked=True)
 
 
+def _written(target: Target, head: str, body: bytes) -> Any:
+    """What comes of a request as it stands here, until its connection is closed; headers in any order."""
+    lines = f"{head}\nConnection: close\n\n".replace("\n", "\r\n")
+    with socket.create_connection((target.host, target.http_port), _LONG_S) as connection:
+        connection.sendall(lines.encode() + body)
+        with connection.makefile("rb") as answer:
+            found, _, content = answer.read().partition(b"\r\n\r\n")
+    return sorted(found.split(b"\r\n")), content
+
+
+_SIZED = f"POST {_PLAIN} HTTP/1.1\nHost: x\nContent-Length: {len(_BODY)}"
+_IN_CHUNKS = f"POST {_PLAIN} HTTP/1.1\nHost: x\nTransfer-Encoding: chunked"
+for _name, _head, _body, _row in (
+    ("of a Triton, as they stand", "GET /v2/models/plain HTTP/1.1\nHost: x", b"", None),
+    ("of the facade, as they stand", "GET /v2 HTTP/1.1\nHost: x", b"", None),
+    ("without a host", "GET /v2 HTTP/1.1", b"", None),
+    ("of an unknown method", "FOO /v2 HTTP/1.1\nHost: x", b"", None),
+    ("of HTTP/1.0", f"POST {_PLAIN} HTTP/1.0\nContent-Length: {len(_BODY)}", _BODY, None),
+    ("for a range", "GET /v2/models/plain HTTP/1.1\nHost: x\nRange: bytes=0-3", b"", None),
+    ("with a query", _SIZED.replace(" HTTP", "?a=b HTTP"), _BODY, None),
+    ("of one that expects", f"{_SIZED}\nExpect: 100-continue", _BODY, None),
+    ("with a header twice", f"{_SIZED}\nx-user: 1\nx-user: 2".replace("plain", "about"), _BODY, None),
+    ("with an extended chunk", _IN_CHUNKS, b"%x;a=b\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY), None),
+    ("with trailers", _IN_CHUNKS, b"%x\r\n%s\r\n0\r\nx: y\r\n\r\n" % (len(_BODY), _BODY), "malformed-http"),
+    ("with two lengths", f"{_SIZED}\nContent-Length: 3", _BODY, "malformed-http"),
+):
+    _add(f"http: answers {_name}", partial(_written, head=_head, body=_body), _row)
+
+
 @case("http: requests of one connection")
 def _(target: Target) -> Any:
     connection = http.client.HTTPConnection(target.host, target.http_port, timeout=_LONG_S)

@@ -289,6 +289,8 @@ def _unknown(name: str, path: str) -> web.Response:
 def _error(status: int, words: str, path: str = "") -> web.Response:
     """Return a refusal in a Triton's form, which depends on the path."""
     answer = as_json({"error": words}, status)
+    if status == web.HTTPMethodNotAllowed.status_code:
+        answer.set_status(status, "Not Allowed")
     if path.endswith(_IN_PLAIN):
         answer.content_type = "text/plain"
     return answer

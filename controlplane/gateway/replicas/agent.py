@@ -71,6 +71,11 @@ class Replica:
             self._gateway.in_flight(control_port.BACKEND.validate_json(body))
         )
 
+    def discount(self, body: bytes) -> None:
+        """Leave the fleet's own inferences out of what clients read here."""
+        said = control_port.DISCOUNT.validate_json(body)
+        self._gateway.discount(said.server, said.counters)
+
     def monitor(self, query: bytes) -> socket.socket:
         """Return a stream with the monitor's answer. Raises OSError."""
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -138,6 +143,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     self._answer(200 if taken else 409)
                 case "POST", control_port.IN_FLIGHT:
                     self._answer(200, replica.in_flight(body))
+                case "POST", control_port.DISCOUNTS:
+                    replica.discount(body)
+                    self._answer(200)
                 case "POST", control_port.MONITOR:
                     self._pass_on_monitor(body)
                 case _:

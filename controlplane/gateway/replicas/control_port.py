@@ -10,12 +10,14 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
+from controlplane.domain.counters import Entry
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, InFlight, Route
 
 ROUTES = "/routes"
 READY = "/ready"
 IN_FLIGHT = "/in-flight"
+DISCOUNTS = "/discounts"
 MONITOR = "/monitor"
 """A query of the replica's monitor, whose answer may have no end."""
 
@@ -31,10 +33,19 @@ class Table:
     routes: dict[str, Route]
 
 
+@dataclass(frozen=True, slots=True)
+class Discount:
+    """What is left out of a server's counters beside what was before; nothing any more where it is None."""
+
+    server: str
+    counters: list[Entry] | None
+
+
 NOTHING = Table(0, {})
 
 TABLE = TypeAdapter(Table)
 BACKEND = TypeAdapter(Backend)
+DISCOUNT = TypeAdapter(Discount)
 IN_FLIGHT_COUNTS = TypeAdapter(InFlight)
 
 _CONNECT_S = 0.5
@@ -76,6 +87,10 @@ class ReplicaClient:
         """Return the unanswered requests of a server at this replica."""
         answer = self._call("POST", IN_FLIGHT, BACKEND.dump_json(backend), {})
         return IN_FLIGHT_COUNTS.validate_json(self._checked(*answer))
+
+    def discount(self, discount: Discount) -> None:
+        """Leave counters out of what its clients read."""
+        self._checked(*self._call("POST", DISCOUNTS, DISCOUNT.dump_json(discount), {}))
 
     def _call(self, method: str, path: str, body: bytes, more: dict[str, str]) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self.address, timeout=_CONNECT_S)

@@ -20,7 +20,7 @@ from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig,
 from controlplane.domain.order import Order
 from controlplane.files.waiting import wait_until
 from controlplane.gateway.replicas import control_port
-from controlplane.gateway.replicas.control_port import NotNewer, ReplicaClient, Table
+from controlplane.gateway.replicas.control_port import Discount, NotNewer, ReplicaClient, Table
 
 Addresses = Callable[[], Sequence[str]]
 """Returns the control ports (`host:port`) of all replicas, ready or not. Never waits."""
@@ -98,7 +98,9 @@ class ReplicatedGateway:
         raise GatewayError("the gateway's replicas take no limits")
 
     def discount(self, server: str, counters: Sequence[Entry] | None) -> None:
-        """Leave it in what clients read: each replica counts for itself."""
+        """Note it at every replica that answers; one that starts later counts what was before."""
+        said = Discount(server, None if counters is None else list(counters))
+        self._each(self._replicas(), lambda client: client.discount(said))
 
     def in_flight(self, backend: Backend) -> InFlight:
         """Return the unanswered requests of a server at all replicas. Raises where one does not answer."""

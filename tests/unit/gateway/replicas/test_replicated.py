@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from controlplane.domain.counters import Entry
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Route, Routes
 from controlplane.domain.order import Precedence
@@ -32,6 +33,10 @@ class FakeGateway:
 
     committed: list[Routes] = field(default_factory=list)
     refuses: bool = False
+    discounts: list[tuple[str, list[Entry] | None]] = field(default_factory=list)
+
+    def discount(self, server: str, counters: list[Entry] | None) -> None:
+        self.discounts.append((server, counters))
 
     def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
         pass
@@ -97,6 +102,14 @@ def test_a_commit_reaches_every_replica(replicas: list[Running]) -> None:
     gateway.commit(ROUTES)
     assert [one.gateway.committed for one in replicas] == [[ROUTES], [ROUTES]]
     assert over(replicas).routes() == ROUTES
+
+
+def test_the_fleets_own_inferences_are_left_out_at_every_replica(replicas: list[Running]) -> None:
+    gateway, counted = over(replicas), {"name": "m", "version": "1", "inference_count": 1}
+    gateway.discount("s", [counted])
+    replicas.pop().end()
+    gateway.discount("s", None)
+    assert replicas[0].gateway.discounts == [("s", [counted]), ("s", None)]
 
 
 def test_a_replica_is_ready_once_it_has_routes(replicas: list[Running]) -> None:
