@@ -102,7 +102,9 @@ def launch(
     flags: tuple[str, ...] = (),
     prefix: tuple[str, ...] = (),
 ) -> Triton:
-    """Start a Triton that serves each endpoint with one of the models beside this file; without ports, on sockets.
+    """Start a Triton that serves each endpoint with one of the models beside this file.
+
+    It listens on ports, or on sockets where none are given.
 
     `prefix` comes before its command line: what holds it to a share.
     """
