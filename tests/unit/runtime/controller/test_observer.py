@@ -713,10 +713,10 @@ def test_answers_are_told_by_a_clock_that_nobody_sets(bench: Bench, monkeypatch:
 
 
 def test_a_failure_that_no_known_server_made_is_told_as_nobodys(bench: Bench) -> None:
-    def failed(host: str, port: int) -> Record:
-        return Record("h", 1, "w1", host, port, 503, None, 1, 1, 1.0, 1.0, False)
+    def failed(server: str) -> Record:
+        return Record("h", 1, "w1", server, 503, None, 1, 1, 1.0, 1.0, False)
 
-    bench.requests.answered = (failed("-", 0), failed("127.0.0.1", 99), failed("127.0.0.1", 9))
+    bench.requests.answered = (failed(""), failed("another:0f"), failed(SERVER.instance))
     told = bench.observer.look(state()).answers
     assert [(a.server, a.failed) for a in told] == [("", True), ("", True), (SERVER.name, True)]
 
