@@ -30,6 +30,7 @@ from controlplane.domain.observation import Health, News
 from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
+from launchers.host.server_sockets import folder_of
 from launchers.lifecycle import HostPlace
 from launchers.triton.readiness import unread
 
@@ -71,7 +72,8 @@ def test_a_container_is_confined(fleet: Fleet, client: docker.DockerClient) -> N
     assert host["Memory"] == 700 * 2**20
     assert host["RestartPolicy"]["Name"] == "unless-stopped"
     assert told["Config"]["User"] not in ("", "0", "0:0", "root")
-    assert all(not mount["RW"] for mount in told["Mounts"])
+    written = [mount["Source"] for mount in told["Mounts"] if mount["RW"]]
+    assert written == [str(folder_of(server))]
     one = client.containers.get(server.id)
     code, said = one.exec_run(["bash", "-c", f"echo x > {server.spec.repository}/spin/config.pbtxt"])
     assert code != 0
@@ -86,7 +88,7 @@ def test_models_linked_from_elsewhere_are_served(fleet: Fleet, tmp_path: Path) -
     assert infer(fleet.start(spec)) == [0.0, 0.0]
 
 
-def test_a_killed_container_comes_back_by_itself_on_its_ports(fleet: Fleet) -> None:
+def test_a_killed_container_comes_back_by_itself_on_its_sockets(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec())
     fleet.engine.kill(server)
     until(lambda: get(server, "/v2")["name"] == server.name, "it answers again")
