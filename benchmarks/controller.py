@@ -93,7 +93,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trisect-cost-") as name, Guarded(Path(name)) as fleet:
-        fleet.apply(plan(options.workloads, options.rate), "--all-cores")
+        fleet.apply(plan(options.workloads, options.rate), "--allow", "all-cores")
         fleet.await_guarded(options.workloads)
         watched = processes(fleet)
         time.sleep(5.0)

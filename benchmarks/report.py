@@ -34,10 +34,9 @@ from controlplane.monitor.totals import Promise, Promises, Totals
 from controlplane.monitor.windows import Windows
 from controlplane.planning import registry
 from controlplane.report.tables.guard_table import guard_table
-from controlplane.runtime.jobs.compare import DEFAULT, Question, chosen, compare
-from controlplane.runtime.jobs.plan import Planned
+from controlplane.runtime.jobs.compare import DEFAULT, Candidate, Question, chosen, compare
+from controlplane.runtime.jobs.plan import plan_page
 from controlplane.runtime.jobs.simulate import Asked, with_guard
-from controlplane.runtime.jobs.what_if import plan_report
 from controlplane.simulate.closed_loop.faults import parse
 
 PAPER_FIG14 = {
@@ -106,7 +105,7 @@ def fig21(directory: Path) -> bool:
 
 def many(directory: Path) -> bool:
     began = time.perf_counter()
-    strategies = ["joint", "igniter", "inss", "ffd+", "ffd++"]
+    strategies = [Candidate(name) for name in ("joint", "igniter", "inss", "ffd+", "ffd++")]
     question = Question(spec_of(500, directory, GPUS), directory, seconds=10.0)
     found = compare(question, strategies, chosen(DEFAULT))
     took_s = time.perf_counter() - began
@@ -117,9 +116,9 @@ def many(directory: Path) -> bool:
 def page(directory: Path) -> bool:
     request = planning.request(planning.published(200), rule=Rule.P99, latency="ours")
     strategy = registry.strategy("joint")
-    planned = Planned(strategy.plan(request), strategy, request)
+    plan = strategy.plan(request)
     began = time.perf_counter()
-    text = plan_report(planned)
+    text = plan_page(plan, directory)
     took_s = time.perf_counter() - began
     size = len(text.encode()) / MB
     print(f"\nreport of 200 workloads: {size:.2f} MB (aim 2), {took_s:.2f} s (aim 1)")

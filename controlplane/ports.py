@@ -127,6 +127,9 @@ class Launcher(Protocol):
         Read once a second for every server with traffic, so it must cost little.
         """
 
+    def log(self, server: Server) -> str:
+        """Return what a server has logged, as far as it is kept; empty where nothing can be read."""
+
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove and return what dead servers of this fleet left behind."""
 

@@ -105,6 +105,11 @@ class Lifecycle(ABC, Generic[Connection, Place]):
             raise InputError(gpus.FIXED, field="percent")
         self._change_share(server, percent)
 
+    def log(self, server: Server) -> str:
+        """Return what a server has logged."""
+        with self._connected() as connection:
+            return self._log(connection, server)
+
     def watch(self, fleet: str) -> Watch:
         """Listen for ends of the fleet's servers, and for faults of their GPUs."""
         return LauncherWatch(self._watchers(fleet), self._mps)

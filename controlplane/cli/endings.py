@@ -12,19 +12,20 @@ import stat
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import typer
 
 from controlplane.cli.output import Verbosity, chosen, print_json
-from controlplane.cli.verbs import VERBS
+from controlplane.cli.verbs import FORMER_OPTIONS, VERBS
 from controlplane.domain.errors import DISK_FULL, EngineError, InputError, TrisectError
 from controlplane.report.words import printable
 
 EXIT_NO = 1
-"""The answer to a question of a script is no: --check, --exit-code, `ctl wait`; or the demo failed."""
+"""The answer to a question of a script is no: --check, `ctl diff`, `ctl wait`; or the demo failed."""
+EXIT_DEFECT = 70
+"""A defect of ours, as sysexits.h counts."""
 EXIT_PIPE = 128 + signal.SIGPIPE
 """The reader of stdout has closed it; as shells count."""
 
@@ -121,7 +122,7 @@ class _FurtherSignals:
 
 
 def end(error: Exception, arguments: Sequence[str]) -> int:
-    """Print what went wrong and return the exit code. Raises what no user can mend."""
+    """Print what went wrong and return the exit code; where no user can mend it, with the traceback."""
     match error:
         case ClosedPipe() | BrokenPipeError():  # the reader has what it wanted
             _drop_stdout()
@@ -141,14 +142,22 @@ def end(error: Exception, arguments: Sequence[str]) -> int:
             unusable = EngineError(f"{error.filename}: {error.strerror}")
             return _print(unusable, arguments, file=str(error.filename))
         case _:
-            raise error
+            traceback.print_exc()
+            found = f"{type(error).__name__}: {error}"
+            print(f"ctl: {printable(found)}: a defect of ctl: please report this", file=sys.stderr)
+            _print_document("defect", EXIT_DEFECT, found, arguments)
+            return EXIT_DEFECT
 
 
 def misused(error: typer.TyperException, arguments: Sequence[str]) -> int:
     """Print what is wrong with the command line, after the verb's usage, and return the exit code."""
     shown: Any = error
     shown.show()
-    _print_document("usage", error.exit_code, error.format_message(), arguments)
+    message = error.format_message()
+    if (now := FORMER_OPTIONS.get(getattr(error, "option_name", ""))) is not None:
+        message += f" It is `{now}` now."
+        print(f"It is `{now}` now.", file=sys.stderr)
+    _print_document("usage", error.exit_code, message, arguments)
     return error.exit_code
 
 
@@ -168,12 +177,7 @@ def _print_document(
         print_json({"error": about | dict.fromkeys(("file", "line", "field")) | place})
 
 
-_MODULES = {
-    "google": "protobuf",
-    "grpc": "grpcio",
-    "opentelemetry": "opentelemetry-sdk",
-    "pynvml": "nvidia-ml-py",
-}
+_MODULES = {"opentelemetry": "opentelemetry-sdk"}
 """Modules that are not named like their distributions."""
 _EXTRA = re.compile(r"""(?P<name>[A-Za-z0-9._-]+).*extra == ['"](?P<extra>[a-z]+)['"]""")
 
@@ -189,9 +193,5 @@ def extra_of(module: str) -> str | None:
         declared = requires("trisect") or []
     except PackageNotFoundError:
         return None
-    found = [match for line in declared if (match := _EXTRA.match(line))]
-    sizes = Counter(match["extra"] for match in found)
-    # Of the extras that bring it, the smallest: others include that one.
-    return min(
-        (m["extra"] for m in found if m["name"].lower() == wanted), key=sizes.__getitem__, default=None
-    )
+    found = (match for line in declared if (match := _EXTRA.match(line)))
+    return next((match["extra"] for match in found if match["name"].lower() == wanted), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import keyword
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,8 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         verb = VERBS[name]
-        found = getattr(import_module(f"controlplane.cli.{verb.module}"), name)
+        attribute = f"{name}_" if keyword.iskeyword(name) else name
+        found = getattr(import_module(f"controlplane.cli.{verb.module}"), attribute)
         example = f"Example: {verb.example}"
         if isinstance(found, typer.Typer):  # a verb with verbs of its own
             found.info.epilog = example

@@ -16,6 +16,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.server_options import ServerOptions
+from controlplane.files.mistakes import nearest
 from controlplane.stores import url
 
 Number = TypeVar("Number", int, float)
@@ -83,16 +84,42 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 NoServe = Annotated[
     bool, typer.Option("--no-serve", help="Start no controller: dead and slow servers are not replaced.")
 ]
-AllowViolations = Annotated[
-    bool, typer.Option("--allow-violations", help="Accept a plan that breaks an SLO or a limit.")
+
+
+class Allowance(StrEnum):
+    """What is refused unless the user allows it."""
+
+    VIOLATIONS = "violations"
+    """A plan that breaks an SLO or a limit."""
+    ALL_CORES = "all-cores"
+    """A plan that leaves no core for gateway and clients."""
+    OVERCOMMIT = "overcommit"
+    """A plan that takes more of a core than other fleets leave."""
+    RENAMES = "renames"
+    """Another name for a workload's endpoint that clients use."""
+
+
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Accept what is refused otherwise, separated by commas: violations (a broken SLO or limit), "
+        "all-cores (no core is left for gateway and clients), overcommit (more of a core than other fleets "
+        "leave), renames (an endpoint gets another name)."
+    ),
 ]
-AllCores = Annotated[
-    bool, typer.Option("--all-cores", help="Accept a plan that leaves no core for gateway and clients.")
-]
-Overcommit = Annotated[
-    bool,
-    typer.Option("--overcommit", help="Accept a plan that takes more of a core than other fleets leave."),
-]
+
+
+def allowances(given: list[str] | None) -> frozenset[Allowance]:
+    """Return what `--allow` accepts. Raises InputError, with the nearest name, for anything else."""
+    known = [str(one) for one in Allowance]
+    names = [name for text in given or () for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            problem = f"{name!r} is none of {', '.join(known)}{nearest(name, known)}"
+            raise InputError(problem, field="--allow")
+    return frozenset(map(Allowance, names))
+
+
 HttpPort = Annotated[int, typer.Option(help="The gateway's HTTP port.", min=1, max=65535)]
 GrpcPort = Annotated[int, typer.Option(help="The gateway's gRPC port.", min=1, max=65535)]
 MetricsPort = Annotated[int, typer.Option(help="The gateway's metrics port.", min=1, max=65535)]

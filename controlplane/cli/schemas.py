@@ -12,12 +12,13 @@ from pydantic import TypeAdapter, create_model
 
 from controlplane.domain.comparison import Comparison
 from controlplane.domain.observation import Event
-from controlplane.domain.plan import Plan
+from controlplane.domain.plan import Infeasible, Plan
 from controlplane.domain.spec import Spec
 from controlplane.domain.tensors import Finding
 from controlplane.files.documents import SCHEMA_VERSION, adapter
 from controlplane.files.limits import Limit
-from controlplane.planning.replan.differences import TermChange
+from controlplane.planning.explain.explain import Explanation
+from controlplane.planning.replan.differences import Ending, PartitionChange, TermChange
 from controlplane.ports import Capability
 from controlplane.report.tables.demo_table import DemoRow, Repair
 from controlplane.report.tables.observed_table import Kept, Unseen
@@ -117,6 +118,10 @@ _STATUS = _document("Status", fleet=str, **get_type_hints(Status))
 _CLIENT = _mapping("Client", name=str, endpoints=list[str], certificate=_TEXT, operator=bool, limit=Limit)
 _REFUSED = _mapping("Refused", endpoint=str, client=_TEXT, seconds_left=int)
 _MISTAKE = _mapping("Mistake", kind=str, exit_code=int, message=str, file=_TEXT, line=int | None, field=_TEXT)
+_DRY_RUN = _document("DryRun", **_STEPS, commands=list[str])
+_FLEET = _mapping(
+    "Fleet", fleet=str, launcher=str, host=str, http=int, grpc=int, metrics=int, applied_s=_NUMBER
+)
 _DOCUMENTS: dict[str, Any] = {
     "spec": Spec,
     "error": _document("Error", error=_MISTAKE),
@@ -124,10 +129,13 @@ _DOCUMENTS: dict[str, Any] = {
     "init": _document("Init", repository=str, spec=str, models=list[Finding]),
     "demo": _document("Demo", workloads=list[DemoRow], repair=Repair | None, no_repair=_TEXT),
     "profile": _document("Profile", profiles=_list(_PROFILE)),
+    "import": _document("Import", profiles=_list(_PROFILE)),
     "validate": _document("Validated", latency_models=_by_name(_LATENCY_MODEL))
     | _document("ValidatedFleet", promises=list[Kept], observed=_list(_OBSERVED), unseen=list[Unseen]),
     "train": _document("Train", policy=str, summary=str, curve=list[dict[str, float | None]]),
     "plan": Plan,
+    "show": _document("Explained", workload=str, explained=list[Explanation], infeasible=Infeasible | None)
+    | _document("Changed", changes=list[PartitionChange], endings=list[Ending], terms=list[TermChange]),
     "simulate": _document(
         "Simulate", **_RUN, workloads=_list(_SIMULATED), gpus=list[GpuOutcome], totals=_TOTALS
     )
@@ -141,10 +149,9 @@ _DOCUMENTS: dict[str, Any] = {
     ),
     "compare": _document("Compare", **get_type_hints(Comparison)),
     "render": _document("Render", partitions=dict[str, str]) | _MANIFEST,
-    "apply": _document("DryRun", **_STEPS, commands=list[str])
-    | _document("Applied", **_CONVERGED, listening=_LISTENING)
-    | _COMMITTED
-    | _MANIFEST,
+    "apply": _DRY_RUN | _document("Applied", **_CONVERGED, listening=_LISTENING) | _COMMITTED | _MANIFEST,
+    "diff": _DRY_RUN | _MANIFEST,
+    "list": _document("List", fleets=_list(_FLEET)),
     "status": _STATUS,
     "top": _STATUS,
     "wait": _document("Wait", fleet=str, problems=list[str]),
@@ -163,7 +170,8 @@ _DOCUMENTS: dict[str, Any] = {
     "destroy": _document("Destroy", fleet=str, destroyed=bool),
 }
 NAMES = tuple(_DOCUMENTS)
-"""`spec` is the input of `ctl plan`, `error` what any verb prints that fails; the others are verbs."""
+"""`spec` is the input of `ctl plan`, `error` what any verb prints that fails; the others are verbs.
+`ctl show` without an option prints the plan."""
 
 
 def schema(name: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 class Verb(NamedTuple):
     """A verb. Its module has a function or an app of the verb's name; using the verb imports it.
 
-    The help shows `summary` and `example`. `left` says what an interruption leaves and how to go on.
+    Where the name is a word of Python, the function's ends with an underscore. The help shows `summary`
+    and `example`. `left` says what an interruption leaves and how to go on.
     """
 
     module: str
@@ -55,6 +56,12 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "ctl profile resnet_tiny --device cpu",
             "what is measured is kept; the same command continues from there",
         ),
+        "import": Verb(
+            "jobs.import_",
+            "Make a profile from files of other tools.",
+            "ctl import resnet50 8:b8.csv --from perf-analyzer --device v100",
+            _WHOLE_FILES,
+        ),
         "validate": Verb(
             "jobs.validate",
             "Compare predicted latencies with measured ones.",
@@ -72,6 +79,12 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "Choose the GPU, share and batch of every workload.",
             "ctl plan examples/twelve.yaml -o plan.json",
             f"{_WHOLE_FILES}; the same command begins again, and --budget SECONDS ends the search earlier",
+        ),
+        "show": Verb(
+            "jobs.show",
+            "Show what a plan says: its table, a workload, its page.",
+            "ctl show plan.json --explain search",
+            _WHOLE_FILES,
         ),
         "simulate": Verb(
             "jobs.simulate",
@@ -100,6 +113,13 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "servers that answered clients still do, and some new ones may run beside them; the same command "
             "continues from what runs, `ctl status` shows it, `ctl destroy` ends the fleet",
         ),
+        "diff": Verb(
+            "fleet.diff",
+            "Show what an apply would change; exit code 1 if anything.",
+            "ctl diff plan.json",
+            _UNCHANGED,
+        ),
+        "list": Verb("fleet.list", "List the fleets of this host.", "ctl list", _UNCHANGED),
         "status": Verb(
             "fleet.status", "Show a fleet's servers and their latencies.", "ctl status --watch", _UNCHANGED
         ),
@@ -126,6 +146,9 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
         "events": Verb(
             "fleet.events", "Show the history of a fleet.", "ctl events --since 3600 --json", _UNCHANGED
+        ),
+        "logs": Verb(
+            "fleet.logs", "Show what the servers of a workload have logged.", "ctl logs search -f", _UNCHANGED
         ),
         "redirect": Verb(
             "fleet.redirect",
@@ -170,3 +193,21 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
 }
 
 VERBS: Mapping[str, Verb] = {name: verb for group in GROUPS.values() for name, verb in group.items()}
+FORMER_OPTIONS: Mapping[str, str] = {
+    "--all-cores": "--allow all-cores",
+    "--allow-violations": "--allow violations",
+    "--exit-code": "ctl diff PLAN",
+    "--explain": "ctl show PLAN --explain",
+    "--from-aiperf": "ctl import MODEL FILE --from aiperf",
+    "--from-model-analyzer": "ctl import MODEL FILE --from model-analyzer",
+    "--from-perf-analyzer": "ctl import MODEL FILE --from perf-analyzer",
+    "--measured-at": "ctl import MODEL FILE --at",
+    "--ncu": "ctl import MODEL FILE --from ncu",
+    "--nsys": "ctl import MODEL FILE --from nsys",
+    "--overcommit": "--allow overcommit",
+    "--plot": "ctl show PLAN --plot",
+    "--rename-endpoints": "--allow renames",
+    "--report": "ctl show PLAN --report",
+    "--what-if": "ctl compare SPEC --scale",
+}
+"""What is written now in place of an option of earlier versions."""

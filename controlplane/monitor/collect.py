@@ -185,8 +185,9 @@ async def _run(places: argparse.Namespace) -> None:
                 return answer
 
             app = web.Application()
-            app.router.add_get("/metrics", served(pages.fleet))
             app.router.add_get("/metrics/haproxy", served(pages.haproxy))
+            # As a Triton has it, whatever the path.
+            app.router.add_get("/{path:.*}", served(pages.fleet), allow_head=False)
             runner = web.AppRunner(app, access_log=None)
             await runner.setup()
             await web.TCPSite(runner, given.host, given.metrics_port, ssl_context=access.tls).start()

@@ -115,7 +115,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _SCRAPE_S = 3.0
 _LARGEST_PAGE_BYTES = 4 * 2**20
-_CONTENT = "text/plain; version=0.0.4"
+_CONTENT = "text/plain; charset=utf-8"
 # The names of these hosts mean nothing: both connections are Unix sockets.
 _CONTROLLERS_PAGE = "http://controller/metrics"
 _HAPROXYS_PAGE = "http://haproxy/metrics"
@@ -162,7 +162,7 @@ class Pages:
         present = [server for server in monitor.served.present if server.metrics_port is not None]
         await self._from.servers.keep_only(present)
         pages = await asyncio.gather(*(self._of_server(server) for server in present))
-        guard = await _read(self._from.controller.get(_CONTROLLERS_PAGE))
+        guard = await read_page(self._from.controller.get(_CONTROLLERS_PAGE))
         minute = monitor.windows.by_endpoint(time.time(), 60.0)
         page = Page()
         write_own(page, monitor.totals, monitor.losses, minute, monitor.promises)
@@ -199,13 +199,19 @@ class Pages:
 
     async def _of_server(self, server: Backend) -> str | None:
         assert server.metrics_port is not None
-        return await _read(self._from.servers.request((server.host, server.metrics_port), "GET", "/metrics"))
+        port = server.host, server.metrics_port
+        return await read_page(self._from.servers.request(port, "GET", "/metrics"))
 
 
-async def _read(call: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> str | None:
+async def read_page(call: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> str | None:
+    """Return a page of metrics; None where there is none, or one that is too long."""
     try:
         async with call as answer:
-            page = await answer.content.read(_LARGEST_PAGE_BYTES)
+            page = b""
+            async for part in answer.content.iter_any():
+                page += part
+                if len(page) > _LARGEST_PAGE_BYTES:
+                    return None
             return page.decode(errors="replace")
     except (aiohttp.ClientError, OSError, TimeoutError):
         return None

@@ -45,7 +45,7 @@ def place_instances(config: ModelConfig, *, count: int, gpu_type: str, turns: bo
     Without a group the backend's own default holds, except where a core or a turn has to be named.
     """
     if not config.instance_group and (gpu_type == CPU_DEVICE or turns):
-        only = config.instance_group.add()
+        only = config.instance_group.add(name=config.name)  # as Triton calls it, also in errors of its code
         if backend_of(config) in _ON_CPU:
             only.kind = ModelInstanceGroup.KIND_CPU
     for group in config.instance_group:

@@ -166,7 +166,6 @@ GROUPS = (
         (
             *(f"qa/L0_{name}_test.py" for name in ("parameters/parameters", "simple_ensemble/ensemble")),
             *(f"qa/L0_{name}_endpoint_test.py" for name in ("logging/logging", "trace/trace")),
-            "qa/L0_shared_memory/*_test.py",
         ),
         (
             "qa/L0_parameters/model_repository/*",
@@ -239,7 +238,7 @@ def _compared(
         servers = Servers(bare.http_port, bare.grpc_port, free_ports(1)[0])
         plain = [_ended(program, servers, here / "plain", roots) for program in programs]
     with Ctl(here, models=models) as fleet:
-        fleet.apply(_plan(models), "--all-cores", "--no-serve", "--fleet-wide-calls")
+        fleet.apply(_plan(models), "--allow", "all-cores", "--no-serve", "--fleet-wide-calls")
         servers = Servers(fleet.http, fleet.grpc, fleet.metrics)
         rows = []
         for name, program, before in zip(names, programs, plain, strict=True):

@@ -67,7 +67,7 @@ def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             fleet.in_containers(*engine)
         more = (*more, *conformance_zoo.ARGUMENTS)
         bare = stack.enter_context(bare_triton(here / "plain", here / "plain.log", *more, deadline_s=120))
-        fleet.apply(conformance_zoo.plan(), "--all-cores", "--no-serve", "--fleet-wide-calls")
+        fleet.apply(conformance_zoo.plan(), "--allow", "all-cores", "--no-serve", "--fleet-wide-calls")
         redirected: list[str] = []
 
         def redirect() -> None:

@@ -39,6 +39,18 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Ctl) -> None:
     again = host.apply(plan(partition("a", 30), partition("b", 30)))
     assert again.stdout.strip() == "nothing to do"
 
+    fleets = json.loads(host.bare("list", "--json").stdout)["fleets"]
+    (listed,) = (one for one in fleets if one["fleet"] == host.fleet)
+    assert (listed["launcher"], listed["http"], listed["grpc"]) == ("process", host.http, host.grpc)
+    logged = host.ctl("logs", "a").stdout.splitlines()
+    named = {line.partition(": ")[0] for line in logged}
+    assert named == {s["name"] for s in running if s["partition"] == "a"}
+    assert any("Started HTTPService" in line for line in logged)
+    host.diff(plan(partition("a", 30), partition("b", 30)), exit_code=0)
+    changed = host.diff(plan(partition("a", 40), partition("b", 30)), exit_code=1)
+    assert "resize" in changed.stdout or "start" in changed.stdout
+    assert host.servers() == running, "nothing was changed"
+
     before = {s["http"] for s in running if s["partition"] == "b"}
     with Traffic(host, ["a", "b"], PROTOCOLS, pause_s=0.02) as load:
         host.apply(plan(partition("a", 40), partition("b", 30)), ports=False)
@@ -57,7 +69,7 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Ctl) -> None:
     renamed["workloads"][0]["endpoint"] = "echo"
     refused = host.apply(plan(renamed, partition("b", 30)), ports=False, exit_code=2)
     assert "endpoint a ends, its clients will get 404: workload a gets endpoint echo" in refused.stderr
-    assert "--rename-endpoints" in refused.stderr
+    assert "--allow renames" in refused.stderr
     assert {s["http"] for s in host.servers() if s["partition"] == "b"} == before
 
     moved = host.apply(

@@ -50,12 +50,12 @@ def kill_gateway(host: Ctl, chance: random.Random) -> None:
 
 
 def cut_short(host: Ctl, chance: random.Random) -> None:
-    host.cut_short(some_plan(chance), chance.uniform(0.5, 6.0), "--rename-endpoints", ports=False)
+    host.cut_short(some_plan(chance), chance.uniform(0.5, 6.0), "--allow", "renames", ports=False)
 
 
 HAPPENS = {
     "edit": lambda host, chance: host.apply(
-        some_plan(chance), "--rename-endpoints", ports=False, exit_code=None
+        some_plan(chance), "--allow", "renames", ports=False, exit_code=None
     ),
     "cut short": cut_short,
     "rollback": lambda host, chance: host.ctl("rollback", "--yes", exit_code=None),
@@ -73,7 +73,7 @@ def converges(host: Ctl, seed: int, length: int = 4) -> None:
     for what in history:
         HAPPENS[what](host, chance)
     last = some_plan(chance)
-    host.apply(last, "--as-planned", "--rename-endpoints", ports=False)
+    host.apply(last, "--as-planned", "--allow", "renames", ports=False)
     wanted = sorted(
         (part["id"], float(percent), "running")
         for part in last["gpus"][0]["partitions"]

@@ -101,6 +101,9 @@ class ClaimingLauncher:
     def usage(self, server: Server) -> ShareUsage:
         return ShareUsage(None, None, None)
 
+    def log(self, server: Server) -> str:
+        return ""
+
     def quota_use(self, server: Server) -> None:
         return None
 

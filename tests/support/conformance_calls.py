@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gzip
 import http.client
+import itertools
 import json
 import queue
 import re
@@ -531,6 +532,7 @@ _posted("no JSON", _PLAIN, b"{bad")
 _posted("no body", _PLAIN, b"")
 _posted("a gzipped body", _PLAIN, gzip.compress(_BODY), {"Content-Encoding": "gzip"})
 _posted("an unknown encoding", _PLAIN, _BODY, {"Content-Encoding": "br"})
+_posted("an encoding in capitals", _PLAIN, gzip.compress(_BODY), {"Content-Encoding": "GZIP"})
 _posted("a body that is not gzipped", _PLAIN, _BODY, {"Content-Encoding": "gzip"}, row="broken-compression")
 _posted(
     "a client that accepts compressed answers",
@@ -581,6 +583,8 @@ for _body in (
 ):
     _add(f"http: index {_body!r}", lambda t, b=_body: _index(t.raw("POST", "/v2/repository/index", b)))
 _posted("index of broken JSON", "/v2/repository/index", b"{", row="index-words")
+_add("http: the index of a repository", lambda t: _index(t.raw("POST", "/v2/repository/x/index")))
+_posted("loading from a repository", "/v2/repository/x/models/plain/load", b"")
 _posted("loading", "/v2/repository/models/plain/load", b"", row="loading")
 
 
@@ -601,7 +605,6 @@ def _written(target: Target, head: str, body: bytes) -> Any:
 
 
 _SIZED = f"POST {_PLAIN} HTTP/1.1\nHost: x\nContent-Length: {len(_BODY)}"
-_IN_CHUNKS = f"POST {_PLAIN} HTTP/1.1\nHost: x\nTransfer-Encoding: chunked"
 for _name, _head, _body, _row in (
     ("of a Triton, as they stand", "GET /v2/models/plain HTTP/1.1\nHost: x", b"", None),
     ("of the facade, as they stand", "GET /v2 HTTP/1.1\nHost: x", b"", None),
@@ -612,8 +615,12 @@ for _name, _head, _body, _row in (
     ("with a query", _SIZED.replace(" HTTP", "?a=b HTTP"), _BODY, None),
     ("of one that expects", f"{_SIZED}\nExpect: 100-continue", _BODY, None),
     ("with a header twice", f"{_SIZED}\nx-user: 1\nx-user: 2".replace("plain", "about"), _BODY, None),
-    ("with an extended chunk", _IN_CHUNKS, b"%x;a=b\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY), None),
-    ("with trailers", _IN_CHUNKS, b"%x\r\n%s\r\n0\r\nx: y\r\n\r\n" % (len(_BODY), _BODY), "malformed-http"),
+    (
+        "with an extended chunk",
+        f"POST {_PLAIN} HTTP/1.1\nHost: x\nTransfer-Encoding: chunked",
+        b"%x;a=b\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY),
+        "malformed-http",
+    ),
     ("with two lengths", f"{_SIZED}\nContent-Length: 3", _BODY, "malformed-http"),
 ):
     _add(f"http: answers {_name}", partial(_written, head=_head, body=_body), _row)
@@ -684,6 +691,18 @@ _add(
     "grpc: forwarded metadata",
     lambda t: _infer(t, "grpc", "about", _x(1), None, {"headers": {"x-user": "u1"}}),
 )
+
+
+def _raised(target: Target) -> Any:
+    """What a client reads of an exception in a model's code, which cannot decode this."""
+    request = service_pb2.ModelInferRequest(model_name="about", raw_input_contents=[bytes(4)])
+    request.inputs.add(name="X", datatype="FP32", shape=[1])
+    method, metadata = "/inference.GRPCInferenceService/ModelInfer", [("x-a-bin", b"\xff")]
+    return target.rpc(method, request.SerializeToString(), metadata=metadata)
+
+
+_add("grpc: an exception of a model", lambda t: re.sub(r"/\S+(?=/about/1/)", "", str(_raised(t))))
+_add("grpc: the files of a traceback", _raised, "tracebacks")
 
 
 def _without(config: Any, *keys: str) -> Any:
@@ -839,6 +858,24 @@ def _(target: Target) -> Any:
     heads = {line for line in page.splitlines() if line.startswith("# TYPE nv_") and "summary" not in line}
     names = set(re.findall(r'^(nv_inference\w*)\{model="plain"', page, re.MULTILINE))
     return heads, {name for name in names if "summary" not in name}
+
+
+@case("metrics: a model's own")
+def _(target: Target) -> Any:
+    _infer(target, "http", "counts", _x(1), None, {})
+    lines = (line for line in _metrics(target).splitlines() if "own_requests" in line)
+    return [re.sub(r",(partition|role)=.*?(?=[,}])", "", line) for line in lines if "shadow" not in line]
+
+
+@case("metrics: every path with every method")
+def _(target: Target) -> Any:
+    found = []
+    for method, path in itertools.product(("GET", "HEAD", "POST"), ("/", "/metrics", "/metrics/", "/x")):
+        connection = http.client.HTTPConnection(target.host, target.metrics_port, timeout=_LONG_S)
+        connection.request(method, path)
+        found.append((method, path, connection.getresponse().status))
+        connection.close()
+    return found
 
 
 @case("metrics: labels of the fleet", "metric-labels")

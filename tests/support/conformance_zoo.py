@@ -132,6 +132,22 @@ class TritonPythonModel:
             return pb_utils.InferenceResponse(error=answer.error())
         return pb_utils.InferenceResponse([pb_utils.get_output_tensor_by_name(answer, "Y")])
 '''
+_COUNTS = '''
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    """Counts its requests in a metric of its own."""
+
+    def initialize(self, args):
+        kind = pb_utils.MetricFamily.COUNTER
+        self.family = pb_utils.MetricFamily(name="own_requests", description="Its own", kind=kind)
+        self.counter = self.family.Metric(labels={"of": "counts"})
+
+    def execute(self, requests):
+        self.counter.increment(len(requests))
+        given = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", one)]) for one in given]
+'''
 _SLOW = '''
 import time
 import triton_python_backend_utils as pb_utils
@@ -254,6 +270,7 @@ MODELS = {
     "about": Model(
         _tensors("input", ("X", "TYPE_FP32 1")) + _tensors("output", ("Y", "TYPE_STRING 1")), _ABOUT
     ),
+    "counts": Model(_NUMBER, _COUNTS),
     "nested": Model(_ensemble(("inner", "X", "between"), ("step", "between", "Y")), batch=4),
     "inner": Model(_ensemble(("step", "X", "Y")), batch=4),
     "step": Model(_NUMBER, batch=4),

@@ -75,7 +75,7 @@ class Ctl:
         self.directory = directory
         self.fleet = f"{name}{os.getpid()}x{time.monotonic_ns() % 10**6}"
         self.http, self.grpc, self.metrics = free_ports(3)
-        self.shared = ["--overcommit"]
+        self.shared = ["--allow", "overcommit"]
         """Other tests' fleets may run on the same core."""
         self.launcher_options: list[str] = []
         self.environment = {
@@ -172,13 +172,19 @@ class Ctl:
         told = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
         told += ["--metrics-port", str(self.metrics)]
         where = ["--repository", str(self.repository), "--output", str(self.directory / "rendered")]
-        accepted = ["--allow-violations", *self.shared, "--yes", *self.launcher_options]
+        accepted = ["--allow", "violations", *self.shared, "--yes", *self.launcher_options]
         return ["apply", str(path), *accepted, *(told if ports else ()), *where, *more]
 
     def apply(
         self, document: dict[str, Any], *more: str, ports: bool = True, exit_code: int | None = 0
     ) -> subprocess.CompletedProcess[str]:
         return self.ctl(*self.apply_command(document, *more, ports=ports), exit_code=exit_code)
+
+    def diff(self, document: dict[str, Any], *, exit_code: int) -> subprocess.CompletedProcess[str]:
+        path = self.directory / "other.json"
+        path.write_text(json.dumps(document))
+        where = ["--repository", str(self.repository), "--output", str(self.directory / "rendered")]
+        return self.ctl("diff", str(path), *where, exit_code=exit_code)
 
     def cut_short(self, document: dict[str, Any], after_s: float, *more: str, ports: bool = True) -> None:
         """An apply that is killed after so long."""

@@ -74,7 +74,7 @@ def planned(host: Ctl, rate_rps: float = 25.0, slo_ms: float = SLO_MS) -> dict[s
     spec = SPEC.format(model=MODEL.name, slo_ms=slo_ms, rate_rps=rate_rps)
     (host.directory / "spec.yaml").write_text(spec)
     made = host.directory / "made.json"
-    where = ["--profiles", str(host.directory / "profiles"), "--all-cores"]
+    where = ["--profiles", str(host.directory / "profiles"), "--allow", "all-cores"]
     host.bare("plan", "spec.yaml", "--output", str(made), *where)
     document: dict[str, Any] = json.loads(made.read_text())
     return document
@@ -89,7 +89,7 @@ def of_single_requests(document: dict[str, Any]) -> dict[str, Any]:
 
 def applied(host: Ctl, document: dict[str, Any], *more: str) -> None:
     """Apply a plan that follows the load."""
-    follow = ("--spec", "spec.yaml", "--follow-load", "--all-cores")
+    follow = ("--spec", "spec.yaml", "--follow-load", "--allow", "all-cores")
     host.apply(document, *follow, "--profiles", str(host.directory / "profiles"), *more)
 
 

@@ -14,15 +14,19 @@ from controlplane.files.mistakes import nearest
 from controlplane.files.writing import write_text
 from controlplane.planning.registry import STRATEGIES
 from controlplane.report.tables.comparison_table import comparison_table
-from controlplane.runtime.jobs.compare import DEFAULT, TRUTHS, Question, chosen
+from controlplane.runtime.jobs.compare import DEFAULT, TRUTHS, Question, chosen, scaled
 from controlplane.runtime.jobs.compare import compare as compared
 
 
 def compare(
     spec: options.Spec,
-    strategies: Annotated[str, typer.Option(help="The strategies, separated by commas.")] = ",".join(
-        STRATEGIES
-    ),
+    strategies: Annotated[
+        str, typer.Option(help=f"The strategies, separated by commas: {', '.join(STRATEGIES)}.")
+    ] = "joint,igniter,ffd++",
+    scale: Annotated[
+        str | None,
+        typer.Option(help="Plan for other limits or rates too: slo=0.5,2 or rate=0.5,2 times SPEC's."),
+    ] = None,
     truths: Annotated[
         str, typer.Option(help=f"The truths to simulate, separated by commas: {', '.join(TRUTHS)}.")
     ] = ",".join(DEFAULT),
@@ -43,10 +47,11 @@ def compare(
             raise InputError(
                 f"no strategy is called {name!r}{nearest(name, STRATEGIES)}", field="--strategies"
             )
+    candidates = [one for name in names for one in scaled(name, scale)]
     question = Question(spec, profiles, seconds, seed)
     simulated = chosen([name for name in truths.split(",") if name])
     with progress_bar() as bar:
-        found = compared(question, names, simulated, bar)
+        found = compared(question, candidates, simulated, bar)
     if report is not None:
         from controlplane.report.page.html import page
 

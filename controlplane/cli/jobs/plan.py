@@ -12,12 +12,12 @@ import typer
 from rich.console import RenderableType
 
 from controlplane.cli import completers, options
-from controlplane.cli.output import print_json, progress_bar, say, say_when_compiling, warn
+from controlplane.cli.options import Allowance
+from controlplane.cli.output import print_json, say, say_when_compiling, warn
 from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import LARGEST_COVER, with_covers_demanded
 from controlplane.files.specs import read_spec
-from controlplane.files.writing import write_text
 from controlplane.latency.registry import FITS
 from controlplane.planning.registry import DEFAULT, STRATEGIES
 from controlplane.report.tables.plan_table import plan_table
@@ -27,9 +27,7 @@ from controlplane.runtime.fleet.preflight import check_spare_core
 from controlplane.runtime.jobs.plan import (
     Choices,
     Improve,
-    Planned,
     blind_types,
-    explain_workload,
     make_plan,
     models_of_one_share,
     refuse_violations,
@@ -85,21 +83,6 @@ def plan(
             "such as quantile_over_time(0.99, ...[1d:1m])."
         ),
     ] = None,
-    explain: Annotated[
-        str | None,
-        typer.Option(help="A workload: show why it has its share and batch, beside the alternatives."),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Draw the plan here (.svg, .png or .pdf).", callback=options.drawable),
-    ] = None,
-    report: options.Report = None,
-    what_if: Annotated[
-        bool,
-        typer.Option(
-            "--what-if", help="With --report: plan again with other SLOs and rates, and draw what they cost."
-        ),
-    ] = False,
     json: options.Json = False,
     quantile: Annotated[
         float, typer.Option(help="Plan with this quantile of the execution times; 0.5 is the median.")
@@ -153,15 +136,15 @@ def plan(
             "turn, the shortest first. Not for Kubernetes.",
         ),
     ] = False,
-    allow_violations: options.AllowViolations = False,
-    all_cores: options.AllCores = False,
+    allow: options.Allow = None,
 ) -> None:
     """Choose the GPU, share and batch of every workload in SPEC, and which workloads share a GPU.
 
     Exit code 3: some workloads are infeasible; the others are planned and written.
-    Exit code 2: SPEC or an option is wrong, or the plan takes every core of this host (see --all-cores).
-    With --json, the tables of --against and --explain are on stderr.
+    Exit code 2: SPEC or an option is wrong, or the plan takes every core of this host (see --allow).
+    With --json, the table of --against is on stderr.
     """
+    allowed = options.allowances(allow)
     compiled = say_when_compiling()
     parsed, document = read_spec(spec)
     if rates is None:
@@ -172,12 +155,6 @@ def plan(
         parsed = with_rates(parsed, rates, query, say)
     if covers is not None:
         parsed = replace(parsed, workloads=with_covers_demanded(parsed.workloads, covers))
-    if explain is not None:
-        from controlplane.planning.explain.explain import refuse_unknown
-
-        refuse_unknown(explain, {w.name for w in parsed.workloads})
-    if what_if and report is None:
-        raise InputError("is for --report FILE", field="--what-if")
     previous = None
     if against is not None:
         from controlplane.files.plans import read_plan
@@ -208,8 +185,8 @@ def plan(
             f"warning: {model} was measured at {percent:g} % of {kind} only, so it gets no smaller share: "
             f"`ctl profile {model} --device {kind}` measures more shares"
         )
-    check_spare_core(made, document, cores, say, accepted=all_cores, spec=parsed)
-    if output is not None and (allow_violations or made.verified):
+    check_spare_core(made, document, cores, say, accepted=Allowance.ALL_CORES in allowed, spec=parsed)
+    if output is not None and (Allowance.VIOLATIONS in allowed or made.verified):
         from controlplane.files.plans import write_plan
 
         write_plan(output, made)  # before anything is shown: the reader of stdout may have gone
@@ -223,38 +200,14 @@ def plan(
         from controlplane.report.tables.change_table import change_table
 
         print_table(change_table(previous, made, parsed.workloads))
-    if explain is not None:
-        from controlplane.report.tables.explanation_table import explanation_table
-
-        print_table(explanation_table(explain_workload(made, explain, profiles)))
     if output is not None:
-        if not allow_violations:
+        if Allowance.VIOLATIONS not in allowed:
             refuse_violations(made, document)
         say(f"{output}: written")
-    if plot is not None:
-        from controlplane.report.plots import plot_plan
-
-        plot_plan(made, plot)
-        say(f"{plot}: written")
-    if report is not None:
-        _write_report(planned, report, what_if=what_if)
-        say(f"{report}: written")
     if json:  # last: what fails before prints an error in its place
         print_json(made)
     if made.infeasible:
         raise typer.Exit(InfeasibleError.exit_code)
-
-
-def _write_report(planned: Planned, file: Path, *, what_if: bool) -> None:
-    from controlplane.runtime.jobs.what_if import plan_report
-    from controlplane.runtime.jobs.what_if import what_if as other_terms
-
-    if not what_if:
-        write_text(file, plan_report(planned))
-        return
-    with progress_bar() as bar:
-        found = other_terms(planned, bar)
-    write_text(file, plan_report(planned, found))
 
 
 def _on_stderr(table: RenderableType) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from controlplane.cli import completers, launcher_registry, options, wiring
-from controlplane.cli.jobs.profile_options import Elsewhere, model_inputs, unknown_lines, write_elsewhere
+from controlplane.cli.jobs.profile_options import model_inputs
 from controlplane.cli.output import print_json, progress_bar, say, warn
-from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.profile import Counters
+from controlplane.domain.errors import EngineError
 from controlplane.files.fleets import state_root
-from controlplane.files.measurements import nsight
 from controlplane.profiler.session import START_S, Profiler
 from controlplane.profiler.subject import Wishes
 from controlplane.render.instances import instances_note
@@ -78,38 +75,6 @@ def profile(
         float | None,
         typer.Option(help="Measure pairs of the models on one device too, for so many seconds.", min=5),
     ] = None,
-    nsys: Annotated[
-        str | None,
-        typer.Option(
-            help="Nsight Systems' SQLite export for one model; 8x200:FILE is 200 executions of batch 8."
-        ),
-    ] = None,
-    ncu: Annotated[
-        list[str] | None,
-        typer.Option(help="Nsight Compute's CSV for one model on the whole GPU; 8:FILE is batch 8."),
-    ] = None,
-    from_perf_analyzer: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Measure nothing: take perf_analyzer's CSV for one model; 8:FILE was run with -b 8."
-        ),
-    ] = None,
-    from_model_analyzer: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Measure nothing: take Model Analyzer's metrics-model-inference.csv for one model."
-        ),
-    ] = None,
-    from_aiperf: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Measure nothing: take profile_export_aiperf.json for one model; 1:FILE is batch 1."
-        ),
-    ] = None,
-    measured_at: Annotated[
-        float | None,
-        typer.Option(help="The share, in percent, at which other tools measured. [100]", min=1.0, max=100.0),
-    ] = None,
     triton_arg: options.TritonArg = None,
     env: options.Env = None,
     load_timeout: options.LoadTimeout = None,
@@ -121,27 +86,7 @@ def profile(
     Prints the file of each profile as it is written. If a model cannot be measured, its server's message is
     shown, the other models are measured, and the exit code is 4.
     """
-    elsewhere = Elsewhere(from_perf_analyzer or (), from_model_analyzer or (), from_aiperf or ())
-    if elsewhere.tools:
-        measuring = {
-            "--percents": percents,
-            "--batches": batches,
-            "--shape": shape,
-            "--range": value_range,
-            "--input-data": input_data,
-            "--colocation": colocation,
-            "--nsys": nsys,
-            "--ncu": ncu,
-            "--triton-arg": triton_arg,
-            "--env": env,
-            "--load-timeout": load_timeout,
-        }
-        options.refuse(f"is for a measurement, and {elsewhere.tools[0]} has made it", measuring)
-        _import(elsewhere, models or (), device, measured_at or 100.0, profiles, json)
-        return
-    options.refuse("is for measurements of other tools", {"--measured-at": measured_at})
     options.of_this_host(launcher)
-    counters = _counters(nsys, ncu or [], models or [])
     wanted = models or all_models(repository)
     wishes = Wishes(
         percents=options.numbers(percents, "--percents", float),
@@ -176,7 +121,7 @@ def profile(
             own,
             load_timeout or START_S,
         )
-        for one in profile_models(profiler, subjects, place, resume=resume, counters=counters):
+        for one in profile_models(profiler, subjects, place, resume=resume):
             if isinstance(one, Failed):
                 failed[one.model] = one
             else:
@@ -195,23 +140,6 @@ def profile(
             f"{len(measured)} of {counted(len(wanted), 'model')} profiled; the reasons for "
             f"{', '.join(sorted(failed))} are above"
         )
-
-
-def _import(
-    elsewhere: Elsewhere, models: Sequence[str], device: str, percent: float, profiles: Path, json: bool
-) -> None:
-    """Write the profile of other tools' measurements; say what they cannot tell."""
-    one, runs = write_elsewhere(
-        elsewhere, models, device=device, percent=percent, profiles=profiles.resolve()
-    )
-    if json:
-        print_json({"profiles": [written_document(one, 0)]})
-    else:
-        _print_line(
-            f"{one.path}: {counted(len(one.profile.points), 'point')} from {' and '.join(elsewhere.tools)}"
-        )
-    for line in unknown_lines(one.profile, runs):
-        say(f"warning: {line}")
 
 
 def _print_line(line: str) -> None:
@@ -273,23 +201,3 @@ def _refusal(one: Failed) -> str:
         f"its server refused a generated input: {one.words}; give inputs that it takes: --input-data "
         f"{one.model}:FILE (perf_analyzer's JSON)"
     )
-
-
-def _counters(nsys: str | None, ncu: Sequence[str], models: Sequence[str]) -> Counters:
-    """Read the exports. Raises InputError for a wrong file or a missing batch."""
-    if (nsys or ncu) and len(models) != 1:
-        raise InputError("needs exactly one MODEL: name it", field="--nsys" if nsys else "--ncu")
-    trace = None
-    if nsys:
-        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*):(.+)", nsys)
-        if match is None:
-            problem = f"{nsys!r} must be BATCHxEXECUTIONS:FILE; 8x200:FILE is 200 executions of batch 8"
-            raise InputError(problem, field="--nsys")
-        trace = nsight.read_trace(Path(match[3]), executions=int(match[2]), batch=int(match[1]))
-    cache: dict[int, float] = {}
-    for one in ncu:
-        match = re.fullmatch(r"([1-9]\d*):(.+)", one)
-        if match is None:
-            raise InputError(f"{one!r} must be BATCH:FILE, like 8:FILE", field="--ncu")
-        cache[int(match[1])] = nsight.read_cache_percent(Path(match[2]))
-    return Counters(trace, cache)

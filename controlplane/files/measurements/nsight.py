@@ -39,7 +39,7 @@ def read_trace(path: Path, *, executions: int, batch: int) -> KernelTrace:
     Raises InputError for any other file, and for fewer kernels than executions.
     """
     if not path.is_file():
-        raise InputError("there is no such file", file=str(path), field="--nsys")
+        raise InputError("there is no such file", file=str(path), field="FILE")
     try:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as opened:
             context = opened.execute(
@@ -56,10 +56,10 @@ def read_trace(path: Path, *, executions: int, batch: int) -> KernelTrace:
         problem = (
             f"is not a SQLite export of Nsight Systems with kernels ({error}): nsys export --type sqlite"
         )
-        raise InputError(problem, file=str(path), field="--nsys") from error
+        raise InputError(problem, file=str(path), field="FILE") from error
     if len(kernels) < executions:
         problem = f"holds {len(kernels)} kernels, which cannot be {executions} executions"
-        raise InputError(problem, file=str(path), field="--nsys")
+        raise InputError(problem, file=str(path), field="FILE")
     starts, ends = np.array(kernels, dtype=np.int64).T
     # Streams overlap: the GPU is idle only after the last of all that began before.
     gaps_ns = np.maximum(0, starts[1:] - np.maximum.accumulate(ends)[:-1])
@@ -99,7 +99,7 @@ def read_cache_percent(path: Path) -> float:
     known = [(cache, time_ns or 0.0) for cache, time_ns in both if cache is not None]
     if not known:
         problem = f"has no kernel with {_CACHE[0]}: ncu --csv --page raw --metrics {_CACHE[0]},{_TIME[0]}"
-        raise InputError(problem, file=str(path), field="--ncu")
+        raise InputError(problem, file=str(path), field="FILE")
     cache, time_ns = np.array(known).T
     return float(np.average(cache, weights=time_ns if time_ns.sum() > 0 else None))
 

@@ -189,4 +189,4 @@ def nesting_of(request: web.Request) -> Nesting | None:
 
 
 def _encoding(request: web.Request) -> str:
-    return request.headers.get("Content-Encoding", "identity").strip().lower()
+    return request.headers.get("Content-Encoding", "identity").strip()

@@ -66,6 +66,8 @@ class Http:
                 get("/v2/health/live", self._live, allow_head=False),
                 get("/v2/health/ready", self._ready, allow_head=False),
                 post("/v2/repository/index", self._index),
+                post("/v2/repository/{repository}/index", self._index),
+                post("/v2/repository/{repository}/models/{name}/{verb:load|unload}", self._one_repository),
                 post("/v2/repository/models/{name}/load", self._refuse),
                 post("/v2/repository/models/{name}/unload", self._refuse),
                 get("/v2/models/stats", self._fleet_statistics, allow_head=False),
@@ -112,6 +114,9 @@ class Http:
         if not isinstance(wanted, bool):
             return _error(500, "attempt to access JSON non-boolean as boolean")
         return as_json(await self._parts.answers.repository_index(wanted, request[CALLER].may_call))
+
+    async def _one_repository(self, _: web.Request) -> web.Response:
+        return _error(501, "'repository_name' specification is not supported")
 
     async def _refuse(self, _: web.Request) -> web.Response:
         raise unchangeable()

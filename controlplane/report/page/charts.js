@@ -7,24 +7,24 @@ function scaleOf(values, low, high) {
   return (value) => low + ((value - least) / span) * (high - low);
 }
 
-/** About `count` round numbers from 0 on: steps of 1, 2 or 5 times a power of ten, at least `least`. */
-function roundTicks(most, least, count = 6) {
+/** About `count` round numbers from 0 on: steps of 1, 2 or 5 times a power of ten. */
+function roundTicks(most, count = 6) {
   const rough = most / count, power = 10 ** Math.floor(Math.log10(rough));
-  const step = Math.max(least, power * [1, 2, 5, 10].find((n) => n * power >= rough));
+  const step = power * [1, 2, 5, 10].find((n) => n * power >= rough);
   return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step);
 }
 
 /** A chart of points {x, y}; `marks` are {y, text} lines across, `flags` {x, text} lines down. */
-function lineChart({ points, xs, yTitle, xTitle, xText, xTicks, yStep = 0, marks = [], flags = [], dots = true }) {
+function lineChart({ points, xs, yTitle, xTitle, xText, marks = [], flags = [], dots = true }) {
   const usable = points.filter((p) => known(p.y));
   const x = scaleOf(xs || points.map((p) => p.x), box.left, box.width - box.right);
   const highest = Math.max(1e-9, ...usable.map((p) => p.y), ...marks.map((m) => m.y));
   const y = scaleOf([0, highest * 1.05], box.height - box.bottom, box.top);
   const line = (attributes) => svg("line", { stroke: "currentColor", ...attributes });
-  const ticks = roundTicks(highest * 1.05, yStep);
+  const ticks = roundTicks(highest * 1.05);
   const path = usable.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.y).toFixed(1)}`).join("");
   const all = xs || points.map((p) => p.x), first = Math.min(...all), last = Math.max(...all);
-  const places = xTicks || [first, (2 * first + last) / 3, (first + 2 * last) / 3, last];
+  const places = [first, (2 * first + last) / 3, (first + 2 * last) / 3, last];
   const anchor = (at) => (at === first ? "start" : at === last ? "end" : "middle");
   return svg("svg", { viewBox: `0 0 ${box.width} ${box.height}`, "aria-hidden": "true" },
     ticks.map((t) => svg("text", { x: box.left - 5, y: y(t) + 4, "text-anchor": "end" }, String(Number(t.toPrecision(3))))),
@@ -37,29 +37,6 @@ function lineChart({ points, xs, yTitle, xTitle, xText, xTicks, yStep = 0, marks
     marks.map((m) => line({ x1: box.left, x2: box.width - box.right, y1: y(m.y), y2: y(m.y), stroke: "var(--bad)", "stroke-dasharray": "5 3" })),
     marks.map((m) => svg("text", { x: box.width - box.right, y: y(m.y) - 3, "text-anchor": "end" }, m.text)),
     svg("path", { d: path, fill: "none", stroke: "var(--link)", "stroke-width": 2 }),
-    dots ? usable.map((p) => svg("circle", { cx: x(p.x), cy: y(p.y), r: p.strong ? 5 : 3, fill: p.strong ? "var(--ink)" : "var(--link)" })) : []);
+    dots ? usable.map((p) => svg("circle", { cx: x(p.x), cy: y(p.y), r: 3, fill: "var(--link)" })) : []);
 }
 
-const timesText = (factor) => `× ${Number(factor.toFixed(2))}`;
-
-/** What other SLOs or rates would cost: each point is a whole plan. */
-function whatIf(document) {
-  const kinds = [["slo", "SLO", "every SLO"], ["rate", "rate", "every rate"]].filter(([key]) => document.what_if[key]?.length);
-  const priced = document.priced, title = priced ? "cost per hour" : `${document.noun}s`;
-  const value = (point) => (priced ? point.cost_per_hour : point.gpus);
-  return section("what-if", "What other limits and rates would cost",
-    el("p", {}, "Each point is a whole plan for the same workloads, with every SLO or every rate multiplied. The large point is this plan's.",
-      el("span", { class: "wide" }, " A plan is Pareto-optimal where each one that promises more costs more.")),
-    el("div", { class: "charts" }, kinds.map(([key, noun, every]) => {
-      const points = document.what_if[key];
-      return el("figure", {},
-        lineChart({ points: points.map((p) => ({ x: p.factor, y: value(p), strong: p.factor === 1 })), yTitle: title, xTitle: `${every}, times`, xText: String, xTicks: points.map((p) => p.factor), yStep: priced ? 0 : 1 }),
-        el("figcaption", {}, scrolling(`Table of plans with ${every} multiplied`, plainTable(`Plans with ${every} multiplied`, [
-          { title: noun, cell: (p) => timesText(p.factor) },
-          { title: `${document.noun}s`, number: true, cell: (p) => String(p.gpus) },
-          { title: "Cost per hour", number: true, cell: (p) => (priced ? number(p.cost_per_hour, 2) : dash) },
-          { title: "Workloads not served", number: true, cell: (p) => String(p.infeasible) },
-          { title: "Pareto-optimal", wide: true, cell: (p) => (p.best ? "yes" : "no") },
-        ], points))));
-    })));
-}

@@ -7,7 +7,6 @@ function draw(found) {
   main.replaceChildren(head);
   if (found.strategies) main.append(comparison(found));
   const redrawPlan = found.gpus ? drawPlan(main, found) : () => {};
-  if (found.what_if) main.append(whatIf(found));
   if (found.timeline) main.append(timeline(found));
   let happened = found.events ? eventList(found) : null;
   if (happened) main.append(happened);

@@ -1,4 +1,4 @@
-"""The table of `ctl plan --explain`."""
+"""The table of `ctl show --explain`."""
 
 from __future__ import annotations
 

@@ -65,6 +65,8 @@ _IF_CONTENDED = 2
 _RARE_RPS = 0.02
 """Requests that come more rarely are no traffic."""
 _FAILED_IN_A_ROW = 5
+_WAITED_S = 0.5
+"""A request that failed sooner did not wait for its model: one that stands still fails a batch after 1 s."""
 _CANARY_S = 2.0
 """The shortest deadline of a canary; that of a slow model is longer."""
 _READY = ServerSeen(Health.READY)
@@ -154,7 +156,8 @@ class Observer:
         slow_s = patience_s(watch, self._state.limits) if watch is not None else 0.0
         # Through an alias where there is one, to test a request's whole path.
         endpoints = [queue[-1] for queue in self._queues(server)]
-        deadline_s = _CANARY_S if self._failing(record) else max(_CANARY_S, slow_s)
+        only_fails = any(record.signs.only_failed_since(q[0], -math.inf) for q in self._queues(server))
+        deadline_s = _CANARY_S if only_fails and self._failing(record) else max(_CANARY_S, slow_s)
         discount = partial(self._gateway.discount, server.name)
         sending = partial(send_canary, server, endpoints, record.samples, discount, deadline_s)
         self._canaries.ask(name, sending, now)
@@ -251,8 +254,8 @@ class Observer:
             began_s = ended_s - end.latency_ms / 1000.0
             if end.failed:
                 before = record.failed((end.endpoint,))
-                row = Failures(before.requests + 1, now, max(before.began_s, began_s))
-                record.failures[end.endpoint] = row
+                waited_s = ended_s if ended_s - began_s >= _WAITED_S else before.waited_s
+                record.failures[end.endpoint] = Failures(before.requests + 1, now, waited_s)
             elif not end.refused:  # a full queue shows that the server lives, not that it works
                 record.answered_s = now
                 if end.succeeded:
@@ -361,18 +364,19 @@ class Observer:
             record.lost, record.verdict = record.lost + 1, verdict
 
     def _only_fails(self, record: ServerRecord, verdict: Verdict) -> bool:
-        """Return whether a late canary's queue failed all requests, also after the canary was sent.
+        """Return whether a late canary's queue fails all requests that wait in it, as the canary does.
 
-        A canary behind a long request is late too. Then nothing else of its queue ends meanwhile, or what
-        came after it does: a model with a queue of its own refuses bad requests at once. What failed on the
-        server before, which was left for that, and fails here from the first request on, is the fault of the
-        requests.
+        Behind a long request a canary is late too, and requests may fail meanwhile that do not wait: Triton
+        refuses what it cannot parse, a model with a queue of its own what it finds wrong, and neither counts
+        as a failure of the model. What failed on the server before, which was left for that, and fails here
+        from the first request on, is the fault of the requests.
         """
         queue = self._queue(record.server, verdict.endpoint)
         row, watch = record.failed(queue), self._state.watches.get(record.server.spec.labels.partition)
         if watch is not None and watch.failed_s > record.answered(queue):
             return False
-        return row.requests >= _FAILED_IN_A_ROW and row.began_s <= verdict.sent_s < row.last_s
+        waited = row.requests >= _FAILED_IN_A_ROW and row.waited_s > verdict.sent_s
+        return waited and record.signs.only_failed_since(queue[0], verdict.sent_s)
 
     def _is_overdue(self, record: ServerRecord, verdict: Verdict, now: float) -> bool:
         """Return whether a model has answered no canary, and nothing else, for as long as a request may take.

@@ -157,9 +157,10 @@ UNKNOWN = Times()
 class Signs:
     """A server's times and signs of life by its readings, the latest at `read_s`.
 
-    `moved_s` is when each model's counters of work last moved, `compared_s` when that was last looked at,
-    `silent` the number of readings in a row without an answer, the first of them at `silent_s`. Times are of
-    the monotonic clock; without a recent reading nothing is known.
+    `moved_s` is when each model's counters of work last moved, `failed_s` when it failed requests and did
+    nothing else, `compared_s` when that was last looked at, `silent` the number of readings in a row without
+    an answer, the first of them at `silent_s`. Times are of the monotonic clock; without a recent reading
+    nothing is known.
     """
 
     read_s: float = -math.inf
@@ -167,6 +168,7 @@ class Signs:
     silent_s: float = -math.inf
     compared_s: float = -math.inf
     moved_s: dict[str, float] = field(default_factory=dict)
+    failed_s: dict[str, float] = field(default_factory=dict)
     _counted: Mapping[str, ModelStatistics] = field(default_factory=dict)
     _times_s: float = -math.inf
     _times: Times = UNKNOWN
@@ -183,13 +185,20 @@ class Signs:
         """Return whether any model was seen to work since then."""
         return any(moved_s > at_s for moved_s in self.moved_s.values())
 
+    def only_failed_since(self, model: str, at_s: float) -> bool:
+        """Return whether a model was seen to fail requests since then, and not to work after that."""
+        return self.failed_s.get(model, -math.inf) > max(at_s, self.moved_s.get(model, -math.inf))
+
     def take(self, reading: Reading) -> None:
         """Add a reading. One that failed, but not for want of an answer in time, says nothing."""
         if reading.counted is not None:
             before, self._counted = self._counted, reading.counted
             now = reading.counted
-            moved = [m for m, earlier in before.items() if m in now and now[m].work != earlier.work]
-            self.moved_s.update(dict.fromkeys(moved, reading.at_s))
+            for model in before.keys() & now.keys():
+                if now[model].work != before[model].work:
+                    self.moved_s[model] = reading.at_s
+                elif now[model].failures > before[model].failures:
+                    self.failed_s[model] = reading.at_s
             self.compared_s = reading.at_s if before else self.compared_s
             self.read_s, self.silent = reading.at_s, 0
             with contextlib.suppress(EngineError):  # a model that was loaded again counts from 0
@@ -250,11 +259,11 @@ class Quota:
 
 
 class Failures(NamedTuple):
-    """How many requests failed in a row, the last one at `last_s`; the latest to begin did at `began_s`."""
+    """How many requests failed in a row; when the last one did, and the last that had waited before."""
 
     requests: int
     last_s: float
-    began_s: float
+    waited_s: float
 
 
 @dataclass(slots=True)
@@ -299,7 +308,7 @@ class ServerRecord:
         return Failures(
             sum(one.requests for one in found),
             max((one.last_s for one in found), default=-math.inf),
-            max((one.began_s for one in found), default=-math.inf),
+            max((one.waited_s for one in found), default=-math.inf),
         )
 
     def passed(self, queue: Sequence[str], since_s: float) -> None:

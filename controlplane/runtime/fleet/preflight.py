@@ -35,7 +35,7 @@ from controlplane.report.tables.change_table import ending_line
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.history import History
 
-if TYPE_CHECKING:  # `ctl plan` checks a spec here, without the extra `serve`
+if TYPE_CHECKING:  # `ctl plan` checks a spec here, and runs no fleet
     from controlplane.runtime.fleet.execute import Say
     from controlplane.runtime.fleet.fleet import Fleet
 
@@ -116,7 +116,7 @@ def check_spare_core(
         first = next(i for i, gpu in enumerate(spec.gpus) if gpu.type == CPU_DEVICE)
         location = ("gpus", first, "type" if spec.gpus[first].count is None else "count")
     way_out = f"plan with `count: {cores - 1}`" if cores > 1 else "take a host with two cores"
-    document.fail(f"{problem}; {way_out}, or accept it with --all-cores", location)
+    document.fail(f"{problem}; {way_out}, or accept it with --allow all-cores", location)
 
 
 def check_quota(launcher: Launcher, say: Say, *, required: bool) -> None:
@@ -165,7 +165,7 @@ def check_promises(plan: Plan, document: Document, profiles: Path) -> None:
     more = f" (and {len(violations) - 3} more)" if len(violations) > 3 else ""
     raise InputError(
         f"the plan does not keep its promises: {shown}{more}; plan again, or accept them with "
-        "--allow-violations",
+        "--allow violations",
         file=document.file,
     )
 
@@ -215,7 +215,7 @@ def check_shares(
         if accepted and is_core:
             say(f"warning: {problem}")
             continue
-        consent = ", or accept it with --overcommit" if is_core else ""
+        consent = ", or accept it with --allow overcommit" if is_core else ""
         document.fail(
             f"{problem}; plan smaller shares or another device, or destroy the other fleet{consent}",
             ("gpus", index, "id"),
@@ -247,7 +247,7 @@ def check_endings(ended: Iterable[Ending], say: Say, *, accepted: bool) -> None:
     if renamed and not accepted:
         raise InputError(
             f"would end though their workloads stay: {', '.join(renamed)}; nothing was touched: keep them in "
-            "the spec and plan again, or accept it with --rename-endpoints",
+            "the spec and plan again, or accept it with --allow renames",
             field="endpoints",
         )
 

@@ -27,7 +27,7 @@ def merged_profile(
         raise InputError(
             f"{percent:g} is not on this device's grid: {grid.minimum_percent:g} to 100 in steps of "
             f"{grid.step_percent:g}",
-            field="--measured-at",
+            field="--at",
         )
     path = profile_path(profiles, device.name, model)
     known = read_profile(path) if path.exists() else None

@@ -181,6 +181,15 @@ def explain_workload(plan: Plan, workload: str, profiles: Path) -> tuple[Explana
     return explain(plan, workload, devices_of(plan, profiles))
 
 
+def plan_page(plan: Plan, profiles: Path) -> str:
+    """Return a page about a plan, in HTML. Raises InputError where a profile is missing."""
+    from controlplane.planning.explain.explain import explain_queues
+    from controlplane.report.page.document import plan_document
+    from controlplane.report.page.html import page
+
+    return page("Plan", plan_document(plan, explain_queues(plan, devices_of(plan, profiles))))
+
+
 def mean_execution_ms(plan: Plan, profiles: Path) -> dict[tuple[str, str], float]:
     """Return the mean time of a full batch, with all neighbours busy, by partition and model.
 
@@ -306,5 +315,5 @@ def refuse_violations(plan: Plan, document: Document) -> None:
         more = f" (and {len(plan.violations) - 1} more)" if len(plan.violations) > 1 else ""
         document.fail(
             f"the plan does not keep its promises: {first.subject}: {first.reason}{more}; it is not written "
-            "without --allow-violations"
+            "without --allow violations"
         )

@@ -132,7 +132,6 @@ def profile_models(
     place: Place,
     *,
     resume: bool,
-    counters: Counters = NO_COUNTERS,
 ) -> Iterator[Written | Failed]:
     """Measure, fit and write each model; yield each result at once. A failed model does not stop the others.
 
@@ -159,7 +158,7 @@ def profile_models(
             continue
         repeated = with_repeats(measured.profile, earlier.get(subject.source.name))
         device = known_device(place.device.name, profiler.profiles)
-        fitted = with_fits(repeated, counters, device)
+        fitted = with_fits(repeated, device=device)
         path = write_profile(profiler.profiles, fitted, finished=not measured.missing)
         _keep_shapes(subject)
         missing = len(measured.missing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import queue
 import signal
 import subprocess
@@ -25,6 +26,9 @@ import tritonclient.http as over_http
 from background import until
 from ctl_fleet import plan
 from guard_rig import Guarded, Load
+
+from controlplane.gateway.haproxy import HaproxyGateway
+from controlplane.runtime.fleet.execute import backend
 
 pytestmark = pytest.mark.e2e
 
@@ -119,6 +123,34 @@ def test_a_long_request_among_others_is_answered_and_costs_none_of_them(fleet: G
         load.await_answers(20, since_s=time.time())
     assert load.failed() == []
     fleet.await_guarded(4)
+
+
+def test_malformed_requests_beside_a_long_one_end_no_server(undisturbed: Guarded) -> None:
+    body, began_s = b'{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":["a"]}]}', time.time()
+
+    @contextlib.contextmanager
+    def begun() -> Iterator[http.client.HTTPConnection]:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", undisturbed.http, 60.0)) as opened:
+            opened.putrequest("POST", "/v2/models/wait/infer")
+            opened.putheader("Content-Length", str(len(body)))
+            opened.endheaders()
+            yield opened
+
+    def ended(opened: http.client.HTTPConnection) -> int:
+        opened.send(body)
+        return opened.getresponse().status
+
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        slow = [stack.enter_context(begun()) for _ in range(5)]
+        long = pool.submit(infer, undisturbed, "http", "wait", 6.0)
+        gateway = HaproxyGateway(undisturbed.files / "gateway")
+        (active,) = [s for s in undisturbed.launched() if s.name == undisturbed.active("wait")]
+        until(lambda: gateway.in_flight(backend(active)).requests == 1)
+        # Triton refuses them past the model, and a canary waits behind the long request.
+        assert [ended(stack.enter_context(begun())) for _ in range(5)] == [500] * 5
+        undisturbed.await_event("notice", since_s=began_s, says="failed requests in a row")
+        assert [ended(one) for one in slow] == [500] * 5
+        assert long.result(timeout=60.0) < 9.0, "in its first server"
 
 
 def events(fleet: Guarded, gap_s: float, begun: threading.Event) -> int:

@@ -101,19 +101,27 @@ def test_a_figure_is_of_a_known_format_or_refused_before_anything_is_computed(tm
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("verb", "arguments", "says"),
     [
-        (["--output", "{}/missing/plan.json"], "--output: there is no directory '{0}/missing'; make it"),
-        (["-o", "{}"], "--output: '{0}' is a directory; name a file in it"),
-        (["--plot", "{}/missing/plan.svg"], "--plot: there is no directory '{0}/missing'; make it"),
-        (["--report", "{}/missing/plan.html"], "--report: there is no directory '{0}/missing'; make it"),
-        (["--report", "{}/plan.pdf"], "--report: '{0}/plan.pdf' must end in .html"),
+        (
+            "plan",
+            ["--output", "{}/missing/plan.json"],
+            "--output: there is no directory '{0}/missing'; make it",
+        ),
+        ("plan", ["-o", "{}"], "--output: '{0}' is a directory; name a file in it"),
+        ("show", ["--plot", "{}/missing/plan.svg"], "--plot: there is no directory '{0}/missing'; make it"),
+        (
+            "show",
+            ["--report", "{}/missing/plan.html"],
+            "--report: there is no directory '{0}/missing'; make it",
+        ),
+        ("show", ["--report", "{}/plan.pdf"], "--report: '{0}/plan.pdf' must end in .html"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
-    tmp_path: Path, arguments: list[str], says: str
+    tmp_path: Path, verb: str, arguments: list[str], says: str
 ) -> None:
-    told = CliRunner().invoke(app, ["plan", "no-such-spec.yaml", *(a.format(tmp_path) for a in arguments)])
+    told = CliRunner().invoke(app, [verb, "no-such-file", *(a.format(tmp_path) for a in arguments)])
     assert isinstance(told.exception, InputError)
     assert str(told.exception).startswith(says.format(tmp_path))
 
@@ -170,25 +178,6 @@ def test_a_state_directory_that_cannot_be_looked_into_is_told(
     told = capsys.readouterr().err
     assert told.startswith(f"ctl: {tmp_path}")
     assert told.endswith("File name too long\n")
-
-
-def test_who_is_to_be_explained_is_known_before_anything_is_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = tmp_path / "spec.yaml"
-    # A GPU without profiles: planning would refuse that first.
-    spec.write_text(
-        "schema_version: 1\ngpus: [{type: none-such}]\n"
-        "workloads: [{name: search, model: ssd, slo_ms: 60, rate_rps: 50}]\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    for explained, says in (
-        ("serach", "no workload is called serach; did you mean search"),
-        ("search", "none-such"),
-    ):
-        told = CliRunner().invoke(app, ["plan", str(spec), "--explain", explained])
-        assert isinstance(told.exception, InputError)
-        assert says in str(told.exception)
 
 
 def test_a_destroyed_fleet_can_be_destroyed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

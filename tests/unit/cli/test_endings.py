@@ -1,30 +1,23 @@
-"""Planning works without what running a fleet needs."""
+"""What an extra brings is needed by what needs it alone."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from controlplane.cli.endings import extra_of
+from controlplane.cli.verbs import VERBS
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).parents[3]
 SPEC = """schema_version: 1
 gpus: [{type: v100}]
 workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 100}]
 """
-MODULES = {
-    "grpcio": "grpc",
-    "nvidia-ml-py": "pynvml",
-    "protobuf": "google",
-    "prometheus-client": "prometheus_client",
-}
+EXTRAS = {"httpx2", "lightkube", "matplotlib", "msgspec", "obstore", "opentelemetry", "textual", "torch"}
 WITHOUT = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -36,41 +29,39 @@ class Missing(MetaPathFinder):
 
 sys.meta_path.insert(0, Missing())
 from controlplane.cli.main import run
-sys.exit(run(sys.argv[1:]))
 """
 
 
-def of_serve() -> list[str]:
-    """The modules of the extra `serve`."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    names = [re.split(r"[\[<>=]", line, maxsplit=1)[0] for line in extras["serve"]]
-    return [MODULES.get(name, name) for name in names]
-
-
-def ctl(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", WITHOUT.format(missing=set(of_serve())), *arguments]
+def without_extras(code: str, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run code that has `run`, where no extra is installed."""
+    command = [sys.executable, "-c", WITHOUT.format(missing=EXTRAS) + code, *arguments]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_a_plan_is_made_and_simulated_without_the_extra_serve(tmp_path: Path) -> None:
+def ctl(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return without_extras("sys.exit(run(sys.argv[1:]))", directory, *arguments)
+
+
+def test_help_needs_no_extra(tmp_path: Path) -> None:
+    shown = without_extras("sys.exit(max(run([v, '-h']) for v in sys.argv[1:]))", tmp_path, *VERBS)
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_a_plan_is_made_and_simulated_without_any_extra_and_a_missing_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     planned = ctl(tmp_path, "plan", "spec.yaml", "--strategy", "igniter", "-o", "plan.json")
     assert planned.returncode == 0, planned.stderr
+    drawn = ctl(tmp_path, "show", "plan.json", "--plot", "plan.svg", "--json")
+    assert drawn.returncode == 4
+    assert "pip install 'trisect[plot]'" in drawn.stderr
+    assert "Traceback" not in drawn.stderr
     simulated = ctl(tmp_path, "simulate", "plan.json", "--seconds", "2")
     assert simulated.returncode == 0, simulated.stderr
-
-
-def test_a_verb_that_runs_a_fleet_names_the_extra_that_is_missing(tmp_path: Path) -> None:
-    ended = ctl(tmp_path, "apply", "plan.json", "--json")
-    assert ended.returncode == 4
-    assert re.search(r"needs the package '\w+': pip install 'trisect\[serve\]'", ended.stderr)
-    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(
     ("module", "extra"),
     [
-        ("grpc.aio", "serve"),
         ("lightkube.core", "kubernetes"),
         ("matplotlib", "plot"),
         ("opentelemetry.exporter", "otel"),
@@ -78,5 +69,5 @@ def test_a_verb_that_runs_a_fleet_names_the_extra_that_is_missing(tmp_path: Path
         ("numpy", None),
     ],
 )
-def test_the_smallest_extra_with_a_module_is_named(module: str, extra: str | None) -> None:
+def test_the_extra_with_a_module_is_named(module: str, extra: str | None) -> None:
     assert extra_of(module) == extra

@@ -13,11 +13,12 @@ from build import partition, plan
 
 from controlplane.cli import main as cli
 from controlplane.cli import wiring
-from controlplane.cli.endings import EXIT_PIPE
+from controlplane.cli.endings import EXIT_DEFECT, EXIT_PIPE
 from controlplane.cli.main import run
 from controlplane.cli.output import say
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import EngineError, GatewayError, InfeasibleError, InputError
+from controlplane.domain.observation import Event
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.plans import read_plan
 
@@ -40,9 +41,12 @@ FAIL: dict[tuple[str, ...], list[str]] = {
     ("train",): ["missing.yaml", "-o", "policy.npz"],
     ("plan",): ["missing.yaml"],
     ("simulate",): ["missing.json"],
+    ("show",): ["missing.json"],
     ("compare",): ["missing.yaml"],
     ("render",): ["missing.json"],
     ("apply",): ["missing.json"],
+    ("diff",): ["missing.json"],
+    ("logs",): ["search"],
     ("status",): [],
     ("wait",): [],
     ("top",): [],
@@ -163,10 +167,14 @@ def test_each_kind_of_error_has_its_exit_code(
     assert (found["kind"], found["exit_code"]) == (kind, code)
 
 
-def test_a_defect_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_of_the_program_has_an_exit_code_of_its_own_and_is_not_hidden(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("controlplane.cli.wiring.status_source", lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run(["status"])
+    assert run(["status", "--json"]) == EXIT_DEFECT
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"]["kind"] == "defect"
+    assert "Traceback" in err
 
 
 @pytest.mark.parametrize(
@@ -174,9 +182,13 @@ def test_a_defect_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch) 
     [
         ("doctor",),
         ("plan", "spec.yaml"),
-        ("plan", "spec.yaml", "--explain", "search", "--against", "plan.json"),
+        ("plan", "spec.yaml", "--against", "plan.json"),
+        ("show", "plan.json"),
+        ("show", "plan.json", "--explain", "search"),
+        ("show", "plan.json", "--against", "plan.json"),
         ("simulate", "plan.json", "--seconds", "2"),
         ("events",),
+        ("list",),
         ("render", "plan.json", "--repository", "models"),
         ("token", "create", "web", "--endpoint", "search"),
         ("token", "list"),
@@ -241,9 +253,28 @@ def test_a_simulation_that_misses_an_objective_is_exit_code_1_with_check(
     assert err == "1 workload of 1 would miss the SLO\n"
 
 
-def test_exit_code_is_refused_without_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["apply", "plan.json", "--exit-code"]) == 2
-    assert "is for --dry-run" in capsys.readouterr().err
+def test_what_is_no_allowance_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("plan", "apply"):
+        assert run([verb, "file", "--allow", "renames,overcomit", "--json"]) == 2
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert error["field"] == "--allow"
+        assert "did you mean 'overcommit'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "former", "now"),
+    [
+        ("apply", "--all-cores", "--allow all-cores"),
+        ("apply", "--exit-code", "ctl diff PLAN"),
+        ("plan", "--explain", "ctl show PLAN --explain"),
+        ("plan", "--what-if", "ctl compare SPEC --scale"),
+    ],
+)
+def test_a_former_option_is_refused_with_what_to_write_instead(
+    verb: str, former: str, now: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([verb, "file", former]) == 2
+    assert now in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", [("status", "--check"), ("wait", "--timeout", "0")])
@@ -258,15 +289,31 @@ def test_a_fleet_without_servers_is_exit_code_1(
     assert "no controller runs" in err
 
 
-def test_a_plan_in_json_is_a_plan_file_and_its_explanation_is_on_stderr(
+def test_a_plan_in_json_is_a_plan_file_and_its_changes_are_on_stderr(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (directory / "spec.yaml").write_text(SPEC)
-    assert run(["plan", "spec.yaml", "--json", "--explain", "search"]) == 0
+    assert run(["plan", "spec.yaml", "-o", "before.json"]) == 0
+    capsys.readouterr()
+    assert run(["plan", "spec.yaml", "--json", "--against", "before.json"]) == 0
     out, err = capsys.readouterr()
     (directory / "plan.json").write_text(out)
     assert [p.name for _, _, p in read_plan(directory / "plan.json")[0].placements()] == ["search"]
-    assert "held to 40 ms" in err
+    assert "nothing changes" in err
+
+
+def test_a_shown_plan_explains_a_workload_and_draws_its_page_without_its_spec(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "spec.yaml").write_text(SPEC)
+    assert run(["plan", "spec.yaml", "-o", "plan.json"]) == 0
+    (directory / "spec.yaml").unlink()
+    capsys.readouterr()
+    assert run(["show", "plan.json", "--explain", "search", "--report", "plan.html"]) == 0
+    assert "held to 40 ms" in capsys.readouterr().out
+    assert "<title>Plan" in (directory / "plan.html").read_text()
+    assert run(["show", "plan.json", "--explain", "serach"]) == 2
+    assert "did you mean search" in capsys.readouterr().err
 
 
 def test_a_plan_that_cannot_be_written_prints_one_document(
@@ -302,6 +349,24 @@ def test_a_watch_in_json_is_a_line_for_each_look(
     assert run(["status", "--watch", "--json"]) == 130
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["seen"] for line in lines[:2]] == [0, 1]
+
+
+def test_followed_events_are_each_shown_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    happened = [Event(float(n), "info", "apply", "default", str(n)) for n in range(4)]
+    looks = iter((happened[:2], happened[:2], happened[1:3], happened[2:]))
+    monkeypatch.setattr("controlplane.cli.wiring.recent_events", lambda *_, **__: tuple(next(looks)))
+
+    def pause(_: float) -> None:
+        if not looks.__length_hint__():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("controlplane.cli.fleet.events.time.sleep", pause)
+    assert run(["events", "--follow", "--json"]) == 130
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["reason"] for line in lines[:4]] == ["0", "1", "2", "3"]
+    assert lines[4] == "{", "the interruption's document follows"
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,7 +18,7 @@ from controlplane.files.gateway import SlotRecord, SlotsRecord, Traits
 from controlplane.gateway.slots import Phase, SlotTable, assign
 from controlplane.monitor.discounts import ClientsCounters
 from controlplane.monitor.metrics import Page
-from controlplane.monitor.pages import tritons, write_slots
+from controlplane.monitor.pages import read_page, tritons, write_slots
 
 pytestmark = pytest.mark.unit
 
@@ -40,6 +44,25 @@ def record(of: SlotTable) -> SlotsRecord:
             for s in used
         ),
     )
+
+
+def test_the_page_of_a_server_with_many_models_is_read_to_its_end() -> None:
+    page = b"a_metric 1\n" * 100_000
+
+    async def send(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for at in range(0, len(page), 50_000):
+            await answer.write(page[at : at + 50_000])
+        return answer
+
+    async def read() -> str | None:
+        app = web.Application()
+        app.router.add_get("/metrics", send)
+        async with TestServer(app) as server, aiohttp.ClientSession() as session:
+            return await read_page(session.get(server.make_url("/metrics")))
+
+    assert asyncio.run(read()) == page.decode()
 
 
 def test_a_row_is_labelled_with_every_endpoint_whose_requests_it_counts() -> None:

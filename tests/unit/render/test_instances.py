@@ -69,6 +69,7 @@ def test_without_a_group_the_backends_own_default_holds_on_a_gpu() -> None:
     assert ("KIND" in turning, TURN in turning) == (False, True)
     [turning] = placed(config_of("", "openvino"), turns=True)
     assert "KIND_CPU" in turning
+    assert 'name: "m"' in placed(config_of("", more='name: "m"'), "cpu")[0]  # instances keep their names
 
 
 @pytest.mark.parametrize(

@@ -523,8 +523,14 @@ def test_a_canary_that_is_late_while_clients_got_answers_shows_nothing(
     assert [bench.health() for _ in range(3)] == [Health.READY] * 3
 
 
-def answer(status: int, endpoint: str = "w1") -> Record:
-    return Record("h", 1, endpoint, SERVER.instance, status, None, 1, 1, 1.0, 1.0, False)
+def answer(status: int, endpoint: str = "w1", took_ms: float = 1000.0) -> Record:
+    """As it ended now."""
+    return Record("h", 1, endpoint, SERVER.instance, status, None, 1, 1, math.inf, took_ms, False)
+
+
+def fails(bench: Bench, model: str = "w1") -> None:
+    """Let Triton's counters have shown that a model fails what waits in its queue, and goes on with it."""
+    bench.observer._records[SERVER.name].signs.failed_s[model] = math.inf
 
 
 @pytest.mark.parametrize(
@@ -546,6 +552,7 @@ def test_a_late_canary_of_a_server_that_only_fails_is_a_failed_one(
     late = Verdict(time.monotonic(), math.inf, Outcome.LATE, "", "w1")
     bench.requests.answered = tuple(map(answer, statuses))
     bench.health()
+    fails(bench)
     bench.requests.answered = ()
     monkeypatch.setattr(bench.observer._canaries, "take", lambda: [(SERVER.name, late)])
     assert bench.health() is health
@@ -565,6 +572,7 @@ def test_requests_that_the_server_before_failed_too_show_no_fault_of_this_one(
     late = Verdict(time.monotonic(), math.inf, Outcome.LATE, "", "w1")
     bench.requests.answered = tuple(map(answer, statuses))
     bench.observer.look(moved)
+    fails(bench)
     bench.requests.answered = ()
     monkeypatch.setattr(bench.observer._canaries, "take", lambda: [(SERVER.name, late)])
     assert bench.observer.look(moved).servers[SERVER.name].health is health
@@ -598,15 +606,20 @@ def test_a_canary_behind_a_long_request_is_late_though_others_failed_before(
     assert bench.health() is Health.READY
 
 
-def test_a_canary_that_requests_overtake_is_behind_a_long_one_though_they_fail(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("why", ["refused at once", "not counted by the model", "the model works"])
+def test_a_late_canary_shows_nothing_where_what_failed_did_not_wait_as_it_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     bench.gateway.owed = 1
     monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
     late = Verdict(time.monotonic(), math.inf, Outcome.LATE, "", "w1")
-    # The model has a queue of its own, and refuses bad requests before it.
-    bench.requests.answered = (answer(500)._replace(ended_s=math.inf, latency_ms=0.0),) * 5
+    took_ms = 1.0 if why == "refused at once" else 1000.0
+    bench.requests.answered = (answer(500, took_ms=took_ms),) * 5
     bench.health()
+    if why != "not counted by the model":
+        fails(bench)
+    if why == "the model works":
+        bench.observer._records[SERVER.name].signs.moved_s["w1"] = math.inf
     bench.requests.answered = ()
     monkeypatch.setattr(bench.observer._canaries, "take", lambda: [(SERVER.name, late)])
     assert bench.health() is Health.READY
@@ -633,10 +646,20 @@ def test_a_canary_has_as_long_as_its_model_may_take(bench: Bench, monkeypatch: p
     slow = state()
     partition = replace(slow.watches["W1"].partition, promises=(Promise("w1", 60_000.0, 10.0),))
     slow = replace(slow, watches={"W1": replace(slow.watches["W1"], partition=partition)})
-    for observed in (state(), slow):
+
+    def probed(observed: GuardState) -> None:
         bench.observer.look(observed)
         bench.observer.probe(SERVER.name)
-    assert given == [2.0, 120.0]
+
+    probed(state())
+    probed(slow)
+    bench.requests.answered = (answer(500),) * 5
+    probed(slow)
+    bench.requests.answered = ()
+    fails(bench)
+    probed(slow)
+    # What Triton refuses without the model says nothing of it.
+    assert given == [2.0, 120.0, 120.0, 2.0]
 
 
 def test_requests_refused_by_policy_are_no_failures(bench: Bench) -> None:

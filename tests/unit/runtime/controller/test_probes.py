@@ -93,9 +93,12 @@ def test_counters_that_only_count_failures_are_no_sign_of_life() -> None:
             signs.take(read_counters(server_at(port), ["w1"]))
     assert signs.read_s > 0.0
     assert not signs.moved_since(0.0)
+    assert signs.only_failed_since("w1", 0.0)
+    assert not signs.only_failed_since("w1", signs.read_s)
     with asked_triton() as (port, _):
         signs.take(read_counters(server_at(port), ["w1"]))
     assert signs.moved_s == {"w1": signs.read_s}
+    assert not signs.only_failed_since("w1", 0.0)
 
 
 def test_many_servers_under_suspicion_are_each_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

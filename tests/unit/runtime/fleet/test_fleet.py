@@ -337,7 +337,7 @@ def test_an_endpoint_of_a_workload_that_stays_ends_only_with_consent(tmp_path: P
     assert warning.startswith(
         "warning: endpoint ssd ends, its clients will get 404: workload rank gets endpoint rank"
     )
-    with pytest.raises(InputError, match=r"workloads stay: ssd; nothing was touched: .*--rename-endpoints"):
+    with pytest.raises(InputError, match=r"workloads stay: ssd; nothing was touched: .*--allow renames"):
         fleet.apply(ApplyRequest(called("rank"), settings))
     assert said == [warning, warning]
     assert set(gateway.present) == {"ssd"}

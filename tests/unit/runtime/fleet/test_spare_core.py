@@ -69,7 +69,7 @@ def test_it_is_refused_at_the_count_with_the_way_out(tmp_path: Path) -> None:
     assert (error.file, error.line, error.field) == (str(tmp_path / "spec.yaml"), 5, "gpus[1].count")
     assert error.problem == (
         "this host has 2 cores and 2 are planned: none is left for the gateway, the controller and clients, "
-        "and P99s will break; plan with `count: 1`, or accept it with --all-cores"
+        "and P99s will break; plan with `count: 1`, or accept it with --allow all-cores"
     )
     assert error.exit_code == 2
     parsed, document = read_spec(spec(tmp_path, "price_per_hour: 1"))
@@ -93,9 +93,9 @@ def test_apply_refuses_before_anything_is_touched(tmp_path: Path, monkeypatch: p
     path = tmp_path / "plan.json"
     write_plan(path, on_cores(*sorted(os.sched_getaffinity(0))))
     line = 1 + max(i for i, text in enumerate(path.read_text().splitlines()) if '"id": "cpu-' in text)
-    told = CliRunner().invoke(app, ["apply", str(path), "--yes", "--allow-violations"]).exception
+    told = CliRunner().invoke(app, ["apply", str(path), "--yes", "--allow", "violations"]).exception
     assert isinstance(told, InputError)
     assert (told.file, told.line) == (str(path), line)
-    assert told.problem.endswith("or accept it with --all-cores")
+    assert told.problem.endswith("or accept it with --allow all-cores")
     assert list((tmp_path / "state").rglob("default*")) == []
     assert read_plan(path)[0].gpus

@@ -61,5 +61,5 @@ def test_a_profile_of_our_own_is_not_mixed_with_others(tmp_path: Path) -> None:
 
 
 def test_a_share_off_the_grid_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--measured-at: 33 is not on this device's grid"):
+    with pytest.raises(InputError, match="--at: 33 is not on this device's grid"):
         imported(tmp_path, Run(1, 3.0), percent=33.0)

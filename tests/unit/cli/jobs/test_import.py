@@ -1,4 +1,4 @@
-"""`ctl profile` on files of other tools: no server starts."""
+"""`ctl import`: profiles from files of other tools."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_plan_from_perf_analyzers_points_takes_the_whole_gpu_and_asks_for_more_shares(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["--device", "t4", "--from-perf-analyzer"]
-    assert run(["profile", "resnet", *given, f"4:{DATA / 'perf_analyzer.csv'}"]) == 0
+    given = ["--device", "t4", "--from", "perf-analyzer"]
+    assert run(["import", "resnet", f"4:{DATA / 'perf_analyzer.csv'}", *given]) == 0
     told = capsys.readouterr()
-    assert "profiles/t4/resnet.json: 1 point from perf_analyzer" in told.out
+    assert "profiles/t4/resnet.json: 1 point with what perf-analyzer measured" in told.out
     assert "plans give it no smaller share" in told.err.replace("\n", " ")
-    assert "--measured-at 50" in told.err.replace("\n", " ")
+    assert "--at 50" in told.err.replace("\n", " ")
     assert "write memory_mb in the spec" in told.err.replace("\n", " ")
 
     (directory / "spec.yaml").write_text(SPEC)
@@ -52,12 +52,13 @@ def test_files_of_several_tools_and_shares_make_one_profile(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     analyzer = str(DATA / "metrics-model-inference-server.csv")
-    assert run(["profile", "resnet50", "--device", "t4", "--from-model-analyzer", analyzer, "--json"]) == 0
+    on = ["--device", "t4"]
+    assert run(["import", "resnet50", analyzer, "--from", "model-analyzer", *on, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    jsonschema.Draft202012Validator(schema("profile")).validate(document)
+    jsonschema.Draft202012Validator(schema("import")).validate(document)
     assert document["profiles"][0]["points"] == 2
-    half = ["--from-perf-analyzer", f"1:{DATA / 'perf_analyzer_documented.csv'}", "--measured-at", "50"]
-    assert run(["profile", "resnet50", "--device", "t4", *half]) == 0
+    half = [f"1:{DATA / 'perf_analyzer_documented.csv'}", "--from", "perf-analyzer", "--at", "50"]
+    assert run(["import", "resnet50", *half, *on]) == 0
     made = read_profile(directory / "profiles" / "t4" / "resnet50.json")
     assert [(p.percent, p.batch) for p in made.points] == [(50, 1), (100, 1), (100, 8)]
     assert "no smaller share" not in capsys.readouterr().err
@@ -66,16 +67,15 @@ def test_files_of_several_tools_and_shares_make_one_profile(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["m", "--from-perf-analyzer", "f.csv"], "must be BATCH:FILE; 8:FILE was measured with -b 8"),
-        (["m", "--from-aiperf", "1:none.json"], "none.json"),
-        (["m", "n", "--from-aiperf", "1:f.json"], "name the one MODEL"),
-        (["m", "--measured-at", "50"], "--measured-at: is for measurements of other tools"),
-        (["m", "--from-aiperf", "1:f.json", "--batches", "1"], "--batches: is for a measurement"),
+        (["m", "f.csv", "--from", "perf-analyzer"], "must be BATCH:FILE; 8:FILE was measured with"),
+        (["m", "1:none.json", "--from", "aiperf"], "none.json"),
+        (["m", "8:f.sqlite", "--from", "nsys"], "has no profile on t4"),
+        (["m", "1:f.json", "--from", "perf"], "'perf' is not one of"),
     ],
 )
 def test_wrong_command_lines_are_refused(
     arguments: list[str], said: str, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["profile", *arguments]) == 2
+    assert run(["import", *arguments, "--device", "t4"]) == 2
     assert said in capsys.readouterr().err
     assert not (directory / "profiles").exists()
