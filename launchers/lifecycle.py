@@ -108,7 +108,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def log(self, server: Server) -> str:
         """Return what a server has logged."""
         with self._connected() as connection:
-            return self._log(connection, server)
+            return readiness.said(self._log(connection, server))
 
     def watch(self, fleet: str) -> Watch:
         """Listen for ends of the fleet's servers, and for faults of their GPUs."""

@@ -70,3 +70,9 @@ def test_what_a_server_has_not_read_is_counted_at_its_sockets_alone(tmp_path: Pa
             assert unread(other) == 0
             connection.recv(100)
             assert unread(server) == 0
+
+
+def test_a_warning_of_each_connection_is_no_part_of_a_log() -> None:
+    warned = "[WARN] evhtp.c:4050 NODELAY NOT SUPPORTED :: (errno: Operation not supported)\n"
+    assert readiness.said(f"begins\n{warned * 3}ends") == "begins\nends"
+    assert readiness.reasons(f"the last words\n{warned * 9}") == ["the last words"]
