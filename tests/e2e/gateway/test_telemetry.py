@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -218,7 +219,7 @@ def test_a_streamed_message_that_its_client_leaves_is_told(gateway: Running, pai
 def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
     made, ports = fresh
     one = pair["one"]
-    named = Backend("fleet.W1-1.active.abc", rig.HOST, one.http_port, one.grpc_port, one.metrics_port)
+    named = replace(one.backend, server="fleet.W1-1.active.abc")
     made.commit({"echo": Route((named,))})
     load = rig.Load(ports)
     asyncio.run(load.at_once(20))
