@@ -10,8 +10,8 @@ from pathlib import Path
 
 from controlplane.domain.fleet import socket_path
 
-_LONGEST_PATH = 107
-"""The kernel's limit, in bytes."""
+_LONGEST_PATH = 97
+"""In bytes: the kernel takes ten more, which HAProxy keeps for the ends of temporary names."""
 
 
 def socket_folder(state: Path, name: str, longest_name: int) -> Path:

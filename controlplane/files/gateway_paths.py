@@ -11,7 +11,7 @@ from pathlib import Path
 from controlplane.domain.errors import GatewayError
 from controlplane.sockets import close_to_others, socket_folder
 
-_LONGEST_NAME = 39
+_LONGEST_NAME = 29
 """Of a socket: HAProxy binds under a temporary name that is some 16 bytes longer."""
 
 
