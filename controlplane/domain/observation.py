@@ -130,13 +130,15 @@ class HostSeen:
 
     `waiting` is the part of the time ready to run that the gateway waited for a core. `steal` is the part of
     the cores' time that the hypervisor gave to others. `throttled` is the part of the time that the gateway's
-    cgroup was at its own limit. `stood_s` is for how long the gateway has not run at all, in seconds.
+    cgroup was at its own limit. `stood_s` is for how long the gateway has not run at all, in seconds, and
+    `wait_s` for how long it waited for a core each time that it was to run, in the mean.
     """
 
     waiting: float
     steal: float = 0.0
     throttled: float = 0.0
     stood_s: float = 0.0
+    wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

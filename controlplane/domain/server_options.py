@@ -30,12 +30,14 @@ _PASSES = """
     grpc-max-connection-age-grace allow-cpu-metrics metrics-interval-ms trace-config backend-config
     repoagent-directory cache-config cache-directory pinned-memory-pool-byte-size cuda-memory-pool-byte-size
     cuda-virtual-address-size min-supported-compute-capability buffer-manager-thread-count host-policy
-    model-load-gpu-limit response-cache-byte-size trace-file trace-level trace-rate trace-count
+    model-load-gpu-limit response-cache-byte-size trace-level trace-rate trace-count
     trace-log-frequency
 """
+_NO_TRACE_FILE = "several servers would write one file: export traces, --trace-config=mode=opentelemetry"
 _REFUSED = {
     "model-config-name": "servers would read configs/NAME.pbtxt past the plan: make it the config.pbtxt",
     "model-namespacing": "clients and plans name a model by its name alone: name your models differently",
+    "trace-file": _NO_TRACE_FILE,
 }
 """Options that change what a server reads, and what to do instead."""
 
@@ -47,10 +49,13 @@ JUDGED: Mapping[str, str] = {
 """Each option of Triton's help -> why it is refused; empty for one that passes, as options not listed do."""
 
 _SETTINGS = {
-    "shm-region-prefix-name": "Trisect sets the backend's shm-region-prefix-name itself; leave it out",
-    "default-max-batch-size": "default-max-batch-size is refused: write max_batch_size into config.pbtxt",
+    "backend-config": {
+        "shm-region-prefix-name": "Trisect sets the backend's shm-region-prefix-name itself; leave it out",
+        "default-max-batch-size": "default-max-batch-size is refused: write max_batch_size into config.pbtxt",
+    },
+    "trace-config": {"triton,file=": f"a file of traces is refused: {_NO_TRACE_FILE}"},
 }
-"""Settings of `--backend-config` that are refused, and why."""
+"""By option, the settings that are refused, and why."""
 
 _OWNED_VARIABLES = (
     "TRISECT_",
@@ -96,8 +101,9 @@ def _check_argument(argument: str, field: str) -> None:
     name = found[1]
     meant = [name] if name in JUDGED else [option for option in JUDGED if option.startswith(name)]
     refused = next((JUDGED[option] for option in meant if JUDGED[option]), None)
-    if refused is None and "backend-config" in meant:
-        refused = next((why for setting, why in _SETTINGS.items() if setting in argument), None)
+    settings = (one for option, refusals in _SETTINGS.items() if option in meant for one in refusals.items())
+    if refused is None:
+        refused = next((why for setting, why in settings if setting in argument), None)
     if refused is not None:
         raise InputError(f"--{name}: {refused}", field=field)
 

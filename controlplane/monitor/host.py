@@ -8,14 +8,17 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from controlplane.domain.observation import HostSeen
 
+READ_S = 0.1
+"""The shortest time between two readings, which say how long a wait is now; ..."""
 WINDOW_S = 1.0
-"""The shortest interval between two readings."""
+"""... and the time that fractions are of: in a shorter one the gateway is hardly ever ready."""
 STALE_S = 5.0
 _LEAST_READY_S = 0.005
 """The shortest ready time of the gateway from which a fraction is computed."""
@@ -28,6 +31,7 @@ class _Counters(NamedTuple):
     pids: tuple[int, ...]
     run_s: float
     wait_s: float
+    runs: int
     steal_ticks: int
     all_ticks: int
     throttled_s: float
@@ -46,18 +50,24 @@ class GatewayHost:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pids, self._proc, self._cgroups, self._now = pids, proc, cgroups, now
-        self._before: _Counters | None = None
+        self._readings: deque[_Counters] = deque()
         self._absent_s = -math.inf
         self._seen: tuple[float, HostSeen] | None = None
 
     def seen(self) -> HostSeen | None:
         """Return the delays since the reading before, if that was recent; None where nothing is known yet."""
-        now, before = self._now(), self._before
-        if before is None or now - before.at_s >= WINDOW_S:
+        now, known = self._now(), self._readings
+        before = known[-1] if known else None
+        if before is None or now - before.at_s >= READ_S:
             with contextlib.suppress(OSError, ValueError, IndexError):
-                self._before = self._read(now, before)
-                if before is not None and now - before.at_s < STALE_S and before.pids == self._before.pids:
-                    self._seen = now, _between(before, self._before)
+                present = self._read(now, before)
+                if before is not None and (now - before.at_s >= STALE_S or before.pids != present.pids):
+                    known.clear()
+                known.append(present)
+                while len(known) > 2 and now - known[1].at_s >= WINDOW_S:
+                    known.popleft()
+                if now - known[0].at_s >= WINDOW_S:
+                    self._seen = now, _between(known[0], known[-2], present)
         return self._seen[1] if self._seen is not None and now - self._seen[0] < STALE_S else None
 
     def _read(self, now: float, before: _Counters | None) -> _Counters:
@@ -65,13 +75,13 @@ class GatewayHost:
         alive = known and all((self._proc / str(pid)).exists() for pid in known)
         pids = known if alive else self._search(now)
         ticks = [int(n) for n in (self._proc / "stat").read_text().split("\n", 1)[0].split()[1:]]
-        run_s, wait_s = self._scheduled(pids)
+        run_s, wait_s, runs = self._scheduled(pids)
         throttled_s = sum(map(self._throttled_s, pids))
         # HAProxy checks its servers each second, so a counter that rests is a process that does.
         rests = before is not None and before.pids == pids and before.run_s == run_s
         moved_s = before.moved_s if before is not None and rests else now
         return _Counters(
-            now, pids, run_s, wait_s, ticks[_STEAL], sum(ticks[: _STEAL + 1]), throttled_s, moved_s
+            now, pids, run_s, wait_s, runs, ticks[_STEAL], sum(ticks[: _STEAL + 1]), throttled_s, moved_s
         )
 
     def _search(self, now: float) -> tuple[int, ...]:
@@ -82,14 +92,14 @@ class GatewayHost:
         self._absent_s = -math.inf if pids else now
         return pids
 
-    def _scheduled(self, pids: Sequence[int]) -> tuple[float, float]:
-        """Return how many seconds all threads ran, and how many they waited for a core."""
-        run_ns = wait_ns = 0
+    def _scheduled(self, pids: Sequence[int]) -> tuple[float, float, int]:
+        """Return for how many seconds all threads ran and waited for a core, and how often they got one."""
+        run_ns = wait_ns = runs = 0
         for pid in pids:
             for file in (self._proc / str(pid) / "task").glob("*/schedstat"):
-                ran, waited, _ = file.read_text().split()
-                run_ns, wait_ns = run_ns + int(ran), wait_ns + int(waited)
-        return run_ns / 1e9, wait_ns / 1e9
+                ran, waited, times = map(int, file.read_text().split())
+                run_ns, wait_ns, runs = run_ns + ran, wait_ns + waited, runs + times
+        return run_ns / 1e9, wait_ns / 1e9, runs
 
     def _throttled_s(self, pid: int) -> float:
         for folder in self._folders(pid):
@@ -113,7 +123,8 @@ class GatewayHost:
                 yield self._cgroups / "cpu" / inside
 
 
-def _between(before: _Counters, after: _Counters) -> HostSeen:
+def _between(before: _Counters, lately: _Counters, after: _Counters) -> HostSeen:
+    """Return the delays since `before`, and how long a wait has been since `lately`."""
     ran, waited = after.run_s - before.run_s, after.wait_s - before.wait_s
     ticks = after.all_ticks - before.all_ticks
     return HostSeen(
@@ -121,4 +132,5 @@ def _between(before: _Counters, after: _Counters) -> HostSeen:
         steal=(after.steal_ticks - before.steal_ticks) / ticks if ticks > 0 else 0.0,
         throttled=(after.throttled_s - before.throttled_s) / (after.at_s - before.at_s),
         stood_s=after.at_s - after.moved_s if after.pids else 0.0,
+        wait_s=(after.wait_s - lately.wait_s) / max(1, after.runs - lately.runs),
     )

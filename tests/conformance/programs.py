@@ -164,14 +164,10 @@ GROUPS = (
     Group(
         "server",
         (
-            *(f"qa/L0_{name}_test.py" for name in ("parameters/parameters", "simple_ensemble/ensemble")),
-            *(f"qa/L0_{name}_endpoint_test.py" for name in ("logging/logging", "trace/trace")),
+            "qa/L0_parameters/parameters_test.py",
+            "qa/L0_logging/logging_endpoint_test.py",
         ),
-        (
-            "qa/L0_parameters/model_repository/*",
-            "qa/L0_simple_ensemble/models/*",
-            f"{_EXAMPLES}/simple",
-        ),
+        ("qa/L0_parameters/model_repository/*",),
         own={"parameter": _PARAMETER},
     ),
     Group("server", ("qa/L0_client_timeout/*_test.py",), ("qa/L0_client_timeout/models/*",)),
@@ -292,20 +288,27 @@ def _partition(name: str, percent: int, batches: Mapping[str, int]) -> dict[str,
     return {"id": name, "percent": percent, "shadow": None, "models": models, "workloads": workloads}
 
 
+def _copy(source: Path, folder: Path, servers: Servers) -> None:
+    """Copy a folder's programs, with these servers' ports."""
+    ports = {"8000": servers.http_port, "8001": servers.grpc_port, "8002": servers.metrics_port}
+    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("models"))
+    for code in folder.rglob("*.py"):
+        code.write_text(re.sub(r"(?<=:)800[012]\b", lambda port: str(ports[port.group()]), code.read_text()))
+
+
 def _ended(program: Path, servers: Servers, here: Path, roots: dict[str, Path]) -> str:
     """Run a program, with these servers' ports; return how it ended, with the tests that failed."""
     folder = here / program.parent.name
-    shutil.copytree(program.parent, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("models"))
-    own = folder / program.name
-    ports = {"8000": servers.http_port, "8001": servers.grpc_port, "8002": servers.metrics_port}
-    own.write_text(re.sub(r"(?<=:)800[012]\b", lambda port: str(ports[port.group()]), program.read_text()))
+    for source in (program.parent, roots["server"] / "qa" / "common"):
+        _copy(source, here / source.name, servers)
     address = f"{HOST}:{servers.grpc_port if 'grpc' in program.name else servers.http_port}"
     arguments = ["-u", address] if program.is_relative_to(roots["client"]) else []
-    paths = [roots["server"] / "qa/common", folder]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "TRITONSERVER_IPADDR": HOST}
+    paths = [here / "common", folder]
+    their_own = {"TRITONSERVER_IPADDR": HOST, "TEST_HEADER": "test_params"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), **their_own}
     try:
         done = subprocess.run(
-            [sys.executable, own.name, *arguments],
+            [sys.executable, program.name, *arguments],
             cwd=folder,
             env=environment,
             capture_output=True,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from controlplane.control.guard import arrivals, baseline, batch_times, causes, late_answers, queues, rule
-from controlplane.control.guard.batch_times import Weighing
+from controlplane.control.guard.batch_times import HostPart, Weighing
 from controlplane.control.guard.late_answers import Alarm, LateAnswers
 from controlplane.control.guard.promise import Promise
 
@@ -136,7 +136,7 @@ def _compile(module: ModuleType, *names: str) -> None:
 
 _LEARNING = ("_sort_in", "_learn_first", "learn_block", "learn_batch", "forget", "known_place", "usual_at")
 _compile(baseline, *_LEARNING)
-_compile(batch_times, "_delayed", "_scored", "_weigh_block")
+_compile(batch_times, "own_s", "_delayed", "_scored", "_weigh_block")
 _compile(late_answers, "_moved", "_learned", "highest", "bounded_scale")
 scan_batches = numba.njit(batch_times.scan)
 scan_late = numba.njit(late_answers.scan)
@@ -203,7 +203,7 @@ def _hear(evidence, requests, alarm, constants, looks):
             to += 1
         counted = took[at:to].copy()
         calm = late_answers.highest(late.charts) < batch_times.HOLD * alarm.rarity * scale
-        batches = scan_batches(batches, ended[at:to], counted, Weighing(height, 1.0, calm))
+        batches = scan_batches(batches, ended[at:to], counted, Weighing(height, HostPart(1.0, 0.0), calm))
         passed_s = max(ended[to - 1] - ended[max(0, at - 1)], 1e-6)
         short, long = math.exp(-passed_s / memories[0]), math.exp(-passed_s / memories[1])
         rate = (to - at) / passed_s

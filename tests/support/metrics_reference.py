@@ -13,7 +13,7 @@ def reference() -> str:
         "Made by `python tests/support/metrics_reference.py > docs/metrics.md`; a test compares the two.",
         "",
         "One page, `http://HOST:8002/metrics` by default, where one Triton would have its own. It has the",
-        "metrics below and those of every Triton (`nv_*`, among them the GPU's) with the labels `partition`",
+        "metrics below and those of every Triton (`nv_*`, also models' own) with the labels `partition`",
         "and `role`. Labels name endpoints, partitions and roles, which stay when a plan is applied again;",
         "no label has a revision, so re-plans add no series. The metrics of the controller are absent while",
         "none runs; `trisect_controller_up` is 0 then.",

@@ -24,6 +24,7 @@ from controlplane.domain.workload import ShadowPolicy
 PERIOD_S = 0.01
 LOOK_S, HURRIED_LOOK_S = 0.2, 0.05
 READ_S, HURRIED_READ_S, WINDOW_S = 1.0, 0.1, 0.25
+HOST_S = 0.2
 LOG_S = 0.05
 """The time until the monitor hands on a line."""
 SLICE_S = 0.002
@@ -38,7 +39,8 @@ class Case:
 
     Since the cut `traffic` times as many requests arrive, `clump` of them together in the mean. `starved` are
     the mean and the deviation of the part of its ready time in which other work has the server's core;
-    `waiting` is the gateway's. `utilisation` is the plan's.
+    `waiting` is the gateway's. Since the cut these are `starved_then` and `waiting_then`, and the gateway
+    waits for `gateway_s` in the mean until it passes an answer on. `utilisation` is the plan's.
     """
 
     seed: int
@@ -46,6 +48,9 @@ class Case:
     clump: float = 1.0
     starved: tuple[float, float] = (0.0, 0.0)
     waiting: float = 0.2
+    starved_then: tuple[float, float] | None = None
+    waiting_then: float | None = None
+    gateway_s: float = 0.0
     rate_rps: float = 100.0
     slo_ms: float = 50.0
     quota: float = 0.5
@@ -81,7 +86,13 @@ class _Thread:
         self._ran_s = self._waited_s = self._throttled_s = 0.0
         self._counted = [(0.0, 0.0, 0.0, 0.0)]
         levels = math.ceil(2.0 * case.until_s / LEVEL_S)
-        self._starved = [min(0.9, max(0.0, chance.gauss(*case.starved))) for _ in range(levels)]
+        parts = (self._part(level * LEVEL_S) for level in range(levels))
+        self._starved = [min(0.9, max(0.0, chance.gauss(*part))) for part in parts]
+
+    def _part(self, at_s: float) -> tuple[float, float]:
+        """The mean and the deviation of the part in which other work has the core."""
+        then = self._case.starved_then
+        return self._case.starved if then is None or at_s < self._case.cut_s else then
 
     def run(self, at_s: float, work_s: float) -> float:
         """The time at which this much work has run."""
@@ -148,11 +159,18 @@ def outcome(case: Case) -> Outcome:
             heard += 1
         active = ServerSeen(Health.READY, delays=counters.delays, inferences={"w": 1.0})
         servers = {"active": active, "shadow": ServerSeen(Health.READY)}
-        seen = FleetSeen(now_s, tuple(fresh), servers, HostSeen(case.waiting))
+        seen = FleetSeen(now_s, tuple(fresh), servers, _host(case, now_s))
         state, effects = decide.tick(state, seen)
         if any(isinstance(effect, Redirect) for effect in effects):
             return Outcome(answers, now_s)
     return Outcome(answers, math.inf)
+
+
+def _host(case: Case, now_s: float) -> HostSeen:
+    """What is known of the gateway, of the time until the last reading."""
+    if case.waiting_then is None or now_s < case.cut_s + HOST_S:
+        return HostSeen(case.waiting)
+    return HostSeen(case.waiting_then, wait_s=case.gateway_s)
 
 
 def _served(case: Case, thread: _Thread, chance: random.Random) -> list[tuple[float, float]]:
@@ -167,7 +185,9 @@ def _served(case: Case, thread: _Thread, chance: random.Random) -> list[tuple[fl
         while size < case.batch and first + size < len(due) and due[first + size] <= end:
             size += 1
         end = thread.run(end, size * case.work_s + case.overhead_s)
-        answers += [(end, at) for at in due[first : first + size]]
+        delay_s = case.gateway_s * chance.expovariate(1.0) if end >= case.cut_s else 0.0
+        passed_s = max(end + delay_s, answers[-1][0] if answers else 0.0)
+        answers += [(passed_s, at) for at in due[first : first + size]]
         first += size
     return answers
 

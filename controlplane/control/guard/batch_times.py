@@ -2,7 +2,7 @@
 
 A server with one instance of a model runs one batch at a time, so the request log gives the time of a batch:
 from when the server was free and the first request had arrived, to the first answer, without the part that
-the host explains (`host.unexplained`). The unit of evidence is a block: batches of four requests or more
+the host explains (`HostPart`). The unit of evidence is a block: batches of four requests or more
 together, or one that stalled, their time over the usual one. A CUSUM chart scores each block by the logarithm
 of how much likelier a slow server's block lies between two thresholds of the baseline than a healthy one's.
 """
@@ -58,6 +58,8 @@ HOLD = 0.3
 """From this strength on the baseline does not change."""
 ACCEPT_S = 30.0
 """A slowdown that breaks no promise for so long becomes the baseline."""
+WAITS = 3.0
+"""The gateway's wait for a core varies as an exponential one: few last longer than so many mean ones."""
 STALL_S = 5.0
 STALLS = 6
 """So many stalls in a row excuse what they delay, and one more every STALL_S."""
@@ -89,19 +91,26 @@ class BusyPeriod(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The block under way: its time and usual time, and whether a part of the latter is an estimate."""
+    """The block under way: its time, the part of it that the host does not explain, and its usual time.
+
+    `estimated`: a part of the latter is an estimate.
+    """
 
     took_s: float = 0.0
+    own_s: float = 0.0
     usual_s: float = 0.0
+    batches: float = 0.0
     requests: float = 0.0
     estimated: bool = False
 
 
 class Recent(NamedTuple):
-    """The time of the last RECENT_BLOCKS, and their usual time."""
+    """The sums of the last RECENT_BLOCKS: see `Block`."""
 
     took_s: float = 0.0
+    own_s: float = 0.0
     usual_s: float = 0.0
+    batches: float = 0.0
 
 
 class Lasting(NamedTuple):
@@ -127,11 +136,25 @@ class BatchTimes(NamedTuple):
     open: tuple[Answer, ...] = ()
 
 
+class HostPart(NamedTuple):
+    """What the host explains of a batch's time.
+
+    `own` is the part of a server's time that it does not explain, `wait_s` how long the gateway waits in the
+    mean until it passes an answer on.
+    """
+
+    own: float = 1.0
+    wait_s: float = 0.0
+
+
+NO_PART = HostPart()
+
+
 class Weighing(NamedTuple):
-    """The alarm's score, the part of a batch's time that counts, and whether the baseline may learn."""
+    """The alarm's score, the host's part in a batch's time, and whether the baseline may learn."""
 
     alarm: float
-    unexplained: float = 1.0
+    host: HostPart = NO_PART
     learns: bool = True
 
 
@@ -146,9 +169,21 @@ def strength(times: BatchTimes, rate_rps: float) -> float:
     return times.chart.score / height(rate_rps)
 
 
-def slowdown(times: BatchTimes) -> float:
-    """Return how many times their usual time the recent batches took."""
-    return times.recent.took_s / times.recent.usual_s if times.recent.usual_s > 0.0 else 1.0
+def slowdown(times: BatchTimes, host: HostPart = NO_PART) -> float:
+    """Return how many times their usual time the recent batches took by the server's own fault.
+
+    A reading of the host is of the time before it: where its part grows or falls, the part that it had when
+    the blocks were weighed and its present one are both wrong for some of them. The larger one counts.
+    """
+    recent = times.recent
+    if recent.usual_s <= 0.0:
+        return 1.0
+    return min(recent.own_s, own_s(recent.took_s, recent.batches, host)) / recent.usual_s
+
+
+def own_s(took_s: float, batches: float, host: HostPart) -> float:
+    """Return the part of the time of so many batches that the host does not explain."""
+    return host.own * max(0.0, took_s - WAITS * host.wait_s * batches)
 
 
 def lasting(times: BatchTimes) -> tuple[float, float]:
@@ -176,15 +211,14 @@ def weigh(
     answers: Sequence[Answer],
     rate_rps: float,
     now_s: float,
-    unexplained: float = 1.0,
+    host: HostPart = NO_PART,
     *,
     calm: bool = True,
 ) -> tuple[BatchTimes, list[Answer]]:
     """Return the baseline after these answers, in the order they ended, and the answers that count.
 
     Failed requests do not count; the others count with the times that they would have taken without a stall.
-    `unexplained` is the part of a batch's time that the host cannot explain. The baseline learns only while
-    it is `calm`: while late answers are hardly evidence either.
+    The baseline learns only while it is `calm`: while late answers are hardly evidence either.
     """
     heard = [*times.open, *(a for a in answers if not a.failed)]
     if not heard:
@@ -197,7 +231,7 @@ def weigh(
     heard, waiting = heard[:complete], tuple(heard[complete:])
     ended_s, latency_s = [a.ended_s for a in heard], [a.latency_ms / 1000.0 for a in heard]
     learning = times._replace(baseline=baseline.copied(times.baseline))
-    after = scan(learning, ended_s, latency_s, Weighing(height(rate_rps), unexplained, calm))
+    after = scan(learning, ended_s, latency_s, Weighing(height(rate_rps), host, calm))
     counted = zip(heard, latency_s, strict=True)
     counting = [Answer(a.ended_s, 1000.0 * s, False, a.endpoint, a.server) for a, s in counted]
     return after._replace(open=waiting), counting
@@ -210,7 +244,7 @@ def scan(
 
     Plain arithmetic, so that the bench compiles it.
     """
-    busy, block, own = times.busy, times.block, weighing.unexplained
+    busy, block, host = times.busy, times.block, weighing.host
     counts, means = times.baseline.counts, times.baseline.means
     begin = 0
     while begin < len(ended_s):
@@ -226,20 +260,27 @@ def scan(
         took_s = began_s - max(busy.free_s, arrived_s)
         known = baseline.known_place(counts, place)
         usual_s = baseline.usual_at(means, known, place)
-        stalled = took_s * own > STALL * usual_s
-        busy = _delayed(busy, arrived_s, (began_s, ended_s[end - 1]), took_s - usual_s / own, stalled)
+        spent_s = own_s(took_s, 1.0, host)
+        stalled = spent_s > STALL * usual_s
+        busy = _delayed(busy, arrived_s, (began_s, ended_s[end - 1]), took_s - usual_s / host.own, stalled)
         delay_s = busy.stalled_s + busy.longest_s - busy.second_s
         for i in range(begin, end):
             latency_s[i] -= delay_s
         if took_s > 0.0:
             if known > 0:
-                spent_s, estimated = block.took_s + took_s * own, block.estimated or known != place
-                block = Block(spent_s, block.usual_s + usual_s, block.requests + (end - begin), estimated)
+                block = Block(
+                    block.took_s + took_s,
+                    block.own_s + spent_s,
+                    block.usual_s + usual_s,
+                    block.batches + 1.0,
+                    block.requests + (end - begin),
+                    block.estimated or known != place,
+                )
             if weighing.learns and times.chart.score == 0.0:
-                baseline.learn_batch(times.baseline, place, took_s * own)
+                baseline.learn_batch(times.baseline, place, took_s * host.own)
             if stalled or block.requests >= BLOCK:
                 times = _weigh_block(times, block, busy.free_s, weighing)
-                block = Block(0.0, 0.0, 0.0, False)
+                block = Block(0.0, 0.0, 0.0, 0.0, 0.0, False)
         begin = end
     return BatchTimes(times.baseline, times.chart, busy, block, times.recent, times.lasting, times.open)
 
@@ -270,11 +311,14 @@ def _delayed(
 def _weigh_block(times: BatchTimes, block: Block, ended_s: float, weighing: Weighing) -> BatchTimes:
     """Return the evidence after one block; the baseline learns where it may and the score is not high."""
     kept, chart, lately = times.baseline, times.chart, times.lasting
-    ratio = block.took_s / block.usual_s
+    ratio = block.own_s / block.usual_s
     counted = min(ratio, OUTLIER)
+    rest = 1.0 - 1.0 / RECENT_BLOCKS
     recent = Recent(
-        times.recent.took_s + (counted * block.usual_s - times.recent.took_s / RECENT_BLOCKS),
-        times.recent.usual_s + (block.usual_s - times.recent.usual_s / RECENT_BLOCKS),
+        rest * times.recent.took_s + block.took_s,
+        rest * times.recent.own_s + counted * block.usual_s,
+        rest * times.recent.usual_s + block.usual_s,
+        rest * times.recent.batches + block.batches,
     )
     if kept.tail.blocks >= baseline.LEARN_BLOCKS:
         chart = _scored(chart, kept.tail, ratio, weighing.alarm)

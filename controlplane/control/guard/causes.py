@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from controlplane.control.guard.batch_times import HostPart
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.queues import MEMORIES, QueueState, memory_s
 from controlplane.domain.observation import HostSeen, ServerSeen
@@ -92,16 +93,17 @@ def contention(host: HostSeen | None) -> str:
     return f"the host is contended: {', '.join(found)}" if found else ""
 
 
-def unexplained(host: HostSeen | None, server: ServerSeen) -> float:
-    """Return the part of a batch's time that the host cannot explain; 1 where nothing is known of the server.
+def host_part(host: HostSeen | None, server: ServerSeen) -> HostPart:
+    """Return what the host explains of a batch's time: nothing of a server's own where nothing counts that.
 
     Stolen time is neither a thread's run time nor its wait. A part remains at any delay: a batch that takes
     twenty times as long is no batch of usual time.
     """
+    wait_s = host.wait_s if host is not None else 0.0
     if server.delays is None:
-        return 1.0
+        return HostPart(1.0, wait_s)
     steal = host.steal if host is not None else 0.0
-    return max(LEAST_UNEXPLAINED, (1.0 - server.delays.starved) * (1.0 - steal))
+    return HostPart(max(LEAST_UNEXPLAINED, (1.0 - server.delays.starved) * (1.0 - steal)), wait_s)
 
 
 def starves(host: HostSeen | None, unexplained_part: float) -> bool:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.control.guard import culprits, queues
-from controlplane.control.guard.causes import unexplained
+from controlplane.control.guard.batch_times import NO_PART, HostPart
+from controlplane.control.guard.causes import host_part
 from controlplane.control.guard.liveness import GONE
 from controlplane.control.guard.rule import LATE, is_slow, suspicion
 from controlplane.control.guard.state import GuardState, Limits, Watch
@@ -53,7 +54,7 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
             watch = replace(watch, answered_s=now, worked_s=now, settled_s=settled_s)
         active = seen.servers.get(watch.active.server, GONE)
         heard = answers.get(watch.active.server, [])
-        watch = update(watch, active, heard, (state.now_s, now), unexplained(seen.host, active))
+        watch = update(watch, active, heard, (state.now_s, now), host_part(seen.host, active))
         watches[partition] = culprits.heard(watch, failed)
     return replace(present, watches=watches, due_s={**state.due_s, **dict.fromkeys(looked_at, AT_ONCE)})
 
@@ -82,12 +83,9 @@ def update(
     seen: ServerSeen,
     answers: Sequence[Answer],
     ticks_s: tuple[float, float],
-    own_part: float = 1.0,
+    host: HostPart = NO_PART,
 ) -> Watch:
-    """Return the watch after the answers of its active server between two ticks.
-
-    `own_part` is the part of a batch's time that the host cannot explain.
-    """
+    """Return the watch after the answers of its active server between two ticks."""
     before_s, now_s = ticks_s
     settled = now_s >= watch.settled_s
     broken = False
@@ -97,10 +95,10 @@ def update(
     for before in watch.queues:
         sent = [a for a in answers if a.endpoint in before.promise.endpoints]
         own = [a for a in sent if not a.refused]
-        queue, alarm = queues.weigh(before, own, now_s, own_part)
-        broken = broken or alarm or is_slow(queue, own_part)
+        queue, alarm = queues.weigh(before, own, now_s, host)
+        broken = broken or alarm or is_slow(queue, host)
         late = sum(a.latency_ms > queue.promise.slo_ms for a in own)
-        recent_part += (1.0 - math.exp(-late / RECENT)) * (own_part - recent_part)
+        recent_part += (1.0 - math.exp(-late / RECENT)) * (host.own - recent_part)
         # Requests that wait have arrived too; their endpoints are not known, so they count like the answers.
         arrived = len(sent) + (waiting * len(sent) / len(answers) if answers else 0.0)
         queue = queues.arrive(queue, arrived, now_s - before_s)

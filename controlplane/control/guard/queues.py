@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from controlplane.control.guard import batch_times, late_answers, slo_window
-from controlplane.control.guard.batch_times import HOLD, BatchTimes
+from controlplane.control.guard.batch_times import HOLD, WAITS, BatchTimes, HostPart
 from controlplane.control.guard.late_answers import LateAnswers
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.slo_window import SloWindow
@@ -49,18 +49,16 @@ def begin(promise: Promise) -> QueueState:
 
 
 def weigh(
-    queue: QueueState, answers: Sequence[Answer], now_s: float, unexplained: float
+    queue: QueueState, answers: Sequence[Answer], now_s: float, host: HostPart
 ) -> tuple[QueueState, bool]:
-    """Return the queue after its answers, and whether too many of them are late.
-
-    `unexplained` is the part of a batch's time that the host cannot explain.
-    """
+    """Return the queue after its answers, and whether too many of them are late."""
     promise, batches, counted = queue.promise, queue.batches, answers
     if promise.instances == 1:
         calm = queue.lateness < HOLD
-        batches, counted = batch_times.weigh(
-            batches, answers, promise.rate_rps, now_s, unexplained, calm=calm
-        )
+        batches, counted = batch_times.weigh(batches, answers, promise.rate_rps, now_s, host, calm=calm)
+    if host.wait_s:
+        waited_ms = 1000.0 * WAITS * host.wait_s
+        counted = [a._replace(latency_ms=a.latency_ms - waited_ms) for a in counted]
     late, alarm = late_answers.weigh(late_answers.count(queue.late, promise, answers), promise, counted)
     if batch_times.strength(batches, promise.rate_rps) >= HOLD:
         late = late._replace(sizes=queue.late.sizes)  # clusters behind a slow server are no natural ones

@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 
 from controlplane.control.guard import baseline, batch_times
-from controlplane.control.guard.causes import contention, over_plan, starves
+from controlplane.control.guard.batch_times import NO_PART, HostPart
+from controlplane.control.guard.causes import contention, host_part, over_plan, starves
 from controlplane.control.guard.predicted_p99 import rounded_p99_s
 from controlplane.control.guard.queues import QueueState
 from controlplane.control.guard.state import Limits, Watch
@@ -43,21 +44,18 @@ def verdict(watch: Watch, active: ServerSeen, host: HostSeen | None, now_s: floa
         return Verdict.WAIT
     if over_plan(watch.queues, active) is not None:
         return Verdict.TRAFFIC
-    if starves(host, watch.unexplained) and not any(map(certainly_slower, watch.queues)):
+    part = host_part(host, active)
+    if starves(host, watch.unexplained) and not any(breaks_itself(queue, part) for queue in watch.queues):
         return Verdict.HOST
     return Verdict.SLOW
 
 
-def is_slow(queue: QueueState, unexplained: float = 1.0) -> bool:
+def is_slow(queue: QueueState, host: HostPart = NO_PART) -> bool:
     """Return whether it is an alarm that batches take longer, than they did or than planned.
 
     Those that take longer than they did make answers late, or certainly take longer and will do so.
     """
-    if is_enough(queue.lateness, queue.slowness):
-        return True
-    if queue.slowness >= 1.0 and will_break(queue, unexplained):
-        return True
-    return breaks_as_measured(queue)
+    return is_enough(queue.lateness, queue.slowness) or breaks_itself(queue, host)
 
 
 def is_enough(late: float, slower: float) -> bool:
@@ -65,9 +63,9 @@ def is_enough(late: float, slower: float) -> bool:
     return late >= 1.0 - SHARED * slower
 
 
-def certainly_slower(queue: QueueState) -> bool:
-    """Return whether the batches of a queue certainly take longer, than before or than planned."""
-    return queue.slowness >= 1.0 or breaks_as_measured(queue)
+def breaks_itself(queue: QueueState, host: HostPart) -> bool:
+    """Return whether a server's own batch times certainly break the P99, whatever the host adds to them."""
+    return (queue.slowness >= 1.0 and will_break(queue, host)) or breaks_as_measured(queue)
 
 
 def suspicion(watch: Watch) -> float:
@@ -86,18 +84,18 @@ def sizes_unknown(watch: Watch, seen: ServerSeen) -> bool:
     return any(queue.promise.endpoint not in seen.inferences for queue in watch.queues)
 
 
-def will_break(queue: QueueState, unexplained: float = 1.0) -> bool:
-    """Return whether the queue model puts the P99 above the SLO at the observed batch times and rate.
+def will_break(queue: QueueState, host: HostPart) -> bool:
+    """Return whether the queue model puts the P99 above the SLO at the server's own batch times and the rate.
 
-    Requests wait for the whole time of a batch, with the host's part. The rate counts up to the planned one:
-    more traffic does not make a server slow.
+    What the host adds to them is no server's fault. The rate counts up to the planned one: more traffic does
+    not make a server slow.
     """
     promise, known = queue.promise, queue.batches.baseline
     usual_s = baseline.usual_s(known, promise.batch)
     rate_rps = min(queue.rates_rps[-1], promise.rate_rps)
     if not usual_s or rate_rps <= 0.0:
         return False
-    slower = batch_times.slowdown(queue.batches) / unexplained
+    slower = batch_times.slowdown(queue.batches, host)
     p99_s = rounded_p99_s(rate_rps, [slower * time_s for time_s in usual_s], baseline.spread(known))
     return 1000.0 * p99_s > promise.slo_ms
 

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.unit
         "--log-verbose=1",
         "--backend-config=onnxruntime,enable-global-threadpool=1",
         "--pinned-memory-pool-byte-size=0",
+        "--trace-config=mode=opentelemetry",
     ],
 )
 def test_options_of_triton_are_taken(argument: str) -> None:
@@ -39,6 +40,8 @@ def test_options_of_triton_are_taken(argument: str) -> None:
         ("--backend-config=onnxruntime,default-max-batch-size=8", "config.pbtxt"),
         ("--backend-c=default-max-batch-size=8", "config.pbtxt"),
         ("--backend-config=python,shm-region-prefix-name=x", "shm-region-prefix-name itself"),
+        ("--trace-config=triton,file=/tmp/trace.json", "opentelemetry"),
+        ("--trace-file=/tmp/trace.json", "opentelemetry"),
         ("log-verbose=1", "is not --NAME=VALUE"),
         ("-v", "is not --NAME=VALUE"),
         ("--log-verbose 1", "is not --NAME=VALUE"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.observation import HostSeen
-from controlplane.monitor.host import STALE_S, WINDOW_S, GatewayHost
+from controlplane.monitor.host import READ_S, STALE_S, WINDOW_S, GatewayHost
 
 pytestmark = pytest.mark.unit
 
@@ -22,11 +22,13 @@ class Kernel:
     now_s: float = 100.0
     cgroup: str = "0::/box"
 
-    def write(self, *, run_s: float, wait_s: float, steal: int, ticks: int, throttled_s: float) -> None:
+    def write(
+        self, *, run_s: float, wait_s: float, steal: int, ticks: int, throttled_s: float, runs: int = 12
+    ) -> None:
         for thread in ("7", "8"):
             task = self.root / "proc" / "7" / "task" / thread
             task.mkdir(parents=True, exist_ok=True)
-            (task / "schedstat").write_text(f"{int(run_s * 5e8)} {int(wait_s * 5e8)} 12\n")
+            (task / "schedstat").write_text(f"{int(run_s * 5e8)} {int(wait_s * 5e8)} {runs}\n")
         (self.root / "proc" / "7" / "cgroup").write_text(f"{self.cgroup}\n")
         (self.root / "proc" / "stat").write_text(f"cpu  {ticks - steal} 0 0 0 0 0 0 {steal} 5 0\ncpu0 1\n")
         for folder, line in (
@@ -80,9 +82,22 @@ def test_a_gateway_that_is_gone_is_looked_for_again(tmp_path: Path) -> None:
     for _ in range(2):
         kernel.now_s += WINDOW_S
         host.seen()
-    kernel.write(run_s=1.1, wait_s=1.1, steal=0, ticks=200, throttled_s=0.0)
+    kernel.write(run_s=1.1, wait_s=1.1, steal=0, ticks=200, throttled_s=0.0, runs=22)
     kernel.now_s += WINDOW_S
-    assert host.seen() == HostSeen(pytest.approx(0.5), 0.0, 0.0)
+    assert host.seen() == HostSeen(pytest.approx(0.5), 0.0, 0.0, wait_s=pytest.approx(0.005))
+
+
+def test_how_long_a_wait_is_follows_at_once_and_its_part_of_the_time_later(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path)
+    host = kernel.host()
+    quiet_s = (0.0, 0.5, WINDOW_S - 2 * READ_S)
+    for at_s in (*quiet_s, WINDOW_S):
+        contended = at_s == WINDOW_S
+        wait_s, runs = (0.1, 30) if contended else (0.0, 20)
+        kernel.write(run_s=0.1 * at_s, wait_s=wait_s, steal=0, ticks=100, throttled_s=0.0, runs=runs)
+        kernel.now_s = 100.0 + at_s
+        seen = host.seen()
+    assert seen == HostSeen(pytest.approx(0.5), 0.0, 0.0, wait_s=pytest.approx(0.005))
 
 
 def test_a_gateway_that_is_not_here_is_looked_for_now_and_then(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.control.guard import baseline, batch_times
-from controlplane.control.guard.batch_times import BatchTimes
+from controlplane.control.guard.batch_times import BatchTimes, HostPart
 from controlplane.domain.observation import Answer
 
 RATE_RPS = 50.0
@@ -67,7 +67,7 @@ def test_no_answer_counts_for_longer_than_it_took(times_s: list[float], stall_s:
 def test_a_delay_by_the_host_alone_is_no_evidence(starved: float, batches: int) -> None:
     own = 1.0 - starved
     delayed = alone([0.0109 / own] * batches, 1000.0)
-    after, _ = batch_times.weigh(RECORD, delayed, RATE_RPS, 1e5, unexplained=own)
+    after, _ = batch_times.weigh(RECORD, delayed, RATE_RPS, 1e5, HostPart(own))
     assert batch_times.strength(after, RATE_RPS) < batch_times.HOLD
 
 
@@ -76,5 +76,5 @@ def test_a_delay_by_the_host_alone_is_no_evidence(starved: float, batches: int) 
 def test_a_doubled_time_is_certain_however_long_the_host_delays_it(starved: float) -> None:
     own = 1.0 - starved
     doubled = alone([0.022 / own] * 60, 1000.0, 0.4)
-    after, _ = batch_times.weigh(RECORD, doubled, RATE_RPS, 1e5, unexplained=own)
+    after, _ = batch_times.weigh(RECORD, doubled, RATE_RPS, 1e5, HostPart(own))
     assert batch_times.strength(after, RATE_RPS) == 1.0

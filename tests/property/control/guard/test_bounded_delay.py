@@ -109,6 +109,25 @@ def test_a_server_whose_quota_is_not_cut_is_left_alone(seed: int) -> None:
     assert outcome(Case(seed, slowdown=1.0)).redirected_s == math.inf
 
 
+@settings(deadline=None, max_examples=25)
+@given(
+    st.builds(
+        Case,
+        st.integers(0, 10**6),
+        slowdown=st.just(1.0),
+        slo_ms=st.floats(40.0, 200.0),
+        starved_then=st.tuples(st.floats(0.0, 0.8), st.floats(0.0, 0.2)),
+        waiting_then=st.just(0.85),
+        gateway_s=st.floats(0.0, 0.02),
+    )
+)
+# Batches seemed four times as long where the gateway waited, and the reading before was of a quiet host.
+@example(Case(0, 1.0, slo_ms=100.0, starved_then=(0.0, 0.1), waiting_then=0.85, gateway_s=0.01))
+@example(Case(0, 1.0, slo_ms=100.0, starved_then=(0.7, 0.1), waiting_then=0.85))
+def test_a_server_is_never_left_for_time_that_is_all_the_hosts(case: Case) -> None:
+    assert outcome(case).redirected_s == math.inf
+
+
 @pytest.mark.parametrize("traffic", [1.2, 1.5, 2.0])
 def test_more_traffic_than_planned_moves_none_of_it(traffic: float) -> None:
     """At twice the planned rate nine of ten answers are late."""

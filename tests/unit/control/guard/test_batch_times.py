@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from controlplane.control.guard import baseline, batch_times
-from controlplane.control.guard.batch_times import BatchTimes
+from controlplane.control.guard.batch_times import BatchTimes, HostPart
 from controlplane.domain.observation import Answer
 
 RATE_RPS = 100.0
@@ -40,8 +40,8 @@ class Queue:
         return found
 
 
-def weigh(times: BatchTimes, answers: list[Answer], unexplained: float = 1.0) -> BatchTimes:
-    return batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0, unexplained)[0]
+def weigh(times: BatchTimes, answers: list[Answer], own: float = 1.0) -> BatchTimes:
+    return batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0, HostPart(own))[0]
 
 
 def learned(queue: Queue) -> BatchTimes:
@@ -87,7 +87,7 @@ def test_the_time_in_which_other_work_has_the_core_does_not_count() -> None:
     queue = Queue()
     times = learned(queue)
     slower = queue.answers(100, slowdown=2.0)
-    at_its_quota, starved = (weigh(times, slower, unexplained) for unexplained in (0.95, 0.5))
+    at_its_quota, starved = (weigh(times, slower, own) for own in (0.95, 0.5))
     assert batch_times.strength(at_its_quota, RATE_RPS) == 1.0
     assert batch_times.strength(starved, RATE_RPS) < batch_times.HOLD
 
@@ -108,7 +108,7 @@ def test_answers_behind_batches_that_the_host_delays_count_without_a_stall_only(
     queue = Queue()
     times = learned(queue)
     delayed = queue.answers(200, slowdown=2.0)
-    _, counted = batch_times.weigh(times, delayed, RATE_RPS, delayed[-1].ended_s + 1.0, 0.5)
+    _, counted = batch_times.weigh(times, delayed, RATE_RPS, delayed[-1].ended_s + 1.0, HostPart(0.5))
     taken = sum(a.latency_ms - c.latency_ms for a, c in zip(delayed, counted, strict=True))
     assert taken < 0.35 * sum(a.latency_ms for a in delayed)
 

@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.control.guard.batch_times import NO_PART
 from controlplane.control.guard.causes import (
     LEAST_UNEXPLAINED,
     STEAL,
     THROTTLED,
     WAITING,
     contention,
+    host_part,
     starves,
-    unexplained,
 )
 from controlplane.domain.fleet import Delays
 from controlplane.domain.observation import Health, HostSeen, ServerSeen
@@ -51,9 +52,10 @@ def test_the_host_explains_what_other_work_and_other_machines_take(
     starved: float, throttled: float, steal: float
 ) -> None:
     server = ServerSeen(Health.READY, delays=Delays(starved, throttled))
-    part = unexplained(HostSeen(0.0, steal), server)
-    assert part == pytest.approx(max(LEAST_UNEXPLAINED, (1.0 - starved) * (1.0 - steal)))
-    assert unexplained(HostSeen(1.0, steal), ServerSeen(Health.READY)) == 1.0
+    part = host_part(HostSeen(0.0, steal, wait_s=0.002), server)
+    assert part.own == pytest.approx(max(LEAST_UNEXPLAINED, (1.0 - starved) * (1.0 - steal)))
+    assert part.wait_s == 0.002
+    assert host_part(HostSeen(1.0, steal), ServerSeen(Health.READY)) == NO_PART
 
 
 def test_a_host_that_explains_a_fifth_starves_and_one_with_time_does_not() -> None:
@@ -65,4 +67,4 @@ def test_a_host_that_explains_a_fifth_starves_and_one_with_time_does_not() -> No
 
 def test_a_server_at_its_quota_is_not_starved() -> None:
     at_its_quota = ServerSeen(Health.READY, delays=Delays(0.1, 0.6))
-    assert not starves(HostSeen(waiting=0.9), unexplained(HostSeen(waiting=0.9), at_its_quota))
+    assert not starves(HostSeen(waiting=0.9), host_part(HostSeen(waiting=0.9), at_its_quota).own)

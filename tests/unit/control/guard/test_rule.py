@@ -20,7 +20,7 @@ PROMISE = Promise("w", slo_ms=50.0, rate_rps=100.0)
 
 def times(score: float, slowdown: float = 1.0) -> BatchTimes:
     """Batches whose recent blocks took `slowdown` times as long as usual."""
-    return BatchTimes(chart=Chart(score), recent=Recent(slowdown, 1.0))
+    return BatchTimes(chart=Chart(score), recent=Recent(slowdown, slowdown, 1.0))
 
 
 SURE = times(batch_times.height(PROMISE.rate_rps))
