@@ -35,13 +35,15 @@ def call(
 
 def get(server: Server | Backend, path: str) -> Any:
     """The JSON of a successful answer; None where it is empty."""
-    status, text = call(server, "GET", path, timeout_s=10.0)
-    assert status == 200, text
-    return json.loads(text or b"null")
+    return _content(*call(server, "GET", path, timeout_s=10.0))
 
 
 def post(server: Server | Backend, path: str, content: object) -> Any:
     """The JSON of a successful answer to JSON."""
-    status, text = call(server, "POST", path, json.dumps(content).encode())
-    assert status == 200, text
+    return _content(*call(server, "POST", path, json.dumps(content).encode()))
+
+
+def _content(status: int, text: bytes) -> Any:
+    if status != 200:
+        raise http.client.HTTPException(f"{status}: {text!r}")
     return json.loads(text or b"null")

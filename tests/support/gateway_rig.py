@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import itertools
 import os
 import random
@@ -168,7 +169,7 @@ def ready(triton: Triton, start: Callable[[], Triton], deadline_s: float = 120.0
     """
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError, AssertionError):
+        with contextlib.suppress(OSError, http.client.HTTPException):
             direct.get(triton.backend, "/v2/health/ready")
             return triton
         if triton.process.poll() is not None:
