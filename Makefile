@@ -12,6 +12,9 @@ HELM := .tools/helm
 # One worker a core. The tests of a file share a worker, and so their servers; files are run in their order. Both
 # workers must collect equal names, so no name may hold a time or the order of a set.
 PYTEST := $(PY) -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Named, since each worker would import the other kind's modules only to leave their tests out.
+UNIT := tests/unit tests/property tests/golden
+SERVERS := tests/chaos tests/conformance tests/contract tests/e2e tests/security
 # Twice quiet: errors only, not every note of this host's pip configuration. A mirror may be away for a moment.
 PATIENT := -qq --disable-pip-version-check --retries 10 --timeout 30
 PIP := -m pip install $(PATIENT)
@@ -126,8 +129,8 @@ test: setup test-packages
 	    wait $$! && return $$types; }; \
 	timed types types_beside_kernels; \
 	timed imports .venv/bin/lint-imports; \
-	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --durations 20 -m "unit and not soak"; \
-	timed servers $(PYTEST) --numprocesses 3 --durations 20 -m "(e2e or docker or browser) and not soak"
+	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --durations 20 -m "unit and not soak" $(UNIT); \
+	timed servers $(PYTEST) --numprocesses 3 --durations 20 -m "(e2e or docker or browser) and not soak" $(SERVERS)
 
 # On a host with an NVIDIA GPU; the results are written to docs/results.
 test-gpu: setup

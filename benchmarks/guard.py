@@ -6,7 +6,7 @@
     .venv/bin/python -m benchmarks.guard --full         the whole week
     .venv/bin/python -m benchmarks.guard --json
 
-The rule is the guard's own, late answers and batch times together (tests/support/guard_traffic.py). The SLO
+The rule is the guard's own, late answers and batch times together (support/guard_traffic.py). The SLO
 is put where the queue's own P99, measured beforehand, is 0.9, 0.95 or 1.0 of it. Nothing is learned before.
 
 Exits 1 after more false alarms than are allowed, and where a broken P99 is seen too late: the median after
@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice, product
 
 import numpy as np
-from guard_traffic import CHUNK, Guard, Stream, Traffic, p99_s, seed
 
+from benchmarks.support.guard_traffic import CHUNK, Guard, Stream, Traffic, p99_s, seed
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import Limits
 

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import inss_baselines
 import inss_instances as instances
 import numpy as np
 from inss_brute_force import capacities
@@ -25,6 +24,7 @@ from inss_setup import devices, surfaces, workloads
 from planning import RealClock
 
 from benchmarks.harness import Figures
+from benchmarks.support import inss_baselines
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.papers.inss.place import moved, place, running
 from controlplane.papers.inss.policy import Weights, built_in

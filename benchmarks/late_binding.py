@@ -27,10 +27,10 @@ from pathlib import Path
 import numpy as np
 import planning
 from gateway_rig import closed_loop
-from gpu_kernels import Job, Order, ShortestRemaining, Streams, late, naive, run
-from mixed_models import Answers, Front, Mixed, due, gateway, plan_of, sent, triton
 
 from benchmarks.harness import Figures, show, table
+from benchmarks.support.gpu_kernels import Job, Order, ShortestRemaining, Streams, late, naive, run
+from benchmarks.support.mixed_models import Answers, Front, Mixed, due, gateway, plan_of, sent, triton
 from controlplane.control.order import order_of
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.plan import Plan, Rule

@@ -10,7 +10,7 @@ The planned P99 is 0.9 of the SLO. By brute force, without the guard: `breaks`, 
 planned share; `cured`, no more than that on the share of the shadow. Simulated cells are those of
 `ctl simulate --guard --fault slower:`. Real ones (two to three minutes each), marked `processes` or
 `containers`, have a model that works as long as its requests say, planned with its own measured times
-(tests/support/slower_model.py).
+(benchmarks/support/slower_model.py).
 
 The verdict is a redirect, or an event that says that nothing which stands by cures. `late` counts the
 clients' answers above the SLO from the fault to the end, `alone` those without the guard. `broken` counts the
@@ -30,9 +30,9 @@ from itertools import product
 
 import numpy as np
 from planning import StoppedClock, v100, workload
-from slower_model import Rates, late, measured, served
 
 from benchmarks.harness import Figures, show, table
+from benchmarks.support.slower_model import Rates, late, measured, served
 from controlplane.domain.plan import Partition, Plan, Rule
 from controlplane.latency.protocol import FloatArray
 from controlplane.planning import registry

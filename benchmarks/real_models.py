@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import real_repository
 import tritonclient.http as triton_http
 from host_ports import free_ports
-from real_repository import ROOT
 from rich.table import Table
 
 from benchmarks.harness import show, table
+from benchmarks.support import real_repository
+from benchmarks.support.real_repository import ROOT
 from controlplane.profiler.load import off_core, poisson_times
 from controlplane.profiler.requests import Inputs, requests_for
 from controlplane.render.source import read_source

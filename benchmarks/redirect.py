@@ -42,8 +42,8 @@ import guard_rig as rig
 import numpy as np
 from ctl_fleet import plan
 from guard_rig import Guarded
-from redirect_clients import CLIENTS, ENDPOINT, load_s, start
 
+from benchmarks.support.redirect_clients import CLIENTS, ENDPOINT, load_s, start
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server, ServerSpec
 from controlplane.domain.observation import ModelStatistics

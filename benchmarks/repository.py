@@ -20,12 +20,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import corpus
 import numpy as np
 from ctl_fleet import ROOT, Ctl
 from rich.table import Table
 
 from benchmarks.harness import show, table
+from benchmarks.support import corpus
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import TrisectError
 from controlplane.files.measurements.profiles import read_profile

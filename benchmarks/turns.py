@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 from known_service import KnownService
-from mixed_models import Mixed, plan_of, triton
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
+from benchmarks.support.mixed_models import Mixed, plan_of, triton
 from controlplane.latency.queueing.turns import bound_turns
 from controlplane.profiler.load import ClosedLoop, open_loop, poisson_times
 from controlplane.simulate.arrivals import Trace

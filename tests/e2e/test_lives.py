@@ -141,7 +141,7 @@ def test_a_controller_without_descriptors_ends_no_server(tmp_path: Path) -> None
         with Traffic(host) as traffic:
             with without_descriptors(controller):
                 # It lists the servers every 5 s, and sends a canary to each shadow as often.
-                end = time.monotonic() + 12.0
+                end = time.monotonic() + 7.0
                 while time.monotonic() < end:
                     traffic.await_more(20)
             # It can write no event meanwhile.

@@ -56,6 +56,19 @@ def died(watch: Watch, now_s: float, limits: Limits, *, whole: bool) -> Watch:
     return replace(watch, deaths=deaths, held=held, offences=_known(watch.offences, now_s, limits))
 
 
+def of_pool(watch: Watch, others: Iterable[Watch], limits: Limits) -> Watch:
+    """Return the watch with what is known of the other members of its pool, which get the same requests."""
+    every = (watch, *others)
+    deaths = sorted((death for one in every for death in one.deaths), key=lambda death: death.at_s)
+    return replace(
+        watch,
+        deaths=tuple(death for death in deaths if death.at_s > deaths[-1].at_s - limits.deaths_s),
+        held=tuple(held for one in every for held in one.held),
+        offences={who: offence for one in every for who, offence in one.offences.items()},
+        down=all(one.down for one in every),
+    )
+
+
 def accusation(watch: Watch, now_s: float, limits: Limits) -> Accusation | None:
     """Return what follows from the recent deaths; None where they share no one endpoint or client.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from controlplane.control.guard import culprits
+from controlplane.control.guard.culprits import Accusation
 from controlplane.control.guard.effects import OpenBreaker, Refuse
 from controlplane.control.guard.state import Launches, Limits, PlacedServer, Watch
 from controlplane.control.guard.tick import Tick
@@ -50,7 +51,15 @@ def record_death(tick: Tick, watch: Watch, placed: PlacedServer, *, whole: bool)
 
 def accuse(tick: Tick, watch: Watch) -> Watch:
     """Have requests refused that were open at each of several deaths; then the next start is at once."""
-    found = culprits.accusation(watch, tick.now_s, tick.state.limits) if watch.deaths else None
+    if not watch.deaths:
+        return watch
+    endpoints, limits = frozenset(watch.partition.endpoints), tick.state.limits
+    pool = [
+        one
+        for one in tick.watches.values()
+        if one.partition.id != watch.partition.id and not endpoints.isdisjoint(one.partition.endpoints)
+    ]
+    found = culprits.accusation(culprits.of_pool(watch, pool, limits), tick.now_s, limits)
     if found is None:
         return watch
     tick.effects.append(Refuse(watch.partition.id, found.accused, found.refused_s))
@@ -64,7 +73,13 @@ def accuse(tick: Tick, watch: Watch) -> Watch:
     )
     reason = f"{deaths} died{within}, each with a request open for {found.accused}: {what}"
     tick.report(Level.CRITICAL, watch.partition.id, reason)
-    accused = culprits.accused(watch, found, tick.now_s)
+    for one in pool:
+        tick.set(_accused(one, found, tick.now_s))
+    return _accused(watch, found, tick.now_s)
+
+
+def _accused(watch: Watch, found: Accusation, now_s: float) -> Watch:
+    accused = culprits.accused(watch, found, now_s)
     return replace(accused, launches=Launches()) if found.refused_s else accused
 
 

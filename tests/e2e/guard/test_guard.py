@@ -81,11 +81,13 @@ def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
     assert fleet.active("w") != before
     fleet.await_guarded()
     assert {s.spec.percent for s in fleet.running_servers()} == {percent + 10, percent + 20}
-    fleet.await_guarding("w", lambda state: state.phase == "guarded", "it has settled")
+    # After answers later than the SLO it stays late for a minute, and is guarded meanwhile.
+    fleet.await_guarding("w", lambda state: state.phase in ("guarded", "late"), "it has settled")
     asked_s = time.time()
     told = status(fleet)
     (row,) = told["guard"]
-    assert (row["phase"], row["shadow_ready"], row["breaker_open"]) == ("guarded", True, False)
+    assert row["phase"] in ("guarded", "late")
+    assert (row["shadow_ready"], row["breaker_open"]) == (True, False)
     assert "slow server" in row["redirect"]
     assert asked_s - moved.at_s <= row["redirected_s"] <= time.time() - moved.at_s
     assert told["controller"] == fleet.controller().pid

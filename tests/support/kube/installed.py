@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import yaml
 
 from kube import images, own_image
 from kube.cluster import Cluster, is_true
-from kube.processes import program
 
 FOLDER = own_image.ROOT / "deploy" / "kubernetes"
 FLEET = "default"
@@ -117,17 +115,6 @@ class Installation:
         slices = self.cluster.get(f"{where}?labelSelector=kubernetes.io/service-name=trisect")["items"]
         ends = [end for one in slices for end in one["endpoints"] or () if end["conditions"]["ready"]]
         return [(address, port) for end in ends for address in end["addresses"]]
-
-    def run_in(self, pod: str, *command: str) -> subprocess.CompletedProcess[str]:
-        """A command in a pod, as a person runs it."""
-        kubectl = [program("kubectl"), f"--kubeconfig={self.cluster.kubeconfig}", "--namespace"]
-        return subprocess.run(
-            [*kubectl, self.namespace, "exec", pod, "--", *command],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
 
     def _collection(self, manifest: dict[str, Any]) -> str:
         version, kind = manifest["apiVersion"], manifest["kind"]

@@ -20,14 +20,14 @@ LIMITS = Limits()
 
 
 class Fleet:
-    """One partition of two endpoints; each `kill` ends its active server with these requests open."""
+    """A partition of two endpoints, or a pool; a `kill` ends an active server with these requests open."""
 
-    def __init__(self, *endpoints: str) -> None:
+    def __init__(self, *endpoints: str, pool: str = "W") -> None:
         promises = tuple(Promise(one, 1000.0, 10.0) for one in endpoints or ("near", "text"))
-        partition = GuardedPartition("W", "g0", 30.0, promises, ShadowPolicy.HOT, "g0", 10.0)
-        placed = (PlacedServer("W.a", "g0", 30.0), PlacedServer("W.s", "g0", 40.0))
-        self.state: GuardState = decide.begin((partition,), {"W": placed}, LIMITS)
-        self.servers = {"W.a": READY, "W.s": READY}
+        partitions = [GuardedPartition(w, w, 30.0, promises, ShadowPolicy.HOT, w, 10.0) for w in pool]
+        placed = {w: (PlacedServer(f"{w}.a", w, 30.0), PlacedServer(f"{w}.s", w, 40.0)) for w in pool}
+        self.state: GuardState = decide.begin(tuple(partitions), placed, LIMITS)
+        self.servers = {one.server: READY for both in placed.values() for one in both}
         self.now_s = 0.0
         self.effects: list[object] = []
         self.wait(LIMITS.loop_s + 1.0)  # what dies now did not fail to start
@@ -40,8 +40,10 @@ class Fleet:
             if isinstance(effect, Launch):
                 self.servers[effect.server] = READY
 
-    def kill(self, *held: Accused, also_shadow: bool = False, later_s: float = 0.0) -> None:
-        watch = self.state.watches["W"]
+    def kill(
+        self, *held: Accused, also_shadow: bool = False, later_s: float = 0.0, partition: str = "W"
+    ) -> None:
+        watch = self.state.watches[partition]
         for placed in (watch.active, watch.standby if also_shadow else None):
             if placed is not None:
                 self.servers.pop(placed.server, None)
@@ -76,6 +78,26 @@ def test_the_endpoint_open_at_every_one_of_three_deaths_is_refused(later_s: floa
     assert fleet.refused == [(TEXT, LIMITS.refused_s)]
     (said,) = [e.reason for e in fleet.effects if isinstance(e, Report) and "text" in e.reason]
     assert "ctl limit remove text" in said
+
+
+def test_deaths_of_a_pools_members_count_together() -> None:
+    fleet = Fleet(pool="VW")
+    for partition in "VWV":
+        fleet.kill(TEXT, partition=partition)
+        fleet.wait(4.0)
+    assert fleet.refused == [(TEXT, LIMITS.refused_s)]
+    fleet.wait(LIMITS.refused_s + 1.0)
+    fleet.kill(TEXT, partition="W")
+    fleet.wait(1.0)
+    assert fleet.refused == [(TEXT, LIMITS.refused_s), (TEXT, 2.0 * LIMITS.refused_s)]
+
+
+def test_the_only_endpoint_of_a_pool_is_served_while_one_of_its_members_is() -> None:
+    fleet = Fleet("text", pool="VW")
+    for _ in range(2):
+        fleet.kill(TEXT, also_shadow=True)
+        fleet.wait(0.2)
+    assert {seconds for _, seconds in fleet.refused} == {0.0}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ from controlplane.planning import registry
 
 pytestmark = pytest.mark.unit
 
+FOUR = planning.published(12)[:4]
+"""One GPU serves them, and two where each shadow covers a quarter more."""
+
 
 def planned(workloads: tuple[Workload, ...], count: int | None = None, **more: object) -> Plan:
     request = planning.request(workloads, latency="ours", rule=Rule.P99, **more)
@@ -45,7 +48,7 @@ def test_one_workload_that_demands_costs_no_more_than_all_of_them() -> None:
 
 
 def test_a_demand_that_no_gpu_is_left_for_is_a_violation_of_its_partition() -> None:
-    plan = planned(with_covers_demanded(planning.published(12), 1.25), count=7)
+    plan = planned(with_covers_demanded(FOUR, 1.25), count=1)
     assert not plan.infeasible, "all are served"
     short = {p.id for _, p in plan.partitions() if p.shadow is not None and (p.shadow.covers or 0.0) < 1.25}
     assert short == {v.subject for v in plan.violations}
@@ -53,10 +56,11 @@ def test_a_demand_that_no_gpu_is_left_for_is_a_violation_of_its_partition() -> N
 
 
 def test_what_runs_stays_where_it_covers_what_is_demanded() -> None:
-    asked = with_covers_demanded(planning.published(12), 1.1)
+    asked = with_covers_demanded(FOUR, 1.25)
     plan = planned(asked)
     assert planning.layout(planned(asked, previous=plan)) == planning.layout(plan)
-    bare = planned(planning.published(12))
+    bare = planned(FOUR)
+    assert min(covers(bare)) < 1.25
     moved = planned(asked, previous=bare)
     assert moved.verified
-    assert min(covers(moved)) >= 1.1
+    assert min(covers(moved)) >= 1.25

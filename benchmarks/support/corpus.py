@@ -12,8 +12,9 @@ from pathlib import Path
 
 import composed_models
 import particular_models
-import real_repository
-from real_repository import ROOT
+
+from benchmarks.support import real_repository
+from benchmarks.support.real_repository import ROOT
 
 _SAMPLES = ("alexnet_tiny", "resnet_tiny", "transformer_tiny")
 _WAKE = "openwakeword==0.4.0"

@@ -49,7 +49,7 @@ PACKAGED = {
 TYPED_FILES = {
     "README.md": "markdown",
     "pyproject.toml": "toml",
-    "tests/support/real_repository.py": "python",
+    "benchmarks/support/real_repository.py": "python",
 }
 """Files of this project, and what the model has to call them."""
 
