@@ -29,11 +29,11 @@ def test_what_ended_without_an_answer_is_told_once() -> None:
     lines = unlogged.lines(rows(g_0=5, h_0=1, g_1=1), CARRIED, 12.5)
     assert unlogged.lines(rows(g_0=5, h_0=1, g_1=1), CARRIED, 17.5) == []
     records = [record for record in map(parse, lines) if record is not None]
-    told = [(r.sender, r.number, r.endpoint, r.port, r.ended_s, r.latency_ms, r.failed) for r in records]
+    told = [(r.sender, r.number, r.endpoint, r.server, r.ended_s, r.latency_ms, r.failed) for r in records]
     assert told == [
-        ("grpc:unlogged", 0, "w", 0, 12.5, 0.0, True),
-        ("grpc:unlogged", 1, "w", 0, 12.5, 0.0, True),
-        ("http:unlogged", 0, "w", 0, 12.5, 0.0, True),
+        ("grpc:unlogged", 0, "w", "", 12.5, 0.0, True),
+        ("grpc:unlogged", 1, "w", "", 12.5, 0.0, True),
+        ("http:unlogged", 0, "w", "", 12.5, 0.0, True),
     ]
     assert [(r.http, r.grpc, r.lost, r.held) for r in records] == [
         (200, 14, True, True),

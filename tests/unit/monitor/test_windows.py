@@ -11,7 +11,7 @@ from controlplane.monitor.windows import KEEP_S, Windows
 
 pytestmark = pytest.mark.unit
 
-LINE = b"grpc:h77 12 m 127.0.0.1 9001 200 - -- 100 200 1700000000250000 1700000001750000"
+LINE = b"grpc:h77 12 m one:abc g_3 200 - -- 100 200 1700000000250000 1700000001750000"
 
 
 def record(ended_s: float, latency_ms: float = 1.0, **other: Any) -> Record:
@@ -23,10 +23,22 @@ def record(ended_s: float, latency_ms: float = 1.0, **other: Any) -> Record:
 def test_a_line_is_read() -> None:
     made = parse(LINE)
     assert made is not None
-    assert (made.endpoint, made.host, made.port, made.http, made.grpc) == ("m", "127.0.0.1", 9001, 200, None)
+    assert (made.endpoint, made.server, made.http, made.grpc) == ("m", "one:abc", 200, None)
     assert (made.bytes_in, made.bytes_out, made.ended_s) == (100, 200, 1700000001.75)
     assert made.latency_ms == pytest.approx(1500)
     assert not made.failed
+
+
+@pytest.mark.parametrize(
+    ("words", "server"),
+    [(b"one:abc:backup g_3", "one:abc"), (b"gate q_3", ""), (b"127.0.0.1 9001", ""), (b"::1 9001", "")],
+)
+def test_a_server_is_known_by_its_line_and_one_of_an_earlier_version_by_nothing(
+    words: bytes, server: str
+) -> None:
+    made = parse(LINE.replace(b"one:abc g_3", words))
+    assert made is not None
+    assert (made.server, made.failed) == (server, False)
 
 
 @pytest.mark.parametrize(("old", "new"), [(b" - --", b" 14 --"), (b" 200 - ", b" 503 - ")])
@@ -79,9 +91,9 @@ def test_a_sender_says_its_protocol(protocol: str) -> None:
 
 
 def test_a_request_that_no_server_took_is_one() -> None:
-    made = parse(LINE.replace(b"127.0.0.1 9001 200 -", b"- - 503 14"))
+    made = parse(LINE.replace(b"one:abc g_3 200 -", b"<NOSRV> g_3 503 14"))
     assert made is not None
-    assert (made.port, made.failed) == (0, True)
+    assert (made.server, made.failed) == ("", True)
 
 
 @given(st.binary(max_size=200))
