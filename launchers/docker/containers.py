@@ -137,6 +137,8 @@ def arguments(
         "healthcheck": {"test": ["NONE"]},
         "detach": True,
         "network_mode": options.network.value,
+        # Its user is one of the host, that of its sockets, where the engine would map users, too.
+        "userns_mode": "host",
     }
     return told | (_on_core(server, place, cgroup_parent) if gpu is None else _on_gpu(gpu, told["mounts"]))
 
@@ -221,6 +223,7 @@ def run_line(told: Mapping[str, Any]) -> str:
         *(f"--label={key}={value}" for key, value in told["labels"].items()),
         f"--user={told['user']}",
         f"--network={told['network_mode']}",
+        f"--userns={told['userns_mode']}",
         f"--ipc={told['ipc_mode']}",
         *([f"--shm-size={told['shm_size']}"] if "shm_size" in told else []),
         "--read-only",

@@ -30,7 +30,7 @@ from controlplane.domain.observation import Health, News
 from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
-from launchers.host.server_sockets import folder_of
+from launchers.host import server_sockets
 from launchers.lifecycle import HostPlace
 from launchers.triton.readiness import unread
 
@@ -73,7 +73,7 @@ def test_a_container_is_confined(fleet: Fleet, client: docker.DockerClient) -> N
     assert host["RestartPolicy"]["Name"] == "unless-stopped"
     assert told["Config"]["User"] not in ("", "0", "0:0", "root")
     written = [mount["Source"] for mount in told["Mounts"] if mount["RW"]]
-    assert written == [str(folder_of(server))]
+    assert written == [str(server_sockets.folder_of(server))]
     one = client.containers.get(server.id)
     code, said = one.exec_run(["bash", "-c", f"echo x > {server.spec.repository}/spin/config.pbtxt"])
     assert code != 0
@@ -135,7 +135,7 @@ def test_a_paused_container_answers_what_it_holds_before_it_ends(
 
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(answer) for _ in range(4)]
-        until(lambda: unread(server) > 4 * 2**15, "it holds parts of all")
+        until(lambda: unread(server) >= 4, "it holds parts of all")
         fleet.launcher.stop(server, drain_s=10)
         assert [one.result() for one in answers] == [200] * 4
     assert fleet.leftovers() == []
@@ -259,8 +259,9 @@ def test_what_a_killed_start_left_is_removed(
 ) -> None:
     """A program that ends between creating a container and starting it."""
     for partition in ("swept", "started"):
-        options = ContainerOptions(image=engine.image)
-        server = Server("", fleet.spec(partition), ServerState.RUNNING, "127.0.0.1", 1, 2, 3)
+        options, spec = ContainerOptions(image=engine.image), fleet.spec(partition)
+        server = Server("", spec, ServerState.RUNNING, server_sockets.new_host(engine.state, spec), 1, 2, 3)
+        server_sockets.make(server_sockets.folder_of(server), 0, 0)
         client.containers.create(**containers.arguments(server, options, HostPlace(core=0)))
     assert [s.state for s in fleet.launcher.servers(fleet.name)] == [ServerState.EXITED] * 2
     assert infer(fleet.start(fleet.spec("started"))) == [0.0, 0.0]
@@ -277,7 +278,7 @@ def test_pauses_and_memory_kills_are_heard(fleet: Fleet, client: docker.DockerCl
     killed = fleet.start(replace(fleet.spec("killed", source=greedy), memory_limit_mb=600.0))
     with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
         client.containers.get(paused.id).pause()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, http.client.HTTPException):
             infer(killed, sleep_s=1400)  # as much may go to where the host swaps
         told: dict[str, News] = {}
 

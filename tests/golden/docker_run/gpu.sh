@@ -5,6 +5,7 @@ docker run --detach \
   '--label=trisect.server={"completes":false,"device":"GPU-11111111-2222-3333-4444-555555555555","endpoints":["W1"],"enforced_by":"mps","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":8001,"host":"unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t","http_port":8000,"log_path":null,"memory_limit_mb":4096.0,"memory_mb":4096.0,"metrics_port":8002,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
   --user=1001:1001 \
   --network=host \
+  --userns=host \
   --ipc=host \
   --read-only \
   --tmpfs=/tmp:rw,nosuid,nodev,size=1g \
