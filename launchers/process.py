@@ -130,8 +130,9 @@ class ProcessLauncher(HostLifecycle[None]):
             # Asked again after the group was seen: its server may have started meanwhile.
             if group.server not in alive and group.server not in self._alive(fleet):
                 removed += _leave(mechanism, group)
+        folders = server_sockets.begun(self._state, fleet)
         alive = self._alive(fleet)
-        server_sockets.sweep(self._state, fleet, alive)
+        server_sockets.sweep(folders, alive)
         return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
     def _connected(self) -> contextlib.nullcontext[None]:

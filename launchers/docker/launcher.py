@@ -176,7 +176,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove the fleet's containers that do not run, and shared memory without a server."""
         removed: list[str] = []
-        starting = self._starting.names()
+        folders, starting = server_sockets.begun(self._state, fleet), self._starting.names()
         with self._connected() as client:
             alive: set[str] = {labels.digest(name) for name in starting}
             for one in self._of_fleet(client, fleet):
@@ -186,7 +186,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                     removed.append(f"container {name}")
                 else:
                     alive.add(labels.digest(name))
-        server_sockets.sweep(self._state, fleet, alive)
+        server_sockets.sweep(folders, alive)
         return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
     def _find(self, client: docker.DockerClient, spec: ServerSpec) -> Server | None:

@@ -38,7 +38,8 @@ def folder_of(server: Server) -> Path | None:
 
 def make(folder: Path, uid: int, gid: int) -> None:
     """Make a server's folder, for the user as which it runs. Raises EngineError."""
-    for one in (folder.parent, folder):
+    # The outer one once more: where another start's end removed it, the inner one's making left it open.
+    for one in (folder.parent, folder, folder.parent):
         if (problem := close_to_others(one)) is not None:
             raise EngineError(problem)
     if uid == os.getuid():
@@ -52,16 +53,22 @@ def make(folder: Path, uid: int, gid: int) -> None:
 
 def remove(state: Path, spec: ServerSpec) -> None:
     """Remove the folders of all starts of a server."""
-    _remove(folder_of_fleet(state, spec.labels.fleet).glob(f"{digest(spec.name)}-*"))
+    _remove(tuple(folder_of_fleet(state, spec.labels.fleet).glob(f"{digest(spec.name)}-*")))
 
 
-def sweep(state: Path, fleet: str, alive: Collection[str]) -> None:
-    """Remove the folders whose server is not among the digests in `alive`, and does not just start."""
-    before_s = time.time() - _STARTING_S
-    for folder in tuple(folder_of_fleet(state, fleet).glob("*-*")):
+def begun(state: Path, fleet: str) -> tuple[Path, ...]:
+    """Return the folders of a fleet's servers, but for those of starts that may not have a process yet."""
+    before_s, found = time.time() - _STARTING_S, []
+    for folder in folder_of_fleet(state, fleet).glob("*-*"):
         with contextlib.suppress(FileNotFoundError):
-            if folder.name.partition("-")[0] not in alive and folder.stat().st_mtime < before_s:
-                _remove((folder,))
+            if any(folder.iterdir()) or folder.stat().st_mtime < before_s:
+                found.append(folder)
+    return tuple(found)
+
+
+def sweep(folders: Iterable[Path], alive: Collection[str]) -> None:
+    """Remove those of these folders, `begun` before, whose server is not among the digests in `alive`."""
+    _remove(folder for folder in folders if folder.name.partition("-")[0] not in alive)
 
 
 def folder_of_fleet(state: Path, fleet: str) -> Path:
@@ -70,7 +77,7 @@ def folder_of_fleet(state: Path, fleet: str) -> Path:
 
 
 def _remove(folders: Iterable[Path]) -> None:
-    for folder in tuple(folders):
+    for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # others are in it
             folder.parent.rmdir()

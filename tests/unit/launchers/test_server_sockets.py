@@ -51,14 +51,33 @@ def test_each_start_has_a_folder_that_other_users_cannot_enter_and_paths_that_fi
 
 
 def test_what_is_swept_is_of_no_server_and_no_start(state: Path) -> None:
-    folders = [started(state)[1] for _ in range(2)]
+    _, old, dead = folders = [started(state)[1] for _ in range(3)]
     for folder in folders:
         server_sockets.make(folder, os.getuid(), os.getgid())
-    os.utime(folders[0], (0, 0))
-    server_sockets.sweep(state, "fleet", {digest(SPEC.name)})
-    assert [folder.exists() for folder in folders] == [True, True]
-    server_sockets.sweep(state, "fleet", set())
-    assert [folder.exists() for folder in folders] == [False, True]
+    os.utime(old, (0, 0))
+    (dead / "t:8000").touch()
+    found = server_sockets.begun(state, "fleet")
+    assert set(found) == {old, dead}
+    server_sockets.sweep(found, {digest(SPEC.name)})
+    assert [folder.exists() for folder in folders] == [True, True, True]
+    server_sockets.sweep(found, set())
+    assert [folder.exists() for folder in folders] == [True, False, False]
+
+
+def test_a_folder_that_another_end_removed_meanwhile_is_closed_again(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = started(state)
+    close = server_sockets.close_to_others
+
+    def meanwhile(one: Path) -> str | None:
+        if one == folder:
+            folder.parent.rmdir()
+        return close(one)
+
+    monkeypatch.setattr(server_sockets, "close_to_others", meanwhile)
+    server_sockets.make(folder, os.getuid(), os.getgid())
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_folder_that_another_made_is_refused(state: Path, tmp_path: Path) -> None:

@@ -295,7 +295,9 @@ def hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The server takes requests and answers none; its canaries have not given it up yet."""
     monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        bench.workers.adopt(replace(SERVER, http_port=silent.getsockname()[1]))
+        server = replace(SERVER, http_port=silent.getsockname()[1])
+        bench.workers.adopt(server)
+        bench.requests.answered = (bench.requests.answered[0]._replace(server=server.instance),)
         yield
 
 
@@ -497,20 +499,9 @@ def test_a_model_that_hangs_beside_one_that_answers_is_found_by_its_canaries(
     bench.gateway.open = 5
     with asked_triton(executions=10 if works else 0, failures=1) as (port, _):
         spec = replace(SPEC, endpoints=("w1", "w2"))
-        bench.workers.adopt(replace(SERVER, spec=spec, http_port=port))
-        answered = Record(
-            "h",
-            1,
-            "w2",
-            replace(SERVER, spec=spec, http_port=port).instance,
-            200,
-            None,
-            1,
-            1,
-            1.0,
-            1.0,
-            False,
-        )
+        server = replace(SERVER, spec=spec, http_port=port)
+        bench.workers.adopt(server)
+        answered = bench.requests.answered[0]._replace(endpoint="w2", server=server.instance)
         bench.requests.answered = (answered,)
 
         def hangs() -> bool:
