@@ -22,7 +22,6 @@ import numpy as np
 import planning
 
 from benchmarks.harness import Figures, chosen
-from controlplane import kernels
 from controlplane.domain.plan import Plan, Rule, memory_used_mb
 from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload, with_covers_demanded
 from controlplane.planning import registry
@@ -429,8 +428,6 @@ def many(count: int) -> tuple[Workload, ...]:
 
 
 def speed(long: bool, figures: Figures) -> None:
-    # Machine code throughout, as for a user after a few commands.
-    kernels.FREE_S = kernels.COMPILE_S = 0.0
     rows: list[tuple[str, str, int, Rule, str, float | None]] = [
         ("igniter, 1,000", "igniter", 1000, HALF, "igniter", 100.0),
         ("joint, 12, P99", "joint", 12, P99, "ours", 50.0),

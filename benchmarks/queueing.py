@@ -18,7 +18,7 @@ import time
 import numpy as np
 from numba import njit
 
-from controlplane.latency.queueing import largest_rate, solve
+from controlplane.latency.queueing.batch_queue import largest_rate, solve
 
 PARTS, PART = 20, 1_000_000
 SIZES = np.arange(1.0, 33.0)

@@ -20,7 +20,7 @@ from planning import planned, published, v100
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.workload import Arrivals
-from controlplane.latency.queueing import solve
+from controlplane.latency.queueing.batch_queue import solve
 from controlplane.simulate.arrivals import Demand
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
@@ -107,7 +107,7 @@ def speed() -> bool:
     """Requests per CPU second, and memory."""
     held = True
     print("\nspeed, one core                                requests   CPU s   M req/s   target")
-    for batch, load, target in ((8, 0.8, 50), (1, 0.8, None), (32, 0.8, None)):
+    for batch, load, target in ((8, 0.8, 10), (1, 0.8, None), (32, 0.8, None)):
         rate = 1000 * load * batch / AFFINE[batch - 1]
         count, spent = timed(one_model([[("affine", batch, rate)]]), 5e6 / rate)
         print(line(f"alone, batch {batch}, load {load:g}", count, spent, target))

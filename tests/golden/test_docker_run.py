@@ -17,8 +17,6 @@ from launchers.gpu.mps import MpsClient, share_variables
 from launchers.lifecycle import HostPlace
 from launchers.triton import program
 
-pytestmark = pytest.mark.unit
-
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 HOST = "unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t"
 FOLDER = f"/tmp/trisect-mps-1000/{UUID}/pipe"

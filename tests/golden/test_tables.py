@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import pytest
 from rich.console import Console, RenderableType
 
 from controlplane.domain.plan import (
@@ -40,8 +39,6 @@ from controlplane.report.tables.status_table import (
     status_document,
     status_view,
 )
-
-pytestmark = pytest.mark.unit
 
 HERE = Path(__file__).parent
 

@@ -21,8 +21,6 @@ from controlplane.gateway import processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.security.registry import ClientRegistry
 
-pytestmark = pytest.mark.e2e
-
 
 def status(
     port: int,

@@ -21,8 +21,6 @@ from controlplane.domain.fleet import Route
 from controlplane.files.limits import Limit
 from controlplane.gateway.security.registry import LimitRegistry
 
-pytestmark = pytest.mark.e2e
-
 SERVICE = "/inference.GRPCInferenceService/"
 GZIP = grpc.Compression.Gzip
 Code = grpc.StatusCode

@@ -35,8 +35,6 @@ from controlplane.gateway.running import RuntimeSocket, Unreachable
 from controlplane.gateway.security import registry
 from controlplane.gateway.security.registry import ClientRegistry
 
-pytestmark = pytest.mark.e2e
-
 SERVICE = "/inference.GRPCInferenceService/"
 INFER = "/v2/models/first/infer"
 BODY = b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1], "data": [5]}]}'

@@ -23,8 +23,6 @@ from controlplane.domain.fleet import Route
 from controlplane.files.limits import REFUSED
 from controlplane.gateway.haproxy import HaproxyGateway
 
-pytestmark = pytest.mark.e2e
-
 POISON = {
     "inputs": [{"name": "INPUT", "datatype": "BYTES", "shape": [1, 3], "data": ["p", "q", "r"]}],
     "outputs": [{"name": "OUTPUT", "parameters": {"classification": 2}}],

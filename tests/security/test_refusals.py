@@ -25,8 +25,6 @@ from controlplane.files.clients import Client
 from controlplane.files.limits import Limit
 from controlplane.gateway.security.registry import ClientRegistry
 
-pytestmark = pytest.mark.e2e
-
 TRIES = int(os.environ.get("TRISECT_TRIES", "10"))
 SERVICE = "/inference.GRPCInferenceService/"
 LARGE = 5_000_000

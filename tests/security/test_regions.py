@@ -19,8 +19,6 @@ from controlplane.domain.fleet import AccessConfig, Route
 from controlplane.files.clients import Client
 from controlplane.gateway.security.registry import ClientRegistry
 
-pytestmark = pytest.mark.e2e
-
 SERVICE = "/inference.GRPCInferenceService/"
 MEMORY = "/v2/systemsharedmemory"
 

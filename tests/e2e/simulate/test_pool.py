@@ -7,7 +7,7 @@ import pytest
 from sleeping_pool import added, compare, pooled
 from sleeping_triton import Served
 
-pytestmark = [pytest.mark.e2e, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 
 
 def test_a_pool_behind_the_gateway_is_the_simulators():

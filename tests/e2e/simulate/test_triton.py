@@ -8,8 +8,6 @@ import pytest
 from bare_triton import BareTriton
 from sleeping_triton import Overhead, Served, compare, overhead, sleeping
 
-pytestmark = pytest.mark.e2e
-
 RUNS = 6
 """The host's hiccups only ever slow the real one down: of so many runs one has to be calm."""
 

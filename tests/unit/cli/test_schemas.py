@@ -41,8 +41,6 @@ from controlplane.report.tables.status_table import (
 from controlplane.runtime.fleet.fleet import Outcome
 from controlplane.runtime.jobs.profile import Written
 
-pytestmark = pytest.mark.unit
-
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SMALL = """schema_version: 1
 gpus: [{type: v100}]

@@ -15,8 +15,6 @@ from no_descriptors import without_descriptors
 
 from controlplane.files import accepting
 
-pytestmark = pytest.mark.unit
-
 CLIENTS = 20
 TRIES = 5
 LEAST_S = 0.05

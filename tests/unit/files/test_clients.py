@@ -7,8 +7,6 @@ import pytest
 from controlplane.domain.errors import InputError
 from controlplane.files.clients import Client, check, hashed, operates_with, read_clients, write_clients
 
-pytestmark = pytest.mark.unit
-
 ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)
 TWO = Client("two", ("*",), certificate="two.example", operator=True)
 

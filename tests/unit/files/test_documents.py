@@ -11,8 +11,6 @@ from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy
 from controlplane.files import documents
 from controlplane.files.specs import read_spec
 
-pytestmark = pytest.mark.unit
-
 GOOD = """\
 schema_version: 1
 gpus:

@@ -8,8 +8,6 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.order import Precedence
 from controlplane.files.gateway import read_order, write_order
 
-pytestmark = pytest.mark.unit
-
 
 def test_an_order_comes_back_as_it_was_written(tmp_path: Path) -> None:
     order = {"a": Precedence("P1", 0, 8, 20, 1000), "b": Precedence("P1", 700, 8, 20, 100)}

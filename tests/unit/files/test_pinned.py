@@ -18,8 +18,6 @@ from controlplane.files import content, pinned
 from controlplane.files.content import Drift, Seen, by_bytes, drift
 from controlplane.files.pinned import ModelFolder, Pin, PinRules, PinStore
 
-pytestmark = pytest.mark.unit
-
 RULES = PinRules()
 
 

@@ -13,8 +13,6 @@ from no_descriptors import without_descriptors
 
 from controlplane.files.queries import Silent, Unreachable, ask
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def hangs(nearby: Path) -> Iterator[Path]:

@@ -12,8 +12,6 @@ from controlplane.cli.main import run
 from controlplane.domain.errors import InputError
 from controlplane.files.reading import read_bytes
 
-pytestmark = pytest.mark.unit
-
 TENSOR = '[ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]'
 CONFIG = f'backend: "b"\ninput {TENSOR}\noutput {TENSOR}\n'
 

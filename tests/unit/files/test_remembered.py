@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from controlplane.files.reading import Remembered
-
-pytestmark = pytest.mark.unit
 
 OLD_NS = 10**18
 

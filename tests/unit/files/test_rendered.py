@@ -3,12 +3,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from controlplane.domain.tree import Tree
 from controlplane.files.rendered import forget_rendered, write_rendered
-
-pytestmark = pytest.mark.unit
 
 ONE, OTHER = Tree({"m/config.pbtxt": "one"}), Tree({"m/config.pbtxt": "other"})
 

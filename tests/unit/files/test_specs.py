@@ -11,8 +11,6 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.spec import Spec
 from controlplane.files.specs import read_spec
 
-pytestmark = pytest.mark.unit
-
 SPEC = """schema_version: 1
 gpus: [{type: v100}]
 workloads:

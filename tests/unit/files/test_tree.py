@@ -10,8 +10,6 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.tree import Link, Tree
 from controlplane.files.rendered import read_tree, write_tree
 
-pytestmark = pytest.mark.unit
-
 TREE = Tree({"a/config": "text\n", "a/1": Link("/somewhere/1"), "b": "ümlaut"})
 
 

@@ -22,8 +22,6 @@ from controlplane.gateway.security import access
 from controlplane.gateway.security.certificate import check_exposure
 from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
 
-pytestmark = pytest.mark.unit
-
 PORTS = ("http_port", "grpc_port", "metrics_port")
 ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)
 TWO = Client("two", ("*",), certificate="two.example", max_requests=3)

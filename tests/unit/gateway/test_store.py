@@ -18,8 +18,6 @@ from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.slots import Phase, SlotTable, assign
 from controlplane.gateway.startup import Startup
 
-pytestmark = pytest.mark.unit
-
 ONE = Backend("one", "127.0.0.1", 9000, 9001)
 TWO = Backend("two", "127.0.0.1", 9010, 9011)
 SETTINGS = GatewaySettings(

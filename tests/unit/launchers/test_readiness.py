@@ -7,12 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import build
-import pytest
 
 from launchers.triton import readiness
 from launchers.triton.readiness import unread
-
-pytestmark = pytest.mark.unit
 
 BROKEN_MODEL = r"""
 W1121 11:41:01.549040 17353 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory"

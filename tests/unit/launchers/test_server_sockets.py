@@ -17,8 +17,6 @@ from controlplane.domain.fleet import Server, socket_path
 from launchers.host import server_sockets
 from launchers.triton.labels import digest
 
-pytestmark = pytest.mark.unit
-
 SPEC = build.spec("p", fleet="fleet")
 
 

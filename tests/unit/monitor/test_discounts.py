@@ -10,8 +10,6 @@ from controlplane.files import discounts
 from controlplane.files.discounts import add_discounts
 from controlplane.monitor.discounts import ClientsCounters
 
-pytestmark = pytest.mark.unit
-
 LABELS = 'model="m",version="1"'
 
 

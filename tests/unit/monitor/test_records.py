@@ -6,8 +6,6 @@ import pytest
 
 from controlplane.monitor.records import parse
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("http", "grpc", "flags", "held"),

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from controlplane.monitor.records import Losses, Unlogged, parse
 from controlplane.monitor.totals import Totals
-
-pytestmark = pytest.mark.unit
 
 CARRIED = {"g_0": ("w", "alias"), "h_0": ("w", "alias"), "g_1": ("v",)}
 

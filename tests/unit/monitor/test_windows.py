@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from controlplane.monitor.records import Losses, Record, parse, protocol_of
 from controlplane.monitor.windows import KEEP_S, Windows
 
-pytestmark = pytest.mark.unit
-
 LINE = b"grpc:h77 12 m one:abc g_3 200 - -- 100 200 1700000000250000 1700000001750000"
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, Group
@@ -10,8 +9,6 @@ from rich.text import Text
 
 from controlplane.report.tables.terminal import Printable, table_of
 from controlplane.report.words import printable
-
-pytestmark = pytest.mark.unit
 
 
 @given(st.text(st.characters(codec=None)))

@@ -14,7 +14,7 @@ from controlplane.simulate.closed_loop.faults import Fault, Kind, Outcome, Workl
 from controlplane.simulate.closed_loop.run import run as serve
 from controlplane.simulate.engine import Settings
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("factor", [1.2, 2.0])

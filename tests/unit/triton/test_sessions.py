@@ -12,8 +12,6 @@ from aiohttp import web
 from controlplane.domain.fleet import Backend
 from controlplane.triton.sessions import TritonSessions
 
-pytestmark = pytest.mark.unit
-
 
 async def served(path: Path, name: str, going: asyncio.Event) -> web.AppRunner:
     async def answer(request: web.Request) -> web.Response:

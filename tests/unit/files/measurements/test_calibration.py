@@ -8,8 +8,6 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Factor
 from controlplane.files.measurements.profiles import NAME, read_calibration, write_calibration
 
-pytestmark = pytest.mark.unit
-
 FACTORS = (
     Factor("alexnet", "v100", ("resnet50", "vgg19"), 1.07, 4000, 1_700_000_000.0),
     Factor("vgg19", "v100", (), 0.98, 250, 1_700_000_060.0),

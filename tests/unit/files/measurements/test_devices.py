@@ -11,8 +11,6 @@ from controlplane.domain.errors import InputError
 from controlplane.files.measurements.profiles import read_device, write_device
 from controlplane.runtime.devices import known_device
 
-pytestmark = pytest.mark.unit
-
 DEVICE = Device(
     "t4", ShareKind.MPS_PERCENT, MPS_GRID, memory_mb=15360.0, hardware={"P": 70.0, "alpha_f": -1.5}
 )

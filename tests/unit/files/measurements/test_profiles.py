@@ -21,8 +21,6 @@ from controlplane.files.measurements.profiles import (
     write_profile,
 )
 
-pytestmark = pytest.mark.unit
-
 PROFILE = Profile(
     model="resnet",
     device="cpu",

@@ -12,8 +12,6 @@ from controlplane.planning.explain.explain import explain, explain_queues
 from controlplane.report.page.document import plan_document
 from controlplane.report.page.html import embedded, page
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:

@@ -11,8 +11,6 @@ from controlplane.domain.plan import Plan, Rule
 from controlplane.report.page.fleet import fleet_document
 from controlplane.report.tables.status_table import Status
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:

@@ -10,8 +10,6 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
 from controlplane.report.plots import plot_plan
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(("rule", "told"), [(Rule.P99, "b4 · 50 %"), (Rule.HALF_SLO, "b4 · 40 %")])
 def test_each_segment_tells_workload_batch_and_slo(tmp_path: Path, rule: Rule, told: str) -> None:

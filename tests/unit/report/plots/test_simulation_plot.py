@@ -7,8 +7,6 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.report.plots import POINTS, plot_simulation
 from controlplane.simulate.engine import Settings, simulate
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "magic"), [("svg", b"<?xml"), ("png", b"\x89PNG")])

@@ -6,15 +6,12 @@ import io
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 from rich.console import Console
 
 from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.workload import Workload
 from controlplane.planning.replan.differences import Ending, TermChange, endings
 from controlplane.report.tables.change_table import change_table, terms_line
-
-pytestmark = pytest.mark.unit
 
 
 def pool(rate_rps: float, slo_ms: float) -> Plan:

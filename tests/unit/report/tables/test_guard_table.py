@@ -5,13 +5,10 @@ from __future__ import annotations
 import io
 
 import numpy as np
-import pytest
 from rich.console import Console
 
 from controlplane.report.tables.guard_table import guard_table
 from controlplane.simulate.closed_loop.faults import Happened, Outcome, WithAndWithout, WorkloadSeen
-
-pytestmark = pytest.mark.unit
 
 REASON = (
     "slow server (a: batches take longer than they did): redirected to fleet.a.shadow.1, 22.5 % of v100-1"

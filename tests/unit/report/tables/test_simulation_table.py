@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
 from controlplane.report.tables.simulation_table import simulation_table
 from controlplane.simulate.result import SimulationResult
-
-pytestmark = pytest.mark.unit
 
 
 def test_it_says_why_its_p99_is_below_that_of_the_plan() -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
 from controlplane.domain.observation import RateSeen
 from controlplane.report.tables.status_table import LoadView, load_table
-
-pytestmark = pytest.mark.unit
 
 VIEW = LoadView(
     "yes",

@@ -7,8 +7,6 @@ from rich.text import Text
 
 from controlplane.report.tables.terminal import WIDTH, plain
 
-pytestmark = pytest.mark.unit
-
 
 def table(*rows: tuple[str, str, str], header: bool = True) -> Table:
     made = Table(box=None, pad_edge=False, header_style="bold", show_header=header)

@@ -8,8 +8,6 @@ from controlplane.domain.observation import BatchStatistics
 from controlplane.runtime.dashboard.look import busy_of
 from controlplane.runtime.fleet.history import Minute
 
-pytestmark = pytest.mark.unit
-
 
 def minute(partition: str, seconds: float, batches: dict[int, BatchStatistics] | None) -> Minute:
     return Minute(0.0, seconds, partition, "m", 50.0, 10, 0, 5.0, batches)

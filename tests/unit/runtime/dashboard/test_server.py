@@ -25,8 +25,6 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.security import certificate
 from controlplane.runtime.dashboard.server import Listening, page_access, serve
 
-pytestmark = pytest.mark.unit
-
 TOKEN = "trisect_operator"
 OTHER = "trisect_other"
 

@@ -24,8 +24,6 @@ from controlplane.runtime.fleet.calibrate import counting_model, learn, recall, 
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History, Minute
 
-pytestmark = pytest.mark.unit
-
 
 def seen(refused: str | None) -> Seen:
     told = Observation("ssd", "v100", ("vgg19",), 10.0, 11.0, 1000, 0.1, 5.0)

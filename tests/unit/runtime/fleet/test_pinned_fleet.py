@@ -24,8 +24,6 @@ from controlplane.runtime.controller.drift import DriftWatch
 from controlplane.runtime.fleet.preflight import ApplyRequest
 from controlplane.runtime.fleet.redirect import redirect
 
-pytestmark = pytest.mark.unit
-
 
 def plan(percent: float = 20.0) -> Plan:
     shadow = Shadow(ShadowPolicy.HOT, "cpu-0", 10.0, percent + 10.0)

@@ -8,8 +8,6 @@ import pytest
 
 from controlplane.runtime.jobs.doctor import BootPlaces, after_boot
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def places(tmp_path: Path) -> BootPlaces:

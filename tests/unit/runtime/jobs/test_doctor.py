@@ -10,8 +10,6 @@ import pytest
 from controlplane.runtime.jobs.doctor import examine
 from launchers.docker.launcher import DockerLauncher
 
-pytestmark = pytest.mark.unit
-
 
 def test_without_an_engine_the_shares_lack_the_engine_and_not_root(tmp_path: Path) -> None:
     away = DockerLauncher(tmp_path, address=f"unix://{tmp_path}/no.sock")
