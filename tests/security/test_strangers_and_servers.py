@@ -27,7 +27,7 @@ from controlplane.domain.fleet import Backend, socket_path
 from controlplane.files.gateway import read_slots
 from controlplane.sockets import connect
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")]
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
 
 NOBODY = 65534
 KILLS = 4
