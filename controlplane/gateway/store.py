@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.files.clients import read_clients
 from controlplane.files.gateway import (
     GatewaySettings,
     SlotRecord,
@@ -20,8 +19,9 @@ from controlplane.files.gateway import (
     read_slots,
     write_slots,
 )
+from controlplane.files.gateway.clients import read_clients
+from controlplane.files.gateway.limits import read_held
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import read_held
 from controlplane.files.writing import write_derived
 from controlplane.gateway import slots
 from controlplane.gateway.listeners import Listeners
