@@ -10,7 +10,7 @@ from controlplane.files.gateway_paths import open_log
 from controlplane.monitor.collect import Log
 from controlplane.monitor.state import Monitor, ServedRoutes
 
-LINE = b"grpc:h77 %d m 127.0.0.1 9001 200 - -- 100 200 1700000000250000 1700000001750000"
+LINE = b"grpc:h77 %d m one:abc g_3 200 - -- 100 200 1700000000250000 1700000001750000"
 COUNT = 2000
 """Many times what is read at once."""
 
