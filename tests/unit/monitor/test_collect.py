@@ -30,7 +30,11 @@ def test_every_line_in_the_pipe_is_read_once_and_whole(tmp_path: Path) -> None:
                 if len(read) >= COUNT:
                     all_read.set()
 
-        log = Log(open_log(tmp_path / "log.pipe"), Monitor(Addresses(tmp_path / "slots")), [Reader()])
+        log = Log(
+            open_log(tmp_path / "log.pipe"),
+            Monitor(Addresses(tmp_path / "slots"), tmp_path / "plan"),
+            [Reader()],
+        )
         content = b"".join(line + b"\n" for line in lines)
         os.write(pipe, content[: len(content) // 2])
         log.listen(looks=0)
