@@ -94,11 +94,6 @@ class Estimate:
             power_w=self.power_w,
         )
 
-    def throughput_rps(self, slots: Slots) -> FloatArray:
-        """Inferences per second at saturation, shape (GPUs, slots), 0 in empty slots (iGniter Eq 2)."""
-        safe = np.where(self.cycle_ms > 0, self.cycle_ms, 1.0)
-        return np.where(slots.mask, 1000.0 * slots.batch / safe, 0.0)
-
 
 class LatencyModel(Protocol):
     """One device's latency model, fitted."""

@@ -144,12 +144,19 @@ class Scheme:
         return self.sizes != (100,)
 
 
-SBP = Scheme("sbp", sizes=(100,))
-GREEDY = Scheme("greedy-best-fit", turns=False, greedy=True)
 GPULET = Scheme("gpulet")
-GPULET_INT = Scheme("gpulet+int", interference=True)
 IDEAL = Scheme("gpulet-ideal", interference=True, cuts=False)
-"""The same on every fixed partitioning."""
+"""On every fixed partitioning in turn. No upper bound: each is filled greedily."""
+SCHEMES = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("sbp", sizes=(100,)),
+        Scheme("greedy-best-fit", turns=False, greedy=True),
+        GPULET,
+        Scheme("gpulet+int", interference=True),
+        IDEAL,
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
