@@ -6,7 +6,7 @@ A latency model covers one device and the served models named in `models`, which
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,6 +65,12 @@ class Slots:
         """Each element of three one-dimensional arrays alone on a GPU of its own: shape (n, 1)."""
         columns = np.broadcast_arrays(np.asarray(model), np.asarray(batch), np.asarray(percent))
         return Slots.of(*(np.atleast_1d(c)[:, None] for c in columns))
+
+    @staticmethod
+    def every(models: int, largest_batch: int, percents: Sequence[float]) -> Slots:
+        """Each model with each batch from 1 on at each share, alone: shape (models x batches x shares, 1)."""
+        model, batch, share = np.indices((models, largest_batch, len(percents))).reshape(3, -1)
+        return Slots.alone(model, batch + 1, np.asarray(percents)[share])
 
 
 @dataclass(frozen=True, slots=True)
