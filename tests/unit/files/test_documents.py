@@ -100,7 +100,7 @@ def test_a_model_alone_is_called_by_its_own_name(tmp_path: Path) -> None:
             "shadow: cold",
             11,
             "workloads[1].shadow",
-            "must be a mapping {policy: hot | warm",
+            "must be a mapping {policy: hot | shared | warm",
         ),
         (
             "policy: warm",
