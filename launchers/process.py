@@ -115,8 +115,12 @@ class ProcessLauncher(HostLifecycle[None]):
         return replace(counted, memory_mb=process_table.memory_mb(pids))
 
     def quota_use(self, server: Server) -> QuotaUse | None:
-        """Return the counters of the server's group."""
-        return self._counters.read(int(server.id)) if server.enforced_by is not None else None
+        """Return the counters of the server's group, or of its threads where it has no group."""
+        mechanism = self._mechanisms.get(server.enforced_by or "")
+        if mechanism is None:
+            return None
+        alone = None if mechanism.groups_processes else partial(self._processes, server)
+        return self._counters.read(int(server.id), alone)
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """End models whose Triton is gone; remove groups and shared memory without a server."""

@@ -15,8 +15,6 @@ from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.serving import LauncherName
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 
-pytestmark = pytest.mark.unit
-
 
 def test_a_fleet_keeps_its_ports_unless_others_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

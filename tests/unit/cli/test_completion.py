@@ -16,7 +16,7 @@ from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.latency.registry import FITS
 from controlplane.planning.registry import STRATEGIES
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 WITHOUT_SOCKETS = """
 import os, sys

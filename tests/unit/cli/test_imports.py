@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.unit
-
 
 def loaded_after(code: str) -> set[str]:
     """The modules that a new interpreter has loaded after this code."""

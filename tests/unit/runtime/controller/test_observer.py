@@ -24,6 +24,7 @@ from controlplane.domain.fleet import (
     Delays,
     InFlight,
     QuotaUse,
+    Role,
     Route,
     Server,
     ServerSpec,
@@ -41,8 +42,6 @@ from controlplane.runtime.controller.observer import Observer
 from controlplane.runtime.controller.probes import Outcome, Verdict
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import Limits as Waits
-
-pytestmark = pytest.mark.unit
 
 ASKED = ("w1/stats", "w3/config", "w3/infer", "w3/stats")
 
@@ -980,6 +979,22 @@ def test_a_large_fleet_gets_no_more_canaries_a_second_than_a_small_one(
         clock.now_s += 0.2
     assert set(asked) == {*names, SERVER.name}
     assert len(asked) <= observer_module.CANARIES_RPS * (45 + 1)
+
+
+def test_a_shadow_gets_half_as_many_canaries_as_an_active_server_that_rests(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, asked = Hand(), list[str]()
+    monkeypatch.setattr(observer_module, "time", clock)
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda name, call, now: asked.append(name))
+    bench.requests.answered = ()
+    bench.observer._looked_s = clock.now_s
+    shadow = replace(SPEC, labels=replace(SPEC.labels, role=Role.SHADOW, revision="2"))
+    bench.workers.adopt(replace(SERVER, id="2", spec=shadow, http_port=8, grpc_port=8))
+    for _ in range(5 * 60):
+        bench.observer.look(rested())
+        clock.now_s += 0.2
+    assert asked.count(shadow.name) == pytest.approx(0.5 * asked.count(SERVER.name), abs=1)
 
 
 def test_a_look_says_what_delays_a_server(bench: Bench) -> None:

@@ -1,0 +1,85 @@
+"""Files of a fleet that follows its load: how it follows, the profiles to plan with, the rates it sees.
+
+The spec is in the plan. The profiles are copies: those that a plan was made from may be gone when the load
+changes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.observation import RateSeen
+from controlplane.files.documents import read_state, versioned
+from controlplane.files.writing import to_compact_json, write_derived, write_json
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """How a fleet follows its load.
+
+    Without `follow` nothing changes by itself. A cheaper plan must have been enough for `dwell_s`.
+    `all_cores`: plans may use every core of this host.
+    """
+
+    follow: bool = False
+    dwell_s: float = 300.0
+    all_cores: bool = False
+
+
+class FollowingFiles:
+    """The files below one fleet's state directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._settings = directory / "following.json"
+        self.profiles = directory / "profiles"
+        self.proposal = directory / "proposal.json"
+
+    def settings(self) -> Following:
+        """Return how the fleet follows. Raises InputError for a broken file."""
+        return read_state(self._settings, Following) or Following()
+
+    def changed_s(self) -> float | None:
+        """Return the time of the last change of the settings; None where there are none."""
+        return self._settings.stat().st_mtime if self._settings.exists() else None
+
+    def keep_profiles(self, profiles: Path) -> None:
+        """Keep profiles, devices and the calibration. Raises EngineError where the disk refuses."""
+        try:
+            shutil.rmtree(self.profiles, ignore_errors=True)
+            self.profiles.mkdir(parents=True)
+            for file in (*profiles.glob("*.json"), *profiles.glob("*/*.json")):
+                copy = self.profiles / file.relative_to(profiles)
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copy(file, copy)
+        except OSError as error:
+            raise EngineError(f"{self._directory}: cannot be written: {error.strerror}") from error
+
+    def write(self, following: Following) -> None:
+        """Replace the settings. Raises EngineError where the disk refuses."""
+        write_json(self._settings, versioned(following))
+
+
+@dataclass(frozen=True, slots=True)
+class RatesSeen:
+    """The rates at one time (seconds since the epoch).
+
+    `following` says whether the plan follows them, and otherwise why not.
+    """
+
+    at_s: float
+    following: str
+    rates: tuple[RateSeen, ...]
+
+
+def write_rates(path: Path, seen: RatesSeen) -> None:
+    """Replace the file. Raises EngineError where the disk refuses."""
+    write_derived(path, to_compact_json(versioned(seen)))
+
+
+def read_rates(path: Path) -> RatesSeen | None:
+    """Read the file; None where there is none. Raises InputError if it is broken."""
+    return read_state(path, RatesSeen)
