@@ -102,7 +102,7 @@ def test_a_good_spec_reads_whole(tmp_path: Path) -> None:
             "policy: cold",
             11,
             "workloads[1].shadow.policy",
-            "must be 'hot', 'warm'",
+            "must be 'hot', 'shared', 'warm'",
         ),
         ("count: 10", "count: 0", 3, "gpus[0].count", "at least 1"),
         ("    slo_ms: 15\n", "", 6, "workloads[1].slo_ms", "is missing"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import planning
+import pytest
 from planning import v100, workload
 
 from controlplane.domain.device import MAX_MPS_CLIENTS
