@@ -223,6 +223,7 @@ def _spec(
     limit_mb, options, rendered = content.memory_limit_mb, common.options, content.rendered
     fixed = f"{size.device}|{size.percent:g}|{limit_mb}|{rendered.content_hash}|{reloads}"
     fixed += f"|{common.fleet_wide_calls}"
+    fixed += "|sockets"  # a server of an earlier version listens on ports, and is replaced
     if options:
         fixed += f"|{options.triton_args}|{tuple(options.env.items())}"
     revision = hashlib.sha256(fixed.encode()).hexdigest()[:10]

@@ -114,7 +114,7 @@ class Observer:
         self._servers: Mapping[str, Server] = {}
         self._records: dict[str, ServerRecord] = {}
         self._by_own_name: dict[str, str] = {}
-        self._by_address: dict[tuple[str, int], str] = {}
+        self._by_instance: dict[str, str] = {}
         self._by_endpoint: dict[str, list[str]] = {}
         self._silences = Agenda()
         self._idle = Agenda()
@@ -198,9 +198,7 @@ class Observer:
                 self._records.setdefault(name, ServerRecord(server)).server = server
             self._servers = servers
             self._by_own_name = {s.name: name for name, s in servers.items()}
-            self._by_address = {
-                (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
-            }
+            self._by_instance = {s.instance: name for name, s in servers.items()}
             self._by_endpoint = {}
             for name, server in servers.items():
                 for endpoint in server.spec.endpoints:
@@ -228,10 +226,10 @@ class Observer:
         if self._requests.heard_since_s < now:
             self._heard_s = now
         for end in ends:
-            name = self._by_address.get((end.host, end.port), "")
+            name = self._by_instance.get(end.server, "")
             ended_s = min(now, end.ended_s - ahead_s)
             if end.abandoned:
-                for one in [name] if end.port else self._by_endpoint.get(end.endpoint, ()):
+                for one in [name] if end.server else self._by_endpoint.get(end.endpoint, ()):
                     if one in self._records:
                         self._records[one].left_s[end.endpoint] = ended_s
                 continue
