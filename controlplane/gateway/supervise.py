@@ -27,8 +27,8 @@ from typing import BinaryIO
 from controlplane.domain.errors import GatewayError, TrisectError, Troubles, is_own_lack
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import Restart, append_restart
+from controlplane.files.gateway.queries import ask
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.queries import ask
 from controlplane.files.waiting import wait_until
 from controlplane.gateway import processes, store
 from controlplane.gateway.controller_keeper import ControllerKeeper
@@ -237,8 +237,9 @@ class Supervisor:
 
     def _tidy(self) -> None:
         """Trim logs, and serve a renewed certificate."""
-        for role in processes.ALL:
-            _trim(self._paths.log(role))
+        # A Triton warns of each connection to its sockets, and HAProxy's checks make some a second.
+        for log in (*map(self._paths.log, processes.ALL), *self._paths.servers_logs()):
+            _trim(log)
         try:
             settings = store.settings_of(self._paths)
             runtime = RuntimeSocket(self._paths.runtime_socket)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from controlplane.domain.plan import (
     Infeasible,
@@ -39,16 +38,13 @@ from controlplane.report.tables.status_table import (
     status_document,
     status_view,
 )
+from controlplane.report.tables.terminal import plain
 
 HERE = Path(__file__).parent
 
 
 def text(renderable: RenderableType) -> str:
-    # Whatever FORCE_COLOR and its like say, as a CI's host may.
-    console = Console(file=io.StringIO(), width=200, highlight=False, force_terminal=False, color_system=None)
-    console.print(renderable)
-    assert isinstance(console.file, io.StringIO)
-    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+    return f"{plain(renderable)}\n"
 
 
 def test_a_plan() -> None:
@@ -86,15 +82,15 @@ def test_a_status() -> None:
             "cgroup-v1",
             ("a",),
             True,
-            1,
-            2,
+            "a",
+            "b",
             slo_ms=200,
             p99_ms=4.3,
             planned_rps=100,
             rate_rps=99.5,
             errors=0,
         ),
-        StatusRow("a", "shadow", "running", "cpu-0", 40, None, ("a",), False, 3, 4),
+        StatusRow("a", "shadow", "running", "cpu-0", 40, None, ("a",), False, "c", "d"),
     ]
     guard = [
         GuardRow(
@@ -142,8 +138,8 @@ def test_a_status_of_shared_queues() -> None:
         "cgroup-v1",
         endpoints,
         True,
-        1,
-        2,
+        "a",
+        "b",
         slo_ms=100,
         p99_ms=112.5,
         planned_rps=50,

@@ -23,9 +23,9 @@ from controlplane.domain.observation import Event, RateSeen
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
 from controlplane.domain.profile import Environment, Profile
 from controlplane.files import catalogue
+from controlplane.files.documents.yaml_text import parse
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.measurements.profiles import write_profile
-from controlplane.files.yaml_text import parse
 from controlplane.planning.replan.differences import TermChange
 from controlplane.report.tables.demo_table import DemoRow, Repair, Span
 from controlplane.report.tables.observed_table import Kept, Unseen, observed_document
@@ -149,7 +149,22 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
     event = Event(1.0, "info", "redirect", "search", "slow server")
     rate = RateSeen("search", 100, 90.0, 80.0, 110.0, 1.0, False)
     status = Status(
-        (StatusRow("P", "active", "running", "v100-0", 50.0, "MPS", ("search",), True, 1, 2, 40.0, 30.0),),
+        (
+            StatusRow(
+                "P",
+                "active",
+                "running",
+                "v100-0",
+                50.0,
+                "MPS",
+                ("search",),
+                True,
+                "unix:a",
+                "unix:b",
+                40.0,
+                30.0,
+            ),
+        ),
         (WorkloadRow("search", "search", ("P",), 40.0, 100.0, 30.0, 99.0, 0, (Source.LEARNED,)),),
         (
             GuardRow(

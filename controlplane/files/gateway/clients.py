@@ -13,7 +13,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import InputError
 from controlplane.files.documents import read_listed, versioned
-from controlplane.files.limits import Limit
+from controlplane.files.gateway.limits import Limit
 from controlplane.files.writing import write_json
 
 ANY = "*"

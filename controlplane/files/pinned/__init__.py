@@ -19,8 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.files.content import Digest, Roots, Seen, Stamp, by_bytes, by_time, seen, settled, survey
 from controlplane.files.documents import SCHEMA_VERSION, read_state
+from controlplane.files.pinned.content import (
+    Digest,
+    Roots,
+    Seen,
+    Stamp,
+    by_bytes,
+    by_time,
+    seen,
+    settled,
+    survey,
+)
 from controlplane.files.writing import sync_directory, to_compact_json, write_synced, write_text
 
 CONFIG_NAME = "config.pbtxt"

@@ -1,6 +1,9 @@
 """The gateway's files: its settings, and the slot of each endpoint.
 
 The processes of the data path read these files when they start, so they can restart without a controller.
+
+clients, limits, discounts   the other files, read again as they change
+queries, accepting   between the running processes
 """
 
 from __future__ import annotations

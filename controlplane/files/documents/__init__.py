@@ -94,7 +94,7 @@ class Document:
     def _line(self, location: Location) -> int | None:
         if not self.text:
             return None
-        from controlplane.files import yaml_text
+        from controlplane.files.documents import yaml_text
 
         return yaml_text.line_of(self.text, location)
 
@@ -116,7 +116,7 @@ def read(path: Path) -> Document:
 
 def parsed_yaml(file: str, text: str) -> Document:
     """Return the document of a text in YAML, which JSON is too. Raises InputError naming `file`."""
-    from controlplane.files import yaml_text
+    from controlplane.files.documents import yaml_text
 
     return Document(file, text, yaml_text.parse(text, file))
 

@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.files.clients import Client, check, hashed, operates_with, read_clients, write_clients
+from controlplane.domain.order import Precedence
+from controlplane.files.gateway import read_order, write_order
+from controlplane.files.gateway.clients import (
+    Client,
+    check,
+    hashed,
+    operates_with,
+    read_clients,
+    write_clients,
+)
 
 ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)
 TWO = Client("two", ("*",), certificate="two.example", operator=True)
@@ -44,3 +53,17 @@ def test_only_an_operators_token_operates() -> None:
     assert operates_with("bearer  t ", None, (ONE, operator))
     for wrong in ("", "t", "Basic t", "Bearer secret", "Bearer ", "Bearer T"):
         assert not operates_with(wrong, None, (ONE, TWO, operator))
+
+
+def test_an_order_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    order = {"a": Precedence("P1", 0, 8, 20, 1000), "b": Precedence("P1", 700, 8, 20, 100)}
+    write_order(tmp_path / "order.json", order)
+    assert read_order(tmp_path / "order.json") == order
+
+
+def test_no_file_is_no_order_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "order.json"
+    assert read_order(path) == {}
+    path.write_text('{"schema_version": 1, "endpoints": [{"endpoint": "a"}]}')
+    with pytest.raises(InputError, match=r"order\.json"):
+        read_order(path)
