@@ -51,15 +51,12 @@ def train_policy(lesson: Lesson, *, profiles: Path, progress: Progress, clock: C
         raise InputError(f"{lesson.output} must end in {SUFFIX}", field="--output")
     spec, document = read_spec(lesson.spec)
     try:
-        from controlplane.papers.inss.policy import written
-        from controlplane.papers.inss.training.episodes import Reward
-        from controlplane.papers.inss.training.training import TrainSettings, train_on
+        from controlplane.papers.inss.training.training import REWARDS, TrainSettings, train_on
     except ImportError as error:
         raise MissingTool(f"training needs {error.name}: pip install 'trisect[rl]'") from None
-    rewards = [kind.value for kind in Reward]
-    if lesson.reward not in rewards:
+    if lesson.reward not in REWARDS:
         raise InputError(
-            f"{lesson.reward!r} is not a reward{nearest(lesson.reward, rewards)}", field="--reward"
+            f"{lesson.reward!r} is not a reward{nearest(lesson.reward, REWARDS)}", field="--reward"
         )
     for i, gpu in enumerate(spec.gpus):
         if gpu.count is None:
@@ -68,7 +65,7 @@ def train_policy(lesson: Lesson, *, profiles: Path, progress: Progress, clock: C
     cores = len(os.sched_getaffinity(0))
     inss = strategy("inss", policy=str(NO_POLICY))
     devices, _ = devices_for(spec, document, inss.latency_model, profiles=profiles, cores=cores)
-    settings = TrainSettings(seed=lesson.seed, reward=Reward(lesson.reward))
+    settings = TrainSettings(seed=lesson.seed, reward=REWARDS[lesson.reward])
     if lesson.rounds is not None:
         settings = settings.of_length(lesson.rounds)
     checkpoint = lesson.output.with_suffix(".checkpoint")
@@ -89,7 +86,7 @@ def train_policy(lesson: Lesson, *, profiles: Path, progress: Progress, clock: C
         "sizes": [list(size) for size in sizes],
     }
     curve = tuple(asdict(check) for check in trained.curve)
-    write_bytes(lesson.output, written(trained.weights, about))
+    write_bytes(lesson.output, trained.file(about))
     write_text(lesson.output.with_suffix(".csv"), _table(curve))
     checkpoint.unlink(missing_ok=True)
     best = max(trained.curve, key=lambda check: check.value)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from controlplane.domain.errors import InputError
-from controlplane.papers.inss.policy import Weights, rollout
+from controlplane.papers.inss.policy import Weights, rollout, written
 from controlplane.papers.inss.problem import REJECTED, Problem, goodput, value
 from controlplane.papers.inss.search import Previous
 from controlplane.papers.inss.strategy import problem_of
@@ -33,6 +33,8 @@ from controlplane.papers.inss.training.episodes import Around, Plays, Reward, Te
 from controlplane.papers.inss.training.replay import Replay
 from controlplane.planning.protocol import PlanRequest
 from controlplane.ports import Clock, Progress
+
+REWARDS: Mapping[str, Reward] = {kind.value: kind for kind in Reward}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,10 @@ class Trained:
     weights: Weights
     curve: tuple[Check, ...]
     stopped_by: str
+
+    def file(self, about: Mapping[str, object]) -> bytes:
+        """Return the policy's file; `about` says how it was trained."""
+        return written(self.weights, about)
 
 
 def train_on(
