@@ -183,6 +183,9 @@ def shares_of_others(servers: Iterable[Server], fleet: str) -> Shares:
             chosen[key] = spec
     found: dict[str, dict[str, float]] = {}
     for (owner, _), spec in sorted(chosen.items()):
+        others = (one for (other, _), one in chosen.items() if other == owner)
+        if any(set(one.endpoints) < set(spec.endpoints) for one in others):
+            continue  # a shadow that several partitions share
         its = found.setdefault(spec.device, {})
         its[owner] = its.get(owner, 0.0) + spec.percent
     return found
