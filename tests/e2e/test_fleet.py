@@ -55,7 +55,7 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Ctl) -> None:
     host.diff(with_section, exit_code=0)
     with_section["serve"]["compress"] = True
     told = host.diff(with_section, exit_code=1)
-    assert "compress_answers False -> True" in told.stdout
+    assert "serve: compress False -> True" in told.stdout
     assert host.servers() == running, "nothing was changed"
 
     before = {s["http_port"] for s in running if s["partition"] == "b"}
@@ -80,7 +80,7 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Ctl) -> None:
     assert {s["http_port"] for s in host.servers() if s["partition"] == "b"} == before
 
     moved = host.apply(
-        plan(partition("a", 30), partition("b", 30)), "--http-port", "1", ports=False, exit_code=5
+        plan(partition("a", 30), partition("b", 30)), "--set=serve.listen.http=1", ports=False, exit_code=5
     )
     assert "`ctl destroy` the fleet first" in moved.stderr
     told = host.document("events")["events"]

@@ -109,7 +109,7 @@ class Ctl:
     def in_containers(self, engine: PrivateEngine, image: str) -> None:
         """Let the servers be containers of this image."""
         self.environment |= {"DOCKER_HOST": engine.address, "TRISECT_IMAGE": image, "TRISECT_PULL": "never"}
-        self.launcher_options = ["--launcher", "docker"]
+        self.launcher_options = ["--set", "serve.launcher=docker"]
 
     def command(self, *arguments: str, program: Sequence[str] = (str(CTL),)) -> list[str]:
         return [*program, *arguments, "--fleet", self.fleet]
@@ -165,14 +165,18 @@ class Ctl:
                 process.kill()
                 process.wait()
 
+    @property
+    def listening(self) -> list[str]:
+        """The options that say where the fleet's gateway listens."""
+        ports = {"http": self.http, "grpc": self.grpc, "metrics": self.metrics}
+        return [f"--set=serve.listen.{name}={port}" for name, port in ports.items()]
+
     def apply_command(self, document: dict[str, Any], *more: str, ports: bool = True) -> list[str]:
         path = self.directory / "plan.json"
         path.write_text(json.dumps(document, indent=1))
-        told = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
-        told += ["--metrics-port", str(self.metrics)]
         where = ["--repository", str(self.repository), "--output", str(self.directory / "rendered")]
         accepted = [*self.allowed, "--yes", *self.launcher_options]
-        return ["apply", str(path), *accepted, *(told if ports else ()), *where, *more]
+        return ["apply", str(path), *accepted, *(self.listening if ports else ()), *where, *more]
 
     def apply(
         self, document: dict[str, Any], *more: str, ports: bool = True, exit_code: int | None = 0

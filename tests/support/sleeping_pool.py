@@ -159,7 +159,7 @@ def applied_table(seconds: float = 15.0, repeats: int = 3) -> None:
             }
             for i in range(SERVERS)
         ]
-        fleet.apply(plan(*parts), "--no-serve")
+        fleet.apply(plan(*parts), "--no-controller")
         target = f"127.0.0.1:{fleet.grpc}"
         (slot,) = json.loads((fleet.files / "gateway" / "slots.json").read_text())["slots"]
         ports = [member["http_port"] for member in slot["members"]]

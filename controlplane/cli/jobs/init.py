@@ -7,18 +7,11 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import launcher_registry, options, wiring
+from controlplane.cli import options
 from controlplane.cli.endings import EXIT_NO
 from controlplane.cli.output import print_json, say
 from controlplane.domain.errors import InfeasibleError, InputError
-from controlplane.domain.tensors import Readiness
-from controlplane.files.writing import write_text
-from controlplane.render.source import files_beside, no_models
-from controlplane.report.tables.survey_table import survey_table
-from controlplane.report.tables.terminal import show
 from controlplane.report.words import counted, printable
-from controlplane.runtime.jobs.survey import skeleton, survey
-from controlplane.stores import url
 
 
 def init(
@@ -53,6 +46,13 @@ def init(
     result is kept for `ctl profile` and `ctl apply`, and the repository stays as it is. If no model can be
     planned, nothing is written and the exit code is 3.
     """
+    from controlplane.cli import launcher_registry, wiring
+    from controlplane.domain.tensors import Readiness
+    from controlplane.files.writing import write_text
+    from controlplane.report.tables.survey_table import survey_table
+    from controlplane.report.tables.terminal import show
+    from controlplane.runtime.jobs.survey import skeleton, survey
+
     options.of_this_host(launcher)
     kept = output.is_file() and not force
     if kept and not check:
@@ -87,6 +87,8 @@ def _copied(path: Path) -> Path:
 
     Raises InputError, EngineError.
     """
+    from controlplane.stores import url
+
     if not url.is_store(str(path)):
         return path
     # The client of the stores belongs to an extra, and a local repository needs none.
@@ -101,6 +103,8 @@ def _copied(path: Path) -> Path:
 
 def _name_what_is_beside(repository: Path) -> None:
     """Warn of folders that are no models, and say which files no server will have."""
+    from controlplane.render.source import files_beside, no_models
+
     for name in no_models(repository):
         say(
             f"warning: {printable(str(repository / name), layout='')} is no model: it has neither a "

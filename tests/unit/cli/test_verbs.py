@@ -20,7 +20,6 @@ from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import EngineError, GatewayError, InfeasibleError, InputError
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.observation import Event
-from controlplane.domain.serving import Listen, Serving, Tls
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.plans import read_plan
 
@@ -58,8 +57,8 @@ FAIL: dict[tuple[str, ...], list[str]] = {
     ("redirect",): ["search"],
     ("rollback",): ["--yes"],
     ("destroy",): ["--yes"],
-    ("serve",): ["--once"],
-    ("demo",): ["--http-port", "0"],
+    ("controller",): ["--once"],
+    ("demo",): ["--set", "serve.listen.http=0"],
     ("token", "create"): ["web", "--endpoint", "search"],
     ("token", "list"): [],
     ("token", "revoke"): ["web"],
@@ -339,8 +338,8 @@ def test_a_watch_in_json_is_a_line_for_each_look(
             raise KeyboardInterrupt
 
     monkeypatch.setattr("controlplane.cli.wiring.status_source", look)
-    monkeypatch.setattr("controlplane.cli.fleet.status.status_document", document)
-    monkeypatch.setattr("controlplane.cli.fleet.status.time.sleep", pause)
+    monkeypatch.setattr("controlplane.report.tables.status_table.status_document", document)
+    monkeypatch.setattr("controlplane.cli.fleet.looking.time.sleep", pause)
     assert run(["status", "--watch", "--json"]) == 130
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["seen"] for line in lines[:2]] == [0, 1]
@@ -357,7 +356,7 @@ def test_followed_events_are_each_shown_once(
         if not looks.__length_hint__():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("controlplane.cli.fleet.events.time.sleep", pause)
+    monkeypatch.setattr("controlplane.cli.fleet.record.time.sleep", pause)
     assert run(["events", "--follow", "--json"]) == 130
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["reason"] for line in lines[:4]] == ["0", "1", "2", "3"]
@@ -416,7 +415,7 @@ def test_quiet_leaves_out_progress_but_no_warning_and_no_answer(
         say("warning: an old field")
         raise InputError("is wrong", file=str(path))
 
-    monkeypatch.setattr("controlplane.cli.jobs.plan.read_spec", read)
+    monkeypatch.setattr("controlplane.files.specs.read_spec", read)
     for quiet in (["plan", "spec.yaml", "-q"], ["-q", "plan", "spec.yaml"]):
         assert run(quiet) == 2
         assert capsys.readouterr().err == "warning: an old field\nctl: spec.yaml: is wrong\n"
@@ -467,12 +466,3 @@ def test_a_fleet_shows_its_section_ready_to_paste(
     assert run(["show", "--fleet", "none"]) == 2
     assert run(["show", "plan.json", "--fleet", "default"]) == 2
     assert run(["show"]) == 2
-
-
-def test_a_gateway_is_as_given_else_as_the_section_says_else_as_it_runs(directory: Path) -> None:
-    fleet()
-    section = Serving(listen=Listen(http=9000), tls=Tls("c.pem", "k.pem"))
-    assert wiring.chosen_gateway("default", {}).http_port == 8000
-    chosen = wiring.chosen_gateway("default", {"--http-port": 9009}, section)
-    assert (chosen.http_port, chosen.protection.certificate) == (9009, str(directory / "c.pem"))
-    assert wiring.chosen_gateway("default", {}, section).http_port == 9000

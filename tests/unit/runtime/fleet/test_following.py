@@ -13,7 +13,7 @@ from controlplane.domain.serving import FollowLoad, Serving
 from controlplane.files.documents import parsed_yaml
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following import Following
-from controlplane.runtime.fleet.preflight import FollowOptions, checked_follow, keep_follow
+from controlplane.runtime.fleet.preflight import checked_follow, keep_follow
 
 pytestmark = pytest.mark.unit
 
@@ -35,44 +35,34 @@ def files(tmp_path: Path) -> FleetFiles:
     return FleetFiles(tmp_path / "state", "f")
 
 
-def test_a_fleet_keeps_its_plans_spec_and_follows_only_where_that_is_asked_for(
-    files: FleetFiles, plan: Plan
-) -> None:
-    kept = checked_follow(files, plan, FollowOptions(), print).following
-    assert kept == Following(plan.spec_sha256 or "")
-    asked = replace(plan, serve=Serving(follow_load=FollowLoad(30.0)))
-    followed = checked_follow(files, asked, FollowOptions(), print).following
-    assert followed == Following(plan.spec_sha256 or "", follow=True, dwell_s=30.0)
-
-
-def test_what_was_asked_for_once_stays_without_a_section(
+def test_a_fleet_keeps_its_plans_spec_and_follows_only_where_its_section_says_so(
     files: FleetFiles, plan: Plan, tmp_path: Path
 ) -> None:
     profiles = tmp_path / "profiles"
     (profiles / "cpu").mkdir(parents=True)
     (profiles / "cpu" / "m.json").write_text("{}")
-    keep_follow(files, checked_follow(files, plan, FollowOptions(True, 30.0, True), print), profiles)
-    earlier = replace(plan, spec=None)
-    again = checked_follow(files, earlier, FollowOptions(), print).following
-    assert again == Following(plan.spec_sha256 or "", follow=True, dwell_s=30.0, all_cores=True)
+    asked = replace(plan, serve=Serving(follow_load=FollowLoad(30.0)))
+    following = checked_follow(files, asked, print, all_cores=True)
+    assert following.following == Following(plan.spec_sha256 or "", follow=True, dwell_s=30.0, all_cores=True)
+    keep_follow(files, following, profiles)
     assert files.following.spec()[1].sha256 == plan.spec_sha256
     assert (files.following.profiles / "cpu" / "m.json").exists()
-    stopped = checked_follow(files, replace(plan, serve=Serving()), FollowOptions(), print).following
-    assert stopped is not None
-    assert not stopped.follow
+    after = checked_follow(files, plan, print, all_cores=False).following
+    assert after == Following(plan.spec_sha256 or "")
 
 
-def test_a_plan_without_its_spec_is_not_followed_and_that_is_said(
+def test_with_a_plan_of_an_earlier_version_a_fleet_keeps_its_spec(
     files: FleetFiles, plan: Plan, tmp_path: Path
 ) -> None:
-    keep_follow(files, checked_follow(files, plan, FollowOptions(follow=True), print), tmp_path)
-    other, told = replace(plan, spec_sha256="0" * 64, spec=None), list[str]()
-    checked_follow(files, other, FollowOptions(), told.append)
+    asked = replace(plan, serve=Serving(follow_load=FollowLoad(30.0)))
+    keep_follow(files, checked_follow(files, asked, print, all_cores=True), tmp_path)
+    again = checked_follow(files, replace(asked, spec=None), print, all_cores=False).following
+    assert again == Following(plan.spec_sha256 or "", follow=True, dwell_s=30.0, all_cores=True)
+    other, told = replace(asked, spec_sha256="0" * 64, spec=None), list[str]()
+    assert checked_follow(files, other, told.append, all_cores=False).following == again
     assert [line.partition(":")[0] for line in told] == ["warning"]
-    with pytest.raises(InputError, match="--follow-load: needs a plan that has its spec"):
-        checked_follow(files, other, FollowOptions(follow=True), print)
     with pytest.raises(InputError, match="is not the one that the plan was made from"):
-        checked_follow(files, replace(other, spec=SPEC), FollowOptions(), print)
+        checked_follow(files, replace(other, spec=SPEC), print, all_cores=False)
 
 
 def test_a_file_of_another_version_is_refused_with_its_line(files: FleetFiles) -> None:
