@@ -24,8 +24,30 @@ settings.load_profile("same")
 providers._get_local_constants = providers.Constants
 
 
+TESTS = Path(__file__).parent
+KINDS = {
+    "unit": "unit",
+    "property": "unit",
+    "golden": "unit",
+    "chaos": "e2e",
+    "conformance": "e2e",
+    "e2e": "e2e",
+    "security": "e2e",
+    "kubernetes": "kubernetes",
+}
+"""Folder -> the marker of all tests in it. Those of `contract` and `gpu` differ, and have their own."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files: one begun last would keep a single process busy after the others' end."""
+    """Mark tests by their folder, and begin with the longest files.
+
+    One begun last would keep a single process busy after the others' end.
+    """
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in KINDS:
+            item.add_marker(KINDS[folder])
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

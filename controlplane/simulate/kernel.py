@@ -1,4 +1,4 @@
-"""The event loop, compiled by numba on first use and cached; imported only when a simulation runs.
+"""The event loop, compiled; imported only when a simulation runs.
 
 Times are in ms. A server is one model in one partition: a queue, and an executor for each of its instances.
 Events are batch ends, arrivals that find an executor idle, wake-ups of a batcher with a delay, and arrivals
@@ -431,74 +431,3 @@ def advance(
     for q in range(queues.size):
         _admit(queues, q, ring, ring_owner, tallies, until, times, owners)
     return logged
-
-
-@kernel
-def advance_alone(
-    end: float,
-    servers: Records,
-    limit: int,
-    tallies: Records,
-    work_ms: FloatArray,
-    extra_ms: FloatArray,
-    jitter: FloatArray,
-    counts: IntArray,
-    times: FloatArray,
-    handed_in: int,
-    until: float,
-) -> tuple[float, int]:
-    """`advance` for one greedy server alone on its GPU and one workload: ends are known at once.
-
-    end: when the server is free. times: arrivals before `until`, the first `handed_in` of them admitted
-    earlier; changed where the limit drops some. Returns when the server is free, and the index in `times` of
-    the first request that still waits.
-    """
-    scratch = np.zeros(1)
-    bits = scratch.view(np.int64)
-    head, next_one, late, dropped, batches, served = 0, handed_in, 0, 0, 0, 0
-    total, longest, busy = 0.0, tallies[0].max_ms, 0.0
-    slo = tallies[0].slo
-    largest = servers[0].batch
-    tallies[0].requests += times.size - handed_in
-    while True:
-        now = end
-        if head == next_one:
-            if next_one == times.size:
-                break
-            now = max(now, times[next_one])
-        if now >= until:
-            now = until
-        while next_one < times.size and times[next_one] <= now:
-            next_one += 1
-        if next_one - head > limit:
-            # The newest are dropped; the others move up to close the gap.
-            dropped += next_one - head - limit
-            moved = next_one - limit - head
-            for i in range(next_one - 1, next_one - limit - 1, -1):
-                times[i] = times[i - moved]
-            head += moved
-        if now == until:
-            break
-        size = min(next_one - head, largest)
-        work = work_ms[0, size - 1] * _factor(jitter, servers, 0)
-        end = now + work
-        seen = end + extra_ms[0, size - 1]
-        for i in range(head, head + size):
-            latency = seen - times[i]
-            scratch[0] = latency
-            counts[0, min(max((bits[0] >> SHIFT) - FIRST, 0), BINS - 1)] += 1
-            total += latency
-            late += latency > slo
-            longest = max(longest, latency)
-        head += size
-        busy += work
-        batches += 1
-        served += size
-    tallies[0].late += late
-    tallies[0].drops += dropped
-    tallies[0].sum_ms += total
-    tallies[0].max_ms = longest
-    servers[0].busy += busy
-    servers[0].batches += batches
-    servers[0].served += served
-    return end, head

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.simulate import kernel, quantiles, records
+from controlplane.simulate import quantiles, records
 from controlplane.simulate.network import Component, Conditions, jitter_table, seed_of
 
 
@@ -48,15 +48,7 @@ class Loop:
         self._jitter = np.array([jitter_table(s.jitter) if jittered else np.ones(1) for s in servers])
         self._log = np.zeros((answers, 5))
         self._logged = 0
-        # One greedy server with one workload: the short loop suffices.
-        self._alone = (
-            len(part.gpus) == len(servers) == self._executors.size == len(streams) == 1
-            and answers == 0
-            and servers[0].greedy
-        )
-        self._free = 0.0
-        self._left = np.empty(0)
-        ring = 1 if self._alone else 1 << (conditions.waiting + ahead * width + 1).bit_length()
+        ring = 1 << (conditions.waiting + ahead * width + 1).bit_length()
         self._ring = np.zeros((len(servers), ring))
         self._ring_owner = np.zeros((len(servers), ring), np.int64)
         self._payload = np.zeros((len(servers), ahead + 2), np.int64)
@@ -69,29 +61,14 @@ class Loop:
         times, owners: all new arrivals before it, and their workloads; those of route d are at
         [bounds[d], bounds[d + 1]), ascending.
         """
-        if self._alone:
-            handed_in = self._left.size
-            whole = np.concatenate((self._left, times))
-            self._free, start = kernel.advance_alone.compiled(
-                self._free,
-                self._servers,
-                int(self._queues["limit"][0]),
-                self.tallies,
-                self._work,
-                self._extra,
-                self._jitter,
-                self.counts,
-                whole,
-                handed_in,
-                until_ms,
-            )
-            self._left = whole[start:].copy()
-            return
+        # Imports numba, which a command that does not simulate need not wait for.
+        from controlplane.simulate import kernel
+
         self._queues["next"] = self._queues["stop"] = 0
         for route, server in self._routes:
             self._queues[server]["next"], self._queues[server]["stop"] = bounds[route], bounds[route + 1]
         self._pools["next"], self._pools["stop"] = bounds[self._pool_routes], bounds[1:][self._pool_routes]
-        self._logged = kernel.advance.compiled(
+        self._logged = kernel.advance(
             self._executors,
             self._servers,
             self._queues,
@@ -129,10 +106,7 @@ class Loop:
 
     def mask_share(self, gpu: int, whole_ms: float) -> FloatArray:
         """Return the share of time with each set of servers busy."""
-        if not self._alone:
-            return np.asarray(self._mask_time[gpu] / whole_ms)
-        busy = min(float(self._servers["busy"][0]) / whole_ms, 1.0)
-        return np.array([1.0 - busy, busy])
+        return np.asarray(self._mask_time[gpu] / whole_ms)
 
     def mean_batch(self, server: int) -> float:
         """Return the mean requests per batch, 0 where none ran."""

@@ -13,7 +13,7 @@ from ctl_fleet import Ctl, partition, plan, small_disk
 from held_resources import processes
 from steady_clients import CLIENTS, PAUSE_S, Traffic
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 GATEWAY = ("haproxy", "facade", "monitor", "supervisor")
 KILLS = (*((one,) for one in GATEWAY), ("controller",), GATEWAY[:3], GATEWAY)

@@ -15,8 +15,6 @@ from background import until
 from controlplane.domain.fleet import Route
 from controlplane.gateway.haproxy import HaproxyGateway
 
-pytestmark = pytest.mark.e2e
-
 WORST_S = 0.8
 """Short of the second for which HAProxy would go on trying a server that is gone."""
 AROUND_S = 1.0

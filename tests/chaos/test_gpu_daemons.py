@@ -20,7 +20,7 @@ from fake_nvml import FakeGpu, FakeNvml
 
 from launchers.gpu.mps import MpsDaemons
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 

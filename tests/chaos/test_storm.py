@@ -31,8 +31,6 @@ from held_resources import PROGRAMS, Held, MemorySlopes, processes, report
 from steady_clients import CLIENTS, PAUSE_S, Traffic
 from stepped_clock import SteppedClock
 
-pytestmark = pytest.mark.e2e
-
 NOTICED_S = 3.0
 SERVED_S = 90.0
 """The longest time until the fleet is whole again, on a busy host."""

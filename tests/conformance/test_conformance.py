@@ -20,7 +20,7 @@ from conformance_calls import CASES, Case, Target
 from ctl_fleet import ROOT, Ctl
 from host_ports import free_ports
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 _ROW = re.compile(r"^\| `([a-z0-9-]+)` \|.*\| ([^|]+) \|$", re.MULTILINE)
 ROWS = dict(_ROW.findall((ROOT / "docs/compatibility.md").read_text()))

@@ -7,15 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pytest
 from composed_models import write_models
 from ctl_fleet import Ctl, partition, plan
 
 from controlplane.files.measurements.profiles import read_profile
 from controlplane.profiler.load import poisson_times
 from controlplane.runtime.demo import clients
-
-pytestmark = pytest.mark.e2e
 
 X = clients.Tensor("X", "FP32", np.zeros((1, 1), np.float32))
 

@@ -17,7 +17,7 @@ from ctl_fleet import Ctl, infer_http, partition, plan
 from gateway_rig import perf_analyzer
 from steady_clients import Traffic
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 PROTOCOLS = ("http", "grpc")
 

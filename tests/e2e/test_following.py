@@ -13,8 +13,6 @@ from sleeping_triton import EACH_MS, FIXED_MS
 
 from controlplane.files.measurements.profiles import read_calibration
 
-pytestmark = pytest.mark.e2e
-
 BATCHES_S, PLAN_S, BACK_S, REVIEW_S = 60.0, 90.0, 120.0, 120.0
 """Deadlines of a shared host; what the control needs is in docs/results/changing-load.md."""
 WRONG, RIGHT = 0.8, 0.05

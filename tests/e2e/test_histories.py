@@ -15,8 +15,6 @@ from ctl_fleet import Ctl, infer_http, partition, plan
 
 from controlplane.files.waiting import wait_until
 
-pytestmark = pytest.mark.e2e
-
 NAMES = "ab"
 
 

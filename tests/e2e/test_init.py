@@ -14,8 +14,6 @@ from onnx import TensorProto, helper
 
 from controlplane.files.models import write_sample_shapes
 
-pytestmark = pytest.mark.e2e
-
 _COMPLETES = """
 import triton_python_backend_utils as pb_utils
 

@@ -18,8 +18,6 @@ from steady_clients import Traffic
 
 from launchers.kubernetes import names
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[FakeCluster, FakeKubelet]]:

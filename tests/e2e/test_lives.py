@@ -23,8 +23,6 @@ from stepped_clock import SteppedClock
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.monitor.client import GatewayTelemetry
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Ctl]:

@@ -14,7 +14,7 @@ import tritonclient.http as triton_http
 from background import until
 from ctl_fleet import Ctl, X, infer_http, partition, plan
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 PLAN = plan(partition("a", 20))
 COMPLETES = """

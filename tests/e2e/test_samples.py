@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 import tritonclient.http as triton_http
 from ctl_fleet import Ctl, partition, plan
 from string_models import write_model, write_sample
-
-pytestmark = pytest.mark.e2e
 
 
 def test_a_model_that_refuses_generated_inputs_is_proved_with_its_own_sample(tmp_path: Path) -> None:

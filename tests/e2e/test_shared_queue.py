@@ -21,8 +21,6 @@ from guard_rig import Guarded, Load
 
 from controlplane.triton.client import TritonClient
 
-pytestmark = pytest.mark.e2e
-
 RATE_RPS = 25.0
 WORK_S = 0.003
 

@@ -26,7 +26,7 @@ from controlplane.profiler.session import Place, Profiler
 from launchers.cpu_quota import CHAIN, Group
 from launchers.host.shared_memory import FOLDER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = pytest.mark.long
 # What a test runs in the background ignores SIGINT.
 CTL = (
     sys.executable,

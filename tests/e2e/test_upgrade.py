@@ -15,8 +15,6 @@ from steady_clients import CLIENTS, Traffic
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 
-pytestmark = pytest.mark.e2e
-
 PLAN = plan(partition("a", 30))
 
 

@@ -8,10 +8,7 @@ import sys
 from pathlib import Path
 
 import clean_environment
-import pytest
 import tutorial
-
-pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 SPEC = """\

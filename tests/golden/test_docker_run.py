@@ -16,8 +16,6 @@ from launchers.gpu.control import PIPES
 from launchers.gpu.mps import MpsClient, share_variables
 from launchers.lifecycle import HostPlace
 
-pytestmark = pytest.mark.unit
-
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 FOLDER = f"/tmp/trisect-mps-1000/{UUID}/pipe"
 

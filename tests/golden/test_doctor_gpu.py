@@ -16,8 +16,6 @@ from fake_nvml import FakeGpu, FakeNvml
 from launchers.gpu import checks, control, probe
 from launchers.gpu.mps import MpsDaemons
 
-pytestmark = pytest.mark.unit
-
 UUID, OTHER = "GPU-11111111-2222-3333-4444-555555555555", "GPU-99999999-2222-3333-4444-555555555555"
 GOLDEN = Path(__file__).parent / "doctor_gpu.txt"
 

@@ -12,8 +12,6 @@ from controlplane.files.gateway import GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.render.haproxy import HaproxyStart, SlotLines, render_haproxy
 
-pytestmark = pytest.mark.unit
-
 HERE = Path(__file__).parent
 
 

@@ -16,14 +16,12 @@ import pytest
 from controlplane.cli.main import run
 from controlplane.cli.verbs import GROUPS
 
-pytestmark = pytest.mark.unit
-
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "cli.md"
 HEAD = """# Commands
 
-`ctl COMMAND -h` in one page, which `tests/golden/test_help.py` writes. Every command has `-q` (no progress), `-v` (times, defaults) and `-h`.
-Options of several commands:
+`ctl COMMAND -h` in one page, which `tests/golden/test_help.py` writes. Every command has `-q` (no progress),
+`-v` (times, defaults) and `-h`. Options of several commands:
 """
 EVERYWHERE = ("-q, --quiet", "-v, --verbose", "-h, --help", "--install-completion", "--show-completion")
 

@@ -14,8 +14,6 @@ from launchers.kubernetes.files import RenderedFiles, config_map, disruption_bud
 from launchers.kubernetes.options import ModelVolume, PodOptions
 from launchers.kubernetes.pod import PORTS, PodPlace, by_claim, by_daemon, pod, shared_claim
 
-pytestmark = pytest.mark.unit
-
 HERE = Path(__file__).parent / "kubernetes"
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 FILES = RenderedFiles(

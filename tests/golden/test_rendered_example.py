@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from controlplane.files.plans import read_plan
 from controlplane.render.repository import render_partition
-
-pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "triton_configs" / "example"

@@ -9,8 +9,6 @@ import pytest
 from kube import images
 from kube.cluster import Cluster, is_true
 
-pytestmark = pytest.mark.kubernetes
-
 NAMESPACE = "cluster-test"
 
 

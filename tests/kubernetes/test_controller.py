@@ -20,8 +20,6 @@ from kube.installed import Installation, condition, is_applied
 from kube.story import PATIENCE_S, Blow, ClusterHost, active, kill, loaded, partition
 from service import service
 
-pytestmark = pytest.mark.kubernetes
-
 NAMESPACE = "controlled"
 RATE_RPS = 100
 

@@ -6,13 +6,10 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
 from ctl_fleet import CTL, ROOT
 from host_ports import free_ports
 from kube import images
 from kube.cluster import Cluster
-
-pytestmark = pytest.mark.kubernetes
 
 NAMESPACE = "demo"
 

@@ -22,8 +22,6 @@ from service import service
 from controlplane.domain.fleet import GatewayConfig, Route
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
 
-pytestmark = pytest.mark.kubernetes
-
 NAMESPACE = "gateway-test"
 TOKEN = "the-token"
 SELECTOR = "app.kubernetes.io/component=gateway,trisect.dev/fleet=default"

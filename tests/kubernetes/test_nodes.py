@@ -13,8 +13,6 @@ from ctl_fleet import plan
 from kube.cluster import Cluster
 from kube.story import PATIENCE_S, RATE_RPS, Blow, ClusterHost, active, partition, under_load
 
-pytestmark = pytest.mark.kubernetes
-
 REDIRECTED_S = 3.0
 
 

@@ -13,8 +13,6 @@ from ctl_fleet import plan
 from kube.cluster import Cluster
 from kube.story import PATIENCE_S, RATE_RPS, Blow, ClusterHost, active, kill, partition, under_load
 
-pytestmark = pytest.mark.kubernetes
-
 WITHOUT_API_S = 60.0
 REDIRECTED_S = 1.2
 """From the end of a pod's server to another one's answer."""

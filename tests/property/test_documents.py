@@ -12,8 +12,6 @@ from controlplane.files import catalogue
 from controlplane.files.documents import versioned
 from controlplane.files.writing import to_json
 
-pytestmark = pytest.mark.unit
-
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 SCALARS = st.none() | st.booleans() | st.integers() | FLOATS | st.text()
 KEYS = st.text() | st.integers() | st.booleans() | st.none()

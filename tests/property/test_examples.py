@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.unit
-
 
 def drawn() -> list[object]:
     found: list[object] = []

@@ -29,8 +29,6 @@ from controlplane.files.plans import plan_hash
 from controlplane.runtime.fleet.execute import observe
 from controlplane.runtime.fleet.redirect import redirect as by_hand
 
-pytestmark = pytest.mark.unit
-
 
 @dataclass(frozen=True)
 class Wish:

@@ -17,8 +17,6 @@ from controlplane.files import catalogue
 from controlplane.latency import default as ours
 from controlplane.latency.protocol import Estimate, Slots
 
-pytestmark = pytest.mark.unit
-
 SLACK = 1.0 + 1e-9
 QUICK = settings(max_examples=150)
 

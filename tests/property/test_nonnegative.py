@@ -10,8 +10,6 @@ from scipy.optimize import nnls
 
 from controlplane.latency.fitting.nonnegative import non_negative_fit
 
-pytestmark = pytest.mark.unit
-
 
 @st.composite
 def systems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.latency.queueing import solve
+from controlplane.latency.queueing.batch_queue import solve
 from controlplane.latency.queueing.turns import P99, bound_order, bound_turns
-
-pytestmark = pytest.mark.unit
 
 REQUESTS = 8_000
 PARTS = 8

@@ -5,9 +5,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from controlplane.latency.queueing import largest_rate, solve
-
-pytestmark = pytest.mark.unit
+from controlplane.latency.queueing.batch_queue import largest_rate, solve
 
 service = st.builds(
     lambda first, steps: np.cumsum([first, *steps]),

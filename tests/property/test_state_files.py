@@ -23,8 +23,6 @@ from controlplane.files.fleets import FleetFiles
 from controlplane.files.writing import write_vital
 from controlplane.runtime.fleet.history import History
 
-pytestmark = pytest.mark.unit
-
 BEFORE = Path(__file__).parents[1] / "data" / "state_before"
 
 READERS: dict[str, Callable[[FleetFiles], object]] = {

@@ -27,8 +27,6 @@ from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 
-pytestmark = pytest.mark.e2e
-
 BODY = b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1], "data": [5]}]}'
 INFER = "/v2/models/echo/infer"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"

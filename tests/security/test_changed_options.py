@@ -15,13 +15,11 @@ from certificates import Authority
 
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import AccessConfig, Route
-from controlplane.files.clients import Client
+from controlplane.files.gateway.clients import Client
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.security.registry import ClientRegistry
-
-pytestmark = pytest.mark.e2e
 
 
 def status(

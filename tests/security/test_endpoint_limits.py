@@ -18,10 +18,8 @@ from background import until
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Route
-from controlplane.files.limits import Limit
+from controlplane.files.gateway.limits import Limit
 from controlplane.gateway.security.registry import LimitRegistry
-
-pytestmark = pytest.mark.e2e
 
 SERVICE = "/inference.GRPCInferenceService/"
 GZIP = grpc.Compression.Gzip

@@ -24,8 +24,6 @@ from controlplane.gateway import processes
 from controlplane.gateway.facade.fleet_wide.broadcast import ANSWER_S
 from controlplane.gateway.haproxy import HaproxyGateway
 
-pytestmark = pytest.mark.e2e
-
 SERVICE = "/inference.GRPCInferenceService/"
 VERBOSE = b'{"log_verbose_level": 1}'
 TRACE = b'{"trace_level": ["TIMESTAMPS"]}'

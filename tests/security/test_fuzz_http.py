@@ -24,8 +24,6 @@ from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 
-pytestmark = pytest.mark.e2e
-
 SERVER_OF = {"first": "left", "second": "right"}
 MODELS = dict.fromkeys(SERVER_OF, "echo")
 BODY = b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1], "data": [5]}]}'

@@ -20,8 +20,6 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import store
 from controlplane.render.haproxy import LARGEST_BODY_BYTES
 
-pytestmark = pytest.mark.e2e
-
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 BODY = b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [2], "data": [5, 6]}]}'
 INFER = "/v2/models/echo/infer"

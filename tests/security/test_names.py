@@ -23,8 +23,6 @@ from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Route
 
-pytestmark = pytest.mark.e2e
-
 SERVER_OF = {"first": "left", "second": "right"}
 SERVICE = "/inference.GRPCInferenceService/"
 REFUSALS = {

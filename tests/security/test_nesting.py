@@ -23,8 +23,6 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.render.haproxy import DEEPEST_JSON
 
-pytestmark = pytest.mark.e2e
-
 INFER = "/v2/models/echo/infer"
 LENGTH = "Inference-Header-Content-Length"
 FATAL = 400_000

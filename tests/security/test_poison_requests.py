@@ -20,10 +20,8 @@ from background import until
 from host_ports import free_ports
 
 from controlplane.domain.fleet import Route
-from controlplane.files.limits import REFUSED
+from controlplane.files.gateway.limits import REFUSED
 from controlplane.gateway.haproxy import HaproxyGateway
-
-pytestmark = pytest.mark.e2e
 
 POISON = {
     "inputs": [{"name": "INPUT", "datatype": "BYTES", "shape": [1, 3], "data": ["p", "q", "r"]}],

@@ -20,8 +20,6 @@ from background import until
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 
-pytestmark = pytest.mark.e2e
-
 NOBODY = 65534
 REACH = """
 for path in "$@"; do

@@ -15,7 +15,6 @@ import numpy as np
 import planning
 from inss_setup import surfaces
 
-from controlplane import kernels
 from controlplane.domain.plan import Rule
 from controlplane.papers.inss.features import Episodes
 from controlplane.papers.inss.problem import Problem
@@ -24,8 +23,6 @@ from controlplane.simulate.engine import Settings, simulate
 
 
 def main() -> None:
-    # Interpreting a kernel first pays where it may be all that is needed: not in a whole run of the tests.
-    kernels.FREE_S = kernels.COMPILE_S = 0.0
     workloads = [planning.workload(f"w{i}", model, 60.0, 50.0) for i, model in enumerate(planning.MODELS)]
     counted = replace(planning.request(workloads), devices={"v100": planning.v100(count=2)})
     registry.strategy("inss", policy="none").plan(counted)

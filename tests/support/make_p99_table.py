@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from controlplane.latency import queueing
 from controlplane.latency.protocol import FloatArray
+from controlplane.latency.queueing import batch_queue
 from controlplane.planning.capacity.p99_table import BATCHES, LOADS, POOL_SIZES, SHAPES
 
 
@@ -19,7 +19,7 @@ def row(servers: int, batch: int, shape: float) -> FloatArray:
     loads = np.array(LOADS)
     first = 1.0 / batch + shape * (1.0 - 1.0 / batch)
     curve = np.linspace(first, 1.0, batch) if batch > 1 else np.ones(1)
-    p99 = queueing.solve(loads * 1000.0 * batch * servers, curve, batch, servers).p99_ms
+    p99 = batch_queue.solve(loads * 1000.0 * batch * servers, curve, batch, servers).p99_ms
     found: FloatArray = np.maximum.accumulate(loads * p99) / loads
     return found
 

@@ -9,9 +9,6 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 OURS = {"controlplane", "launchers"}
 

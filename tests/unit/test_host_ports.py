@@ -7,8 +7,6 @@ from itertools import combinations
 import pytest
 from host_ports import own_range
 
-pytestmark = pytest.mark.unit
-
 
 def worker(number: int, count: int) -> dict[str, str]:
     return {"PYTEST_XDIST_WORKER": f"gw{number}", "PYTEST_XDIST_WORKER_COUNT": str(count)}

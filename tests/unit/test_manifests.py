@@ -11,8 +11,6 @@ import pytest
 import yaml
 from manifests import problems
 
-pytestmark = pytest.mark.unit
-
 GOLDEN = Path(__file__).parents[1] / "golden" / "kubernetes" / "shared_claim.yaml"
 Edit = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], None]
 

@@ -31,7 +31,7 @@ def dashboard(
     as the password).
     """
     from controlplane.cli import wiring
-    from controlplane.files import accepting
+    from controlplane.files.gateway import accepting
     from controlplane.runtime.dashboard.look import live_document
     from controlplane.runtime.dashboard.server import Listening, page_access, serve
 

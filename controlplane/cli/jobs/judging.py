@@ -82,7 +82,8 @@ def simulate(
     from controlplane.files.plans import read_plan
     from controlplane.files.writing import write_text
     from controlplane.report.tables.simulation_table import simulation_table
-    from controlplane.runtime.jobs.simulate import Asked, run, simulation_report
+    from controlplane.runtime.jobs.plan import plan_page
+    from controlplane.runtime.jobs.simulate import Asked, run
 
     options.refuse("is for --guard", {} if guard else {"--fault": fault or None})
     options.refuse("is not for --guard", {"--plot": plot, "--report": report} if guard else {})
@@ -100,7 +101,7 @@ def simulate(
         plot_simulation(result, plot)
         say(f"{plot}: written")
     if report is not None:
-        write_text(report, simulation_report(simulated, result, profiles))
+        write_text(report, plan_page(simulated, profiles, result))
         say(f"{report}: written")
     answer(result.document(), simulation_table(result, simulated.quantile), json=json)
     _check(result.breaks if check else 0, len(result.workloads))

@@ -4,7 +4,3 @@ batch_queue  one model at one server or a pool: checks the questions, arranges t
 kernel       its loops
 turns        bounds of the times of several models of which one executes at a time
 """
-
-from controlplane.latency.queueing.batch_queue import P99, QueueResult, largest_rate, solve
-
-__all__ = ["P99", "QueueResult", "largest_rate", "solve"]

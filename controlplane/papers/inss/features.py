@@ -93,7 +93,7 @@ class Episodes:
         actions[..., ACTION_FEATURES:] = self._step_features()[:, None, :]
         valid = np.zeros(actions.shape[:2], dtype=np.bool_)
         surfaces = problem.surfaces
-        features_kernel.observe.compiled(
+        features_kernel.observe(
             self.at,
             problem.asked,
             problem.memory_mb,
@@ -132,7 +132,7 @@ class Episodes:
         from controlplane.papers.inss import features_kernel
 
         problem = self._problem
-        features_kernel.place.compiled(
+        features_kernel.place(
             self.at,
             action,
             problem.asked,
@@ -151,7 +151,7 @@ def _needs(problem: Problem) -> FloatArray:
 
     surfaces = problem.surfaces
     need = np.empty((*problem.model.shape, len(surfaces.percent)))
-    features_kernel.needs.compiled(problem.asked, surfaces.percent, surfaces.tables, need)
+    features_kernel.needs(problem.asked, surfaces.percent, surfaces.tables, need)
     least: FloatArray = np.take_along_axis(need, problem.type_of[:, None, :], axis=2).min(axis=2)
     return least
 

@@ -228,9 +228,7 @@ def goodput(problem: Problem, gpu: IntArray, share_units: IntArray, bda: Bda = B
     asked = tuple(np.atleast_2d(a) for a in problem.asked)
     batch = np.empty(rows.shape, dtype=np.int64)
     latency, capacity = np.empty(rows.shape), np.empty(rows.shape)
-    kernel.outcomes.compiled(
-        rows, units, asked, problem.surfaces.tables, bda is Bda.PAPER, batch, latency, capacity
-    )
+    kernel.outcomes(rows, units, asked, problem.surfaces.tables, bda is Bda.PAPER, batch, latency, capacity)
     _, rates, slos, _, _ = asked
     violated = ~(latency <= slos)
     good = np.where(violated, 0.0, rates)
@@ -263,7 +261,7 @@ def taken(problem: Problem, gpu: IntArray, share_units: IntArray) -> tuple[Float
     shape = (rows.shape[0], problem.type_of.shape[-1])
     share, memory = np.zeros(shape), np.zeros(shape)
     memory_mb = problem.model_memory_mb
-    kernel.used.compiled(
+    kernel.used(
         rows,
         np.atleast_2d(share_units),
         np.atleast_2d(problem.model),

@@ -56,7 +56,7 @@ def construct(problem: Problem) -> tuple[IntArray, IntArray]:
     n = problem.model.size
     gpu, units = np.full(n, REJECTED, dtype=np.int64), np.ones(n, dtype=np.int64)
     order = np.argsort(-problem.rates_rps / problem.peak_rps, kind="stable")
-    search_kernel.construct.compiled(order, *_told(problem), gpu, units)
+    search_kernel.construct(order, *_told(problem), gpu, units)
     return gpu, units
 
 
@@ -88,7 +88,7 @@ def search(
     worth = _worth(problem)
     told = _told(problem)
     heat = np.array([first, COLD]) / n
-    found = search_kernel.improve.compiled(seed, 0, heat, gpu, units, *told, worth, before)
+    found = search_kernel.improve(seed, 0, heat, gpu, units, *told, worth, before)
     stopped_by, done = "converged", 0
     most = rounds if rounds is not None or budget_s is not None else DEFAULT_ROUNDS
     while most is None or done < most:
@@ -96,9 +96,7 @@ def search(
             stopped_by = "budget"
             break
         steps = min(STEPS_A_MODEL * n, MOST_STEPS)
-        found = search_kernel.improve.compiled(
-            seed * 7919 + done, steps, heat, gpu, units, *told, worth, before
-        )
+        found = search_kernel.improve(seed * 7919 + done, steps, heat, gpu, units, *told, worth, before)
         heat = np.array([HOT, COLD]) / n
         done += 1
     return SearchResult(gpu, units, float(found), stopped_by)

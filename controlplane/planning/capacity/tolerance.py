@@ -207,7 +207,7 @@ def _fix_batches(gpu_type: GpuType, items: ItemArrays, fixed: IntArray, found: T
 
 def _calibrate_constant(alone: BatchTimes, items: ItemArrays, found: Tolerance) -> None:
     """Ask the queue itself for constant arrivals: the table knows Poisson arrivals only."""
-    from controlplane.latency import queueing
+    from controlplane.latency.queueing import batch_queue
 
     rows, shares = np.nonzero((items.constant & (items.model >= 0))[:, None] & (found.batch > 0))
     if not rows.size:
@@ -219,7 +219,7 @@ def _calibrate_constant(alone: BatchTimes, items: ItemArrays, found: Tolerance) 
     for _ in range(10):
         middle = (low + high) / 2.0
         slowed = curves * middle[:, None]
-        p99 = queueing.solve(item.rate * item.servers, slowed, own, item.servers, dispersion=0.0).p99_ms
+        p99 = batch_queue.solve(item.rate * item.servers, slowed, own, item.servers, dispersion=0.0).p99_ms
         kept = p99 + item.jitter_p99 * slowed[:, -1] <= item.queue_slo_ms
         low, high = np.where(kept, middle, low), np.where(kept, high, middle)
     found.execution[rows, shares] = np.maximum(low, found.execution[rows, shares])

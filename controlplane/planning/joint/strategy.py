@@ -223,12 +223,12 @@ def _held_parts(request: PlanRequest, gpus: Sequence[PlannedGpu]) -> dict[str, f
 
 def _held_part(found: Evaluation, at: tuple[int, int]) -> float:
     """The largest rate that the servers of a queue hold, as a part of its rate."""
-    from controlplane.latency import queueing
+    from controlplane.latency.queueing import batch_queue
 
     layout, pool = found.layout, found.pools[at]
     outside = layout.frontend_ms[at] + JITTER_P99 * layout.jitter[at] * pool.curve[-1]
     slo_ms, dispersion = layout.slo_ms[at] - outside, layout.dispersion[at]
-    largest = queueing.largest_rate(slo_ms, pool.curve, pool.curve.size, pool.servers, dispersion)
+    largest = batch_queue.largest_rate(slo_ms, pool.curve, pool.curve.size, pool.servers, dispersion)
     return float(largest[0] * layout.client_batch[at] / (layout.rate[at] * pool.servers))
 
 

@@ -39,7 +39,7 @@ class QueueCache:
         dispersion: FloatArray,
     ) -> FloatArray:
         """Mean and P99 of each row's queue, (n, 2); see `latency.queueing`."""
-        from controlplane.latency import queueing
+        from controlplane.latency.queueing import batch_queue
 
         beyond = np.arange(curves.shape[1]) >= batch[:, None]
         question = np.column_stack([rate, batch, servers, dispersion, np.where(beyond, 0.0, curves)])
@@ -47,7 +47,7 @@ class QueueCache:
         rows = {key: n for n, key in enumerate(keys) if key not in self.known}
         if rows:
             new = np.array(list(rows.values()))
-            solved = queueing.solve(rate[new], curves[new], batch[new], servers[new], dispersion[new])
+            solved = batch_queue.solve(rate[new], curves[new], batch[new], servers[new], dispersion[new])
             pairs = zip(solved.mean_ms.tolist(), solved.p99_ms.tolist(), strict=True)
             self.known.update(zip(rows, pairs, strict=True))
         return np.array([self.known[key] for key in keys])

@@ -27,8 +27,6 @@ from host_ports import free_ports
 from controlplane.domain.fleet import Backend, Route
 from controlplane.gateway.facade.bodies import LARGEST_BYTES
 
-pytestmark = pytest.mark.e2e
-
 BODY = b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [2], "data": [5, 6]}]}'
 _MEMBER = gzip.compress(bytes(2**20))
 BOMB = _MEMBER * (LARGEST_BYTES // 2**20 + 1)

@@ -22,8 +22,6 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, startup, store
 from controlplane.gateway.haproxy import HaproxyGateway
 
-pytestmark = pytest.mark.e2e
-
 ENDPOINTS = [f"endpoint-{n}" for n in range(80)]
 FEW = 10
 

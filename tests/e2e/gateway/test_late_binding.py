@@ -24,7 +24,6 @@ from controlplane.gateway.running import RuntimeSocket
 from controlplane.monitor.client import GatewayTelemetry, RequestLog, local
 from controlplane.monitor.records import Record
 
-pytestmark = pytest.mark.e2e
 ORDER = {
     "echo": Precedence("P1", 0, 1, 1000, 1000),
     "slow": Precedence("P1", LONGEST_MS, 1, 1000, 1000),

@@ -27,8 +27,6 @@ from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.running import RuntimeSocket
 
-pytestmark = pytest.mark.e2e
-
 ANSWERS = 20
 """So many show where requests go."""
 

@@ -31,8 +31,6 @@ from controlplane.monitor.records import Record
 from controlplane.runtime.controller.probes import Outcome, send_canary
 from controlplane.triton.own import prove
 
-pytestmark = pytest.mark.e2e
-
 PATIENCE_S = 15.0
 """For one inference, on a host that is busy with others."""
 

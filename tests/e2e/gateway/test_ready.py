@@ -8,7 +8,6 @@ from pathlib import Path
 
 import gateway_rig as rig
 import grpc
-import pytest
 import tritonclient.grpc as tg
 import tritonclient.http as th
 from background import until
@@ -16,8 +15,6 @@ from background import until
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
-
-pytestmark = pytest.mark.e2e
 
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 

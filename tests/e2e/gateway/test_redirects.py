@@ -16,8 +16,6 @@ from controlplane.domain.fleet import Route
 from controlplane.gateway import startup
 from controlplane.gateway.haproxy import HaproxyGateway
 
-pytestmark = pytest.mark.e2e
-
 STREAMS = 20
 
 

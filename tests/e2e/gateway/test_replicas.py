@@ -24,8 +24,6 @@ from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.replicas import control_port
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
 
-pytestmark = pytest.mark.e2e
-
 TOKEN = "the-token"
 RATE_RPS = 100
 

@@ -31,8 +31,6 @@ from controlplane.monitor.client import AGAIN_S, GatewayTelemetry, RequestLog, l
 from controlplane.monitor.records import Record
 from controlplane.monitor.windows import KEEP_S
 
-pytestmark = pytest.mark.e2e
-
 Running = tuple[HaproxyGateway, rig.Ports]
 Pair = dict[str, rig.Triton]
 

@@ -22,7 +22,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from controlplane.domain.fleet import Route
 from controlplane.domain.server_options import ServerOptions
 
-pytestmark = pytest.mark.e2e
 BODY = json.dumps({"inputs": [{"name": "INPUT", "shape": [1], "datatype": "FP32", "data": [1.0]}]}).encode()
 
 

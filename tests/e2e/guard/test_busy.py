@@ -30,7 +30,7 @@ from guard_rig import Guarded, Load
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.runtime.fleet.execute import backend
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 MODELS = Path(__file__).parents[2] / "support" / "busy_models"
 SLO_MS = 400.0

@@ -17,8 +17,6 @@ import tritonclient.grpc as triton
 from background import until
 from guard_rig import Guarded, Load
 
-pytestmark = pytest.mark.e2e
-
 RATE_RPS = 40.0
 SLO_MS = 1000.0
 WORK_S = 0.003

@@ -20,7 +20,7 @@ from guard_rig import Guarded, Load, Request
 from host_ports import free_ports
 from killed_controller import POINTS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 RATE_RPS = 40.0
 SLO_MS = 1000.0

@@ -19,7 +19,7 @@ from background import until
 from ctl_fleet import plan
 from guard_rig import Guarded, Load
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 PERCENT, WORK_S, EVERY_S = 25.0, 0.003, 0.2
 POISON = json.dumps(gateway_rig.POISON)

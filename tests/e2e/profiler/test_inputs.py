@@ -15,8 +15,6 @@ from string_models import write_model
 
 from controlplane.files.measurements.profiles import read_profile
 
-pytestmark = pytest.mark.e2e
-
 CTL = Path(sys.executable).with_name("ctl")
 
 

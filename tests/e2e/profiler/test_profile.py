@@ -22,8 +22,6 @@ from controlplane.render.source import read_source
 from controlplane.runtime import SystemClock
 from launchers.process import ProcessLauncher
 
-pytestmark = pytest.mark.e2e
-
 REPOSITORY = ROOT / "model_repository"
 PLACE = Place(Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID), "cpu-0")
 FEW = Wishes(percents=[50, 100], batches=[1, 4], budget_s=10)

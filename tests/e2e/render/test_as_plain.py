@@ -15,8 +15,6 @@ from controlplane.domain.plan import Partition, Placement, ServedModel
 from controlplane.files.rendered import write_tree
 from controlplane.render.repository import render_partition
 
-pytestmark = pytest.mark.e2e
-
 CODE = """
 import time
 import triton_python_backend_utils as pb_utils

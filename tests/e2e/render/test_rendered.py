@@ -22,8 +22,6 @@ from controlplane.profiler.requests import requests_for
 from controlplane.render.repository import render_partition
 from controlplane.render.source import read_source
 
-pytestmark = pytest.mark.e2e
-
 REPOSITORY = ROOT / "model_repository"
 BATCH = {"alexnet_tiny": 4, "resnet_tiny": 1, "transformer_tiny": 6}
 LARGE = 16

@@ -19,8 +19,6 @@ from controlplane.domain.plan import Partition, Placement, ServedModel
 from controlplane.files.rendered import write_tree
 from controlplane.render.repository import render_partition
 
-pytestmark = pytest.mark.e2e
-
 MS = {"short": 5, "long": 60}
 BATCH = 4
 POISSON_S = 4.0

@@ -24,7 +24,7 @@ from terminal import INTERRUPT, on_terminal
 
 from controlplane.runtime.fleet.history import History
 
-pytestmark = [pytest.mark.e2e, pytest.mark.browser]
+pytestmark = pytest.mark.browser
 PERCENT = 50.0
 PLAN = plan(rig.partition("w", PERCENT, rate_rps=20.0, slo_ms=1000.0))
 PATIENCE_MS = 30_000

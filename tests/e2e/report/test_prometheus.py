@@ -19,7 +19,6 @@ from ctl_fleet import plan
 from guard_rig import Guarded, Load
 from host_ports import free_ports
 
-pytestmark = pytest.mark.e2e
 DEPLOY = Path(__file__).parents[3] / "deploy"
 PLAN = plan(rig.partition("w", 50.0, rate_rps=20.0, slo_ms=1000.0))
 

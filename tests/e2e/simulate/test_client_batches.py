@@ -16,8 +16,6 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.profiler.load import open_loop
 
-pytestmark = pytest.mark.e2e
-
 EXECUTION_S = 0.4
 APART_S = 0.02
 """All requests arrive within the first execution, each after the batcher has seen the one before."""

@@ -1,4 +1,4 @@
-"""A few seconds of what `benchmarks/simulate.py --pool` prints in full."""
+"""A few seconds of what `benchmarks/times/simulate.py --pool` prints in full."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from sleeping_pool import added, compare, pooled
 from sleeping_triton import Served
 
-pytestmark = [pytest.mark.e2e, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 
 
 def test_a_pool_behind_the_gateway_is_the_simulators():

@@ -1,4 +1,4 @@
-"""A few seconds of what `benchmarks/simulate.py --triton` prints in full."""
+"""A few seconds of what `benchmarks/times/simulate.py --triton` prints in full."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 from bare_triton import BareTriton
 from sleeping_triton import Overhead, Served, compare, overhead, sleeping
-
-pytestmark = pytest.mark.e2e
 
 RUNS = 6
 """The host's hiccups only ever slow the real one down: of so many runs one has to be calm."""

@@ -17,8 +17,6 @@ from controlplane.planning.judge.evaluate import Terms, evaluate
 from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.placements import gpu_of, partition_of
 
-pytestmark = pytest.mark.unit
-
 KINDS = [("igniter", Rule.HALF_SLO), ("ours", Rule.P99)]
 MARGIN = 0.01
 """What the layouts have to spare: joint's batch at a share is not always the one they have."""

@@ -16,8 +16,6 @@ from controlplane.planning import registry
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.protocol import PlanRequest
 
-pytestmark = pytest.mark.unit
-
 workloads = st.lists(
     st.tuples(
         st.sampled_from(planning.MODELS),

@@ -21,8 +21,6 @@ from controlplane.planning.replan.differences import changes
 from controlplane.planning.replan.smallest_change import smallest_change
 from controlplane.report.tables.change_table import change_table
 
-pytestmark = pytest.mark.unit
-
 _COPIES = 3
 _MODELS = [f"{model}-{n}" for model in planning.MIXED_SLO_MS for n in range(_COPIES)]
 _JOINT = registry.strategy("joint")

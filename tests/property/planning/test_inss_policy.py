@@ -15,8 +15,6 @@ from controlplane.papers.inss.features import Episodes
 from controlplane.papers.inss.policy import built_in, decide, scores
 from controlplane.papers.inss.problem import Problem, fits
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.slow
 @settings(max_examples=25)

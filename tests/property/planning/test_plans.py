@@ -17,8 +17,6 @@ from controlplane.planning.capacity.lower_bound import lower_bound
 from controlplane.planning.exact.prove import prove, solve
 from controlplane.planning.judge.verify import verify
 
-pytestmark = pytest.mark.unit
-
 FEW = settings(max_examples=15)
 
 

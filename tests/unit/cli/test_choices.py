@@ -16,8 +16,6 @@ from controlplane.domain.serving import LateBinding, LauncherName, Listen, Servi
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.plans import read_plan
 
-pytestmark = pytest.mark.unit
-
 SPEC = """schema_version: 1
 gpus: [{type: v100}]
 workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 100}]

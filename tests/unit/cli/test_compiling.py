@@ -7,8 +7,6 @@ import pytest
 from controlplane import kernels
 from controlplane.cli.output import say_when_compiling
 
-pytestmark = pytest.mark.unit
-
 
 def test_kernels_are_announced_as_they_are_compiled_and_parts_of_numba_are_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

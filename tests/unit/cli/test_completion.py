@@ -15,7 +15,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.planning.registry import STRATEGIES
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 WITHOUT_SOCKETS = """
 import os, sys

@@ -12,8 +12,6 @@ from controlplane.cli.main import run
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import InputError
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(autouse=True)
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

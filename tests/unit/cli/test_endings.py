@@ -11,8 +11,6 @@ import pytest
 from controlplane.cli.endings import extra_of
 from controlplane.cli.verbs import VERBS
 
-pytestmark = pytest.mark.unit
-
 SPEC = """schema_version: 1
 gpus: [{type: v100}]
 workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 100}]

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.unit
-
 
 def loaded_after(code: str) -> set[str]:
     """The modules that a new interpreter has loaded after this code."""

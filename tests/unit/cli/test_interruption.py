@@ -16,7 +16,7 @@ from terminal import on_terminal
 
 from controlplane.cli.verbs import VERBS
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 # What a script runs in the background ignores SIGINT.
 CTL = (

@@ -12,8 +12,6 @@ import pytest
 from controlplane.cli.main import run
 from controlplane.files.plans import read_plan
 
-pytestmark = pytest.mark.unit
-
 SPEC = """schema_version: 1
 gpus: [{type: v100}]
 workloads: [{name: W, model: vgg19, slo_ms: 90, rate_rps: 9}]

@@ -14,7 +14,7 @@ from controlplane.cli.verbs import VERBS
 from controlplane.domain.plan import Plan, Rule
 from controlplane.files.fleets import FleetFiles, FleetSettings
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SHELLS = {"bash": ["bash", "-i"], "zsh": ["zsh", "-i"], "fish": ["fish"]}
 TABS = 6

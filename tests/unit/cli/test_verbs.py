@@ -23,8 +23,6 @@ from controlplane.domain.observation import Event
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.plans import read_plan
 
-pytestmark = pytest.mark.unit
-
 TOKEN = [("token", verb) for verb in ("create", "list", "revoke")]
 LIMIT = [("limit", verb) for verb in ("set", "list", "remove")]
 EVERY = [(verb,) for verb in VERBS] + TOKEN + LIMIT

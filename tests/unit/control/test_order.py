@@ -11,8 +11,6 @@ from controlplane.control.order import order_of, promised, requests_inside, with
 from controlplane.domain.order import LONGEST_MS, MOST_RANKS, OVERTAKES_MS, PROMISE_WINDOW_S, ranks_of
 from controlplane.domain.plan import Partition, Placement, Prediction, ServedModel
 
-pytestmark = pytest.mark.unit
-
 
 def placement(name: str, ms: float | None, rate: float = 10.0, slo_ms: float = 100.0) -> Placement:
     return Placement(name, name, name, rate, slo_ms, predicted=Prediction(execution_ms=ms))

@@ -12,8 +12,6 @@ import manifests
 import pytest
 import yaml
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "kubernetes"
 UNPACKED = ROOT / ".tools" / "helm"

@@ -17,8 +17,6 @@ from launchers.kubernetes import pod as gpu
 from launchers.kubernetes.options import PodOptions
 from launchers.kubernetes.permissions import RULES, RoleRule
 
-pytestmark = pytest.mark.unit
-
 CONTROLLER_RULES = (
     RoleRule("coordination.k8s.io", "leases", ("get", "create", "update")),
     RoleRule("trisect.dev", "fleets", ("get", "patch")),

@@ -12,7 +12,6 @@ import yaml
 
 from controlplane.monitor.metrics import CATALOGUE, Kind
 
-pytestmark = pytest.mark.unit
 DEPLOY = Path(__file__).parents[3] / "deploy"
 RULES = DEPLOY / "prometheus" / "alerts.yml"
 EXISTING = {f.name for f in CATALOGUE} | {f"{f.name}_bucket" for f in CATALOGUE if f.kind is Kind.HISTOGRAM}

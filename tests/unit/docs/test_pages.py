@@ -11,7 +11,7 @@ import pytest
 from controlplane.cli.main import run
 from controlplane.cli.verbs import VERBS
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("tutorial", "quickstart-gpu", "models", "network", "kubernetes", "upgrades", "troubleshooting")

@@ -13,7 +13,7 @@ from readme import ROOT, blocks, commands, kind
 from controlplane.cli.main import run
 from controlplane.cli.verbs import VERBS
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 CTL = ".venv/bin/ctl "
 RUN_ELSEWHERE = {

@@ -5,10 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 TESTS = ROOT / "tests"
 THE_SAME = "the same file"

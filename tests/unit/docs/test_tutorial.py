@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tutorial
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 EXIT_CODE = re.compile(r"^exit code (\d+)$", re.MULTILINE)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from controlplane.domain.errors import server_words
-
-pytestmark = pytest.mark.unit
 
 
 def test_a_servers_message_is_shown_without_the_traceback_of_a_models_code() -> None:

@@ -6,8 +6,6 @@ import pytest
 
 from controlplane.domain.triton_releases import unfit
 
-pytestmark = pytest.mark.unit
-
 VENDOR = "nvcr.io/nvidia/tritonserver"
 
 

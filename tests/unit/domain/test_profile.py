@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.domain.device import ShareKind
 from controlplane.domain.profile import Profile
-
-pytestmark = pytest.mark.unit
 
 
 def law(by_batch: dict[int, float], memory_mb: float | None = 700.0) -> tuple[float, float] | None:

@@ -14,8 +14,6 @@ from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerSt
 from controlplane.domain.server_options import JUDGED, NO_OPTIONS, ServerOptions
 from launchers.triton import program
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     "argument",

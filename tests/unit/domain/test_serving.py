@@ -22,8 +22,6 @@ from controlplane.domain.serving import (
 )
 from controlplane.files.specs import read_spec
 
-pytestmark = pytest.mark.unit
-
 SPEC = """schema_version: 1
 gpus: [{type: v100}]
 workloads: [{name: w, model: m, slo_ms: 40, rate_rps: 100}]

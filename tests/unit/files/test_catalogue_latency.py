@@ -12,7 +12,7 @@ from controlplane.latency import registry
 from controlplane.latency.fitting.trends import TRENDS
 from controlplane.latency.protocol import Slots
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", ["rtx2060", "rtx2060s"])

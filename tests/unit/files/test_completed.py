@@ -10,8 +10,6 @@ import pytest
 
 from controlplane.files.models import read_completed, write_completed
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -13,8 +13,6 @@ from controlplane.files.fleets import FleetFiles, FleetSettings, state_root, thi
 from controlplane.runtime.fleet import fleet
 from controlplane.runtime.fleet.fleet import locked
 
-pytestmark = pytest.mark.unit
-
 SETTINGS = FleetSettings("process", "/m", "/one", {"v100-0": "GPU-a"})
 
 

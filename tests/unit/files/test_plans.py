@@ -29,8 +29,6 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.documents import versioned
 from controlplane.files.plans import plan_hash, read_plan, write_plan
 
-pytestmark = pytest.mark.unit
-
 PLAN = Plan(
     strategy="igniter",
     rule=Rule.HALF_SLO,

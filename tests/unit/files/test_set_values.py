@@ -17,8 +17,6 @@ from controlplane.domain.settings import (
 )
 from controlplane.files.set_values import keys, with_values
 
-pytestmark = pytest.mark.unit
-
 
 def test_values_have_the_types_of_their_fields() -> None:
     found = with_values(

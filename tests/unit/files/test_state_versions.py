@@ -14,8 +14,6 @@ from controlplane.domain.fleet import GatewayConfig
 from controlplane.files import fleets, gateway
 from controlplane.files.fleets import FleetFiles, FleetSettings
 
-pytestmark = pytest.mark.unit
-
 BEFORE = Path(__file__).parents[2] / "data" / "state_before"
 """Written by the version of `former_version.COMMIT`."""
 

@@ -11,8 +11,6 @@ import pytest
 from controlplane.domain.errors import EngineError, NotNow
 from controlplane.files import writing
 
-pytestmark = pytest.mark.unit
-
 
 def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "plan.json"

@@ -12,17 +12,15 @@ from hypothesis import strategies as st
 
 from controlplane.domain.errors import InputError, NotNow
 from controlplane.domain.fleet import AccessConfig
-from controlplane.files.clients import Client, hashed, read_clients
 from controlplane.files.gateway import FormerFacade, GatewaySettings
+from controlplane.files.gateway.clients import Client, hashed, read_clients
+from controlplane.files.gateway.limits import REMEMBERED_S, Held, Limit
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import REMEMBERED_S, Held, Limit
 from controlplane.gateway.facade.callers import ANY_REGION, Callers, NotOwned, Regions
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
 from controlplane.gateway.security import access
 from controlplane.gateway.security.certificate import check_exposure
 from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
-
-pytestmark = pytest.mark.unit
 
 PORTS = ("http_port", "grpc_port", "metrics_port")
 ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)

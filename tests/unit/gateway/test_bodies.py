@@ -19,8 +19,6 @@ from controlplane.gateway.facade.bodies import Counted, Decompression, Nesting
 from controlplane.gateway.facade.refusals import BadBody
 from controlplane.render.haproxy import DEEPEST_JSON
 
-pytestmark = pytest.mark.unit
-
 
 def decompressed(body: bytes, step: int = 7, limit_bytes: int = 2**20) -> bytes:
     decompression = Decompression(limit_bytes)

@@ -22,8 +22,6 @@ from controlplane.gateway.facade.fleet_wide.kept import (
     setting_key,
 )
 
-pytestmark = pytest.mark.unit
-
 A, B, C = (Backend(name, "127.0.0.1", 1, 2, None) for name in "abc")
 REFUSAL = HttpRefused(HttpAnswer(400, b"no", "application/json"))
 Tell = Callable[[Backend], Awaitable[str]]

@@ -12,8 +12,6 @@ from controlplane.files.gateway_paths import open_log
 from controlplane.gateway.facade.records import ABANDONED, Records
 from controlplane.monitor.records import parse
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize("abandoned", [False, True])
 def test_a_request_that_its_client_left_is_none_that_was_answered(tmp_path: Path, abandoned: bool) -> None:

@@ -18,8 +18,6 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
 
-pytestmark = pytest.mark.unit
-
 FORKING = "import os, signal; child = os.fork(); child and print(child, flush=True); signal.pause()"
 
 

@@ -12,8 +12,6 @@ import pytest
 
 from controlplane.gateway.running import RuntimeSocket, Sessions, Unreachable
 
-pytestmark = pytest.mark.unit
-
 HEADER = "# pxname,svname,qcur,scur,status\n"
 ROWS = "h_1,s0,0,2,UP\nh_1,BACKEND,1,2,DOWN\n\n"
 

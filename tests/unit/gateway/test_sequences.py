@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.fleet import Sequences
-
-pytestmark = pytest.mark.unit
 
 ONE, TWO = Backend("one", "h", 1, 2), Backend("two", "h", 3, 4)
 KEY = ("m", "5")

@@ -11,8 +11,6 @@ from controlplane.files.gateway import Traits
 from controlplane.gateway import slots
 from controlplane.gateway.slots import Phase, SlotTable, assign, release, restate, unknown
 
-pytestmark = pytest.mark.unit
-
 ONE = Backend("one", "127.0.0.1", 9000, 9001)
 TWO = Backend("two", "127.0.0.1", 9010, 9011)
 THREE = Backend("three", "127.0.0.1", 9020, 9021)

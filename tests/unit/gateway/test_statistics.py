@@ -14,8 +14,6 @@ from controlplane.domain.fleet import Backend, Route
 from controlplane.gateway.facade import answers
 from controlplane.gateway.facade.answers import Ledger
 
-pytestmark = pytest.mark.unit
-
 
 def entry(count: int, last: int, sizes: dict[int, int]) -> dict[str, object]:
     return {

@@ -27,8 +27,6 @@ from controlplane.gateway.processes import LABEL, ROLE_LABEL
 from controlplane.gateway.running import RuntimeSocket
 from controlplane.gateway.supervise import ManagedProcess, Supervisor, back_off_s, ended
 
-pytestmark = pytest.mark.unit
-
 
 def test_a_first_death_costs_no_wait_and_repeated_ones_ever_more() -> None:
     assert [back_off_s(deaths) for deaths in range(1, 6)] == [0.0, 0.05, 0.1, 0.2, 0.4]

@@ -13,8 +13,6 @@ from controlplane.domain.fleet import Backend
 from controlplane.files.gateway import Traits
 from controlplane.gateway.haproxy import traits_of
 
-pytestmark = pytest.mark.unit
-
 CONFIG = {"sequence_batching": {"max_sequence_idle_microseconds": 7}}
 
 

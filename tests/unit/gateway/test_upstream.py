@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.gateway.facade.upstream import _End, _Inner
-
-pytestmark = pytest.mark.unit
 
 DATA, TRAILERS, RESET = 0, 1, 3
 

@@ -10,9 +10,6 @@ from tritonclient.grpc import service_pb2
 
 from controlplane.gateway.facade.wire import Malformed, text_field
 
-pytestmark = pytest.mark.unit
-
-
 FIELDS = st.sampled_from(
     [
         b"\x0a\x01a",

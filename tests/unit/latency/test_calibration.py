@@ -19,8 +19,6 @@ from controlplane.latency.calibration import (
 )
 from controlplane.latency.protocol import Slots
 
-pytestmark = pytest.mark.unit
-
 SEEN = Observation("a", "gpu", ("b",), 10.0, 12.0, batches=1000, variation=0.05, at_s=50.0)
 
 

@@ -9,8 +9,6 @@ from controlplane.domain.profile import ColocationPoint, Environment, Measuremen
 from controlplane.latency import default as ours
 from controlplane.latency.protocol import Slots
 
-pytestmark = pytest.mark.unit
-
 GPU = Device("gpu", ShareKind.MPS_PERCENT, MPS_GRID)
 CPU = Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID)
 PERCENTS, BATCHES = (20.0, 50.0, 80.0), (1, 4, 16, 32)

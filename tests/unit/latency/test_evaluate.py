@@ -10,7 +10,7 @@ from controlplane.latency import evaluate
 from controlplane.latency.evaluate import Predictions, Tenant
 from controlplane.latency.fitting.kinds import Kind
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 GPU = Device("gpu", ShareKind.MPS_PERCENT, MPS_GRID)
 SIZES = (2, 8, 32)

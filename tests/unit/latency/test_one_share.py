@@ -20,8 +20,6 @@ from controlplane.planning.judge.verify import verify
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.planning.protocol import PlanRequest
 
-pytestmark = pytest.mark.unit
-
 CPU = Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID)
 
 

@@ -7,8 +7,6 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.latency import registry
 
-pytestmark = pytest.mark.unit
-
 GPU = Device("gpu", ShareKind.MPS_PERCENT, MPS_GRID)
 POINTS = tuple(
     Measurement(percent=p, batch=b, execution_ms=40.0 * b / p) for p in (20, 50) for b in (1, 2, 4)

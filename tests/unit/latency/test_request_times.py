@@ -17,8 +17,6 @@ from controlplane.planning.judge.evaluate import Terms, evaluate
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.simulate.engine import Settings, simulate
 
-pytestmark = pytest.mark.unit
-
 CPU = Device("cpu", ShareKind.CPU_QUOTA, ShareGrid(50.0, 50.0))
 REQUEST_MS, EACH_MS, FIXED_MS = 0.25, 1.0, 2.0
 

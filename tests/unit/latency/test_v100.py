@@ -17,8 +17,6 @@ from controlplane.latency.fitting.surface import Surface
 from controlplane.latency.fitting.trends import TRENDS, choose_trend
 from controlplane.latency.protocol import Slots
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.slow
 def test_pairs_of_batch_sizes_it_has_not_seen() -> None:

@@ -20,8 +20,6 @@ from launchers.cpu_quota.cgroup import Cgroup, trial_folder, usage_of, write
 from launchers.cpu_quota.mechanism import Weight, bandwidth
 from launchers.cpu_quota.unprivileged import DutyCycle
 
-pytestmark = pytest.mark.unit
-
 BUSY = "import os\nif os.fork() == 0:\n    while True: pass\nos.wait()"
 """As a Triton with one model: a parent that waits and a child that computes."""
 COMPUTES = [sys.executable, "-c", BUSY]

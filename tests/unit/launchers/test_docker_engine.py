@@ -25,8 +25,6 @@ from launchers.docker.containers import ContainerOptions, Network, Pull
 from launchers.docker.engine import ContainerWatcher
 from launchers.triton.program import VENDOR_IMAGE
 
-pytestmark = pytest.mark.unit
-
 
 def api_error(said: str) -> docker.errors.APIError:
     return docker.errors.APIError("500 Server Error", explanation=said)

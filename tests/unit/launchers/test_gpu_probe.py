@@ -13,7 +13,7 @@ from fake_mps import PROGRAMS
 from controlplane.domain.errors import EngineError
 from launchers.gpu import probe
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 COMPILER = shutil.which("cc")
 

@@ -20,8 +20,6 @@ from launchers.gpu.mps import MpsDaemons
 from launchers.gpu.proof import GpuClients, Held
 from launchers.process import ProcessLauncher
 
-pytestmark = pytest.mark.unit
-
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 

@@ -12,8 +12,6 @@ from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from launchers.cpu_quota import Group
 from launchers.triton import labels
 
-pytestmark = pytest.mark.unit
-
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True)
 
 

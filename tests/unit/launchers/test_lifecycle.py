@@ -17,8 +17,6 @@ from launchers.cpu_quota.mechanism import Weight
 from launchers.lifecycle import Lifecycle, StartState
 from launchers.triton import readiness
 
-pytestmark = pytest.mark.unit
-
 SPEC = build.spec()
 
 

@@ -21,8 +21,6 @@ from launchers.gpu import checks, control, gpus, mps, proof
 from launchers.gpu.mps import MpsDaemons
 from launchers.process import ProcessLauncher
 
-pytestmark = pytest.mark.unit
-
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 OTHER = "GPU-99999999-2222-3333-4444-555555555555"
 

@@ -8,8 +8,6 @@ from controlplane.domain.fleet import ShareUsage
 from launchers import patience
 from launchers.patience import Patience
 
-pytestmark = pytest.mark.unit
-
 
 class Clock:
     def __init__(self) -> None:

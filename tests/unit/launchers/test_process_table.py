@@ -16,8 +16,6 @@ from launchers.host import process_table
 from launchers.process import prune
 from launchers.triton import labels
 
-pytestmark = pytest.mark.unit
-
 BECOMES = """
 import os, sys, time
 print(flush=True)

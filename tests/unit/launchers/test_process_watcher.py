@@ -24,8 +24,6 @@ from launchers.host import process_table
 from launchers.host.process_table import Member, ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
 
-pytestmark = pytest.mark.unit
-
 SPEC = build.spec(fleet=f"ends{os.getpid()}")
 NAME = SPEC.name
 TRITON = """

@@ -11,8 +11,6 @@ from controlplane.domain.fleet import Delays, QuotaUse
 from launchers.cpu_quota import counters as module
 from launchers.cpu_quota.counters import SEARCH_S, QuotaCounters
 
-pytestmark = pytest.mark.unit
-
 
 @dataclass
 class Kernel:

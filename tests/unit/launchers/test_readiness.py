@@ -11,8 +11,6 @@ import pytest
 from launchers.triton import readiness
 from launchers.triton.readiness import unread
 
-pytestmark = pytest.mark.unit
-
 BROKEN_MODEL = r"""
 W1121 11:41:01.549040 17353 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory"
 E1121 11:41:01.549225 17353 server.cc:241] "CudaDriverHelper has not been initialized."

@@ -13,8 +13,6 @@ import pytest
 from controlplane.domain.errors import NotNow
 from launchers.host import shared_memory
 
-pytestmark = pytest.mark.unit
-
 
 def region(folder: Path, server: str = "0" * 12, name: str = "a") -> Path:
     path = folder / f"trisect~f~{server}~{name}"

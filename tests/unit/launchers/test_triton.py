@@ -12,8 +12,6 @@ from controlplane.domain.fleet import ServerSpec
 from controlplane.domain.server_options import ServerOptions
 from launchers.triton import program
 
-pytestmark = pytest.mark.unit
-
 SPEC = build.spec()
 
 

@@ -22,8 +22,6 @@ from launchers import watch as faults
 from launchers.gpu.mps import MpsDaemons
 from launchers.watch import LauncherWatch
 
-pytestmark = pytest.mark.unit
-
 ONE, TWO = "GPU-11111111-2222-3333-4444-555555555555", "GPU-99999999-2222-3333-4444-555555555555"
 
 

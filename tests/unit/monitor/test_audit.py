@@ -3,14 +3,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.monitor.audit import AuditLog, entry
 from controlplane.monitor.records import parse
-
-pytestmark = pytest.mark.unit
 
 PLAIN = b"grpc:h77 12 m 127.0.0.1 9001 200 - --/0/- 100 200 1700000000250000 1700000001750000"
 LINE = PLAIN + b" shop 192.0.2.7 id-1 POST /inference.GRPCInferenceService/ModelInfer"

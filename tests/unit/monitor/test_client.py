@@ -14,8 +14,6 @@ from controlplane.monitor import client
 from controlplane.monitor.client import BEAT_S, RequestLog, local
 from controlplane.monitor.records import Record
 
-pytestmark = pytest.mark.unit
-
 
 @dataclass
 class Hand:

@@ -6,13 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from controlplane.files.gateway_paths import open_log
 from controlplane.monitor.collect import Log
 from controlplane.monitor.state import Addresses, Monitor
-
-pytestmark = pytest.mark.unit
 
 LINE = b"grpc:h77 %d m 127.0.0.1 9001 200 - -- 100 200 1700000000250000 1700000001750000"
 COUNT = 2000

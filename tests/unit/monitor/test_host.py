@@ -11,8 +11,6 @@ import pytest
 from controlplane.domain.observation import HostSeen
 from controlplane.monitor.host import READ_S, STALE_S, WINDOW_S, GatewayHost
 
-pytestmark = pytest.mark.unit
-
 
 @dataclass
 class Kernel:

@@ -15,7 +15,6 @@ from controlplane.monitor.pages import write_own, write_routes
 from controlplane.monitor.records import Losses, Record
 from controlplane.monitor.totals import Promise, Promises, Totals
 
-pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
 SLO_S = 0.04
 PROMISES = Promises({"search": Promise(SLO_S, 100.0)}, ("joint", "p99", "ours"), {"v100": 7})

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
-import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from hypothesis import given
@@ -19,8 +18,6 @@ from controlplane.gateway.slots import Phase, SlotTable, assign
 from controlplane.monitor.discounts import ClientsCounters
 from controlplane.monitor.metrics import Page
 from controlplane.monitor.pages import read_page, tritons, write_slots
-
-pytestmark = pytest.mark.unit
 
 ONE, TWO = (Backend(name, "127.0.0.1", port, port + 1) for name, port in (("one", 9000), ("two", 9010)))
 NOWHERE = Path("/nonexistent")

@@ -11,8 +11,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from controlplane.monitor.audit import entry
 from controlplane.monitor.spans import Request, Spans, sampled
 
-pytestmark = pytest.mark.unit
-
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 LINE = "grpc:h1 7 rank 127.0.0.1 9001 200 0 -- 10 20 1000000 1002500"
 AUDITED = "cn=a 10.0.0.1 r1 POST /inference.GRPCInferenceService/ModelInfer"

@@ -15,8 +15,6 @@ from controlplane.domain.errors import InputError
 from controlplane.latency import registry as latency_registry
 from controlplane.planning import registry
 
-pytestmark = pytest.mark.unit
-
 PAPERS = ("igniter", "gpulet", "inss", "latency_aware")
 WITHOUT = """
 import sys

@@ -11,8 +11,6 @@ import pytest
 
 from controlplane.profiler.load import ClosedLoop
 
-pytestmark = pytest.mark.unit
-
 
 class Slow(grpc.GenericRpcHandler):
     """Answers the first `b` only when released."""

@@ -6,8 +6,6 @@ from controlplane.domain.device import CPU_GRID, MPS_GRID, ShareGrid
 from controlplane.domain.profile import ColocationPoint, Neighbour
 from controlplane.profiler.neighbours import merged, middle_batches, tenant_groups
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize("grid", [CPU_GRID, MPS_GRID])
 def test_pairs_come_before_triples_and_all_fit_the_device(grid: ShareGrid) -> None:

@@ -8,8 +8,6 @@ from controlplane.profiler.load import Answers, poisson_times
 from controlplane.profiler.point import deviation_ms, executed, rate_rps
 from controlplane.profiler.traffic import Traffic
 
-pytestmark = pytest.mark.unit
-
 
 def test_the_rate_counts_whole_batches() -> None:
     ends_s = np.repeat([1.0, 1.5, 2.0, 2.5], 4)  # every half second a batch of four

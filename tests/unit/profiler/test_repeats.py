@@ -2,13 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from controlplane.domain.device import ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile, Repeat, RequestSet
 from controlplane.profiler.repeats import MOST_REPEATS, with_repeats
-
-pytestmark = pytest.mark.unit
 
 FIRST = Profile(
     "m",

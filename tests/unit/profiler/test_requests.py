@@ -22,8 +22,6 @@ from controlplane.profiler.requests import (
 from controlplane.render.config import parse_config
 from controlplane.render.source import SourceModel, read_source
 
-pytestmark = pytest.mark.unit
-
 
 def source(inputs: str, max_batch: int = 8) -> SourceModel:
     text = f'backend: "b"\nmax_batch_size: {max_batch}\n{inputs}'

@@ -20,8 +20,6 @@ from controlplane.profiler.session import Measured, Place, Profiler
 from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.profiler.sweep import Effort, Point, Trust
 
-pytestmark = pytest.mark.unit
-
 PLACE = Place(Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID), "cpu-0")
 TENSOR = '[ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]'
 CONFIG = f'backend: "b"\nmax_batch_size: 8\ninput {TENSOR}\noutput {TENSOR}\n'

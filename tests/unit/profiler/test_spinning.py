@@ -8,8 +8,6 @@ from controlplane.domain.device import ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.profiler.spinning import spinning
 
-pytestmark = pytest.mark.unit
-
 Row = tuple[float, int, float, float, float | None]
 Rows = tuple[Row, ...]
 

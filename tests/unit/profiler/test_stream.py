@@ -13,8 +13,6 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelStreamInferRes
 from controlplane.domain.errors import EngineError, RequestRefused
 from controlplane.profiler.stream import StreamCall
 
-pytestmark = pytest.mark.unit
-
 Answering = Callable[[ModelInferRequest], list[ModelStreamInferResponse]]
 
 

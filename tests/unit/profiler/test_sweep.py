@@ -24,8 +24,6 @@ from controlplane.profiler.sweep import (
     point_seconds,
 )
 
-pytestmark = pytest.mark.unit
-
 
 def test_the_eleven_points_of_a_model_with_batches_to_32() -> None:
     assert default_points(CPU_GRID, 32) == (

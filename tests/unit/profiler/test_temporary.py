@@ -12,7 +12,6 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.profiler.temporary import check_python_path, exclusive, running
 
-pytestmark = pytest.mark.unit
 SPEC = ServerSpec(Labels("f", "p", "w", Role.PROFILE, "r"), "/models", ("w",), "cpu-0", 50.0)
 
 

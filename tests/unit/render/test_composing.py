@@ -10,8 +10,6 @@ from controlplane.domain.errors import InputError
 from controlplane.render.composing import Calls, called_models
 from controlplane.render.source import read_source, with_composing
 
-pytestmark = pytest.mark.unit
-
 CALLER = """
 import triton_python_backend_utils as pb_utils
 

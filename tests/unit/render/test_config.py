@@ -14,8 +14,6 @@ from controlplane.render.config import (
     served_config,
 )
 
-pytestmark = pytest.mark.unit
-
 SOURCE = """
 name: "resnet"
 backend: "onnxruntime"

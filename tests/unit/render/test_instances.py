@@ -9,8 +9,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from controlplane.render.config import parse_config
 from controlplane.render.instances import TURN, instances_note, place_instances, take_turns
 
-pytestmark = pytest.mark.unit
-
 
 def config_of(groups: str, backend: str = "tensorrt", more: str = "") -> ModelConfig:
     return parse_config(f'backend: "{backend}" {more} {groups}', "f")

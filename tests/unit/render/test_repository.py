@@ -23,9 +23,6 @@ from controlplane.render.repository import (
 )
 from controlplane.render.source import read_source, to_complete
 
-pytestmark = pytest.mark.unit
-
-
 TENSORS = """
 input [ { name: "X", data_type: TYPE_FP32, dims: [ 2, 2 ], reshape { shape: [ 4 ] } } ]
 output [ { name: "Y", data_type: TYPE_FP32, dims: [ -1 ], label_filename: "labels.txt" } ]

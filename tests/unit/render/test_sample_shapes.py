@@ -12,8 +12,6 @@ from controlplane.files.models import read_sample_shapes, write_sample_shapes
 from controlplane.render.config import parse_config, sample_shapes, with_sample_shapes
 from controlplane.render.source import read_source
 
-pytestmark = pytest.mark.unit
-
 OPEN = """backend: "b" max_batch_size: 8
 input [ { name: "a:b", data_type: TYPE_FP32, dims: [ 3, -1 ] } ]
 input [ { name: "N", data_type: TYPE_INT32, dims: [ 2 ] } ]

@@ -7,8 +7,6 @@ import pytest
 from controlplane.report import progress
 from controlplane.report.progress import Bar
 
-pytestmark = pytest.mark.unit
-
 
 def test_a_log_has_the_time_left_at_once_and_then_a_line_every_ten_seconds(
     monkeypatch: pytest.MonkeyPatch,

@@ -9,8 +9,6 @@ from controlplane.domain.device import DeviceLimits
 from controlplane.runtime.devices import by_type, gpu_type, host_devices
 from launchers.gpu import gpus
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("name", "kind"),

@@ -7,8 +7,6 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.workload import Arrivals
 from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace, read_trace
 
-pytestmark = pytest.mark.unit
-
 
 def arrivals(demand, seconds, seed=1, windows=1):
     stream = ArrivalStream(demand, np.random.default_rng(seed))

@@ -17,7 +17,7 @@ from controlplane.simulate.closed_loop.run import START_S, run
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TRUTH = {"t4": KnownService({"a": tuple(4.0 + 1.0 * k for k in range(1, 9)), "b": (6.0,)}, {("a", "b"): 0.2})}
 NOISY = Conditions(noise={("t4", "a"): Noise(jitter=0.05), ("t4", "b"): Noise(jitter=0.05)})

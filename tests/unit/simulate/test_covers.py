@@ -14,7 +14,7 @@ from controlplane.simulate.closed_loop.run import run
 from controlplane.simulate.engine import Settings
 from controlplane.simulate.network import Conditions
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SECONDS, AT_S, SETTLED_S = 40.0, 5.0, 10
 

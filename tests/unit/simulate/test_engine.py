@@ -14,12 +14,12 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.order import LONGEST_MS, Precedence
 from controlplane.domain.plan import ServedModel
 from controlplane.domain.workload import Arrivals
-from controlplane.latency.queueing import solve
+from controlplane.latency.queueing.batch_queue import solve
 from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace
 from controlplane.simulate.engine import Scaled, Settings, simulate
 from controlplane.simulate.network import Conditions, Noise, components, seed_of
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 AFFINE = tuple(2.0 + 0.5 * k for k in range(1, 17))
 TRUTH = {

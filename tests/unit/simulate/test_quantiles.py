@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from controlplane.simulate.quantiles import BINS, RELATIVE_ERROR, edges_ms, quantile_ms
 
-pytestmark = pytest.mark.unit
-
 
 @given(st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=200), st.floats(0.01, 1.0))
 def test_no_quantile_is_further_off_than_stated(times, q):

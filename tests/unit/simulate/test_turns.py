@@ -15,8 +15,6 @@ from controlplane.latency.queueing.turns import bound_turns
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
 
-pytestmark = pytest.mark.unit
-
 SERVICE = {"short": (5.0, 6.0, 7.0, 8.0), "long": (40.0, 45.0, 50.0, 55.0)}
 TRUTH = {"t4": KnownService(SERVICE)}
 

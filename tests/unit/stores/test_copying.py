@@ -11,8 +11,6 @@ from controlplane.domain.errors import EngineError, InputError
 from controlplane.stores.copying import Copied, copy
 from controlplane.stores.url import parse
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:

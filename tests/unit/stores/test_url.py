@@ -9,8 +9,6 @@ import pytest
 from controlplane.domain.errors import InputError
 from controlplane.stores.url import StoreUrl, is_store, parse
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("text", "url"),

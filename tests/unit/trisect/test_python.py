@@ -12,8 +12,6 @@ import pytest
 
 import trisect
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 CONTENT = {
     "schema_version": 1,

@@ -10,8 +10,6 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.triton.client import TritonClient
 
-pytestmark = pytest.mark.unit
-
 
 class Closing(BaseHTTPRequestHandler):
     """Answers GET /v2, anything else with 400, and closes the connection without a word of it."""

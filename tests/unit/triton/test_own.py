@@ -6,15 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
-
 from controlplane.domain.counters import Entry
 from controlplane.domain.errors import EngineError
-from controlplane.files.discounts import add_discounts, read_discounts
+from controlplane.files.gateway.discounts import add_discounts, read_discounts
 from controlplane.triton import own
 from controlplane.triton.samples import SampleRequest
-
-pytestmark = pytest.mark.unit
 
 REQUEST = SampleRequest(b"", 0, True, ("m", "step"))
 NS = 7

@@ -19,8 +19,6 @@ from controlplane.triton.samples import (
     zero_inputs,
 )
 
-pytestmark = pytest.mark.unit
-
 WARM = {
     "max_batch_size": 4,
     "input": [{"name": "T", "data_type": "TYPE_STRING", "dims": ["-1"]}],

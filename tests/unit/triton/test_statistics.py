@@ -8,8 +8,6 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import BatchStatistics
 from controlplane.triton.statistics import compute_ms, difference, execution_ms, parse_statistics, queue_ms
 
-pytestmark = pytest.mark.unit
-
 
 def answer(inferences: int, queue_ns: int, **batches: tuple[int, int]) -> dict[str, Any]:
     """As Triton answers; `b4=(2, 6_000_000)` are two executions of batch 4 that took 6 ms in all."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import pytest
 from build import server
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,8 +26,6 @@ from controlplane.control.converge.desired import Desired, NamedRoute, Rendered,
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy
-
-pytestmark = pytest.mark.unit
 
 
 @dataclass

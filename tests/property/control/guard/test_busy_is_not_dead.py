@@ -31,8 +31,6 @@ from controlplane.runtime.controller import draining
 from controlplane.runtime.controller.draining import Drain
 from controlplane.runtime.controller.probes import Reading
 
-pytestmark = pytest.mark.unit
-
 TICK_S = 0.25
 LONG_TICK_S = 1.0
 SILENT_S = 0.75

@@ -34,8 +34,6 @@ from controlplane.control.guard.state import (
 from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
-pytestmark = pytest.mark.unit
-
 TICK_S = 0.25
 DEAD = {Cause.CRASH, Cause.HANG, Cause.FAILING, Cause.IMPAIRED}
 GPUS = ("g0", "g1")

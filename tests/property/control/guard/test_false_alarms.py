@@ -42,7 +42,6 @@ def alarms(promise: Promise, ends: list[tuple[float, float]]) -> int:
     return count
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize("load", [0.5, 0.7, 0.8])
 def test_a_queue_at_its_slo_is_left_alone_and_a_slower_one_is_not(load: float) -> None:
     kept = served(100_000, load, rate_rps=1000.0, seed=1)
@@ -56,7 +55,7 @@ def test_a_queue_at_its_slo_is_left_alone_and_a_slower_one_is_not(load: float) -
 @pytest.mark.timeout(3600)
 def test_false_alarms_are_rarer_than_one_in_three_workload_weeks() -> None:
     told = subprocess.run(
-        [sys.executable, "-m", "benchmarks.guard", "--full", "--json"],
+        [sys.executable, "-m", "benchmarks.serving.guard", "--full", "--json"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -16,8 +16,6 @@ from controlplane.domain.profile import Counters, Profile
 from controlplane.files import catalogue
 from controlplane.files.measurements.profiles import read_profile, write_device, write_profile
 
-pytestmark = pytest.mark.unit
-
 DATA = Path(__file__).parents[3] / "data" / "elsewhere"
 SPEC = """schema_version: 1
 gpus: [{type: t4}]

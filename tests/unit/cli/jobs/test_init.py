@@ -14,8 +14,6 @@ from controlplane.cli.main import run
 from controlplane.cli.schemas import schema
 from controlplane.files.specs import read_spec
 
-pytestmark = pytest.mark.unit
-
 CONFIG = """backend: "b" max_batch_size: 16
 input [ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]
 output [ { name: "Y", data_type: TYPE_FP32, dims: [ 4 ] } ]

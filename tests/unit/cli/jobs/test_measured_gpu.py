@@ -14,8 +14,6 @@ from controlplane.files.measurements.profiles import write_device, write_profile
 from controlplane.files.plans import read_plan
 from controlplane.runtime.jobs.plan import verify_plan
 
-pytestmark = pytest.mark.unit
-
 SPEC = """schema_version: 1
 gpus: [{{type: t4, count: {count}}}]
 workloads:

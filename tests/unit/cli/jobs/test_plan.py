@@ -11,8 +11,6 @@ from typer.testing import CliRunner
 from controlplane.cli.main import app
 from controlplane.domain.errors import InputError
 
-pytestmark = pytest.mark.unit
-
 SPEC = """schema_version: 1
 gpus:
   - type: v100

@@ -8,8 +8,6 @@ from controlplane.cli.jobs.profile_options import model_inputs
 from controlplane.domain.errors import InputError
 from controlplane.profiler.requests import Inputs
 
-pytestmark = pytest.mark.unit
-
 
 def test_a_shape_is_for_the_model_it_names_and_for_all_where_it_names_none() -> None:
     told = model_inputs(["ocr:IMAGE:3,48,320", "TOKENS:8", "x:0:2"], ["bert:in.json"], ["ocr", "bert"])

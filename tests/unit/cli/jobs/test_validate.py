@@ -23,8 +23,6 @@ from controlplane.runtime.fleet import calibrate
 from controlplane.runtime.fleet.execute import backend
 from controlplane.runtime.fleet.fleet import Fleet
 
-pytestmark = pytest.mark.unit
-
 
 class Watching:
     """Counts the pauses between two readings; none is waited for."""

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from controlplane.control.autoscaler.days import PARTS, Days
 
-pytestmark = pytest.mark.unit
-
 DAY_S = 960.0
 PART_S = DAY_S / PARTS
 

@@ -21,8 +21,6 @@ from controlplane.domain.fleet import Role, ServerSpec
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy
 
-pytestmark = pytest.mark.unit
-
 
 def part(name: str, endpoints: str, policy: ShadowPolicy | None = ShadowPolicy.HOT) -> Partition:
     shadow = None if policy is None else Shadow(policy, "v100-0", 10, 40)

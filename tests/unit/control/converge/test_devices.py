@@ -14,8 +14,6 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, Shadow
 from controlplane.domain.workload import ShadowPolicy
 
-pytestmark = pytest.mark.unit
-
 HOST = {
     "cpu": tuple(HeldDevice("cpu", name) for name in ("cpu-0", "cpu-2")),
     "v100": tuple(HeldDevice("v100", name) for name in ("GPU-a", "GPU-b")),

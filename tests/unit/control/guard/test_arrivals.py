@@ -13,8 +13,6 @@ from controlplane.control.guard import arrivals, late_answers
 from controlplane.control.guard.promise import Promise
 from controlplane.domain.observation import Answer
 
-pytestmark = pytest.mark.unit
-
 RATE_RPS = 20.0
 PROMISE = Promise("w", 500.0, RATE_RPS, utilisation=0.5)
 

@@ -19,8 +19,6 @@ from controlplane.control.guard.causes import (
 from controlplane.domain.fleet import Delays
 from controlplane.domain.observation import Health, HostSeen, ServerSeen
 
-pytestmark = pytest.mark.unit
-
 
 def test_nothing_is_said_of_a_host_that_is_not_known_or_has_time() -> None:
     assert contention(None) == ""

@@ -13,8 +13,6 @@ from controlplane.control.guard.state import GuardedPartition, GuardState, Limit
 from controlplane.domain.observation import Answer, FleetSeen, Health, Level, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
-pytestmark = pytest.mark.unit
-
 READY = ServerSeen(Health.READY)
 LIMITS = Limits()
 

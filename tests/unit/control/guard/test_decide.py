@@ -50,8 +50,6 @@ from controlplane.domain.plan import (
 )
 from controlplane.domain.workload import ShadowPolicy
 
-pytestmark = pytest.mark.unit
-
 TICK_S = 0.2
 READY = ServerSeen(Health.READY)
 

@@ -13,8 +13,6 @@ from controlplane.control.guard.late_answers import ClusterSizes, LateAnswers
 from controlplane.control.guard.promise import LARGEST_SCALE, UNPREDICTED_SCALE, Promise
 from controlplane.domain.observation import Answer
 
-pytestmark = pytest.mark.unit
-
 FAST = Promise("w", slo_ms=10.0, rate_rps=1000.0)
 SLOW = Promise("w", slo_ms=100.0, rate_rps=5.0)
 

@@ -13,8 +13,6 @@ from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer, Slower, Watch
 from controlplane.domain.workload import ShadowPolicy
 
-pytestmark = pytest.mark.unit
-
 PROMISE = Promise(
     "w", 50.0, 200.0, batch=4, p99_ms=45.0, batch_ms=(8.0, 10.0, 12.0, 14.0), model="m", utilisation=0.7
 )

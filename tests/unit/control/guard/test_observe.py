@@ -14,8 +14,6 @@ from controlplane.control.guard.state import GuardedPartition, GuardState, Launc
 from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
-pytestmark = pytest.mark.unit
-
 READY = ServerSeen(Health.READY)
 SERVERS = {f"{name}.{role}": READY for name in ("W1", "W2") for role in ("a", "s")}
 

@@ -7,9 +7,7 @@ import math
 import pytest
 
 from controlplane.control.guard.predicted_p99 import STEP, p99_s, rounded_p99_s
-from controlplane.latency.queueing import solve
-
-pytestmark = pytest.mark.unit
+from controlplane.latency.queueing.batch_queue import solve
 
 
 @pytest.mark.parametrize("load", [0.4, 0.6, 0.75, 0.85])

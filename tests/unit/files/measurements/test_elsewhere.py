@@ -16,8 +16,6 @@ from controlplane.files.measurements.elsewhere import (
     read_perf_analyzer,
 )
 
-pytestmark = pytest.mark.unit
-
 DATA = Path(__file__).parents[3] / "data" / "elsewhere"
 
 

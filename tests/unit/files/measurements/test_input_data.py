@@ -18,8 +18,6 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.tensors import Sample, Shapes, TensorSpec
 from controlplane.files.measurements.input_data import read_sequences
 
-pytestmark = pytest.mark.unit
-
 NUMBERS = TensorSpec("X", "FP32", (2, 2))
 TEXT = TensorSpec("T", "BYTES", (1,))
 OPEN = TensorSpec("O", "INT32", (-1, -1))

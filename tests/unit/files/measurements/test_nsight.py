@@ -12,8 +12,6 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.profile import KernelTrace
 from controlplane.files.measurements import nsight
 
-pytestmark = pytest.mark.unit
-
 KERNELS = """
 CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL,
   deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, streamId INTEGER NOT NULL,

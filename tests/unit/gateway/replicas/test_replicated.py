@@ -20,8 +20,6 @@ from controlplane.gateway.replicas.agent import ControlServer, Replica
 from controlplane.gateway.replicas.control_port import Table, monitor_stream
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
 
-pytestmark = pytest.mark.unit
-
 TOKEN = "the-token"
 ONE, TWO = (Backend(f"f.p{i}.active.r", "10.0.0.1", 1000 + i, 1100 + i, 1200 + i) for i in range(2))
 ROUTES: Routes = {"a": Route((ONE,), TWO), "b": Route((ONE, TWO))}

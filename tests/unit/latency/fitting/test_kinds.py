@@ -7,8 +7,6 @@ from controlplane.domain.profile import ColocationPoint, Environment, Measuremen
 from controlplane.latency.fitting.kinds import Kind, Known
 from controlplane.latency.protocol import Slots
 
-pytestmark = pytest.mark.unit
-
 
 def profile(name: str, *beside: str) -> Profile:
     points = tuple(Measurement(percent=50.0, batch=b, execution_ms=float(b)) for b in (1, 2, 4, 8))

@@ -14,8 +14,6 @@ from controlplane.papers.inss import latency as inss
 from controlplane.papers.latency_aware import latency as latency_aware
 from controlplane.papers.latency_aware.latency import filling_ms
 
-pytestmark = pytest.mark.unit
-
 RESNET, VGG = (25.80461, 51.32453), (32.06, 56.68343)
 """L2 and DRAM utilisation at batch 8 on a 2080 Ti (casys-kaist/glet, UTIL.CSV)."""
 GPU = Device("gpu", ShareKind.MPS_PERCENT, MPS_GRID)

@@ -9,8 +9,6 @@ from controlplane.files import catalogue
 from controlplane.latency.fitting import answers
 from controlplane.latency.fitting.answers import Repeatability
 
-pytestmark = pytest.mark.unit
-
 PERCENTS = (20.0, 60.0, 100.0)
 
 

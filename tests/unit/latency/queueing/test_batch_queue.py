@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.latency.queueing import largest_rate, solve
-
-pytestmark = pytest.mark.unit
+from controlplane.latency.queueing.batch_queue import largest_rate, solve
 
 AFFINE = 2.0 + 0.5 * np.arange(1, 33)
 

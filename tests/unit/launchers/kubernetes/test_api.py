@@ -17,8 +17,6 @@ from controlplane.domain.errors import EngineError, InputError, NotNow
 from controlplane.domain.fleet import Cluster
 from launchers.kubernetes.api import ClusterApi, Conflict, config_of
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def api(cluster: FakeCluster) -> Iterator[ClusterApi]:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
 from fake_kubernetes import FakeCluster, Key, Serving
 
 from controlplane.domain.fleet import Cluster, Labels, Role, Server, ServerSpec, ServerState
@@ -16,8 +15,6 @@ from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.pods import PodWatcher
 from launchers.triton import labels
-
-pytestmark = pytest.mark.unit
 
 
 def add(cluster: FakeCluster, partition: str) -> Server:

@@ -21,8 +21,6 @@ from launchers.kubernetes.leading import lease as election
 from launchers.kubernetes.leading.fleets import FINALIZER, FleetObject, GatewayPods
 from launchers.kubernetes.leading.lease import Leadership, LeaseRecord, SeenLease
 
-pytestmark = pytest.mark.unit
-
 LEASE: Key = ("leases", "trisect", names.object_name("f", "controller"))
 FLEET: Key = ("fleets", "trisect", "f")
 

@@ -15,8 +15,6 @@ from launchers.kubernetes.files import RenderedFiles
 from launchers.kubernetes.options import ModelVolume, PodOptions
 from launchers.kubernetes.pod import PodPlace, cpu_resources, pod, volumes_of_models
 
-pytestmark = pytest.mark.unit
-
 
 def spec(role: Role = Role.ACTIVE, **more: bool) -> ServerSpec:
     return ServerSpec(Labels("f", "p", "W1", role, "r"), "/r", ("b", "a"), "n/cpu-0", 37.5, **more)

@@ -12,8 +12,6 @@ from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.leading import remote
 from launchers.kubernetes.leading.fleets import FleetObject, FleetOrders
 
-pytestmark = pytest.mark.unit
-
 CONTROLLER = {"app.kubernetes.io/component": "controller", "trisect.dev/fleet": "f"}
 
 

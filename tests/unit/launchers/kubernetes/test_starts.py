@@ -18,8 +18,6 @@ from launchers.kubernetes import names
 from launchers.kubernetes.launcher import KubernetesLauncher
 from launchers.kubernetes.pods import PodState
 
-pytestmark = pytest.mark.unit
-
 TRITON = {"name": "triton", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
 
 

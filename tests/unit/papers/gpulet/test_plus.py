@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
 from planning import layout, planned, published
-
-pytestmark = pytest.mark.unit
 
 
 def test_table_3_takes_eight_gpus_of_at_most_two() -> None:

@@ -11,8 +11,6 @@ from controlplane.papers.gpulet.strategy import reserved
 from controlplane.planning import registry
 from controlplane.planning.judge.verify import verify
 
-pytestmark = pytest.mark.unit
-
 FAMILY = ("sbp", "greedy-best-fit", "gpulet", "gpulet+int", "gpulet-ideal")
 TWO = {"resnet50": 100.0, "vgg16": 100.0}
 TURNS = {"densenet161": 50.0, "vgg16": 50.0}

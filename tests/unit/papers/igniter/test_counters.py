@@ -14,8 +14,6 @@ from controlplane.papers.igniter import latency as igniter
 from controlplane.papers.igniter import profiling
 from controlplane.runtime.jobs.profile import Counters, with_fits
 
-pytestmark = pytest.mark.unit
-
 CURVE = {"k1": 0.0, "k2": 40.0, "k3": 20.0, "k4": 0.0, "k5": 0.5}
 TRACE = KernelTrace(kernels=80.0, gap_ms=0.002, loaded_bytes=600e3, fed_back_bytes=4e3)
 

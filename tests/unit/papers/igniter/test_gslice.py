@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import planning
-import pytest
-
-pytestmark = pytest.mark.unit
 
 
 def test_table_3_keeps_the_placement_of_igniter_and_breaks_promises() -> None:

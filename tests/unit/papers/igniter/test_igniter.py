@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import planning
-import pytest
 from planning import planned, published, workload
 
 from controlplane.domain.device import CPU_GRID, Device, GpuPool, ShareKind
@@ -11,8 +10,6 @@ from controlplane.domain.plan import Rule
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.papers.igniter import latency as model
 from controlplane.planning import protocol, registry
-
-pytestmark = pytest.mark.unit
 
 
 def test_an_slo_no_share_can_meet_is_refused_and_the_rest_is_planned() -> None:

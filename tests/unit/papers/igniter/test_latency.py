@@ -12,8 +12,6 @@ from controlplane.files import catalogue
 from controlplane.latency.protocol import Slots
 from controlplane.papers.igniter import latency as igniter
 
-pytestmark = pytest.mark.unit
-
 
 def v100() -> igniter.Igniter:
     kind = catalogue.device("v100")

@@ -10,8 +10,6 @@ from controlplane.latency import evaluate
 from controlplane.latency.protocol import Slots
 from controlplane.papers.igniter import latency as igniter
 
-pytestmark = pytest.mark.unit
-
 TRUE = {"k1": 0.02, "k2": 60.0, "k3": 20.0, "k4": 0.5, "k5": 1.0, "n_k": 50.0, "alpha_cache": 0.004}
 LINES = {"alpha_cacheutil": 0.02, "beta_cacheutil": 1.0, "alpha_power": 0.1, "beta_power": 5.0}
 GPU = Device(

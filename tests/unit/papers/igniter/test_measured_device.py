@@ -20,8 +20,6 @@ from controlplane.papers.igniter import latency as igniter
 from controlplane.papers.igniter.profiling import clock_slope, described, with_interference
 from controlplane.runtime.jobs.profile import with_fits
 
-pytestmark = pytest.mark.unit
-
 LIMITS = DeviceLimits("Tesla V100-SXM2-16GB", "550.54.15", 16160.0, 300.0, 1530.0, 53.5, 135.0, 3, 16)
 BARE = Device("mystery", ShareKind.MPS_PERCENT, MPS_GRID)
 DEVICE = described(BARE, LIMITS)

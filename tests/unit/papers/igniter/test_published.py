@@ -6,8 +6,6 @@ import planning
 import pytest
 from planning import TABLE_1, layout, planned, published, workload
 
-pytestmark = pytest.mark.unit
-
 
 def test_table_1_fits_one_gpu() -> None:
     plan = planned("igniter", [workload(*row) for row in TABLE_1])

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import inss_instances as instances
 import numpy as np
-import pytest
 from inss_setup import surfaces
 from planning import StoppedClock
 
 from controlplane.papers.inss.place import Case, Placed, place, running
 from controlplane.papers.inss.problem import REJECTED, Problem, fits, goodput
 
-pytestmark = pytest.mark.unit
 CLOCK = StoppedClock()
 NAMES = ("alexnet", "resnet50", "vgg16", "mnasnet", "mobilenet_v3", "efficientnet")
 RATES = np.array([200.0, 150.0, 80.0, 200.0, 250.0, 250.0])

@@ -17,8 +17,6 @@ from controlplane.papers.inss.place import running
 from controlplane.papers.inss.policy import Weights, built_in, decide, rollout, worth
 from controlplane.papers.inss.problem import Problem, fits, goodput, taken
 
-pytestmark = pytest.mark.unit
-
 
 def drawn(models: int, gpus: int, count: int, seed: int) -> Problem:
     rng = np.random.default_rng(seed)

@@ -10,8 +10,6 @@ import pytest
 from controlplane.domain.errors import InputError
 from controlplane.papers.inss.policy import built_in, read, written
 
-pytestmark = pytest.mark.unit
-
 
 def pickled() -> bytes:
     stream = io.BytesIO()

@@ -11,8 +11,6 @@ from inss_setup import devices, surfaces
 from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.papers.inss.problem import REJECTED, Bda, Problem, fits, goodput, taken, value
 
-pytestmark = pytest.mark.unit
-
 
 def tasks_ms(t: float, batch: int, rate_rps: float, queued: int) -> float:
     """The longest a request waits, by hand: batches of exactly `batch`, one just begun, even arrivals.

@@ -11,7 +11,6 @@ from planning import StoppedClock
 from controlplane.papers.inss.problem import REJECTED, Problem, fits, goodput, value
 from controlplane.papers.inss.search import Previous, construct, search
 
-pytestmark = pytest.mark.unit
 CLOCK = StoppedClock()
 
 

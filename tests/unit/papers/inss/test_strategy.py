@@ -14,8 +14,6 @@ from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.registry import strategy
 from controlplane.planning.replan.differences import changes
 
-pytestmark = pytest.mark.unit
-
 SIX = {
     "alexnet": 200.0,
     "resnet50": 150.0,

@@ -6,14 +6,11 @@ import itertools
 
 import numpy as np
 import planning
-import pytest
 
 from controlplane.domain.plan import Rule
 from controlplane.latency.fitting.published import Published
 from controlplane.papers.latency_aware.responses import LARGEST_LOAD, Tables, Task, settle
 from controlplane.papers.latency_aware.strategy import Search
-
-pytestmark = pytest.mark.unit
 
 THREE = (("resnet50", 200.0, 50.0), ("vgg19", 30.0, 200.0), ("alexnet", 600.0, 40.0))
 """The rates and SLOs of the paper, on models that the catalogue has."""

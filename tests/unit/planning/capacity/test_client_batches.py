@@ -18,8 +18,6 @@ from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.protocol import PlanRequest
 
-pytestmark = pytest.mark.unit
-
 SENT = (1, 2, 4, 8)
 
 

@@ -15,8 +15,6 @@ from controlplane.planning.capacity.gpu_types import gpu_types
 from controlplane.planning.capacity.lower_bound import lower_bound
 from controlplane.planning.protocol import PlanRequest
 
-pytestmark = pytest.mark.unit
-
 PRICE = 3.06
 
 

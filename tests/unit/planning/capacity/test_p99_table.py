@@ -8,15 +8,14 @@ import pytest
 from controlplane.domain.device import GpuPool
 from controlplane.domain.plan import MOST_SERVERS, Rule
 from controlplane.files import catalogue
-from controlplane.latency import queueing, registry
+from controlplane.latency import registry
 from controlplane.latency.protocol import FloatArray
+from controlplane.latency.queueing import batch_queue
 from controlplane.planning.capacity import p99_table
 from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
 from controlplane.planning.capacity.items import ItemArrays
 from controlplane.planning.capacity.lower_bound import bound_rate
 from controlplane.planning.protocol import Device
-
-pytestmark = pytest.mark.unit
 
 LOADS = np.array(p99_table.LOADS)
 
@@ -41,7 +40,7 @@ def test_a_tolerated_slowdown_just_holds(batch: int) -> None:
     found = p99_table.tolerated_slowdown(one, full[None], first[None], index)
     for at in range(2):
         curve = np.linspace(first[at], full[at], batch) * found[0, at]
-        assert queueing.solve(rate, curve, batch).p99_ms[0] == pytest.approx(40.0, rel=0.03)
+        assert batch_queue.solve(rate, curve, batch).p99_ms[0] == pytest.approx(40.0, rel=0.03)
 
 
 def most_of(gpu_type: GpuType, model: int, slo_ms: float) -> FloatArray:
@@ -59,7 +58,7 @@ def test_no_batch_carries_more_by_the_exact_queue(model: int, share: int, slo_ms
     for servers in (1, 4, MOST_SERVERS):
         for batch in batches:
             curve = alone.execution[model, :batch, share]
-            exact = queueing.largest_rate(slo_ms, curve, batch, servers)[0] / servers
+            exact = batch_queue.largest_rate(slo_ms, curve, batch, servers)[0] / servers
             assert exact <= most[share] * (1.0 + 1e-9)
 
 
@@ -73,7 +72,7 @@ def test_nor_where_times_bend_away_from_a_line() -> None:
     for name, share, batch, slo_ms in (("resnet152", 5, 32, 39.1), ("densenet201", 3, 32, 91.5)):
         model = gpu_type.number_of(name)
         curve = gpu_type.alone.execution[model, :batch, share]
-        exact = queueing.largest_rate(slo_ms, curve, batch, MOST_SERVERS)[0] / MOST_SERVERS
+        exact = batch_queue.largest_rate(slo_ms, curve, batch, MOST_SERVERS)[0] / MOST_SERVERS
         most = most_of(gpu_type, model, slo_ms)[share]
         assert 0.9 * most < exact <= most
 

@@ -20,7 +20,7 @@ from controlplane.planning.exact.prove import solve as solved
 from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.replan.differences import moves
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def solve(request: PlanRequest, to_beat: float = math.inf, stopped: bool = False) -> Answer | None:

@@ -14,8 +14,6 @@ from controlplane.domain.plan import Plan, Rule
 from controlplane.planning import registry
 from controlplane.planning.explain.refusals import is_fragmented
 
-pytestmark = pytest.mark.unit
-
 PERCENTS = st.integers(0, 40).map(lambda n: 2.5 * n)
 
 

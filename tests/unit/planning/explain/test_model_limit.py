@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from controlplane.domain.plan import Infeasible, Partition, Placement, PlannedGpu, ServedModel
 from controlplane.planning.explain.infeasible import with_model_limit
-
-pytestmark = pytest.mark.unit
 
 LOST = (Infeasible("w", "all cores are taken"),)
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import planning
-import pytest
 from planning import planned, workload
 
 from controlplane.domain.plan import Plan, Rule
 from controlplane.planning.replan.reuse import reused
 from controlplane.simulate.engine import Settings, simulate
-
-pytestmark = pytest.mark.unit
 
 POISSON = (workload("R", "resnet50", 40.0, 300.0), workload("V", "vgg19", 60.0, 100.0))
 BURSTY = tuple(replace(w, dispersion=4.0) for w in POISSON)

@@ -18,8 +18,6 @@ from controlplane.latency import registry as latency_registry
 from controlplane.planning import registry
 from controlplane.planning.protocol import Device
 
-pytestmark = pytest.mark.unit
-
 SMALL = [
     workload(f"w{i}", model, 40.0 + 5.0 * i, 30.0)
     for i, model in enumerate(("vgg19", "resnet50", "alexnet", "ssd", "vgg19"))

@@ -12,8 +12,6 @@ from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload, with_covers_demanded
 from controlplane.planning import registry
 
-pytestmark = pytest.mark.unit
-
 FOUR = planning.published(12)[:4]
 """One GPU serves them, and two where each shadow covers a quarter more."""
 

@@ -16,8 +16,6 @@ from controlplane.planning.explain.explain import explain
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.replan.differences import Change, changes, moves
 
-pytestmark = pytest.mark.unit
-
 
 def small(count: int, rate_rps: float = 25.0) -> list[Workload]:
     """Of two models, with SLOs that rise."""

@@ -16,8 +16,6 @@ from controlplane.planning.capacity.gpu_types import GpuType
 from controlplane.planning.capacity.items import Group, families
 from controlplane.planning.joint.pairs import Side, pair_sides, side_batches
 
-pytestmark = pytest.mark.unit
-
 
 @cache
 def v100() -> GpuType:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from controlplane.planning.joint.offers import PART, WHOLE, Offers
 from controlplane.planning.joint.partition import cheapest_partition
-
-pytestmark = pytest.mark.unit
 
 
 def whole_gpus(most: int, carried: np.ndarray) -> Offers:

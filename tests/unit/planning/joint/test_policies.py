@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import planning
-import pytest
 import turing
 
 from controlplane.domain.plan import Plan, Rule, memory_used_mb
 from controlplane.domain.workload import ShadowPolicy, ShadowWish
 from controlplane.planning import registry
 from controlplane.planning.protocol import PlanRequest
-
-pytestmark = pytest.mark.unit
 
 RATES = {
     "googlenet": 100.0,

@@ -6,7 +6,7 @@ import pytest
 from planning import published
 
 from controlplane.domain.plan import Rule
-from controlplane.latency import queueing
+from controlplane.latency.queueing import batch_queue
 from controlplane.planning.capacity.items import Item
 from controlplane.planning.capacity.tolerance import ToleranceTable
 from controlplane.planning.joint.packing import Packing
@@ -15,22 +15,20 @@ from controlplane.planning.judge.evaluate import Terms, evaluate
 from controlplane.planning.judge.placements import gpu_of, partition_of
 from controlplane.planning.judge.queues import QueueCache
 
-pytestmark = pytest.mark.unit
-
 
 def test_a_queue_is_solved_once_and_as_the_queue_itself_would(monkeypatch: pytest.MonkeyPatch) -> None:
     rate, batch = np.array([100.0, 300.0, 100.0]), np.array([1, 4, 1])
     curves = np.array([[5.0, 5.0, 5.0, 5.0], [4.0, 5.0, 6.0, 7.0], [5.0, 9.0, 9.0, 9.0]])
     servers, poisson = np.array([1, 2, 1]), np.ones(3)
-    expected = queueing.solve(rate, curves, batch, servers)
+    expected = batch_queue.solve(rate, curves, batch, servers)
     solved: list[int] = []
-    solve = queueing.solve
+    solve = batch_queue.solve
 
-    def counted(rate: np.ndarray, *rest: object) -> queueing.QueueResult:
+    def counted(rate: np.ndarray, *rest: object) -> batch_queue.QueueResult:
         solved.append(rate.size)
         return solve(rate, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(queueing, "solve", counted)
+    monkeypatch.setattr(batch_queue, "solve", counted)
     queues = QueueCache()
     for _ in range(2):
         found = queues.solve(rate, curves, batch, servers, poisson)

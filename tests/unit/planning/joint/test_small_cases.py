@@ -14,8 +14,6 @@ from controlplane.domain.workload import Workload
 from controlplane.planning.joint.context import Context
 from controlplane.planning.joint.small_cases import Combination, combinations
 
-pytestmark = pytest.mark.unit
-
 
 def of(asked: tuple[Workload, ...]) -> list[Combination]:
     context = Context.of(planning.request(asked), 0.0)

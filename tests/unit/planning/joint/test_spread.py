@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import planning
-import pytest
 from planning import v100, workload
 
 from controlplane.domain.plan import PlannedGpu, Rule
@@ -14,8 +13,6 @@ from controlplane.domain.workload import ShadowPolicy, ShadowWish
 from controlplane.planning.joint.spread import spread
 from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.judge.placements import gpu_of, partition_of
-
-pytestmark = pytest.mark.unit
 
 MODELS = ("alexnet", "resnet50", "vgg19", "ssd")
 TERMS = Terms(Rule.P99, 0.95)

@@ -15,8 +15,6 @@ from controlplane.planning import registry
 from controlplane.planning.explain.explain import explain
 from controlplane.planning.replan.differences import Change, changes, moves
 
-pytestmark = pytest.mark.unit
-
 
 @cache
 def table_3() -> Plan:

@@ -19,8 +19,6 @@ from controlplane.simulate.arrivals import Demand
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions
 
-pytestmark = pytest.mark.unit
-
 SLO_MS = {"alexnet": 60.0, "resnet50": 160.0, "vgg19": 240.0}
 
 

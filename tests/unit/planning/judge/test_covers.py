@@ -19,8 +19,6 @@ from controlplane.planning.judge.evaluate import Terms, evaluate, judge
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of, partition_of
 
-pytestmark = pytest.mark.unit
-
 ELSEWHERE = ShadowWish(place=ShadowPlace.OTHER_GPU)
 
 

@@ -15,8 +15,6 @@ from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of, partition_of
 from controlplane.planning.judge.shadows import EXTRA_PERCENT
 
-pytestmark = pytest.mark.unit
-
 
 def laid_out(shares: Sequence[tuple[Workload, float]], most_extra: float | None = None) -> Plan:
     """One GPU with a partition of each of these shares."""

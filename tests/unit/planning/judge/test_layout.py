@@ -15,8 +15,6 @@ from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.replan.differences import Change, changes
 
-pytestmark = pytest.mark.unit
-
 TERMS = Terms(Rule.P99, 0.95)
 
 

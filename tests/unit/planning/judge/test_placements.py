@@ -12,8 +12,6 @@ from controlplane.domain.workload import ShadowPolicy, ShadowWish
 from controlplane.planning import registry
 from controlplane.planning.judge.placements import limit_together, tells_apart
 
-pytestmark = pytest.mark.unit
-
 
 def test_only_what_the_user_wrote_is_a_limit() -> None:
     first, *others = published(12)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import planning
-import pytest
 from planning import v100, workload
 
 from controlplane.domain.device import MAX_MPS_CLIENTS
@@ -16,8 +15,6 @@ from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of, partition_of
 from controlplane.planning.judge.verify import verify
-
-pytestmark = pytest.mark.unit
 
 HERE, ELSEWHERE = ShadowWish(), ShadowWish(place=ShadowPlace.OTHER_GPU)
 

@@ -6,15 +6,12 @@ from dataclasses import replace
 
 import build
 import planning
-import pytest
 
 from controlplane.domain.plan import Partition, PlannedGpu, Source
 from controlplane.domain.profile import ColocationPoint, Factor, Neighbour
 from controlplane.latency.calibration import Calibrated
 from controlplane.planning.judge.finalise import measured_on, sentence, source_of
 from controlplane.planning.protocol import Device
-
-pytestmark = pytest.mark.unit
 
 
 def partition(name: str, model: str, percent: float, batch: int) -> Partition:

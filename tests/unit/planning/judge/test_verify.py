@@ -15,8 +15,6 @@ from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedMo
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.planning.judge.verify import verify
 
-pytestmark = pytest.mark.unit
-
 
 @cache
 def good() -> Plan:

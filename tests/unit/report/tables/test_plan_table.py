@@ -15,8 +15,6 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.report.tables.plan_table import plan_table
 from controlplane.report.tables.terminal import show
 
-pytestmark = pytest.mark.unit
-
 
 def partition(name: str, percent: float, shadow: Shadow | None) -> Partition:
     return build.partition(name, percent, model="ssd", shadow=shadow)

@@ -7,8 +7,6 @@ import pytest
 from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow, is_late
 from controlplane.report.top.rows import KEPT, Order, Row, companions, ordered, rows, sparkline
 
-pytestmark = pytest.mark.unit
-
 
 def server(partition: str, *endpoints: str, routed: bool = True, percent: float = 50.0) -> StatusRow:
     return StatusRow(partition, "active", "running", "v100-0", percent, "MPS", endpoints, routed, 1, 2)

@@ -17,7 +17,7 @@ from controlplane.domain.observation import Event
 from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow
 from controlplane.report.top.screen import Look, Top, Watched
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 EVENT = Event(1.0, "warning", "redirect", "P", "slow server")
 STATUS = Status(

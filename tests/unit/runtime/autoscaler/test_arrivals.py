@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from controlplane.domain.observation import Answer
 from controlplane.runtime.autoscaler.arrivals import Arrivals
-
-pytestmark = pytest.mark.unit
 
 
 def answers(arrived_s: Sequence[float], latency_ms: float, endpoint: str = "a") -> list[Answer]:

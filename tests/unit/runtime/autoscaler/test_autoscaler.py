@@ -26,8 +26,6 @@ from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller import exporter
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
-pytestmark = pytest.mark.unit
-
 SHA256 = "a" * 64
 
 

@@ -21,7 +21,7 @@ from controlplane.files.specs import read_spec
 from controlplane.runtime.autoscaler.propose import propose
 from controlplane.runtime.jobs.plan import Choices, make_plan
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SPEC = """
 schema_version: 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import pytest
-
 from controlplane.control.autoscaler.state import (
     Direction,
     FollowedWorkload,
@@ -15,8 +13,6 @@ from controlplane.control.autoscaler.state import (
     begin,
 )
 from controlplane.runtime.autoscaler.search import SearchProcess
-
-pytestmark = pytest.mark.unit
 
 STATE = begin((FollowedWorkload("W", "w", 10.0),), LoadLimits(), 0.0)
 ASKED = Propose(3, Direction.UP, (20.0,), "more")

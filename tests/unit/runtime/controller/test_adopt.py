@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from build import server, spec
 
 from controlplane.control.converge.desired import Desired, NamedRoute
@@ -17,8 +16,6 @@ from controlplane.domain.observation import FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings
 from controlplane.runtime.controller.adopt import adoption
-
-pytestmark = pytest.mark.unit
 
 ACTIVE = spec("W1", models=("w1",))
 SHADOW = replace(ACTIVE, labels=replace(ACTIVE.labels, role=Role.SHADOW))

@@ -23,8 +23,6 @@ from controlplane.domain.fleet import (
 from controlplane.runtime.controller import draining
 from controlplane.runtime.controller.draining import Drain
 
-pytestmark = pytest.mark.unit
-
 SPEC = spec("W1", models=("w1",))
 SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
 GRACE_S = 2.0

@@ -23,8 +23,6 @@ from controlplane.runtime.controller.elected import Installation, Keeper
 from controlplane.runtime.fleet.fleet import Fleet, Outcome
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
-pytestmark = pytest.mark.unit
-
 SETTINGS = FleetSettings("kubernetes", "/m", "/o", {"cpu-0": "b/cpu-0"})
 
 

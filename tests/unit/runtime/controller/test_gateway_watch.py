@@ -9,8 +9,6 @@ import pytest
 from controlplane.domain.errors import FleetBusy
 from controlplane.runtime.controller.gateway_watch import GatewayWatch
 
-pytestmark = pytest.mark.unit
-
 
 class Rig:
     """Gateway and actor at once."""

@@ -28,8 +28,6 @@ from controlplane.runtime.controller.recorder import StatusFile
 from controlplane.runtime.fleet.fleet import Fleet, locked
 from controlplane.runtime.fleet.history import History
 
-pytestmark = pytest.mark.unit
-
 OLD = Backend("old", "127.0.0.1", 1, 2, 3)
 NEW = Backend("new", "127.0.0.1", 4, 5, 6)
 

@@ -42,8 +42,6 @@ from controlplane.runtime.controller.probes import Outcome, Verdict
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import Limits as Waits
 
-pytestmark = pytest.mark.unit
-
 ASKED = ("w1/stats", "w3/config", "w3/infer", "w3/stats")
 
 SPEC = spec("W1", models=("w1",))

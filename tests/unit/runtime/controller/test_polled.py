@@ -11,8 +11,6 @@ import pytest
 from controlplane.files.waiting import wait_until
 from controlplane.runtime.controller.polled import Agenda, Polled
 
-pytestmark = pytest.mark.unit
-
 
 def taken(agenda: Agenda, now_s: float) -> list[str]:
     found = []

@@ -15,9 +15,6 @@ from controlplane.domain.fleet import Server, ServerState
 from controlplane.runtime.controller import probes
 from controlplane.runtime.controller.probes import Outcome, Readings, read_counters, send_canary
 
-pytestmark = pytest.mark.unit
-
-
 SPEC = spec("W1", models=("w1",))
 
 

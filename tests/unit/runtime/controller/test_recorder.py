@@ -20,8 +20,6 @@ from controlplane.runtime.controller.recorder import Recorder
 from controlplane.runtime.fleet.history import History, Minute
 from controlplane.triton.client import TritonClient
 
-pytestmark = pytest.mark.unit
-
 
 @dataclass
 class Hand:

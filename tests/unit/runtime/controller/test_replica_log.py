@@ -10,15 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
 from monitor_log import accepted, line, listening
 
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.gateway.replicas.agent import ControlServer, Replica
 from controlplane.monitor.records import Record
 from controlplane.runtime.controller.elected import ReplicaLogs
-
-pytestmark = pytest.mark.unit
 
 TOKEN = "the-token"
 

@@ -31,8 +31,6 @@ from controlplane.runtime.controller.workers import Running, spec_for
 from controlplane.runtime.fleet import history as history_module
 from controlplane.runtime.fleet.history import EventLog, History
 
-pytestmark = pytest.mark.unit
-
 
 def test_history_is_bounded_and_read_oldest_first(tmp_path: Path) -> None:
     history = History(tmp_path / "h.sqlite", keep=300)

@@ -27,8 +27,6 @@ from controlplane.ports import GivesWay
 from controlplane.runtime.controller.workers import _THREADS, Workers, memory_limit_mb
 from controlplane.runtime.fleet.execute import Limits, backend
 
-pytestmark = pytest.mark.unit
-
 SPEC = spec("W1", models=("w1",))
 SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
 LIMITS = Limits(drain_s=30.0, grace_s=2.0)

@@ -16,8 +16,6 @@ from controlplane.runtime.demo import clients
 from controlplane.runtime.demo.clients import Seen, Stream, Tensor
 from controlplane.runtime.demo.demo import Demo, Scene
 
-pytestmark = pytest.mark.unit
-
 MODELS = Path(__file__).parents[4] / "model_repository"
 POISSON_S = 40.0
 

@@ -21,9 +21,6 @@ from controlplane.gateway import controller_keeper
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.history import History
 
-pytestmark = pytest.mark.unit
-
-
 HOLD = """
 import filelock, sys
 lock = filelock.FileLock(sys.argv[1])

@@ -27,8 +27,6 @@ from controlplane.runtime.fleet import history as history_module
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import EventLog, History
 
-pytestmark = pytest.mark.unit
-
 
 def test_what_the_supervisor_wrote_stands_between_what_the_others_did(tmp_path: Path) -> None:
     files = FleetFiles(tmp_path, "f")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import pytest
 from build import spec
 from fake_host import GatewayInMemory
 
@@ -13,8 +12,6 @@ from controlplane.control.converge.desired import NamedRoute
 from controlplane.domain.fleet import Server, ServerSpec, ServerState
 from controlplane.ports import GivesWay
 from controlplane.runtime.fleet.execute import Executor
-
-pytestmark = pytest.mark.unit
 
 
 class Starts:

@@ -34,8 +34,6 @@ from controlplane.runtime.fleet.fleet import Fleet, locked, summary_of
 from controlplane.runtime.fleet.history import History
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
-pytestmark = pytest.mark.unit
-
 SETTINGS = FleetSettings("process", "/m", "/o", {"v100-0": "GPU-uuid"})
 
 

@@ -15,8 +15,6 @@ from controlplane.files.fleets import FleetFiles
 from controlplane.files.following import Following
 from controlplane.runtime.fleet.preflight import checked_follow, keep_follow
 
-pytestmark = pytest.mark.unit
-
 SPEC = """
 schema_version: 1
 gpus: [{type: cpu}]

@@ -20,8 +20,6 @@ from controlplane.files.plans import plan_of
 from controlplane.runtime.fleet import in_cluster
 from controlplane.runtime.fleet.in_cluster import FleetInCluster
 
-pytestmark = pytest.mark.unit
-
 SETTINGS = FleetSettings("kubernetes", "/models", "/rendered", {}, cluster=Cluster(installed=True))
 
 

@@ -24,7 +24,7 @@ from controlplane.runtime.fleet.calibrate import learn_recorded
 from controlplane.runtime.fleet.history import History, Minute
 from controlplane.runtime.jobs.plan import Choices, explain_workload, make_plan, mean_execution_ms
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SPEC = """
 schema_version: 1

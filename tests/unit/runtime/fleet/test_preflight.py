@@ -16,8 +16,6 @@ from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import read_plan, write_plan
 from controlplane.runtime.fleet.preflight import check_shares, refuse_namesake, shares_of_others
 
-pytestmark = pytest.mark.unit
-
 GPU = "GPU-1"
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.pinned import PinRules
 from controlplane.runtime.fleet.rendering import Place, pinned_plan, rendered_plan
 from launchers.docker import containers
 from launchers.kubernetes import files as pods
-
-pytestmark = pytest.mark.unit
 
 MODELS = Path(__file__).parents[3] / "data" / "models"
 PLACEMENT = Placement("a", "a", "echo", 10.0, 50.0)

@@ -18,8 +18,6 @@ from controlplane.files.plans import read_plan, write_plan
 from controlplane.files.specs import read_spec
 from controlplane.runtime.fleet.preflight import check_spare_core
 
-pytestmark = pytest.mark.unit
-
 
 def on_cores(*cores: int) -> Plan:
     gpus = tuple(PlannedGpu(f"cpu-{i}", "cpu", (partition(f"p{i}"),)) for i in cores)

@@ -17,8 +17,6 @@ from controlplane.runtime.fleet.execute import backend
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.status import fleet_status, status_rows, workload_rows
 
-pytestmark = pytest.mark.unit
-
 
 def server(revision: str, role: Role, state: ServerState = ServerState.RUNNING) -> Server:
     made = build.spec("W", models=("w",), role=role, revision=revision, percent=30.0)

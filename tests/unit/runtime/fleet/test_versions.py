@@ -23,8 +23,6 @@ from controlplane.runtime.fleet.history import History
 from controlplane.runtime.jobs.doctor import examine
 from launchers.triton import program
 
-pytestmark = pytest.mark.unit
-
 
 class Answers(BaseHTTPRequestHandler):
     body = b""

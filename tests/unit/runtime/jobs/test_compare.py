@@ -13,7 +13,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
 from controlplane.runtime.jobs.compare import TRUTHS, chosen, predicted_late
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 SPEC = """schema_version: 1
 gpus: [{type: v100, price_per_hour: 3.06}]
 workloads:

@@ -18,8 +18,6 @@ from controlplane.ports import Launcher
 from controlplane.runtime.jobs import completing
 from controlplane.runtime.jobs.completing import Completer
 
-pytestmark = pytest.mark.unit
-
 TENSOR = '[ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]'
 WHOLE = f'backend: "b"\ninput {TENSOR}\noutput {TENSOR}\ninstance_group [ {{ kind: KIND_GPU gpus: [ 3 ] }} ]'
 

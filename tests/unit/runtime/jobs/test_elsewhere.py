@@ -14,8 +14,6 @@ from controlplane.files.measurements.profiles import read_profile, write_profile
 from controlplane.runtime.jobs.elsewhere import merged_profile
 from controlplane.runtime.jobs.profile import with_fits
 
-pytestmark = pytest.mark.unit
-
 CPU = Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID)
 
 

@@ -14,8 +14,6 @@ from controlplane.files.specs import read_spec
 from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.plan import Choices, Planned, blind_types, make_plan, mean_execution_ms
 
-pytestmark = pytest.mark.unit
-
 SPEC = """
 schema_version: 1
 gpus: [{type: v100}]

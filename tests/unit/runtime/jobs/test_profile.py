@@ -29,8 +29,6 @@ from controlplane.runtime.jobs.profile import (
     readable_subjects,
 )
 
-pytestmark = pytest.mark.unit
-
 PLACE = Place(Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID), "cpu-0")
 CONFIG = 'backend: "b"\ninput [ { name: "T", data_type: TYPE_STRING, dims: [ 1 ] } ]\n'
 

@@ -21,8 +21,6 @@ from controlplane.files.fleets import FleetFiles, state_root
 from controlplane.files.following import RatesSeen, write_rates
 from controlplane.runtime.jobs.rates import with_rates
 
-pytestmark = pytest.mark.unit
-
 SPEC = Spec((GpuRequest("cpu"),), tuple(Workload(n, "m", 100.0, 10.0, n) for n in ("seen", "new")))
 
 

@@ -11,8 +11,6 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
 from controlplane.runtime.jobs.simulate import Asked, run
 
-pytestmark = pytest.mark.unit
-
 
 def plan(rate_rps: float) -> Plan:
     return build.plan(build.partition("P", 50.0, "W1", model="ssd", batch=4, rate_rps=rate_rps, slo_ms=100.0))

@@ -17,8 +17,6 @@ from controlplane.runtime.jobs import survey as surveys
 from controlplane.runtime.jobs.completing import Completer
 from controlplane.runtime.jobs.survey import skeleton
 
-pytestmark = pytest.mark.unit
-
 WHOLE = """backend: "b" max_batch_size: 16
 input [ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]
 output [ { name: "Y", data_type: TYPE_FP32, dims: [ 4 ] } ]

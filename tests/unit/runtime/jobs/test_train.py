@@ -16,8 +16,6 @@ from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.plan import Choices, make_plan
 from controlplane.runtime.jobs.train import Learnt, Lesson, train_policy
 
-pytestmark = pytest.mark.unit
-
 SPEC = """
 schema_version: 1
 gpus: [{type: rtx2060s, count: 1}, {type: rtx2060, count: 1}]

@@ -8,8 +8,6 @@ from controlplane.papers.inss.policy import worth
 from controlplane.papers.inss.problem import goodput
 from controlplane.papers.inss.training.episodes import Plays, Reward
 
-pytestmark = pytest.mark.unit
-
 
 def run(plays: Plays, seed: int) -> list[np.ndarray]:
     """Rewards of an episode of random allowed actions."""

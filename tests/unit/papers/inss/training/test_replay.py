@@ -9,8 +9,6 @@ from controlplane.papers.inss.features import Episodes, Observation
 from controlplane.papers.inss.training.agent import TensorObservation
 from controlplane.papers.inss.training.replay import Replay
 
-pytestmark = pytest.mark.unit
-
 
 def episode(models: int, gpus: int, seed: int) -> tuple[list[Observation], list[np.ndarray]]:
     rng = np.random.default_rng(seed)

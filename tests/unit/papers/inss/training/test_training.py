@@ -24,7 +24,7 @@ from controlplane.papers.inss.training.agent import (
 from controlplane.papers.inss.training.training import Trained, TrainSettings, sizes_up_to, train
 from controlplane.runtime import SystemClock
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TINY = TrainSettings(
     seed=3,
