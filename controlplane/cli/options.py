@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from controlplane.cli import completers
 from controlplane.domain.errors import InputError
 from controlplane.domain.serving import LauncherName
-
-if TYPE_CHECKING:
-    from controlplane.domain.server_options import ServerOptions
 
 
 def local_repository(path: Path) -> Path:
@@ -104,14 +101,6 @@ def allowances(given: list[str] | None) -> frozenset[Allowance]:
     return frozenset(map(Allowance, names))
 
 
-TritonArg = Annotated[
-    list[str] | None,
-    typer.Option("--triton-arg", help="--NAME=VALUE for tritonserver; the spec's `triton_args` for a fleet."),
-]
-Env = Annotated[
-    list[str] | None,
-    typer.Option("--env", help="NAME=VALUE for the servers' environment; the spec's `env` for a fleet."),
-]
 MaxRate = Annotated[int | None, typer.Option(help="Requests that may begin in a second.", min=1)]
 MaxRequests = Annotated[int | None, typer.Option(help="Requests that may run at once.", min=1)]
 MaxBody = Annotated[
@@ -146,17 +135,6 @@ def of_this_host(launcher: LauncherName | None) -> None:
             "cluster, with process or docker",
             field="--launcher",
         )
-
-
-def server_options(triton_args: list[str] | None, env: list[str] | None) -> ServerOptions:
-    """Return the options of servers. Raises InputError for a wrong form and for what Trisect sets itself."""
-    from controlplane.domain.server_options import ServerOptions
-
-    pairs = [text.partition("=") for text in env or ()]
-    for name, equals, _ in pairs:
-        if not equals:
-            raise InputError(f"{name!r} is not NAME=VALUE", field="--env")
-    return ServerOptions(tuple(triton_args or ()), {name: value for name, _, value in pairs})
 
 
 def _listing(kind: str) -> Callable[[list[str] | None], list[str] | None]:
@@ -196,6 +174,9 @@ SetServe = Annotated[
     list[str] | None,
     _set("ServeSettings", "One value in place of the section's, such as serve.listen.http=9000"),
 ]
+SetStart = Annotated[
+    list[str] | None, _set("StartSettings", "One setting, such as load_timeout_s=600 or env.NAME=VALUE")
+]
 SetProfile = Annotated[
     list[str] | None, _set("ProfileSettings", "One setting, such as percents=20,50 or env.NAME=VALUE")
 ]
@@ -232,15 +213,6 @@ def page_file(option: str) -> Callable[[Path | None], Path | None]:
 
     return check
 
-
-LoadTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--load-timeout",
-        help="Seconds without progress (log, memory, processor time) after which a start has failed.",
-        min=1,
-    ),
-]
 
 Report = Annotated[
     Path | None,

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from controlplane.domain.plan import Rule
+from controlplane.domain.server_options import ServerOptions
 from controlplane.domain.serving import Serving
 from controlplane.domain.units import Count, Percent
 from controlplane.domain.workload import LARGEST_COVER
@@ -75,12 +76,23 @@ class ServeSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileSettings:
+class StartSettings:
+    """How to start temporary servers."""
+
+    load_timeout_s: Annotated[float, Ge(1)] | None = None
+    triton_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def options(self) -> ServerOptions:
+        """The servers' options."""
+        return ServerOptions(self.triton_args, self.env)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSettings(StartSettings):
     """How to measure; None: chosen by the product."""
 
     percents: tuple[Percent, ...] | None = None
     batches: tuple[Count, ...] | None = None
     resume: bool = True
-    load_timeout_s: Annotated[float, Ge(1)] | None = None
-    triton_args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)

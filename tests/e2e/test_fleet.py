@@ -50,8 +50,7 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Ctl) -> None:
     changed = host.diff(plan(partition("a", 40), partition("b", 30)), exit_code=1)
     assert "resize" in changed.stdout or "start" in changed.stdout
     with_section = plan(partition("a", 30), partition("b", 30))
-    ports = {"http": host.http, "grpc": host.grpc, "metrics": host.metrics}
-    with_section["serve"] = {"launcher": "process", "listen": ports}
+    with_section["serve"] = {"launcher": "process", "listen": host.listen}
     host.diff(with_section, exit_code=0)
     with_section["serve"]["compress"] = True
     told = host.diff(with_section, exit_code=1)

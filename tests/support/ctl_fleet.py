@@ -74,6 +74,8 @@ class Ctl:
         self.directory = directory
         self.fleet = f"{name}{os.getpid()}x{time.monotonic_ns() % 10**6}"
         self.http, self.grpc, self.metrics = free_ports(3)
+        self.listen = {"http": self.http, "grpc": self.grpc, "metrics": self.metrics}
+        self.listening = [f"--set=serve.listen.{name}={port}" for name, port in self.listen.items()]
         self.allowed = ["--allow", "violations,overcommit"]
         """Plans of tests promise little, and other tests' fleets may run on the same core."""
         self.launcher_options: list[str] = []
@@ -164,12 +166,6 @@ class Ctl:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-    @property
-    def listening(self) -> list[str]:
-        """The options that say where the fleet's gateway listens."""
-        ports = {"http": self.http, "grpc": self.grpc, "metrics": self.metrics}
-        return [f"--set=serve.listen.{name}={port}" for name, port in ports.items()]
 
     def apply_command(self, document: dict[str, Any], *more: str, ports: bool = True) -> list[str]:
         path = self.directory / "plan.json"

@@ -148,6 +148,7 @@ def _of_host(wish: Wish, plan: Plan, document: Document, chosen: LauncherName | 
     settings = preflight.settings(
         plan, built, repository=wish.repository, output=wish.output, section=section
     )
+    plan = replace(plan, serve=settings.section(follow.following))  # what the fleet shows from now on
     if built.launcher.inventory() is None:
         _check_host(wish, plan, document, built, settings)
     preflight.check_quota(built.launcher, say, required=wish.require_quota)

@@ -28,9 +28,7 @@ def init(
     ] = Path("spec.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace a spec that exists.")] = False,
     launcher: options.Launcher = None,
-    triton_arg: options.TritonArg = None,
-    env: options.Env = None,
-    load_timeout: options.LoadTimeout = None,
+    given: options.SetStart = None,
     check: Annotated[
         bool,
         typer.Option(
@@ -47,7 +45,9 @@ def init(
     planned, nothing is written and the exit code is 3.
     """
     from controlplane.cli import launcher_registry, wiring
+    from controlplane.domain.settings import StartSettings
     from controlplane.domain.tensors import Readiness
+    from controlplane.files.set_values import with_values
     from controlplane.files.writing import write_text
     from controlplane.report.tables.survey_table import survey_table
     from controlplane.report.tables.terminal import show
@@ -61,9 +61,10 @@ def init(
     if not repository.is_dir():
         problem = "is not a directory; name the folder that holds one folder for each model"
         raise InputError(problem, file=str(repository), field="REPOSITORY")
-    own = options.server_options(triton_arg, env)
+    settings = with_values(StartSettings(), given or [])
     _name_what_is_beside(repository)
-    findings = survey(repository, wiring.completer(launcher_registry.launcher(launcher), own, load_timeout))
+    started_by = launcher_registry.launcher(launcher)
+    findings = survey(repository, wiring.completer(started_by, settings.options, settings.load_timeout_s))
     planned = [one for one in findings if one.state is not Readiness.UNSUPPORTED]
     if planned and not kept:
         write_text(output, skeleton(findings, str(repository), wiring.main_device()))

@@ -74,7 +74,6 @@ def profile(
     """
     from controlplane.cli import launcher_registry, wiring
     from controlplane.cli.jobs.profile_options import model_inputs
-    from controlplane.domain.server_options import ServerOptions
     from controlplane.domain.settings import ProfileSettings
     from controlplane.files.fleets import state_root
     from controlplane.files.set_values import with_values
@@ -93,7 +92,7 @@ def profile(
     if described is not None:
         say(f"{place.device.name} is in no catalogue: its memory, power and clocks are in {described}")
     started_by = launcher_registry.launcher(launcher)
-    own, load_s = ServerOptions(settings.triton_args, settings.env), settings.load_timeout_s
+    own, load_s = settings.options, settings.load_timeout_s
     completer = wiring.completer(started_by, own, load_s)
     subjects, unreadable = readable_subjects(repository, wanted, place, wishes, completer)
     failed = {one.model: one for one in unreadable}

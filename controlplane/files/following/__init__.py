@@ -57,7 +57,13 @@ class FollowingFiles:
         return read_spec(self._spec)
 
     def keep(self, following: Following, document: Document, spec: Spec, profiles: Path) -> None:
-        """Keep a spec and the profiles of its GPU types. Raises EngineError where the disk refuses."""
+        """Keep a spec and the profiles of its GPU types. Raises EngineError where the disk refuses.
+
+        Where nothing of them has changed, the files stay: a controller may be reading them, and what it has
+        learned is beside them.
+        """
+        if following == self.settings() and self._current(spec, profiles):
+            return
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(self.profiles, ignore_errors=True)
@@ -71,6 +77,19 @@ class FollowingFiles:
             raise EngineError(f"{self._directory}: cannot be written: {error.strerror}") from error
         write_text(self._spec, document.text)
         self.write(following)
+
+    def _current(self, spec: Spec, profiles: Path) -> bool:
+        """Whether the copies are those of these profiles, none of which is newer."""
+        kinds = {gpu.type for gpu in spec.gpus}
+        given = {path.relative_to(profiles): path for kind in kinds for path in (profiles / kind).rglob("*")}
+        kept = {path.relative_to(self.profiles): path for path in self.profiles.glob("*/**/*")}
+        if (profiles / CALIBRATION).exists():
+            given[Path(CALIBRATION)] = profiles / CALIBRATION
+            kept[Path(CALIBRATION)] = self.profiles / CALIBRATION
+        return given.keys() == kept.keys() and all(
+            kept[name].exists() and path.stat().st_mtime <= kept[name].stat().st_mtime
+            for name, path in given.items()
+        )
 
     def write(self, following: Following) -> None:
         """Replace the settings. Raises EngineError where the disk refuses."""

@@ -33,7 +33,9 @@ def test_values_have_the_types_of_their_fields() -> None:
     measured = with_values(
         ProfileSettings(), ["percents=20,50", "batches=8", "env.N=1.0", "triton_args=--a=b"]
     )
-    assert measured == ProfileSettings((20.0, 50.0), (8,), triton_args=("--a=b",), env={"N": "1.0"})
+    assert measured == ProfileSettings(
+        percents=(20.0, 50.0), batches=(8,), triton_args=("--a=b",), env={"N": "1.0"}
+    )
 
 
 def test_an_inner_record_is_switched_on_and_off_and_the_last_value_wins() -> None:

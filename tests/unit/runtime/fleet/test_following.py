@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from controlplane.domain.serving import FollowLoad, Serving
 from controlplane.files.documents import parsed_yaml
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following import Following
+from controlplane.files.measurements.profiles import NAME as CALIBRATION
 from controlplane.runtime.fleet.preflight import checked_follow, keep_follow
 
 SPEC = """
@@ -47,6 +50,28 @@ def test_a_fleet_keeps_its_plans_spec_and_follows_only_where_its_section_says_so
     assert (files.following.profiles / "cpu" / "m.json").exists()
     after = checked_follow(files, plan, print, all_cores=False).following
     assert after == Following(plan.spec_sha256 or "")
+
+
+def test_an_apply_that_changes_nothing_leaves_what_was_learned_and_newer_profiles_replace_it(
+    files: FleetFiles, plan: Plan, tmp_path: Path
+) -> None:
+    profiles = tmp_path / "profiles"
+    measured, learned = profiles / "cpu" / "m.json", files.following.profiles / CALIBRATION
+    measured.parent.mkdir(parents=True)
+    measured.write_text("{}")
+    follow = checked_follow(files, plan, print, all_cores=False)
+    keep_follow(files, follow, profiles)
+    learned.write_text("learned")
+    keep_follow(files, follow, profiles)
+    assert learned.read_text() == "learned"
+    measured.write_text("{ }")
+    os.utime(measured, (time.time() + 10, time.time() + 10))
+    keep_follow(files, follow, profiles)
+    assert not learned.exists()
+    assert (files.following.profiles / "cpu" / "m.json").read_text() == "{ }"
+    measured.unlink()
+    keep_follow(files, follow, profiles)
+    assert not (files.following.profiles / "cpu" / "m.json").exists()
 
 
 def test_with_a_plan_of_an_earlier_version_a_fleet_keeps_its_spec(
