@@ -45,9 +45,9 @@ class FleetSettings:
     cluster: Cluster = field(default_factory=Cluster)
     load_timeout_s: Positive = LOAD_TIMEOUT_S
 
-    def section(self, following: Following | None) -> Serving:
+    def section(self, following: Following) -> Serving:
         """Return these settings, and how the fleet follows its load, as a spec's section says them."""
-        dwell_s = following.dwell_s if following is not None and following.follow else None
+        dwell_s = following.dwell_s if following.follow else None
         launcher = LauncherName(self.launcher)
         return Serving.of(launcher, self.endpoints, self.cluster, dwell_s, self.load_timeout_s)
 

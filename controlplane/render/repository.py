@@ -8,9 +8,9 @@ decoupled or not. A partition's shadow reads the same repository.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -65,9 +65,10 @@ def in_turn(source: SourceModel) -> bool:
     """Return whether the steps of an ensemble, or several instances of a model, execute one at a time.
 
     They share one quota: what overlaps delays each other by as much, and the batch that arrived first ends
-    later.
+    later. Not where a step answers several times: its first answer would wait for its last.
     """
-    return is_ensemble(source.config) or take_turns(source.config)
+    decoupled = source.config.model_transaction_policy.decoupled
+    return (is_ensemble(source.config) and not decoupled) or take_turns(source.config)
 
 
 def refuse_pooled_sequences(plan: Plan, repository: Path) -> None:
@@ -136,14 +137,33 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
                     field="endpoint",
                 )
             entries |= _directory(endpoint, config, source)
-        inner = _composing(source, served[model], gpu_type, turns=turns)
+    for model in partition.queues():
+        inner = _composing(sources[model], served[model], gpu_type, turns=turns)
         if taken := _differing(entries, inner):
             raise InputError(
-                f"model {model!r} executes {taken!r} in partition {partition.id!r}, where an endpoint or a "
-                "further model has that name: name the endpoint differently in the spec, and plan again",
+                f"model {model!r} executes {taken!r} in partition {partition.id!r}, where another model, or "
+                "the same with another batch, has that name: write `isolated: true` at one of the workloads "
+                "in the spec, or name its endpoint differently, and plan again",
                 field="endpoint",
             )
-        entries |= inner
+        entries = inner | entries
+    return Tree(entries)
+
+
+def together(trees: Iterable[Tree], gpu: str) -> Tree:
+    """Return one repository with the models of several partitions of a GPU.
+
+    Raises InputError where they execute models of one name in different ways.
+    """
+    entries: dict[str, str | Link] = {}
+    for tree in trees:
+        if taken := _differing(entries, tree.entries):
+            raise InputError(
+                f"partitions of {gpu} serve {taken!r} differently, so no shadow can be shared by them: write "
+                "`shadow: {policy: hot}` or `warm` in the spec, and plan again",
+                field="shared",
+            )
+        entries |= tree.entries
     return Tree(entries)
 
 
@@ -168,10 +188,22 @@ def _composing(
 
 
 def _differing(entries: Mapping[str, str | Link], more: Mapping[str, str | Link]) -> str | None:
-    """Return the model whose folder is in both and differs; None where there is none."""
+    """Return the model whose folder is in both and differs; None where there is none.
+
+    The same model is pinned with each one that executes it, so a file is known by its model and name.
+    """
     return next(
-        (path.split("/")[0] for path, entry in more.items() if entries.get(path, entry) != entry), None
+        (
+            path.split("/")[0]
+            for path, entry in more.items()
+            if _file(entries.get(path, entry)) != _file(entry)
+        ),
+        None,
     )
+
+
+def _file(entry: str | Link) -> str | tuple[str, ...]:
+    return PurePosixPath(entry.target).parts[-2:] if isinstance(entry, Link) else entry
 
 
 def profiling_tree(source: SourceModel, *, endpoints: Mapping[str, int], gpu_type: str) -> Tree:
@@ -182,12 +214,13 @@ def profiling_tree(source: SourceModel, *, endpoints: Mapping[str, int], gpu_typ
     """
     source = _measured(source)
     entries: dict[str, str | Link] = {}
+    turns = in_turn(source)
     for endpoint, batch in endpoints.items():
         served = ServedModel(source.name, batch)
         config = served_config(
-            source.config, endpoint=endpoint, served=served, gpu_type=gpu_type, turns=in_turn(source)
+            source.config, endpoint=endpoint, served=served, gpu_type=gpu_type, turns=turns
         )
-        inner = _composing(source, served, gpu_type, turns=is_ensemble(source.config))
+        inner = _composing(source, served, gpu_type, turns=turns)
         entries |= _directory(endpoint, config, source) | inner
     return Tree(entries)
 

@@ -19,6 +19,7 @@ from controlplane.domain.serving import Difference, LauncherName, Serving, Tls, 
 from controlplane.domain.settings import ServeSettings
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.following import Following
 from controlplane.files.plans import read_plan
 from controlplane.files.set_values import with_values
 from controlplane.render.source import with_composing
@@ -148,7 +149,7 @@ def _of_host(wish: Wish, plan: Plan, document: Document, chosen: LauncherName | 
     settings = preflight.settings(
         plan, built, repository=wish.repository, output=wish.output, section=section
     )
-    plan = replace(plan, serve=settings.section(follow.following))  # what the fleet shows from now on
+    plan = replace(plan, serve=settings.section(follow))  # what the fleet shows from now on
     if built.launcher.inventory() is None:
         _check_host(wish, plan, document, built, settings)
     preflight.check_quota(built.launcher, say, required=wish.require_quota)
@@ -178,7 +179,7 @@ class _Host:
     wish: Wish
     built: Fleet
     request: preflight.ApplyRequest
-    follow: preflight.Follow
+    follow: Following
 
     def agreed(self) -> bool:
         steps = [*describe(self.built.preview(self.request)), *map(_line, self._changed())]
@@ -197,7 +198,7 @@ class _Host:
     def _changed(self) -> tuple[Difference, ...]:
         """Return how the fleet is served otherwise now; a new one has no before."""
         before = self.built.files.section()
-        wanted = self.request.settings.section(self.follow.following)
+        wanted = self.request.settings.section(self.follow)
         return () if before is None else differences(before, wanted)
 
     def change(self, *, json: bool) -> None:
@@ -207,7 +208,7 @@ class _Host:
         left = controller_process.left_running if self.wish.controlled else controller_process.left_alone
         with left(self.built.files):
             outcome = self.built.apply(self.request)
-            preflight.keep_follow(self.built.files, self.follow, self.wish.profiles)
+            preflight.keep_follow(self.built.files, self.request.plan, self.follow, self.wish.profiles)
         preflight.warn_of_old_servers(outcome.servers, self.built)
         at = self.request.settings.endpoints
         behind = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from controlplane.control.guard import observe
-from controlplane.control.guard.effects import Effect, Load, Probe, Report, Topic
+from controlplane.control.guard.effects import Effect, Launch, Load, Probe, Report, Topic
 from controlplane.control.guard.learning import ModelError
 from controlplane.control.guard.liveness import GONE
 from controlplane.control.guard.state import GuardState, PlacedServer, Watch, percent_by_gpu
@@ -80,7 +80,9 @@ class Tick:
         return self.seen.servers.get(watch.active.server, GONE)
 
     def health(self, placed: PlacedServer) -> Health:
-        """Return the health of a server."""
+        """Return the health of a server; one that this tick has launched for several partitions starts."""
+        if placed.shared and any(isinstance(e, Launch) and e.server == placed.server for e in self.effects):
+            return Health.STARTING
         return health(self.seen, placed)
 
     def is_covered(self, watch: Watch) -> bool:

@@ -239,6 +239,8 @@ def _memory(gpu: PlannedGpu, partition: Partition, device: Device) -> str:
     shadow = partition.shadow
     if shadow is not None and shadow.memory_mb is not None:
         said += f" and its shadow {shadow.memory_mb:g} MB of {shadow.gpu}"
+    if gpu.shared is not None and gpu.shared.memory_mb is not None and partition in gpu.sharers:
+        said += f" and the shadow that it shares with others {gpu.shared.memory_mb:g} MB"
     return said if gpu.memory_mb is None else f"{said}; {gpu.id} has {gpu.memory_mb:g} MB"
 
 

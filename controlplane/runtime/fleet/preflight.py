@@ -24,12 +24,12 @@ from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.domain.serving import FollowLoad, Serving
 from controlplane.domain.spec import Spec
-from controlplane.files.documents import Document, parsed_yaml
+from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following import Following
 from controlplane.files.mistakes import Location
 from controlplane.files.pinned import Applied
-from controlplane.files.specs import parse_spec
+from controlplane.files.specs import spec_of
 from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
 from controlplane.report.tables.change_table import ending_line
@@ -183,6 +183,9 @@ def shares_of_others(servers: Iterable[Server], fleet: str) -> Shares:
             chosen[key] = spec
     found: dict[str, dict[str, float]] = {}
     for (owner, _), spec in sorted(chosen.items()):
+        others = (one for (other, _), one in chosen.items() if other == owner)
+        if any(set(one.endpoints) < set(spec.endpoints) for one in others):
+            continue  # a shadow that several partitions share
         its = found.setdefault(spec.device, {})
         its[owner] = its.get(owner, 0.0) + spec.percent
     return found
@@ -252,50 +255,24 @@ def check_endings(ended: Iterable[Ending], say: Say, *, accepted: bool) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
-    """How the fleet is to follow; None: it keeps no spec. `spec` is one to keep, None for the kept one."""
-
-    following: Following | None
-    spec: tuple[Spec, Document] | None = None
-
-
-def checked_follow(files: FleetFiles, plan: Plan, say: Say, *, all_cores: bool) -> Follow:
-    """How a fleet is to follow its load with this plan, whose spec it keeps.
-
-    With a plan of an earlier version, which has no spec, it keeps the one that it has.
-    """
-    known, given = files.following.settings(), spec_of(plan)
+def checked_follow(files: FleetFiles, plan: Plan, say: Say, *, all_cores: bool) -> Following:
+    """How a fleet is to follow its load with this plan, which needs its spec for that. Raises InputError."""
+    known = files.following.settings()
+    if spec_of(plan) is None:
+        if known.follow:
+            say("warning: the fleet stops following its load: the plan has no spec; `ctl plan` again")
+        return known
     wanted = None if plan.serve is None else plan.serve.follow_load
-    if given is None and (known is None or known.spec_sha256 != plan.spec_sha256):
-        if wanted is not None:
-            say("warning: the fleet does not follow its load: the plan has no spec; `ctl plan` again")
-        return Follow(known)
-    following = Following(
-        plan.spec_sha256 or "",
+    return Following(
         follow=wanted is not None,
         dwell_s=(wanted or FollowLoad()).stabilisation_s,
-        all_cores=all_cores or (given is None and known is not None and known.all_cores),
+        all_cores=all_cores,
     )
-    return Follow(following, given)
 
 
-def spec_of(plan: Plan) -> tuple[Spec, Document] | None:
-    """Return the spec that a plan was made from; None in a plan of an earlier version. Raises InputError."""
-    if plan.spec is None:
-        return None
-    document = parsed_yaml("the plan's copy of its spec", plan.spec)
-    if document.sha256 != plan.spec_sha256:
-        document.fail("is not the one that the plan was made from: `ctl plan` again")
-    return parse_spec(document), document
-
-
-def keep_follow(files: FleetFiles, follow: Follow, profiles: Path) -> None:
-    """Write down how a fleet follows, with the spec and the profiles. Raises EngineError."""
-    if follow.following is None:
-        return
-    if follow.spec is not None:
-        spec, document = follow.spec
-        files.following.keep(follow.following, document, spec, profiles)
-    elif follow.following != files.following.settings():
-        files.following.write(follow.following)
+def keep_follow(files: FleetFiles, plan: Plan, following: Following, profiles: Path) -> None:
+    """Write down how a fleet follows, and the profiles to plan with. Raises EngineError."""
+    if plan.spec is not None:
+        files.following.keep_profiles(profiles)
+    if following != files.following.settings():
+        files.following.write(following)

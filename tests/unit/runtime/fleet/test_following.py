@@ -36,53 +36,43 @@ def files(tmp_path: Path) -> FleetFiles:
     return FleetFiles(tmp_path / "state", "f")
 
 
-def test_a_fleet_keeps_its_plans_spec_and_follows_only_where_its_section_says_so(
-    files: FleetFiles, plan: Plan, tmp_path: Path
-) -> None:
-    profiles = tmp_path / "profiles"
-    (profiles / "cpu").mkdir(parents=True)
-    (profiles / "cpu" / "m.json").write_text("{}")
+def test_a_fleet_follows_only_where_its_section_says_so(files: FleetFiles, plan: Plan) -> None:
+    assert checked_follow(files, plan, print, all_cores=False) == Following()
     asked = replace(plan, serve=Serving(follow_load=FollowLoad(30.0)))
-    following = checked_follow(files, asked, print, all_cores=True)
-    assert following.following == Following(plan.spec_sha256 or "", follow=True, dwell_s=30.0, all_cores=True)
-    keep_follow(files, following, profiles)
-    assert files.following.spec()[1].sha256 == plan.spec_sha256
-    assert (files.following.profiles / "cpu" / "m.json").exists()
-    after = checked_follow(files, plan, print, all_cores=False).following
-    assert after == Following(plan.spec_sha256 or "")
+    wanted = Following(follow=True, dwell_s=30.0, all_cores=True)
+    assert checked_follow(files, asked, print, all_cores=True) == wanted
 
 
 def test_an_apply_that_changes_nothing_leaves_what_was_learned_and_newer_profiles_replace_it(
     files: FleetFiles, plan: Plan, tmp_path: Path
 ) -> None:
-    profiles = tmp_path / "profiles"
-    measured, learned = profiles / "cpu" / "m.json", files.following.profiles / CALIBRATION
-    measured.parent.mkdir(parents=True)
-    measured.write_text("{}")
-    follow = checked_follow(files, plan, print, all_cores=False)
-    keep_follow(files, follow, profiles)
+    profiles, kept = tmp_path / "profiles", files.following.profiles
+    (profiles / "t4").mkdir(parents=True)
+    measured, learned = profiles / "t4" / "m.json", kept / CALIBRATION
+    for file in (measured, profiles / "t4.json"):
+        file.write_text("{}")
+    keep_follow(files, plan, Following(), profiles)
+    assert {str(path.relative_to(kept)) for path in kept.rglob("*.json")} == {"t4/m.json", "t4.json"}
     learned.write_text("learned")
-    keep_follow(files, follow, profiles)
+    keep_follow(files, plan, Following(follow=True), profiles)
     assert learned.read_text() == "learned"
+    assert files.following.settings().follow
     measured.write_text("{ }")
     os.utime(measured, (time.time() + 10, time.time() + 10))
-    keep_follow(files, follow, profiles)
+    keep_follow(files, plan, Following(), profiles)
     assert not learned.exists()
-    assert (files.following.profiles / "cpu" / "m.json").read_text() == "{ }"
+    assert (kept / "t4" / "m.json").read_text() == "{ }"
     measured.unlink()
-    keep_follow(files, follow, profiles)
-    assert not (files.following.profiles / "cpu" / "m.json").exists()
+    keep_follow(files, plan, Following(), profiles)
+    assert not (kept / "t4" / "m.json").exists()
 
 
-def test_with_a_plan_of_an_earlier_version_a_fleet_keeps_its_spec(
+def test_with_a_plan_of_an_earlier_version_a_fleet_stops_following_and_that_is_said(
     files: FleetFiles, plan: Plan, tmp_path: Path
 ) -> None:
-    asked = replace(plan, serve=Serving(follow_load=FollowLoad(30.0)))
-    keep_follow(files, checked_follow(files, asked, print, all_cores=True), tmp_path)
-    again = checked_follow(files, replace(asked, spec=None), print, all_cores=False).following
-    assert again == Following(plan.spec_sha256 or "", follow=True, dwell_s=30.0, all_cores=True)
-    other, told = replace(asked, spec_sha256="0" * 64, spec=None), list[str]()
-    assert checked_follow(files, other, told.append, all_cores=False).following == again
+    keep_follow(files, plan, Following(follow=True), tmp_path)
+    other, told = replace(plan, spec_sha256="0" * 64, spec=None), list[str]()
+    assert checked_follow(files, other, told.append, all_cores=False).follow
     assert [line.partition(":")[0] for line in told] == ["warning"]
     with pytest.raises(InputError, match="is not the one that the plan was made from"):
         checked_follow(files, replace(other, spec=SPEC), print, all_cores=False)
