@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from controlplane.control.guard import deaths, liveness
 from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Topic
+from controlplane.control.guard.observe import Tick
 from controlplane.control.guard.state import PlacedServer, Share, Watch, exceeds, fits, room_percent
-from controlplane.control.guard.tick import Tick
 from controlplane.domain.observation import Health, Level
 from controlplane.domain.workload import ShadowPolicy
 
