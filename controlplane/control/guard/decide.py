@@ -32,12 +32,10 @@ from controlplane.control.guard.state import (
     PlacedServer,
     Share,
     Watch,
-    fits,
     overdrawn,
 )
 from controlplane.domain.device import noun_of
 from controlplane.domain.observation import FleetSeen, Health, Level
-from controlplane.domain.workload import ShadowPolicy
 
 _ENDINGS = {
     Cause.SLOW: Ending.DRAINED,
@@ -179,10 +177,11 @@ def _alive(tick: Tick, watch: Watch) -> Watch:
     watch = _report_slo(tick, watch)
     if tick.now_s < watch.settled_s:
         return watch
-    verdict = rule.verdict(watch, active, tick.seen.host, tick.now_s, limits)
+    borrowed = watch.active.shared  # for as long as a server of its own starts
+    verdict = Verdict.KEPT if borrowed else rule.verdict(watch, active, tick.seen.host, tick.now_s, limits)
     if verdict is not Verdict.KEPT:
         return _broken(tick, watch, verdict)
-    if watch.owned is not None or overdrawn(tick.used, watch.active.gpu):
+    if borrowed or watch.owned is not None or overdrawn(tick.used, watch.active.gpu):
         if standbys.gives_back(tick, watch):
             return _redirect(tick, watch, Cause.SHARE)
         if watch.owned is not None:
@@ -222,8 +221,7 @@ def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
         watch = replace(watch, owned=None)
         tick.set(watch)
     standby = watch.standby
-    larger_standby = standby is not None and standby.percent > watch.active.percent
-    if standby is not None and larger_standby and fits(tick.used, watch.active, standby):
+    if standbys.can_cure(tick, watch):
         if tick.is_covered(watch):
             return _redirect(tick, watch, Cause.SLOW)
         reason = f"{slowness}; its shadow is not ready yet"
@@ -261,7 +259,7 @@ def _move_together(tick: Tick, error: ModelError) -> None:
     present = [resumed(watch, tick.now_s) for watch in tick.watches.values()]
     broken = [(learning.overrun(watch, error), watch) for watch in present if _may_move(tick, watch, error)]
     for over, watch in sorted(broken, key=lambda one: -one[0]):
-        if over > 1.0 and watch.standby is not None and fits(tick.used, watch.active, watch.standby):
+        if over > 1.0 and standbys.can_cure(tick, watch):
             tick.decided.append(watch.partition.id)
             tick.set(standbys.upkeep(tick, _redirect(tick, watch, Cause.SLOW, _in_words(error))))
 
@@ -274,8 +272,7 @@ def _may_move(tick: Tick, watch: Watch, error: ModelError) -> bool:
         and tick.active(watch).health is Health.READY
         and watch.active.percent <= watch.partition.percent
         and tick.is_covered(watch)
-        and watch.standby is not None
-        and watch.standby.percent > watch.active.percent
+        and not watch.active.shared
     )
 
 
@@ -316,10 +313,9 @@ def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Wat
     assert target is not None
     tick.effects.append(Redirect(watch.partition.id, watch.active.server, target.server, cause))
     died = cause in _DEATHS
-    # A shadow that lent its share stands by again; one that is warm would keep its models loaded.
-    lent = watch.owned is not None and cause is Cause.SHARE and watch.partition.policy is ShadowPolicy.HOT
-    if not lent:
-        tick.effects.append(_ending(tick, watch, cause))
+    stays = cause is Cause.SHARE and standbys.stands_by_again(watch)
+    if not stays:
+        standbys.leave(tick, watch, _ending(tick, watch, cause))
     if watch.active.gpu not in tick.state.lost_gpus:
         evidence = evidence or _evidence(tick, watch, cause)
         share = f"{target.percent:g} % of {target.gpu}"
@@ -337,7 +333,7 @@ def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Wat
         owned=standbys.lent(tick, watch, target) if died or cause is Cause.ENDING else None,
         queues=tuple(queue._replace(batches=BatchTimes()) for queue in forgotten.queues),
         unexplained=1.0,
-        standby=watch.active if lent else None,
+        standby=watch.active if stays else None,
         down=False,
         ending=False,
         answered_s=now,

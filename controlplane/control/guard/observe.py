@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from controlplane.control.guard import queues
 from controlplane.control.guard.batch_times import NO_PART, HostPart
-from controlplane.control.guard.effects import Accused, Effect, Load, Probe, Report, Topic
+from controlplane.control.guard.effects import Accused, Effect, Launch, Load, Probe, Report, Topic
 from controlplane.control.guard.learning import ModelError
 from controlplane.control.guard.liveness import GONE
 from controlplane.control.guard.rule import LATE, host_part, is_slow, suspicion
@@ -278,7 +278,9 @@ class Tick:
         return self.seen.servers.get(watch.active.server, GONE)
 
     def health(self, placed: PlacedServer) -> Health:
-        """Return the health of a server."""
+        """Return the health of a server; one that this tick has launched for several partitions starts."""
+        if placed.shared and any(isinstance(e, Launch) and e.server == placed.server for e in self.effects):
+            return Health.STARTING
         return health(self.seen, placed)
 
     def is_covered(self, watch: Watch) -> bool:

@@ -113,7 +113,7 @@ class Observer:
         self._servers: Mapping[str, Server] = {}
         self._records: dict[str, ServerRecord] = {}
         self._by_own_name: dict[str, str] = {}
-        self._by_address: dict[tuple[str, int], str] = {}
+        self._by_instance: dict[str, str] = {}
         self._by_endpoint: dict[str, list[str]] = {}
         self._silences = Agenda()
         self._idle = Agenda()
@@ -153,7 +153,7 @@ class Observer:
             return
         now = record.canary_s = time.monotonic()
         server = record.server
-        watch = self._state.watches.get(server.spec.labels.partition)
+        watch = self._watch(server)
         slow_s = patience_s(watch, self._state.limits) if watch is not None else 0.0
         # Through an alias where there is one, to test a request's whole path.
         endpoints = [queue[-1] for queue in self._queues(server)]
@@ -197,9 +197,7 @@ class Observer:
                 self._records.setdefault(name, ServerRecord(server)).server = server
             self._servers = servers
             self._by_own_name = {s.name: name for name, s in servers.items()}
-            self._by_address = {
-                (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
-            }
+            self._by_instance = {s.instance: name for name, s in servers.items()}
             self._by_endpoint = {}
             for name, server in servers.items():
                 for endpoint in server.spec.endpoints:
@@ -227,10 +225,10 @@ class Observer:
         if self._requests.heard_since_s < now:
             self._heard_s = now
         for end in ends:
-            name = self._by_address.get((end.host, end.port), "")
+            name = self._by_instance.get(end.server, "")
             ended_s = min(now, end.ended_s - ahead_s)
             if end.abandoned:
-                for one in [name] if end.port else self._by_endpoint.get(end.endpoint, ()):
+                for one in [name] if end.server else self._by_endpoint.get(end.endpoint, ()):
                     if one in self._records:
                         self._records[one].left_s[end.endpoint] = ended_s
                 continue
@@ -289,7 +287,7 @@ class Observer:
         health, reason = self._health(name, condition, record, now)
         if OUT_OF_MEMORY in reason and server.spec.memory_limit_mb is not None:
             self.exhausted_mb[server.spec.labels.partition] = server.spec.memory_limit_mb
-        watch = self._state.watches.get(server.spec.labels.partition)
+        watch = self._watch(server)
         if health is Health.HUNG:
             return _hung(record.in_flight, reason)
         if watch is None or watch.active.server != name or health not in _SERVING:
@@ -376,7 +374,7 @@ class Observer:
         from the first request on, is the fault of the requests.
         """
         queue = self._queue(record.server, verdict.endpoint)
-        row, watch = record.failed(queue), self._state.watches.get(record.server.spec.labels.partition)
+        row, watch = record.failed(queue), self._watch(record.server)
         if watch is not None and watch.failed_s > record.answered(queue):
             return False
         waited = row.requests >= _FAILED_IN_A_ROW and row.waited_s > verdict.sent_s
@@ -395,7 +393,7 @@ class Observer:
         if endpoint != verdict.endpoint or works_s > since_s:
             record.owed = verdict.endpoint, verdict.sent_s
             return False
-        watch, limits = self._state.watches.get(server.spec.labels.partition), self._state.limits
+        watch, limits = self._watch(server), self._state.limits
         sequences = record.in_flight.sequences
         allowed_s = limits.overdue_s if watch is None else overdue_s(watch, limits, sequences)
         return now - since_s > allowed_s and record.signs.compared_s > since_s
@@ -479,6 +477,12 @@ class Observer:
         if watch is None:
             return tuple((endpoint,) for endpoint in server.spec.endpoints)
         return tuple(promise.endpoints for promise in watch.partition.promises)
+
+    def _watch(self, server: Server) -> Watch | None:
+        """Return the partition of a server; of a shared one, that which it serves."""
+        own = self._state.watches.get(server.spec.labels.partition)
+        name = self._by_own_name.get(server.name)
+        return own or next((w for w in self._state.watches.values() if w.active.server == name), None)
 
     def _is_silent(self, record: ServerRecord, now: float) -> bool:
         """Return whether a process has been silent since it spoke; a contended core delays a healthy one."""

@@ -1,0 +1,114 @@
+"""One shadow for three partitions, on real Tritons under load: a death, a slow server, its own death."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import ctl_fleet
+import guard_rig as rig
+import pytest
+from background import until
+from guard_rig import Guarded, Load
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+PERCENTS = {"a": 22.0, "b": 20.0, "c": 18.0}
+SHARED = 40.0
+RATES_RPS = {"a": 100.0, "b": 20.0, "c": 20.0}
+SLO_MS = 1000.0
+WORK_S = 0.0005
+CUT_PERCENT = 4.0
+
+
+def plan() -> dict[str, object]:
+    partitions = []
+    for name, percent in PERCENTS.items():
+        made = rig.partition(name, percent, extra=SHARED - percent, rate_rps=RATES_RPS[name], slo_ms=SLO_MS)
+        made["shadow"]["policy"] = "shared"
+        partitions.append(made)
+    document = ctl_fleet.plan(*partitions)
+    document["gpus"][0]["shared"] = {"id": "standby", "percent": SHARED}
+    return document
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with Guarded(tmp_path_factory.mktemp("shared")) as made:
+        made.apply(plan())
+        made.await_guarded(3)
+        yield made
+
+
+@pytest.fixture
+def loads(fleet: Guarded) -> Iterator[dict[str, Load]]:
+    """Requests of all three; those of `b` and `c` must all be answered, by the servers of before."""
+    before = {name: fleet.active(name) for name in "bc"}
+    with ExitStack() as stack:
+        made = {
+            name: stack.enter_context(Load(fleet.grpc, name, rate_rps, WORK_S))
+            for name, rate_rps in RATES_RPS.items()
+        }
+        for load in made.values():
+            load.await_answers(20)
+        yield made
+        for load in made.values():
+            load.await_answers(20, since_s=time.time())
+    assert made["b"].failed() == made["c"].failed() == []
+    assert {name: fleet.active(name) for name in "bc"} == before
+
+
+def shared(fleet: Guarded) -> str:
+    (server,) = [s.name for s in fleet.running_servers() if s.spec.labels.partition == "standby"]
+    return server
+
+
+def own_percent(fleet: Guarded) -> float:
+    """The share of the server of `a` alone that answers for it."""
+    (active,) = [s for s in fleet.running_servers() if s.name == fleet.active("a")]
+    assert active.spec.labels.partition == "a"
+    return active.spec.percent
+
+
+def test_it_serves_the_requests_of_a_dead_server_until_the_next_one_is_ready(
+    fleet: Guarded, loads: dict[str, Load]
+) -> None:
+    standby = shared(fleet)
+    (dead,) = [s for s in fleet.running_servers() if s.name == fleet.active("a")]
+    hit_s, dead_s = rig.kill(fleet.tree(dead.name))
+    lent = fleet.await_event("redirect", since_s=hit_s)
+    back = fleet.await_event("redirect", since_s=hit_s, says="share given back")
+    assert (lent.subject, back.subject) == ("a", "a")
+    assert standby in lent.reason
+    loads["a"].await_answers(100, since_s=back.at_s)
+    assert loads["a"].unexplained(hit_s, dead_s) == []
+    fleet.await_guarded(3)
+    assert own_percent(fleet) == PERCENTS["a"]
+    assert shared(fleet) == standby
+
+
+def test_it_serves_the_requests_of_a_slow_server_until_one_of_its_share_is_ready(
+    fleet: Guarded, loads: dict[str, Load]
+) -> None:
+    if fleet.launcher().enforcement() in (None, "duty-cycle"):
+        pytest.skip("CAPABILITY MISSING: no cgroup quota on this host to cut behind the guard's back")
+    standby, percent, cut_s = shared(fleet), own_percent(fleet), time.time()
+    fleet.cut_quota(percent, CUT_PERCENT)
+    moved = fleet.await_event("redirect", since_s=cut_s)
+    assert "slow server" in moved.reason
+    fleet.await_event("redirect", since_s=cut_s, says="share given back")
+    fleet.await_guarded(3)
+    assert loads["a"].failed() == []
+    assert own_percent(fleet) == SHARED
+    assert shared(fleet) == standby
+
+
+def test_where_it_dies_the_next_one_stands_by_for_all(fleet: Guarded, loads: dict[str, Load]) -> None:
+    before = shared(fleet)
+    hit_s, _ = rig.kill(fleet.tree(before))
+    (launched,) = [fleet.await_event("launch", since_s=hit_s)]
+    assert launched.subject == "standby"
+    until(lambda: fleet.is_guarded(3), 60.0, "guarded")
+    assert shared(fleet) != before
+    assert loads["a"].failed() == []
