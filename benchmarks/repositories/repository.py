@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from ctl_fleet import ROOT, Ctl
+from open_load import open_loop
 from rich.table import Table
 
 from benchmarks.harness import show, table
@@ -29,7 +30,7 @@ from benchmarks.support import corpus
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import TrisectError
 from controlplane.files.measurements.profiles import read_profile
-from controlplane.profiler.load import Answers, ClosedLoop, off_core, open_loop, poisson_times
+from controlplane.profiler.load import Answers, ClosedLoop, off_core, poisson_times
 from controlplane.profiler.requests import Inputs
 from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.runtime.devices import known_device

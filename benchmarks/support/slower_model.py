@@ -20,7 +20,7 @@ import triton_image
 from ctl_fleet import plan
 from guard_rig import Guarded, Request
 
-from controlplane.control.guard.predicted_p99 import p99_s
+from controlplane.control.guard.baseline import p99_s
 from controlplane.domain.observation import Event, ModelStatistics
 from controlplane.triton.client import TritonClient
 from controlplane.triton.statistics import difference

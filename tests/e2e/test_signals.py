@@ -145,10 +145,7 @@ def ends(ctl: Ctl, verb: str, sent: signal.Signals, times: int = 1) -> None:
 
 def gone(ctl: Ctl) -> None:
     """Wait until nothing of it is left."""
-    deadline = time.monotonic() + 30.0
-    while left := ctl.left():
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    until(lambda: not ctl.left(), 30.0, "processes are left")
 
 
 def test_an_interrupted_profile_keeps_what_is_measured_and_leaves_no_server(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from background import until
 from launcher_rig import HANGING, Fleet, ProcessEngine, infer
 
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
@@ -185,9 +186,7 @@ def test_a_model_that_died_while_no_program_looked_is_heard_at_once(fleet: Fleet
     processes = process_table.server_processes({int(server.id): server.name})
     (stub,) = (process.pid for process in processes if process.pid != process.triton)
     os.kill(stub, signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while process_table.died(stub) is None:
-        assert time.monotonic() < deadline
+    until(lambda: process_table.died(stub) is not None, 30.0)
     launcher = fleet.engine.launcher()
     with contextlib.closing(launcher.watch(fleet.name)) as watch:
         launcher.servers(fleet.name)
