@@ -288,6 +288,10 @@ class GatewayConfig:
     trace_endpoint: str = ""
 
 
+LOAD_TIMEOUT_S = 90.0
+"""How long a start may be without progress (log, memory, processor time), unless the section says else."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """The place of a fleet on Kubernetes; None: the kubeconfig's current context, the context's namespace.
