@@ -1,4 +1,4 @@
-"""The gateway's monitor, a process of its own: `python -m controlplane.monitor.collect`.
+"""The gateway's monitor, a process of its own: `python -m controlplane.monitor.collect STATE`.
 
 It reads the gateway's log from a pipe, answers queries on a Unix socket, forwards the log to followers, and
 serves the fleet's metrics. The gateway's supervisor restarts it, and holds the pipe too, so lines wait there
@@ -7,7 +7,6 @@ during a restart. Traffic does not depend on it.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import csv
@@ -17,20 +16,20 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
 
 from controlplane.files.gateway import GatewaySettings, accepting, read_settings
-from controlplane.files.gateway_paths import open_log
+from controlplane.files.gateway_paths import GatewayPaths, open_log
 from controlplane.monitor.audit import AuditLog
 from controlplane.monitor.client import AGAIN_S, BEAT_S, FOLLOW
 from controlplane.monitor.page_access import PageAccess
 from controlplane.monitor.pages import Handler, Pages, sources
 from controlplane.monitor.records import BACKENDS
-from controlplane.monitor.state import Addresses, Monitor
+from controlplane.monitor.state import Monitor, ServedRoutes
 
 _AT_ONCE_BYTES = 2**16
 _GATHER_S = 0.05
@@ -129,13 +128,13 @@ async def _make_up_for(monitor: Monitor, log: Log, haproxy: Path) -> None:
     """Add lines for requests that HAProxy does not log."""
     while True:
         rows = await _statistics(haproxy, BACKENDS)
-        monitor.addresses.refresh()
-        log.tell(monitor.unlogged.lines(rows, monitor.addresses.endpoints, time.time()))
+        monitor.served.refresh()
+        log.tell(monitor.unlogged.lines(rows, monitor.served.endpoints, time.time()))
         await asyncio.sleep(_UNLOGGED_EVERY_S if rows else BEAT_S)
 
 
-def _readers(given: GatewaySettings, audit: Path, server_of: Callable[[str, int], str]) -> list[Reader]:
-    found: list[Reader] = [AuditLog(audit, server_of)] if given.protection.audit else []
+def _readers(given: GatewaySettings, audit: Path) -> list[Reader]:
+    found: list[Reader] = [AuditLog(audit)] if given.protection.audit else []
     if given.trace_endpoint:
         try:
             from controlplane.monitor.spans import Spans  # its packages are an extra
@@ -144,22 +143,21 @@ def _readers(given: GatewaySettings, audit: Path, server_of: Callable[[str, int]
             with contextlib.suppress(OSError):
                 print(f"no spans are sent: {error}; pip install 'trisect[otel]'", flush=True)
         else:
-            found.append(Spans(given.trace_endpoint, server_of))
+            found.append(Spans(given.trace_endpoint))
     return found
 
 
-async def _run(places: argparse.Namespace) -> None:
+async def _run(places: GatewayPaths) -> None:
     given = read_settings(places.settings)
-    slots, haproxy = places.slots, places.haproxy
     access = PageAccess(given.protection, places.certificate, places.clients)
-    monitor = Monitor(Addresses(slots), places.plan)
+    monitor = Monitor(ServedRoutes(places.slots), places.plan)
     monitor.refresh()
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
-    with open(open_log(places.log), "rb", buffering=0) as incoming:
-        log = Log(incoming.fileno(), monitor, _readers(given, places.audit, monitor.addresses.server))
+    with open(open_log(places.log_pipe), "rb", buffering=0) as incoming:
+        log = Log(incoming.fileno(), monitor, _readers(given, places.audit))
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(ConnectionError, ValueError):
@@ -173,7 +171,7 @@ async def _run(places: argparse.Namespace) -> None:
                     await writer.drain()
             writer.close()
 
-        async with sources(places.controller, places.exporter) as found:
+        async with sources(places.controller_socket, places.exporter_socket) as found:
             pages = Pages(monitor, found, places.discounts)
 
             def served(page: Handler) -> Handler:
@@ -190,9 +188,9 @@ async def _run(places: argparse.Namespace) -> None:
             runner = web.AppRunner(app, access_log=None)
             await runner.setup()
             await web.TCPSite(runner, given.host, given.metrics_port, ssl_context=access.tls).start()
-            questions = await asyncio.start_unix_server(talk, str(places.listen))
+            questions = await asyncio.start_unix_server(talk, str(places.monitor_socket))
             log.listen()
-            made_up = asyncio.create_task(_make_up_for(monitor, log, haproxy))
+            made_up = asyncio.create_task(_make_up_for(monitor, log, places.runtime_socket))
             beats = 0
             while not stopped.is_set():
                 with contextlib.suppress(TimeoutError):
@@ -209,13 +207,8 @@ async def _run(places: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Watch one gateway until SIGTERM."""
-    parser = argparse.ArgumentParser(description="The monitor of a gateway.")
-    for name in ("settings", "slots", "haproxy", "listen", "clients", "certificate", "audit", "discounts"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    for name in ("plan", "controller", "exporter", "log"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    accepting.run(_run(parser.parse_args()))
+    """Watch the gateway whose state folder is given until SIGTERM."""
+    accepting.run(_run(GatewayPaths.of(Path(sys.argv[1]))))
     return 0
 
 

@@ -8,7 +8,7 @@ decoupled or not. A partition's shadow reads the same repository.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -147,6 +147,23 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
                 field="endpoint",
             )
         entries = inner | entries
+    return Tree(entries)
+
+
+def together(trees: Iterable[Tree], gpu: str) -> Tree:
+    """Return one repository with the models of several partitions of a GPU.
+
+    Raises InputError where they execute models of one name in different ways.
+    """
+    entries: dict[str, str | Link] = {}
+    for tree in trees:
+        if taken := _differing(entries, tree.entries):
+            raise InputError(
+                f"partitions of {gpu} serve {taken!r} differently, so no shadow can be shared by them: write "
+                "`shadow: {policy: hot}` or `warm` in the spec, and plan again",
+                field="shared",
+            )
+        entries |= tree.entries
     return Tree(entries)
 
 

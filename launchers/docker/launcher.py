@@ -16,7 +16,7 @@ import requests.exceptions
 
 from controlplane.domain import triton_releases
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.fleet import OWN_FOLDER, QuotaUse, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.domain.observation import out_of_memory
 from controlplane.ports import Capability
 from launchers.cpu_quota.counters import QuotaCounters, memory_kills
@@ -25,7 +25,7 @@ from launchers.docker import containers, engine
 from launchers.docker.containers import ContainerOptions
 from launchers.docker.engine import ANSWER_S, ContainerWatcher, Say, have_image
 from launchers.gpu import checks, gpus, mps
-from launchers.host import process_table, shared_memory
+from launchers.host import process_table, server_sockets, shared_memory
 from launchers.host.process_table import ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
 from launchers.lifecycle import HostLifecycle, HostPlace, StartState
@@ -36,8 +36,6 @@ from launchers.watch import ServerWatcher
 QUOTA = "docker-cpu-quota"
 _LIST_S = 10
 _STATES = {"running": ServerState.RUNNING, "paused": ServerState.PAUSED}
-_LAST_UP = "Started Metrics Service"
-"""Triton's log line at the start of the last of its three services."""
 
 
 class DockerLauncher(HostLifecycle[docker.DockerClient]):
@@ -114,7 +112,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
             if one is not None and one.id == server.id:
                 self._end(one, server, drain_s)
             if self._ours(client, server.name) is None:
-                shared_memory.remove(labels.memory_prefix(server.spec))
+                self._clean(server.spec)
 
     def _end(self, one: Any, server: Server, drain_s: float) -> None:
         deadline = time.monotonic() + drain_s
@@ -122,8 +120,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
             if one.status == "paused":
                 one.unpause()
                 if drain_s > 0:
-                    listening = containers.listening(server, self._options)
-                    await_read(server, int(one.attrs["State"]["Pid"]), listening, drain_s / 4)
+                    await_read(server, drain_s / 4)
         # It may have ended by itself. The SDK has two errors for a wait that takes too long.
         late = (requests.exceptions.Timeout, requests.exceptions.ConnectionError)
         with contextlib.suppress(docker.errors.APIError, *late):
@@ -179,7 +176,8 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove the fleet's containers that do not run, and shared memory without a server."""
         removed: list[str] = []
-        starting = self._starting.names()
+        sockets = server_sockets.folder_of_fleet(self._state, fleet)
+        begun, starting = server_sockets.begun(sockets), self._starting.names()
         with self._connected() as client:
             alive: set[str] = {labels.digest(name) for name in starting}
             for one in self._of_fleet(client, fleet):
@@ -189,6 +187,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                     removed.append(f"container {name}")
                 else:
                     alive.add(labels.digest(name))
+        server_sockets.sweep(sockets, begun, alive)
         return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
     def _find(self, client: docker.DockerClient, spec: ServerSpec) -> Server | None:
@@ -200,7 +199,14 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         one = self._ours(client, spec.name)
         if one is not None:
             _remove_container(one)
+        self._clean(spec)
+
+    def _clean(self, spec: ServerSpec) -> None:
         shared_memory.remove(labels.memory_prefix(spec))
+        server_sockets.remove(self._state, spec)
+
+    def _host(self, spec: ServerSpec) -> str:
+        return f"{super()._host(spec)}{OWN_FOLDER}"
 
     def _user(self, client: mps.MpsClient) -> int:
         return client.uid
@@ -214,17 +220,14 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                 raise InputError(f"{spec.device}: {problem}", field="device")
         return super()._place(spec, start=start)
 
-    def _create(self, client: docker.DockerClient, server: Server, place: HostPlace) -> Server | None:
+    def _create(self, client: docker.DockerClient, server: Server, place: HostPlace) -> Server:
         have_image(client, self._options, self._say)
+        if (sockets := server_sockets.folder_of(server)) is not None:
+            server_sockets.make(sockets, *containers.user_of(place))
         one = client.containers.create(**self._arguments(server, place))
         if not place.gpu:
             _update(one, cpu_shares=Weight.START.shares)
-        try:
-            one.start()
-        except docker.errors.APIError as error:
-            if "port is already allocated" in str(error):
-                return None
-            raise
+        one.start()
         return replace(server, id=one.id)
 
     def _start_state(self, client: docker.DockerClient, server: Server) -> StartState:
@@ -232,7 +235,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         if one.status != "running":
             short = one.attrs["State"].get("OOMKilled")
             return StartState(ended=out_of_memory(server) if short else "")
-        if not (readiness.is_ready(server) and self._listens(one, server)):
+        if not readiness.is_ready(server):
             return StartState()
         return StartState(self._find(client, server.spec) or server)
 
@@ -272,15 +275,6 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         # Below the engine's own group, all containers together weigh as much as one other program.
         parent = "/" if self._told().get("CgroupDriver") == "cgroupfs" else None
         return containers.arguments(server, self._options, place, parent)
-
-    def _listens(self, one: Any, server: Server) -> bool:
-        """Return whether the container has all its ports: Triton serves HTTP before it finds one taken."""
-        if self._options.network is containers.Network.BRIDGE:
-            return True  # the engine published them, or refused
-        try:
-            return process_table.listens(one.attrs["State"]["Pid"], process_table.ports_of(server))
-        except psutil.AccessDenied:
-            return _LAST_UP in _log(one)  # another user's process: only its log shows it
 
     def _address(self) -> str:
         return engine.address(self._given_address)

@@ -105,7 +105,7 @@ def test_a_fleet_is_served_again_after_the_host_started_cold(host: Ctl) -> None:
             region.unlink()
     for folder in host.files.rglob("run"):
         shutil.rmtree(folder)
-    with host.running("serve"):  # the unit's command
+    with host.running("controller"):  # the unit's command
         await_served(host)
     assert serves(host), "without its controller"
 
@@ -152,9 +152,9 @@ def test_a_controller_without_descriptors_ends_no_server(tmp_path: Path) -> None
 
 def ports(host: Ctl) -> list[int]:
     """The ports of all servers."""
-    return sorted(server["http_port"] for server in host.servers())
+    return sorted(server["http"] for server in host.servers())
 
 
 def routed(host: Ctl) -> list[int]:
     """The ports of the servers that serve."""
-    return [server["http_port"] for server in host.servers() if server["routed"]]
+    return [server["http"] for server in host.servers() if server["routed"]]

@@ -24,6 +24,7 @@ from private_engine import PrivateEngine
 
 from controlplane.domain.observation import Event
 from controlplane.runtime.fleet.history import History
+from launchers.host import server_sockets
 
 ROOT = Path(__file__).parents[2]
 CTL = Path(sys.executable).parent / "ctl"
@@ -74,6 +75,8 @@ class Ctl:
         self.directory = directory
         self.fleet = f"{name}{os.getpid()}x{time.monotonic_ns() % 10**6}"
         self.http, self.grpc, self.metrics = free_ports(3)
+        self.listen = {"http": self.http, "grpc": self.grpc, "metrics": self.metrics}
+        self.listening = [f"--set=serve.listen.{name}={port}" for name, port in self.listen.items()]
         self.allowed = ["--allow", "violations,overcommit"]
         """Plans of tests promise little, and other tests' fleets may run on the same core."""
         self.launcher_options: list[str] = []
@@ -109,7 +112,7 @@ class Ctl:
     def in_containers(self, engine: PrivateEngine, image: str) -> None:
         """Let the servers be containers of this image."""
         self.environment |= {"DOCKER_HOST": engine.address, "TRISECT_IMAGE": image, "TRISECT_PULL": "never"}
-        self.launcher_options = ["--launcher", "docker"]
+        self.launcher_options = ["--set", "serve.launcher=docker"]
 
     def command(self, *arguments: str, program: Sequence[str] = (str(CTL),)) -> list[str]:
         return [*program, *arguments, "--fleet", self.fleet]
@@ -168,11 +171,9 @@ class Ctl:
     def apply_command(self, document: dict[str, Any], *more: str, ports: bool = True) -> list[str]:
         path = self.directory / "plan.json"
         path.write_text(json.dumps(document, indent=1))
-        told = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
-        told += ["--metrics-port", str(self.metrics)]
         where = ["--repository", str(self.repository), "--output", str(self.directory / "rendered")]
         accepted = [*self.allowed, "--yes", *self.launcher_options]
-        return ["apply", str(path), *accepted, *(told if ports else ()), *where, *more]
+        return ["apply", str(path), *accepted, *(self.listening if ports else ()), *where, *more]
 
     def apply(
         self, document: dict[str, Any], *more: str, ports: bool = True, exit_code: int | None = 0
@@ -277,6 +278,7 @@ class Ctl:
                 if s.connect_ex(("127.0.0.1", port)) == 0:
                     found.append(f"port {port}")
         found += [str(p) for p in Path("/dev/shm").iterdir() if self.fleet in p.name]
+        found += map(str, server_sockets.folder_of_fleet(self.files.parent, self.fleet).glob("*"))
         # Of any hierarchy, while other programs' groups come and go.
         return found + [folder for folder, _, _ in os.walk(CGROUPS) if self.fleet in os.path.basename(folder)]
 

@@ -15,10 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from controlplane.control.guard.causes import contention, starved
 from controlplane.control.guard.liveness import overdue_s, patience_s
 from controlplane.control.guard.observe import due, resumed
-from controlplane.control.guard.rule import suspicion
+from controlplane.control.guard.rule import contention, starved, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, InFlight, Server
@@ -44,6 +43,8 @@ from controlplane.runtime.fleet.execute import backend
 _DEAF_S = 5.0
 _GATEWAY_AGAIN_S = 2.0
 CANARY_EVERY_S = 5.0
+_STANDING_BY = 2.0
+"""A shadow gets one as many times less often: nothing waits for it yet."""
 CANARIES_RPS = 25.0
 """The most canaries to idle servers and shadows: where these are more than 125, each gets one less often."""
 _CANARY_THREADS = 32
@@ -112,7 +113,7 @@ class Observer:
         self._servers: Mapping[str, Server] = {}
         self._records: dict[str, ServerRecord] = {}
         self._by_own_name: dict[str, str] = {}
-        self._by_address: dict[tuple[str, int], str] = {}
+        self._by_instance: dict[str, str] = {}
         self._by_endpoint: dict[str, list[str]] = {}
         self._silences = Agenda()
         self._idle = Agenda()
@@ -152,7 +153,7 @@ class Observer:
             return
         now = record.canary_s = time.monotonic()
         server = record.server
-        watch = self._state.watches.get(server.spec.labels.partition)
+        watch = self._watch(server)
         slow_s = patience_s(watch, self._state.limits) if watch is not None else 0.0
         # Through an alias where there is one, to test a request's whole path.
         endpoints = [queue[-1] for queue in self._queues(server)]
@@ -196,9 +197,7 @@ class Observer:
                 self._records.setdefault(name, ServerRecord(server)).server = server
             self._servers = servers
             self._by_own_name = {s.name: name for name, s in servers.items()}
-            self._by_address = {
-                (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
-            }
+            self._by_instance = {s.instance: name for name, s in servers.items()}
             self._by_endpoint = {}
             for name, server in servers.items():
                 for endpoint in server.spec.endpoints:
@@ -226,10 +225,10 @@ class Observer:
         if self._requests.heard_since_s < now:
             self._heard_s = now
         for end in ends:
-            name = self._by_address.get((end.host, end.port), "")
+            name = self._by_instance.get(end.server, "")
             ended_s = min(now, end.ended_s - ahead_s)
             if end.abandoned:
-                for one in [name] if end.port else self._by_endpoint.get(end.endpoint, ()):
+                for one in [name] if end.server else self._by_endpoint.get(end.endpoint, ()):
                     if one in self._records:
                         self._records[one].left_s[end.endpoint] = ended_s
                 continue
@@ -288,7 +287,7 @@ class Observer:
         health, reason = self._health(name, condition, record, now)
         if OUT_OF_MEMORY in reason and server.spec.memory_limit_mb is not None:
             self.exhausted_mb[server.spec.labels.partition] = server.spec.memory_limit_mb
-        watch = self._state.watches.get(server.spec.labels.partition)
+        watch = self._watch(server)
         if health is Health.HUNG:
             return _hung(record.in_flight, reason)
         if watch is None or watch.active.server != name or health not in _SERVING:
@@ -375,7 +374,7 @@ class Observer:
         from the first request on, is the fault of the requests.
         """
         queue = self._queue(record.server, verdict.endpoint)
-        row, watch = record.failed(queue), self._state.watches.get(record.server.spec.labels.partition)
+        row, watch = record.failed(queue), self._watch(record.server)
         if watch is not None and watch.failed_s > record.answered(queue):
             return False
         waited = row.requests >= _FAILED_IN_A_ROW and row.waited_s > verdict.sent_s
@@ -394,7 +393,7 @@ class Observer:
         if endpoint != verdict.endpoint or works_s > since_s:
             record.owed = verdict.endpoint, verdict.sent_s
             return False
-        watch, limits = self._state.watches.get(server.spec.labels.partition), self._state.limits
+        watch, limits = self._watch(server), self._state.limits
         sequences = record.in_flight.sequences
         allowed_s = limits.overdue_s if watch is None else overdue_s(watch, limits, sequences)
         return now - since_s > allowed_s and record.signs.compared_s > since_s
@@ -421,7 +420,7 @@ class Observer:
     def _verdict(self, name: str, record: ServerRecord) -> tuple[Health, str]:
         """Return the health by the canaries, and send another one soon where the last one failed."""
         latest_s, verdict = self._tried_s(record), record.verdict
-        self._idle.put(name, latest_s + CANARY_EVERY_S)
+        self._idle.put(name, latest_s + self._every_s(name, record))
         if verdict is None:
             return Health.READY, ""
         # A single canary may fail by chance, but not if all requests fail too.
@@ -448,12 +447,19 @@ class Observer:
             condition = self._conditions.get(name, _ABSENT)
             if condition.health is not Health.READY or name not in self._records:
                 continue  # it is due again once it is ready
-            due_s = self._tried_s(self._records[name]) + CANARY_EVERY_S
+            record = self._records[name]
+            due_s = self._tried_s(record) + self._every_s(name, record)
             if due_s <= now:
                 self.probe(name)
                 self._canaries_left -= 1.0
-                due_s = now + CANARY_EVERY_S
+                due_s = now + self._every_s(name, record)
             self._idle.put(name, due_s)
+
+    def _every_s(self, name: str, record: ServerRecord) -> float:
+        """Return after how long without a request a server gets a canary."""
+        watch = self._state.watches.get(record.server.spec.labels.partition)
+        stands_by = watch is not None and watch.active.server != name
+        return CANARY_EVERY_S * (_STANDING_BY if stands_by else 1.0)
 
     def _failing(self, record: ServerRecord) -> int:
         """Return how many requests of one of a server's queues failed in a row."""
@@ -471,6 +477,12 @@ class Observer:
         if watch is None:
             return tuple((endpoint,) for endpoint in server.spec.endpoints)
         return tuple(promise.endpoints for promise in watch.partition.promises)
+
+    def _watch(self, server: Server) -> Watch | None:
+        """Return the partition of a server; of a shared one, that which it serves."""
+        own = self._state.watches.get(server.spec.labels.partition)
+        name = self._by_own_name.get(server.name)
+        return own or next((w for w in self._state.watches.values() if w.active.server == name), None)
 
     def _is_silent(self, record: ServerRecord, now: float) -> bool:
         """Return whether a process has been silent since it spoke; a contended core delays a healthy one."""

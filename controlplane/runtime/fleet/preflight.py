@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,16 +19,17 @@ from controlplane.control.converge.devices import NOTHING_KNOWN, map_devices
 from controlplane.domain import triton_releases
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server, ServerSpec
+from controlplane.domain.fleet import Cluster, Role, Server, ServerSpec
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
+from controlplane.domain.serving import FollowLoad, Serving
 from controlplane.domain.spec import Spec
-from controlplane.files.documents import Document, parsed_yaml
+from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following import Following
 from controlplane.files.mistakes import Location
 from controlplane.files.pinned import Applied
-from controlplane.files.specs import parse_spec
+from controlplane.files.specs import spec_of
 from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
 from controlplane.report.tables.change_table import ending_line
@@ -71,8 +72,7 @@ def settings(
     *,
     repository: Path,
     output: Path,
-    endpoints: GatewayConfig,
-    cluster: Cluster,
+    section: Serving,
     known: Mapping[str, str] = NOTHING_KNOWN,
 ) -> FleetSettings:
     """Return the settings for a plan. Raises InputError where the host or the cluster lacks a device.
@@ -80,15 +80,15 @@ def settings(
     `known` are devices of an earlier plan that this host has no record of.
     """
     before = fleet.files.settings()
-    made = FleetSettings(
+    return FleetSettings(
         launcher=fleet.launcher.name,
         repository=str(repository.resolve()),
         output=str(output.resolve()),
         devices=map_devices(plan, devices_of(fleet.launcher), known if before is None else before.devices),
-        endpoints=endpoints,
-        cluster=cluster,
+        endpoints=section.gateway,
+        cluster=Cluster(section.context, section.namespace),
+        load_timeout_s=section.load_timeout_s,
     )
-    return made if before is None else replace(made, load_timeout_s=before.load_timeout_s)
 
 
 def check_spare_core(
@@ -183,6 +183,9 @@ def shares_of_others(servers: Iterable[Server], fleet: str) -> Shares:
             chosen[key] = spec
     found: dict[str, dict[str, float]] = {}
     for (owner, _), spec in sorted(chosen.items()):
+        others = (one for (other, _), one in chosen.items() if other == owner)
+        if any(set(one.endpoints) < set(spec.endpoints) for one in others):
+            continue  # a shadow that several partitions share
         its = found.setdefault(spec.device, {})
         its[owner] = its.get(owner, 0.0) + spec.percent
     return found
@@ -252,69 +255,24 @@ def check_endings(ended: Iterable[Ending], say: Say, *, accepted: bool) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FollowOptions:
-    """The options of `ctl apply`; None: as the plan's section says, without one as the fleet does now."""
-
-    follow: bool | None = None
-    dwell_s: float | None = None
-    all_cores: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Follow:
-    """How the fleet is to follow; None: it keeps no spec. `spec` is one to keep, None for the kept one."""
-
-    following: Following | None
-    spec: tuple[Spec, Document] | None = None
-
-
-def checked_follow(files: FleetFiles, plan: Plan, options: FollowOptions, say: Say) -> Follow:
-    """How a fleet is to follow its load with this plan, whose spec it keeps.
-
-    Raises InputError for following with a plan of an earlier version, which has no spec.
-    """
+def checked_follow(files: FleetFiles, plan: Plan, say: Say, *, all_cores: bool) -> Following:
+    """How a fleet is to follow its load with this plan, which needs its spec for that. Raises InputError."""
     known = files.following.settings()
-    given = spec_of(plan)
-    if given is None and (known is None or known.spec_sha256 != plan.spec_sha256):
-        if options.follow:
-            raise InputError("needs a plan that has its spec: `ctl plan` again", field="--follow-load")
-        if known is not None and known.follow:
-            say("warning: the fleet stops following its load: it keeps another spec; `ctl plan` again")
-        return Follow(known)
-    sha256 = plan.spec_sha256 or ""
-    following = Following(sha256) if known is None else replace(known, spec_sha256=sha256)
-    if plan.serve is not None:
-        wanted = plan.serve.follow_load
-        dwell_s = following.dwell_s if wanted is None else wanted.stabilisation_s
-        following = replace(following, follow=wanted is not None, dwell_s=dwell_s)
-    return Follow(
-        replace(
-            following,
-            follow=following.follow if options.follow is None else options.follow,
-            dwell_s=following.dwell_s if options.dwell_s is None else options.dwell_s,
-            all_cores=options.all_cores or (given is None and following.all_cores),
-        ),
-        given,
+    if spec_of(plan) is None:
+        if known.follow:
+            say("warning: the fleet stops following its load: the plan has no spec; `ctl plan` again")
+        return known
+    wanted = None if plan.serve is None else plan.serve.follow_load
+    return Following(
+        follow=wanted is not None,
+        dwell_s=(wanted or FollowLoad()).stabilisation_s,
+        all_cores=all_cores,
     )
 
 
-def spec_of(plan: Plan) -> tuple[Spec, Document] | None:
-    """Return the spec that a plan was made from; None in a plan of an earlier version. Raises InputError."""
-    if plan.spec is None:
-        return None
-    document = parsed_yaml("the plan's copy of its spec", plan.spec)
-    if document.sha256 != plan.spec_sha256:
-        document.fail("is not the one that the plan was made from: `ctl plan` again")
-    return parse_spec(document), document
-
-
-def keep_follow(files: FleetFiles, follow: Follow, profiles: Path) -> None:
-    """Write down how a fleet follows, with the spec and the profiles. Raises EngineError."""
-    if follow.following is None:
-        return
-    if follow.spec is not None:
-        spec, document = follow.spec
-        files.following.keep(follow.following, document, spec, profiles)
-    elif follow.following != files.following.settings():
-        files.following.write(follow.following)
+def keep_follow(files: FleetFiles, plan: Plan, following: Following, profiles: Path) -> None:
+    """Write down how a fleet follows, and the profiles to plan with. Raises EngineError."""
+    if plan.spec is not None:
+        files.following.keep_profiles(profiles)
+    if following != files.following.settings():
+        files.following.write(following)

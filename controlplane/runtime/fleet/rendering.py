@@ -25,6 +25,7 @@ from controlplane.render.repository import (
     refuse_large_requests,
     refuse_pooled_sequences,
     takes_turns,
+    together,
 )
 from controlplane.render.source import SourceModel, folders_of, pinned_at, read_source
 from controlplane.runtime.fleet.execute import Say
@@ -123,6 +124,10 @@ def _trees(plan: Plan, sources: Mapping[str, SourceModel]) -> dict[str, tuple[Tr
         its = {placement.model: sources[placement.model] for placement in partition.workloads}
         tree = partition_tree(partition, gpu_type=gpu.type, sources=its)
         trees[partition.id] = (tree, takes_turns(partition, its))
+    for gpu in plan.gpus:
+        if gpu.shared is not None:
+            own = [trees[partition.id] for partition in gpu.sharers]
+            trees[gpu.shared.id] = together([tree for tree, _ in own], gpu.id), any(turns for _, turns in own)
     return trees
 
 

@@ -132,6 +132,7 @@ def guard_rows(
         )
         if (shadow := partition.shadow) is not None:
             row = replace(row, covers=shadow.covers, shadow_memory_mb=shadow.memory_mb, load_s=shadow.load_s)
+            row = replace(row, policy=shadow.policy.value)
         if (known := guarding.get(partition.id)) is not None:
             row = replace(
                 row,
@@ -208,8 +209,8 @@ def _row(
         enforced_by=server.enforced_by,
         endpoints=server.spec.endpoints,
         routed=bool(routed),
-        http_port=server.http_port,
-        grpc_port=server.grpc_port,
+        http=f"{server.host}:{server.http_port}",
+        grpc=f"{server.host}:{server.grpc_port}",
         slo_ms=min(slos, default=None),
         p99_ms=max(p99s, default=None),
         planned_rps=sum(rates[e] for e in routed if e in rates) if routed else None,

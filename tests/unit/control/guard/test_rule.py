@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.control.guard import baseline, batch_times, causes, late_answers, queues, rule
+from controlplane.control.guard import baseline, batch_times, late_answers, queues, rule
 from controlplane.control.guard.batch_times import BatchTimes, Chart, HostPart, Lasting, Recent
 from controlplane.control.guard.decide import begin
 from controlplane.control.guard.promise import Promise
@@ -81,8 +81,8 @@ def test_a_verdict_from_batch_times_waits_for_what_requests_carry() -> None:
 
 def test_larger_requests_than_planned_are_more_traffic_though_batches_take_longer() -> None:
     larger, usual = (ServerSeen(Health.READY, inferences={"w": each}) for each in (4.0, 1.0))
-    assert causes.over_plan(suspected(7).queues, larger) is not None
-    assert causes.over_plan(suspected(7).queues, usual) is None
+    assert rule.over_plan(suspected(7).queues, larger) is not None
+    assert rule.over_plan(suspected(7).queues, usual) is None
 
 
 def slower(slowdown: float) -> BatchTimes:
@@ -155,3 +155,12 @@ def test_sizes_that_were_hardly_seen_take_as_many_times_as_planned_as_the_others
     few = queue(served_from_the_start(1.5, known=2), 1, PLANNED)
     assert rule.slower_than_planned(few) == pytest.approx(1.5)
     assert rule.breaks_as_measured(few)
+
+
+def test_batches_as_fast_as_planned_need_no_queue_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(rule, "rounded_p99_s", lambda rate_rps, *_: asked.append(rate_rps) or 1.0)
+    assert not rule.breaks_as_measured(queue(served_from_the_start(1.0), 1, PLANNED))
+    assert asked == []
+    rule.breaks_as_measured(queue(served_from_the_start(1.1), 1, PLANNED))
+    assert asked
