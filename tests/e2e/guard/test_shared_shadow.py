@@ -6,37 +6,31 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-import ctl_fleet
 import guard_rig as rig
 import pytest
-from background import until
+import triton_image
 from guard_rig import Guarded, Load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
-PERCENTS = {"a": 22.0, "b": 20.0, "c": 18.0}
-SHARED = 40.0
 RATES_RPS = {"a": 100.0, "b": 20.0, "c": 20.0}
 SLO_MS = 1000.0
 WORK_S = 0.0005
 CUT_PERCENT = 4.0
+LIMIT_MB = 500.0
 
 
-def plan() -> dict[str, object]:
-    partitions = []
-    for name, percent in PERCENTS.items():
-        made = rig.partition(name, percent, extra=SHARED - percent, rate_rps=RATES_RPS[name], slo_ms=SLO_MS)
-        made["shadow"]["policy"] = "shared"
-        partitions.append(made)
-    document = ctl_fleet.plan(*partitions)
-    document["gpus"][0]["shared"] = {"id": "standby", "percent": SHARED}
-    return document
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with Guarded(tmp_path_factory.mktemp("shared")) as made:
-        made.apply(plan())
+@pytest.fixture(scope="module", params=["process", pytest.param("docker", marks=pytest.mark.docker)])
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """In containers with a memory limit."""
+    with ExitStack() as stack:
+        made = Guarded(tmp_path_factory.mktemp("shared"))
+        limit_mb = None
+        if request.param == "docker":
+            made.in_containers(*stack.enter_context(triton_image.docker_engine()))
+            limit_mb = LIMIT_MB
+        stack.enter_context(made)
+        made.apply(rig.three("shared", RATES_RPS, SLO_MS, limit_mb))
         made.await_guarded(3)
         yield made
 
@@ -60,7 +54,7 @@ def loads(fleet: Guarded) -> Iterator[dict[str, Load]]:
 
 
 def shared(fleet: Guarded) -> str:
-    (server,) = [s.name for s in fleet.running_servers() if s.spec.labels.partition == "standby"]
+    (server,) = [s.name for s in fleet.running_servers() if s.spec.labels.partition == rig.SHARED_ID]
     return server
 
 
@@ -75,6 +69,8 @@ def test_it_serves_the_requests_of_a_dead_server_until_the_next_one_is_ready(
     fleet: Guarded, loads: dict[str, Load]
 ) -> None:
     standby = shared(fleet)
+    limits_mb = {s.name: s.spec.memory_limit_mb for s in fleet.running_servers()}
+    assert limits_mb[standby] in (None, 3 * LIMIT_MB)
     (dead,) = [s for s in fleet.running_servers() if s.name == fleet.active("a")]
     hit_s, dead_s = rig.kill(fleet.tree(dead.name))
     lent = fleet.await_event("redirect", since_s=hit_s)
@@ -84,7 +80,7 @@ def test_it_serves_the_requests_of_a_dead_server_until_the_next_one_is_ready(
     loads["a"].await_answers(100, since_s=back.at_s)
     assert loads["a"].unexplained(hit_s, dead_s) == []
     fleet.await_guarded(3)
-    assert own_percent(fleet) == PERCENTS["a"]
+    assert own_percent(fleet) == rig.SHARERS["a"]
     assert shared(fleet) == standby
 
 
@@ -100,15 +96,15 @@ def test_it_serves_the_requests_of_a_slow_server_until_one_of_its_share_is_ready
     fleet.await_event("redirect", since_s=cut_s, says="share given back")
     fleet.await_guarded(3)
     assert loads["a"].failed() == []
-    assert own_percent(fleet) == SHARED
+    assert own_percent(fleet) == rig.SHARED_PERCENT
     assert shared(fleet) == standby
 
 
 def test_where_it_dies_the_next_one_stands_by_for_all(fleet: Guarded, loads: dict[str, Load]) -> None:
     before = shared(fleet)
     hit_s, _ = rig.kill(fleet.tree(before))
-    (launched,) = [fleet.await_event("launch", since_s=hit_s)]
-    assert launched.subject == "standby"
-    until(lambda: fleet.is_guarded(3), 60.0, "guarded")
+    launched = fleet.await_event("launch", since_s=hit_s)
+    assert launched.subject == rig.SHARED_ID
+    fleet.await_guarded(3)
     assert shared(fleet) != before
     assert loads["a"].failed() == []

@@ -22,6 +22,7 @@ from controlplane.render.repository import (
     refuse_pooled_sequences,
     render_partition,
     takes_turns,
+    together,
 )
 from controlplane.render.source import pinned_at, read_source, to_complete
 
@@ -345,3 +346,16 @@ def test_a_profile_is_of_the_instances_that_are_served(repository: Path) -> None
     [group] = text_format.Parse(text, ModelConfig()).instance_group
     assert (path, group.count, len(group.rate_limiter.resources)) == ("m.b1/config.pbtxt", 3, 1)
     assert takes_turns(partition("a"), {"m": source})
+
+
+def test_a_shared_shadow_has_the_models_of_all_its_partitions_which_must_not_differ(repository: Path) -> None:
+    write_ensemble(repository)
+    (repository / "other" / "config.pbtxt").write_text(f'backend: "b" max_batch_size: 2 {TENSORS}')
+    first, second, other = (
+        render_partition(one, gpu_type="cpu", repository=repository)
+        for one in (partition("E", model="e"), partition("W"), partition("F", model="e", batch=2))
+    )
+    both = together([first, second], "cpu-0")
+    assert both.entries == {**first.entries, **second.entries}
+    with pytest.raises(InputError, match="cpu-0 serve 'm' differently, so no shadow can be shared"):
+        together([first, other], "cpu-0")
