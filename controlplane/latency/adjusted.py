@@ -48,8 +48,13 @@ class Adjusted(ABC):
     def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
         """See `LatencyModel.estimate`."""
         found, change = self.base.estimate(self.asked(slots), quantile), self.change(slots)
-        times = found.execution_ms, found.execution_upper_ms, found.cycle_ms, found.cycle_upper_ms
-        return Estimate(*map(change, times), found.power_w)
+        return Estimate(
+            change(found.execution_ms),
+            change(found.execution_upper_ms),
+            change(found.cycle_ms),
+            change(found.cycle_upper_ms),
+            found.power_w,
+        )
 
     def asked(self, slots: Slots) -> Slots:
         """Return what the base is asked for."""
