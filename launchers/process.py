@@ -156,6 +156,8 @@ class ProcessLauncher(HostLifecycle[None]):
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             prune(log.parent)
+            if place.batches is not None:
+                place.batches.make(spec.batches, owner=None)
             mechanism = None if place.gpu else self._mechanism()
             prefix = mechanism.enter(Group.of(spec), spec.percent) if mechanism else []
             # On a GPU, MPS needs the host's shared memory; a client's own regions are there too.
@@ -239,6 +241,7 @@ class ProcessLauncher(HostLifecycle[None]):
 
     def _clean(self, spec: ServerSpec) -> list[str]:
         """Remove the groups and memory of a server that has ended; return a line for each."""
+        self._batch_files(spec).remove()
         removed = [what for m in self._mechanisms.values() for what in _leave(m, Group.of(spec))]
         return removed + shared_memory.remove(labels.memory_prefix(spec))
 
@@ -309,7 +312,8 @@ def _variables(server: Server, home: program.TritonHome, place: HostPlace) -> di
     device = {"CUDA_VISIBLE_DEVICES": "", **program.MODEL_THREADS}
     if place.gpu is not None:
         device = {"CUDA_VISIBLE_DEVICES": place.gpu.uuid, **place.gpu.environment}
-    return {"LD_LIBRARY_PATH": libraries, **device, **dict(server.spec.options.env)}
+    batches = {} if place.batches is None else place.batches.environment
+    return {"LD_LIBRARY_PATH": libraries, **device, **batches, **dict(server.spec.options.env)}
 
 
 def _server(member: Member) -> Server:

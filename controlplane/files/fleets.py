@@ -33,6 +33,7 @@ class FleetSettings:
 
     `devices` maps a plan's GPU id to the launcher's name for it. `former_outputs` are earlier output folders
     from which a server still reads. `load_timeout_s` is how long a start may be without progress.
+    `batch_library` is what lets servers change their batches while they serve; None: batches are fixed.
     """
 
     launcher: str
@@ -43,6 +44,7 @@ class FleetSettings:
     former_outputs: tuple[str, ...] = ()
     cluster: Cluster = field(default_factory=Cluster)
     load_timeout_s: Positive = 90.0
+    batch_library: str | None = None
 
     def after(self, before: FleetSettings | None) -> FleetSettings:
         """Return these settings with the earlier devices and output folders.

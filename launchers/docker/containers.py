@@ -32,7 +32,7 @@ SERVER_LABEL = "trisect.server"
 STOP_SIGNAL = signal.SIGCONT
 """What `docker stop` sends before it kills. It changes nothing, and the engine reports it: there is time to
 redirect. At SIGTERM Triton unloads its models at once, and refuses requests until it has ended."""
-_UNPRIVILEGED = "1000:1000"
+_UNPRIVILEGED = (1000, 1000)
 _MAX_PIDS = 2048
 
 
@@ -106,11 +106,12 @@ def arguments(
     inside = program.inside(server) if bridged else server
     command = program.command_line(inside, program.TritonHome(program.IMAGE_HOME), gpu=gpu is not None)
     devices = gpu.environment if gpu else {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"}
+    batches = {} if place.batches is None else place.batches.environment
     told: dict[str, Any] = {
         "name": spec.name,
         "image": options.image,
         "command": list(program.in_container(command, gpu=gpu is not None)),
-        "environment": {**devices, **dict(spec.options.env)},
+        "environment": {**devices, **batches, **dict(spec.options.env)},
         "labels": {
             FLEET_LABEL: spec.labels.fleet,
             NAME_LABEL: spec.name,
@@ -120,8 +121,9 @@ def arguments(
         "mounts": [
             Mount(path, path, type="bind", read_only=True)
             for path in folders(Path(spec.repository), options.link_roots)
-        ],
-        "user": f"{gpu.uid}:{gpu.gid}" if gpu else own_user(),
+        ]
+        + _batch_mounts(place),
+        "user": "{}:{}".format(*owner(place)),
         "read_only": True,
         "tmpfs": {"/tmp": "rw,nosuid,nodev,size=1g"},
         "cap_drop": ["ALL"],
@@ -205,9 +207,18 @@ def _target(source: Path, link_roots: Sequence[Path]) -> Path:
     return real
 
 
-def own_user() -> str:
-    """Return the container's user: this one, but never root."""
-    return f"{os.getuid()}:{os.getgid()}" if os.getuid() != 0 else _UNPRIVILEGED
+def owner(place: HostPlace) -> tuple[int, int]:
+    """Return the container's user and group: on a GPU its MPS daemon's, else this one, but never root."""
+    if place.gpu is not None:
+        return place.gpu.uid, place.gpu.gid
+    return (os.getuid(), os.getgid()) if os.getuid() != 0 else _UNPRIVILEGED
+
+
+def _batch_mounts(place: HostPlace) -> list[Mount]:
+    if place.batches is None:
+        return []
+    limits, seen = str(place.batches.limits), str(place.batches.seen)
+    return [Mount(limits, limits, type="bind", read_only=True), Mount(seen, seen, type="bind")]
 
 
 def _mount_option(mount: Mapping[str, Any]) -> str:

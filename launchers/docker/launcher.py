@@ -115,6 +115,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                 self._end(one, server, drain_s)
             if self._ours(client, server.name) is None:
                 shared_memory.remove(labels.memory_prefix(server.spec))
+                self._batch_files(server.spec).remove()
 
     def _end(self, one: Any, server: Server, drain_s: float) -> None:
         deadline = time.monotonic() + drain_s
@@ -201,6 +202,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         if one is not None:
             _remove_container(one)
         shared_memory.remove(labels.memory_prefix(spec))
+        self._batch_files(spec).remove()
 
     def _user(self, client: mps.MpsClient) -> int:
         return client.uid
@@ -216,6 +218,8 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
 
     def _create(self, client: docker.DockerClient, server: Server, place: HostPlace) -> Server | None:
         have_image(client, self._options, self._say)
+        if place.batches is not None:
+            place.batches.make(server.spec.batches, owner=containers.owner(place))
         one = client.containers.create(**self._arguments(server, place))
         if not place.gpu:
             _update(one, cpu_shares=Weight.START.shares)

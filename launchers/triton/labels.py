@@ -43,6 +43,7 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
     try:
         told = json.loads(text)
         told["role"], told["endpoints"] = Role(told["role"]), tuple(told["endpoints"])
+        told["batches"] = tuple((model, batch) for model, batch in told.get("batches", ()))
         options = ServerOptions(tuple(told["triton_args"]), told["env"])
         spec = _record(ServerSpec, {**told, "labels": _record(Labels, told), "options": options})
         return _record(Server, {**told, "id": id, "spec": spec, "state": state})

@@ -87,6 +87,7 @@ def settings(
         devices=map_devices(plan, devices_of(fleet.launcher), known if before is None else before.devices),
         endpoints=endpoints,
         cluster=cluster,
+        batch_library=fleet.launcher.batch_library(),
     )
     return made if before is None else replace(made, load_timeout_s=before.load_timeout_s)
 
