@@ -435,7 +435,10 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         self._batch_files(server.spec).set(batches)
 
     def _batch_files(self, spec: ServerSpec) -> BatchFiles:
-        return BatchFiles(self._state / spec.labels.fleet / "batches" / labels.folder_name(spec.name))
+        return BatchFiles(self._batch_root(spec.labels.fleet) / labels.digest(spec.name))
+
+    def _batch_root(self, fleet: str) -> Path:
+        return self._state / fleet / "batches"
 
     def _as_seen(self, server: Server, seen: proof.GpuClients | None) -> Server:
         lack = None if seen is None else proof.lack(server.spec.percent, self._processes(server), seen)

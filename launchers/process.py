@@ -30,7 +30,7 @@ from launchers.host import process_table, shared_memory
 from launchers.host.process_table import Member, ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
 from launchers.lifecycle import HostLifecycle, HostPlace, StartState
-from launchers.triton import labels, program, readiness
+from launchers.triton import batches, labels, program, readiness
 from launchers.triton.readiness import await_read
 
 _KEPT_LOGS = 100
@@ -130,6 +130,7 @@ class ProcessLauncher(HostLifecycle[None]):
             # Asked again after the group was seen: its server may have started meanwhile.
             if group.server not in alive and group.server not in self._alive(fleet):
                 removed += _leave(mechanism, group)
+        batches.sweep(self._batch_root(fleet), self._alive(fleet))
         return (*removed, *shared_memory.sweep(fleet, self._alive(fleet)), *self._mps.sweep())
 
     def _connected(self) -> contextlib.nullcontext[None]:
@@ -312,8 +313,8 @@ def _variables(server: Server, home: program.TritonHome, place: HostPlace) -> di
     device = {"CUDA_VISIBLE_DEVICES": "", **program.MODEL_THREADS}
     if place.gpu is not None:
         device = {"CUDA_VISIBLE_DEVICES": place.gpu.uuid, **place.gpu.environment}
-    batches = {} if place.batches is None else place.batches.environment
-    return {"LD_LIBRARY_PATH": libraries, **device, **batches, **dict(server.spec.options.env)}
+    limits = {} if place.batches is None else place.batches.environment
+    return {"LD_LIBRARY_PATH": libraries, **device, **limits, **dict(server.spec.options.env)}
 
 
 def _server(member: Member) -> Server:

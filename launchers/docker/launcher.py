@@ -29,7 +29,7 @@ from launchers.host import process_table, shared_memory
 from launchers.host.process_table import ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
 from launchers.lifecycle import HostLifecycle, HostPlace, StartState
-from launchers.triton import labels, readiness
+from launchers.triton import batches, labels, readiness
 from launchers.triton.readiness import await_read
 from launchers.watch import ServerWatcher
 
@@ -190,6 +190,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                     removed.append(f"container {name}")
                 else:
                     alive.add(labels.digest(name))
+        batches.sweep(self._batch_root(fleet), alive)
         return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
     def _find(self, client: docker.DockerClient, spec: ServerSpec) -> Server | None:

@@ -14,6 +14,8 @@ import os
 import platform
 import shutil
 import struct
+import time
+from collections.abc import Set
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError
@@ -24,6 +26,8 @@ SWITCH = "TRISECT_LIVE_BATCHES"
 _PAGE = 4096
 _WORD = struct.Struct("=Q")
 _LIBRARIES = Path(__file__).parent / "plugin"
+_START_S = 60.0
+"""Far above the time between the files and the process that reads them."""
 _LIMITS, _SEEN = "limits", "seen"
 
 
@@ -31,6 +35,14 @@ def library() -> str | None:
     """Return the library for this host; None where it is not built or switched off."""
     path = _LIBRARIES / f"batch_limit.{platform.machine()}.so"
     return str(path) if path.is_file() and os.environ.get(SWITCH) != "off" else None
+
+
+def sweep(root: Path, alive: Set[str]) -> None:
+    """Remove the folders below `root` whose server is not among `alive`; not those of starts under way."""
+    for folder in root.glob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if folder.name not in alive and time.time() - folder.stat().st_mtime > _START_S:
+                BatchFiles(folder).remove()
 
 
 class BatchFiles:

@@ -61,6 +61,7 @@ def test_a_server_without_the_library_is_not_ready(fleet: Fleet) -> None:
     assert fleet.launcher.servers(fleet.name) == ()
 
 
+@ON_THIS_HOST
 def test_a_model_that_was_not_started_so_has_no_other_batch(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec())
     with pytest.raises(EngineError):
