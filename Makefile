@@ -169,8 +169,8 @@ lint: .venv/.done
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports
 
 bench: setup
-	@for path in benchmarks/[a-z]*.py; do name=$$(basename $$path .py); echo "== $$name"; \
-	  $(PY) -m benchmarks.$$name || exit 1; done
+	@for path in benchmarks/{plans,times,serving,repositories}/[a-z]*.py; do name=$$(echo $${path%.py} | tr / .); \
+	  echo "== $$name"; $(PY) -m $$name || exit 1; done
 
 # All calls of the conformance suite, also the long ones, of a plain Triton and of fleets of both launchers, by the
 # installed tritonclient; then the calls on processes by that of the server's release.

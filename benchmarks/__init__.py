@@ -1,4 +1,4 @@
-"""What Trisect is worth, in figures. Each script is run alone: `.venv/bin/python -m benchmarks.planners`."""
+"""What Trisect is worth, in figures. Each script is run alone: `python -m benchmarks.plans.planners`."""
 
 import sys
 from pathlib import Path

@@ -17,7 +17,7 @@ from controlplane.domain.serving import Difference, Serving
 from controlplane.domain.spec import Spec
 from controlplane.domain.tensors import Finding
 from controlplane.files.documents import SCHEMA_VERSION, adapter
-from controlplane.files.limits import Limit
+from controlplane.files.gateway.limits import Limit
 from controlplane.planning.explain.explain import Explanation
 from controlplane.planning.replan.differences import Ending, PartitionChange, TermChange
 from controlplane.ports import Capability

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.tensors import Shapes
-from controlplane.files.content import by_time, survey
 from controlplane.files.documents import Value, read_state, versioned
 from controlplane.files.fleets import state_root
+from controlplane.files.pinned.content import by_time, survey
 from controlplane.files.writing import write_json
 
 _CONFIG = "config.pbtxt"

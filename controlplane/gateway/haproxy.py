@@ -11,10 +11,10 @@ from controlplane.domain.counters import Entry
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.order import Order
-from controlplane.files.discounts import add_discounts
 from controlplane.files.gateway import GatewaySettings, Traits, read_order, write_order
+from controlplane.files.gateway.discounts import add_discounts
+from controlplane.files.gateway.queries import Silent, Unreachable, ask
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.queries import Silent, Unreachable, ask
 from controlplane.files.reading import Remembered
 from controlplane.files.waiting import locked
 from controlplane.gateway import processes, slots, startup, store

@@ -15,8 +15,8 @@ from controlplane.domain.errors import GatewayError, InputError, MissingTool
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.plan import MOST_SERVERS
 from controlplane.files.gateway import FormerFacade, GatewaySettings, write_settings
+from controlplane.files.gateway.queries import Unreachable, ask
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.queries import Unreachable, ask
 from controlplane.files.waiting import locked, wait_until
 from controlplane.files.writing import fields_of
 from controlplane.gateway import processes, store

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Backend
-from controlplane.files.clients import read_clients
 from controlplane.files.gateway import (
     GatewaySettings,
     SlotRecord,
@@ -21,8 +20,9 @@ from controlplane.files.gateway import (
     read_slots,
     write_slots,
 )
+from controlplane.files.gateway.clients import read_clients
+from controlplane.files.gateway.limits import read_held
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import read_held
 from controlplane.files.writing import write_derived
 from controlplane.gateway import slots
 from controlplane.gateway.listeners import Listeners

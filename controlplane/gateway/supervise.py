@@ -27,8 +27,8 @@ from typing import BinaryIO
 from controlplane.domain.errors import GatewayError, TrisectError, Troubles, is_own_lack
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import Restart, append_restart
+from controlplane.files.gateway.queries import ask
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.queries import ask
 from controlplane.files.waiting import wait_until
 from controlplane.gateway import processes, store
 from controlplane.gateway.controller_keeper import ControllerKeeper

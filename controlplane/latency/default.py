@@ -7,7 +7,7 @@ difference between sessions (`repeatability`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,12 +26,12 @@ from controlplane.latency.fitting.answers import (
 )
 from controlplane.latency.fitting.interference import Interference, Process, Rows
 from controlplane.latency.fitting.kinds import Known
-from controlplane.latency.fitting.published import cycle_points, execution_points
+from controlplane.latency.fitting.published import Colocated, cycle_points, execution_points
 from controlplane.latency.fitting.surface import Surface
 from controlplane.latency.fitting.tables import Tables
 from controlplane.latency.fitting.trends import DEFAULT_MODEL as NAME
 from controlplane.latency.fitting.trends import TRENDS, trend_of
-from controlplane.latency.protocol import Estimate, FloatArray, Slots
+from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 
 ONE_SIGMA = 0.8413
 
@@ -88,9 +88,12 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Ours:
     peaks = np.array([s.peak_rate() for s in execution])
     solo = [surface.left_out_scores(q, f) for q, f in zip(points, trends, strict=True)]
     solo_scores = tuple(Scores.of(scores) for scores, _ in solo)
-    rows = [_rows(p, names, tables, peaks, c.at(ONE_SIGMA)) for p, c in zip(listed, solo_scores, strict=True)]
-    further = [_further_prior_ms(p, device) for p in listed]
-    processes = _processes(rows, further)
+    spread = np.array([scores.at(ONE_SIGMA) for scores in solo_scores])
+    model, rows = _rows(Colocated.of(profiles), tables, peaks, spread)
+    processes = [
+        _process(rows.take(np.flatnonzero(model == m)), rows, _further_prior_ms(p, device))
+        for m, p in enumerate(listed)
+    ]
     return Ours(
         models=names,
         tables=tables,
@@ -103,51 +106,36 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Ours:
     )
 
 
-def _processes(rows: Sequence[Rows], further_ms: Sequence[float]) -> list[Process]:
-    """Fit one process for each model; a model without points gets the one fitted on all other points."""
-    own = [Process.fit(r, f) for r, f in zip(rows, further_ms, strict=True)]
-    others = interference.joined(rows)
-    if not others.slowdown.size:
-        return own
-    return [
-        process if process.weights.size else Process.borrow(others, f)
-        for process, f in zip(own, further_ms, strict=True)
-    ]
+def _rows(
+    colocated: Colocated, tables: Tables, peaks: FloatArray, spread: FloatArray
+) -> tuple[IntArray, Rows]:
+    """Return the model of each co-location point, and the points as arrays.
 
-
-def _rows(profile: Profile, names: tuple[str, ...], tables: Tables, peaks: FloatArray, spread: float) -> Rows:
-    """Return the co-location points whose neighbours all have a profile, as arrays.
-
-    `spread` is the factor on the surface's deviation that makes it a standard deviation.
+    `spread` (models,) is the factor on the surface's deviation that makes it a standard deviation.
     """
-    usable = [c for c in profile.colocation if c.neighbours and all(n.model in names for n in c.neighbours)]
-    width = max((len(c.neighbours) for c in usable), default=1)
-    shape = (len(usable), width)
-    present = np.zeros(shape, dtype=np.bool_)
-    neighbour, their_batch = np.zeros(shape, dtype=np.int64), np.ones(shape)
-    their_percent = np.full(shape, 100.0)
-    for i, point in enumerate(usable):
-        for j, other in enumerate(point.neighbours):
-            present[i, j] = True
-            neighbour[i, j] = names.index(other.model)
-            their_batch[i, j], their_percent[i, j] = other.batch, other.percent
-    batch = np.array([float(c.batch) for c in usable])
-    percent = np.array([c.percent for c in usable])
-    own = np.full(len(usable), names.index(profile.model))
-    alone, _, deviation = tables.look_up(own, batch, percent)
-    theirs, _, _ = tables.look_up(neighbour, their_batch, their_percent)
-    return Rows(
-        batch=batch,
-        alone_ms=alone,
-        alone_deviation=deviation * spread,
-        load=batch / alone / peaks[own],
-        slowdown=np.array([c.execution_ms for c in usable]) / alone - 1.0,
-        neighbour=neighbour,
-        their_batch=their_batch,
-        their_percent=their_percent,
-        their_load=their_batch / theirs / peaks[neighbour],
-        present=present,
+    slots = colocated.slots
+    alone, _, deviation = tables.look_up(slots.model, slots.batch, slots.percent)
+    load = slots.batch / alone / peaks[slots.model]
+    own = slots.model[:, 0]
+    return own, Rows(
+        batch=slots.batch[:, 0],
+        alone_ms=alone[:, 0],
+        alone_deviation=deviation[:, 0] * spread[own],
+        load=load[:, 0],
+        slowdown=colocated.measured_ms / alone[:, 0] - 1.0,
+        neighbour=slots.model[:, 1:],
+        their_batch=slots.batch[:, 1:],
+        their_percent=slots.percent[:, 1:],
+        their_load=load[:, 1:],
+        present=slots.mask[:, 1:],
     )
+
+
+def _process(own: Rows, all_rows: Rows, further_ms: float) -> Process:
+    """Fit a model's process; a model without points gets one fitted on all other points."""
+    if all_rows.slowdown.size and not own.slowdown.size:
+        return Process.borrow(all_rows, further_ms)
+    return Process.fit(own, further_ms)
 
 
 def _tabulated(processes: list[Process], tables: Tables, peaks: FloatArray, known: Known) -> Interference:

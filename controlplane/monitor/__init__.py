@@ -12,5 +12,4 @@ page_access  access to the pages, as to the gateway's other ports
 audit        the audit log
 spans        the gateway's spans in its clients' traces
 host         how long the gateway waits for a core
-prometheus   rates from a Prometheus server
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.domain.observation import LatencyWindow
-from controlplane.files.queries import ask
+from controlplane.files.gateway.queries import ask
 from controlplane.monitor.records import Record, parse
 
 

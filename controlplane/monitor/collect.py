@@ -23,8 +23,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from controlplane.files import accepting
-from controlplane.files.gateway import GatewaySettings, read_settings
+from controlplane.files.gateway import GatewaySettings, accepting, read_settings
 from controlplane.files.gateway_paths import open_log
 from controlplane.monitor.audit import AuditLog
 from controlplane.monitor.client import AGAIN_S, BEAT_S, FOLLOW

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from controlplane.domain.counters import Entry
-from controlplane.files.discounts import Discounts, read_discounts
+from controlplane.files.gateway.discounts import Discounts, read_discounts
 from controlplane.monitor.metrics import number
 
 _MODEL = re.compile(r'model="([^"]*)",(?:reason="(?:BACKEND|OTHER)",)?version="([^"]*)"')

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from controlplane.domain import device as domain
-from controlplane.domain.plan import Infeasible, Plan, Rule
+from controlplane.domain.plan import Infeasible, Partition, Plan, Rule
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
 from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.judge.finalise import Draft, finalise
+from controlplane.planning.judge.placements import memory_of, partition_of
 from controlplane.planning.protocol import Device, PlanRequest
 
 M = TypeVar("M")
@@ -48,3 +49,8 @@ def split(
     reasons = {w.name: reason for w in workloads if (reason := why(w, device)) is not None}
     refused = [Infeasible(name, reason) for name, reason in reasons.items()]
     return [w for w in workloads if w.name not in reasons], refused
+
+
+def alone(workload: Workload, percent: float, batch: int, device: Device) -> Partition:
+    """Return a partition that serves one workload."""
+    return partition_of(workload.name, [workload], percent, batch, memory_of(workload, device, batch))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from controlplane.domain.fleet import Backend
 from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S
 from controlplane.files.gateway import GatewaySettings
+from controlplane.files.gateway.limits import LONGEST_S, REFUSED, REMEMBERED_S
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import LONGEST_S, REFUSED, REMEMBERED_S
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -15,9 +15,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
-from controlplane.files.content import CACHE
 from controlplane.files.models import read_completed, read_sample_shapes
 from controlplane.files.pinned import CONFIG_NAME, ModelFolder, Pin
+from controlplane.files.pinned.content import CACHE
 from controlplane.files.reading import read_bytes
 from controlplane.render.composing import composing_models, is_ensemble
 from controlplane.render.config import (

@@ -1,7 +1,7 @@
 """Inferences of the fleet itself, which clients' statistics leave out: proofs of servers, and canaries.
 
 Triton counts them as any other. So its counters are read before and after each one, and the difference is
-noted where those that answer clients find it (`controlplane.files.discounts`).
+noted where those that answer clients find it (`controlplane.files.gateway.discounts`).
 """
 
 from __future__ import annotations

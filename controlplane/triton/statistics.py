@@ -5,9 +5,11 @@ Every execution counts once, under its batch size, so means by batch size are ex
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
+from controlplane.domain.counters import Entry, combine
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import BatchStatistics, ModelStatistics
 
@@ -16,31 +18,26 @@ NANOS_PER_MILLI = 1e6
 
 def parse_statistics(endpoint: str, answer: Mapping[str, Any]) -> ModelStatistics:
     """Parse the JSON of GET /v2/models/M/stats. Counters that are missing there are 0."""
-    models = answer.get("model_stats", [])
-    batches: dict[int, BatchStatistics] = {}
-    for model in models:
-        for row in model.get("batch_stats", []):
-            size = int(row["batch_size"])
-            batches[size] = _add(
-                batches.get(size, BatchStatistics(0, 0, 0, 0)),
-                BatchStatistics(
-                    executions=_of(row, "compute_infer", "count"),
-                    compute_input_ns=_of(row, "compute_input", "ns"),
-                    compute_infer_ns=_of(row, "compute_infer", "ns"),
-                    compute_output_ns=_of(row, "compute_output", "ns"),
-                ),
-            )
-    totals = [model.get("inference_stats", {}) for model in models]
+    every: Entry = functools.reduce(combine, answer.get("model_stats") or [{}])
+    totals = every.get("inference_stats", {})
     return ModelStatistics(
         model=endpoint,
-        inferences=sum(int(m.get("inference_count", 0)) for m in models),
-        executions=sum(int(m.get("execution_count", 0)) for m in models),
-        successes=sum(_of(t, "success", "count") for t in totals),
-        failures=sum(_of(t, "fail", "count") for t in totals),
-        queue_ns=sum(_of(t, "queue", "ns") for t in totals),
-        success_ns=sum(_of(t, "success", "ns") for t in totals),
-        batches=batches,
-        responses=sum(_responses(model) for model in models),
+        inferences=every.get("inference_count", 0),
+        executions=every.get("execution_count", 0),
+        successes=_of(totals, "success", "count"),
+        failures=_of(totals, "fail", "count"),
+        queue_ns=_of(totals, "queue", "ns"),
+        success_ns=_of(totals, "success", "ns"),
+        batches={
+            row["batch_size"]: BatchStatistics(
+                executions=_of(row, "compute_infer", "count"),
+                compute_input_ns=_of(row, "compute_input", "ns"),
+                compute_infer_ns=_of(row, "compute_infer", "ns"),
+                compute_output_ns=_of(row, "compute_output", "ns"),
+            )
+            for row in every.get("batch_stats", [])
+        },
+        responses=_responses(every),
     )
 
 
@@ -116,15 +113,6 @@ def compute_ms(statistics: ModelStatistics) -> float | None:
 
 def _of(counters: Mapping[str, Any], name: str, field: str) -> int:
     return int(counters.get(name, {}).get(field, 0))
-
-
-def _add(one: BatchStatistics, other: BatchStatistics) -> BatchStatistics:
-    return BatchStatistics(
-        one.executions + other.executions,
-        one.compute_input_ns + other.compute_input_ns,
-        one.compute_infer_ns + other.compute_infer_ns,
-        one.compute_output_ns + other.compute_output_ns,
-    )
 
 
 def _restarted(model: str) -> EngineError:

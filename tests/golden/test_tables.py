@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from controlplane.domain.plan import (
     Infeasible,
@@ -39,16 +38,13 @@ from controlplane.report.tables.status_table import (
     status_document,
     status_view,
 )
+from controlplane.report.tables.terminal import plain
 
 HERE = Path(__file__).parent
 
 
 def text(renderable: RenderableType) -> str:
-    # Whatever FORCE_COLOR and its like say, as a CI's host may.
-    console = Console(file=io.StringIO(), width=200, highlight=False, force_terminal=False, color_system=None)
-    console.print(renderable)
-    assert isinstance(console.file, io.StringIO)
-    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+    return f"{plain(renderable)}\n"
 
 
 def test_a_plan() -> None:

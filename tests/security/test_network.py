@@ -11,8 +11,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -21,128 +20,15 @@ import gateway_rig as rig
 import grpc
 import pytest
 from background import until
-from certificates import Authority, Signed
-from tritonclient.grpc import service_pb2
+from certificates import Authority
+from tls_network import BODY, SERVICE, Code, Network, created, infer, status_of
 
-from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import AccessConfig, GatewayConfig, Route
-from controlplane.files.clients import Client
-from controlplane.files.gateway import GatewaySettings
-from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import processes, store
-from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.running import RuntimeSocket, Unreachable
+from controlplane.domain.errors import GatewayError
+from controlplane.domain.fleet import AccessConfig
+from controlplane.files.gateway.clients import Client
+from controlplane.gateway import processes
+from controlplane.gateway.running import RuntimeSocket
 from controlplane.gateway.security import registry
-from controlplane.gateway.security.registry import ClientRegistry
-
-SERVICE = "/inference.GRPCInferenceService/"
-INFER = "/v2/models/first/infer"
-BODY = b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1], "data": [5]}]}'
-Code = grpc.StatusCode
-
-
-@dataclass(frozen=True)
-class Network:
-    ports: rig.Ports
-    gateway: HaproxyGateway
-    places: GatewayPaths
-    authority: Authority
-    server: Signed
-    clients: ClientRegistry
-    triton: rig.Triton
-    protection: AccessConfig
-
-    def context(self, client: Signed | None = None) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=str(self.authority.certificate))
-        if client is not None:
-            context.load_cert_chain(client.certificate, client.key)
-        return context
-
-    def http(
-        self,
-        method: str,
-        path: str,
-        token: str | None = None,
-        *,
-        client: Signed | None = None,
-        body: bytes | None = None,
-        headers: dict[str, str] | None = None,
-        port: int | None = None,
-    ) -> tuple[int, bytes, dict[str, str]]:
-        connection = http.client.HTTPSConnection(
-            rig.HOST, port or self.ports.http, timeout=60, context=self.context(client)
-        )
-        try:
-            bearer = {} if token is None else {"Authorization": f"Bearer {token}"}
-            connection.request(method, path, body, {**bearer, **(headers or {})})
-            answer = connection.getresponse()
-            return answer.status, answer.read(), {k.lower(): v for k, v in answer.getheaders()}
-        finally:
-            connection.close()
-
-    def channel(self, client: Signed | None = None) -> grpc.Channel:
-        key, chain = (client.key.read_bytes(), client.certificate.read_bytes()) if client else (None, None)
-        credentials = grpc.ssl_channel_credentials(self.authority.certificate.read_bytes(), key, chain)
-        return grpc.secure_channel(f"{rig.HOST}:{self.ports.grpc}", credentials)
-
-    def refuses(self, code: Code, method: str, message: bytes, token: str | None = None) -> bool:
-        """Whether a call ends so. HAProxy may pass on the reset alone with which the facade ends a stream."""
-        found = self.grpc(method, message, token)
-        by_facade = method == "ModelStreamInfer" and code is Code.PERMISSION_DENIED
-        return found is code or (by_facade and found is Code.CANCELLED)
-
-    def grpc(self, method: str, message: bytes, token: str | None = None, **how: Any) -> Code:
-        """The status of one call; of a stream, of its first message."""
-        metadata = [] if token is None else [("authorization", f"Bearer {token}")]
-        with self.channel() as channel:
-            try:
-                if method == "ModelStreamInfer":
-                    next(
-                        channel.stream_stream(SERVICE + method)(
-                            iter([message]), timeout=60, metadata=metadata
-                        )
-                    )
-                else:
-                    channel.unary_unary(SERVICE + method)(message, timeout=60, metadata=metadata, **how)
-            except grpc.RpcError as refusal:
-                return cast(grpc.Call, refusal).code()
-        return Code.OK
-
-
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    here = tmp_path_factory.mktemp("network")
-    authority = Authority(here)
-    server = authority.sign("gateway")
-    protection = AccessConfig(
-        str(server.certificate), str(server.key), str(authority.certificate), tokens=True, audit=True
-    )
-    models = {"first": "echo", "second": "echo", "slow": "slow"}
-    with (
-        rig.tritons(here, one=models) as running,
-        rig.a_gateway(here, protection=protection) as (gateway, ports),
-    ):
-        gateway.commit({name: Route((running["one"].backend,)) for name in models})
-        places = GatewayPaths.of(here / "gateway")
-        registry = ClientRegistry(places.state)
-        yield Network(ports, gateway, places, authority, server, registry, running["one"], protection)
-
-
-@pytest.fixture
-def token(network: Network, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of a client that may call `first` and `slow`."""
-    name = f"client-{os.getpid()}"
-    given = network.clients.create(Client(name, ("first", "slow")))
-    assert given is not None
-    yield given
-    if any(client.name == name for client in network.clients.clients()):
-        network.clients.revoke(name)
-
-
-def infer(endpoint: str, value: float = 5.0) -> bytes:
-    request = service_pb2.ModelInferRequest(model_name=endpoint)
-    request.inputs.add(name="INPUT", datatype="FP32", shape=[1]).contents.fp32_contents.append(value)
-    return bytes(request.SerializeToString())
 
 
 def test_plain_text_gets_no_answer(network: Network, token: str) -> None:
@@ -204,16 +90,13 @@ def test_listings_show_granted_endpoints_only(network: Network, token: str) -> N
 
 
 def test_fleet_wide_calls_and_metrics_are_for_operators(network: Network, token: str) -> None:
-    operator = network.clients.create(Client("operator", (), operator=True))
-    try:
+    with created(network, Client("operator", (), operator=True)) as operator:
         for given, status, code in ((token, 403, Code.PERMISSION_DENIED), (operator, 200, Code.OK)):
             assert network.http("GET", "/v2/logging", given)[0] == status
             assert network.grpc("LogSettings", b"", given) is code
         assert network.http("GET", "/metrics", token, port=network.ports.metrics)[0] == 401
         assert network.http("GET", "/metrics", operator, port=network.ports.metrics)[0] == 200
         assert network.http("POST", "/v2/models/first/infer", operator, body=BODY)[0] == 403
-    finally:
-        network.clients.revoke("operator")
 
 
 def test_a_revoked_token_is_refused_on_open_connections_and_streams(network: Network, token: str) -> None:
@@ -226,18 +109,15 @@ def test_a_revoked_token_is_refused_on_open_connections_and_streams(network: Net
         yield infer("first")
 
     with network.channel() as channel:
-        unary = channel.unary_unary(SERVICE + "ModelInfer")
         stream = channel.stream_stream(SERVICE + "ModelStreamInfer")(
             messages(), timeout=60, metadata=metadata
         )
-        assert unary(infer("first"), timeout=60, metadata=metadata)
+        assert status_of(channel, "ModelInfer", infer("first"), token) is Code.OK
         next(stream)
         (name,) = (client.name for client in network.clients.clients())
         network.clients.revoke(name)
         revoked.set()
-        with pytest.raises(grpc.RpcError) as caught:
-            unary(infer("first"), timeout=60, metadata=metadata)
-        assert cast(grpc.Call, caught.value).code() is Code.UNAUTHENTICATED
+        assert status_of(channel, "ModelInfer", infer("first"), token) is Code.UNAUTHENTICATED
         with pytest.raises(grpc.RpcError) as ended:
             next(stream)
         # HAProxy may pass on the reset alone that ends a stream with its status.
@@ -287,9 +167,8 @@ def test_tokens_are_kept_as_hashes_only(network: Network, token: str) -> None:
 def test_a_clients_certificate_is_a_credential_until_it_expires(network: Network) -> None:
     known, stranger = network.authority.sign("known"), network.authority.sign("stranger")
     expired = network.authority.sign("expired", days=-1)
-    for name in ("known", "expired"):
-        network.clients.create(Client(name, ("first",), certificate=name))
-    try:
+    clients = (Client(name, ("first",), certificate=name) for name in ("known", "expired"))
+    with created(network, *clients):
         path = "/v2/models/first/infer"
         assert network.http("POST", path, client=known, body=BODY)[0] == 200
         assert network.http("POST", "/v2/models/second/infer", client=known, body=BODY)[0] == 403
@@ -298,23 +177,16 @@ def test_a_clients_certificate_is_a_credential_until_it_expires(network: Network
             network.http("POST", path, client=expired, body=BODY)
         with network.channel(known) as channel:
             assert channel.unary_unary(SERVICE + "ModelInfer")(infer("first"), timeout=60)
-    finally:
-        for name in ("known", "expired"):
-            network.clients.revoke(name)
 
 
 def test_an_operators_certificate_opens_the_page_of_metrics(network: Network) -> None:
     operator, other = network.authority.sign("operator"), network.authority.sign("other")
-    network.clients.create(Client("op", (), certificate="operator", operator=True))
-    network.clients.create(Client("other", ("*",), certificate="other"))
-    try:
+    entitled = Client("op", (), certificate="operator", operator=True)
+    with created(network, entitled, Client("other", ("*",), certificate="other")):
         statuses = [
             network.http("GET", "/metrics", client=shown, port=network.ports.metrics)[0]
             for shown in (operator, other, None)
         ]
-    finally:
-        for name in ("op", "other"):
-            network.clients.revoke(name)
     assert statuses == [200, 401, 401]
 
 
@@ -343,9 +215,8 @@ def test_without_tokens_a_certificate_is_needed_on_every_port_and_by_no_way_arou
 
 
 def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Network) -> None:
-    token = network.clients.create(Client("limited", ("slow",), max_requests=1))
-    metadata = [("authorization", f"Bearer {token}")]
-    try:
+    with created(network, Client("limited", ("slow",), max_requests=1)) as token:
+        metadata = [("authorization", f"Bearer {token}")]
         with network.channel() as channel:
             call = channel.unary_unary(SERVICE + "ModelInfer")
             with rig.held(network.triton):
@@ -358,33 +229,24 @@ def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Netw
             assert first.result()
         quick = infer("slow", 0.0)
         until(lambda: network.grpc("ModelInfer", quick, token) is Code.OK, deadline_s=5)
-    finally:
-        network.clients.revoke("limited")
 
 
 def test_the_rate_of_a_client_is_limited(network: Network) -> None:
-    token = network.clients.create(Client("hasty", ("first",), max_rate_rps=3))
-    try:
+    with created(network, Client("hasty", ("first",), max_rate_rps=3)) as token:
         statuses = [network.http("GET", "/v2/models/first/ready", token)[0] for _ in range(30)]
-    finally:
-        network.clients.revoke("hasty")
     assert set(statuses) == {200, 429}
 
 
 def test_a_client_cannot_say_for_haproxy_which_client_it_is(network: Network) -> None:
-    network.clients.create(Client("op", ("*",), certificate="op", operator=True))
-    limited = network.clients.create(Client("limited", ("slow",)))
     headers = {"x-trisect-client": "op", "x-trisect-gateway": "0123456789abcdef"}
-    try:
+    operator = Client("op", ("*",), certificate="op", operator=True)
+    with created(network, operator, Client("limited", ("slow",))) as limited:
         assert network.http("GET", "/v2/logging", headers=headers)[0] == 401
         assert network.http("GET", "/v2/logging", limited, headers=headers)[0] == 403
         forged = [("authorization", f"Bearer {limited}"), *headers.items()]
         with network.channel() as channel, pytest.raises(grpc.RpcError) as caught:
             channel.unary_unary(SERVICE + "LogSettings")(b"", timeout=60, metadata=forged)
         assert cast(grpc.Call, caught.value).code() is Code.PERMISSION_DENIED
-    finally:
-        for name in ("op", "limited"):
-            network.clients.revoke(name)
 
 
 def test_every_request_is_audited_with_its_client_and_id(network: Network, token: str) -> None:
@@ -430,130 +292,3 @@ def test_a_question_with_a_body_of_unknown_length_passes_where_bodies_are_counte
 
     until(lambda: network.places.audit.exists() and len(servers()) == 2)
     assert servers() == {"body": "none", "none": "one"}
-
-
-class Callers:
-    """A client's calls of `first` over connections that are kept, and over new ones."""
-
-    def __init__(self, network: Network, token: str) -> None:
-        self._network = network
-        self._token = token
-        self._kept = http.client.HTTPSConnection(
-            rig.HOST, network.ports.http, timeout=60, context=network.context()
-        )
-        self._channel = network.channel()
-
-    def __enter__(self) -> Callers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._kept.close()
-        self._channel.close()
-
-    def calls(self) -> dict[str, Callable[[], object]]:
-        """Each returns HTTP's status or gRPC's code."""
-        return {
-            "HTTP, kept": self._over_http,
-            "HTTP, new": lambda: self._network.http("POST", INFER, self._token, body=BODY)[0],
-            "gRPC, kept": self._over_grpc,
-            "gRPC, new": lambda: self._network.grpc("ModelInfer", infer("first"), self._token),
-        }
-
-    def _over_http(self) -> int:
-        self._kept.request("POST", INFER, BODY, {"Authorization": f"Bearer {self._token}"})
-        answer = self._kept.getresponse()
-        answer.read()
-        return answer.status
-
-    def _over_grpc(self) -> Code:
-        metadata = [("authorization", f"Bearer {self._token}")]
-        try:
-            self._channel.unary_unary(SERVICE + "ModelInfer")(infer("first"), timeout=60, metadata=metadata)
-        except grpc.RpcError as refusal:
-            return cast(grpc.Call, refusal).code()
-        return Code.OK
-
-
-def outcomes(callers: Callers) -> dict[str, object]:
-    return {name: call() for name, call in callers.calls().items()}
-
-
-@contextlib.contextmanager
-def calling(callers: Callers) -> Iterator[dict[str, list[object]]]:
-    """Each of a client's calls again and again, inside the context; yields their outcomes."""
-    found: dict[str, list[object]] = {name: [] for name in callers.calls()}
-    stop = threading.Event()
-
-    def run(name: str, call: Callable[[], object]) -> None:
-        while not stop.is_set():
-            try:
-                found[name].append(call())
-            except (OSError, http.client.HTTPException) as error:
-                found[name].append(repr(error))
-
-    threads = [threading.Thread(target=run, args=one) for one in callers.calls().items()]
-    for thread in threads:
-        thread.start()
-    try:
-        yield found
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(60)
-
-
-def test_tokens_come_and_go_and_certificates_are_renewed_without_a_lost_request(
-    network: Network, token: str
-) -> None:
-    def served(port: int) -> str:
-        with (
-            socket.create_connection((rig.HOST, port), 60) as plain,
-            network.context().wrap_socket(plain, server_hostname=rig.HOST) as secure,
-        ):
-            return str(secure.getpeercert())
-
-    with Callers(network, token) as entitled, calling(entitled) as found:
-        for turn in range(5):
-            before = served(network.ports.http)
-            given = network.clients.create(Client(f"guest-{turn}", ("first",)))
-            assert given is not None
-            with Callers(network, given) as guest:
-                assert set(outcomes(guest).values()) == {200, Code.OK}, "at once"
-                network.authority.sign("gateway", into=network.server)
-                network.gateway.start(rig.options(network.ports, protection=network.protection))
-                for port in (network.ports.http, network.ports.grpc, network.ports.metrics):
-                    until(lambda port=port, before=before: served(port) != before)  # type: ignore[misc]
-                assert set(outcomes(guest).values()) == {200, Code.OK}
-                network.clients.revoke(f"guest-{turn}")
-                assert set(outcomes(guest).values()) == {401, Code.UNAUTHENTICATED}, "from the next call on"
-    assert {name: set(each) for name, each in found.items()} == {
-        "HTTP, kept": {200},
-        "HTTP, new": {200},
-        "gRPC, kept": {Code.OK},
-        "gRPC, new": {Code.OK},
-    }
-
-
-def test_a_certificate_that_haproxy_did_not_take_is_loaded_again(tmp_path: Path) -> None:
-    signed = Authority(tmp_path).sign("gateway")
-    protection = AccessConfig(certificate=str(signed.certificate), key=str(signed.key))
-    ports = {"http_port": 1, "grpc_port": 2, "metrics_port": 3}
-    settings = GatewaySettings(host="", **ports, slots=2, members=8, haproxy="", protection=protection)
-    places = GatewayPaths.of(tmp_path)
-    loaded: list[bytes] = []
-
-    def hangs(_: bytes) -> None:
-        raise Unreachable("timed out")
-
-    with pytest.raises(Unreachable):
-        store.write_certificate(places, settings, hangs)
-    assert store.write_certificate(places, settings, loaded.append)
-    assert not store.write_certificate(places, settings, loaded.append)
-    assert loaded == [places.certificate.read_bytes()]
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_no_gateway_listens_beyond_loopback_in_plain_text(tmp_path: Path, host: str) -> None:
-    with pytest.raises(InputError, match="--plain-text"):
-        HaproxyGateway(tmp_path / "gateway").start(GatewayConfig(host))
-    assert not (tmp_path / "gateway").exists()

@@ -26,7 +26,7 @@ def dashboard(
     the gateway's certificate; where the fleet requires tokens, the page asks for an operator's (in a browser
     as the password).
     """
-    from controlplane.files import accepting
+    from controlplane.files.gateway import accepting
     from controlplane.runtime.dashboard.look import live_document
     from controlplane.runtime.dashboard.server import Listening, page_access, serve
 

@@ -9,7 +9,7 @@ import typer
 
 from controlplane.cli import completers, options, wiring
 from controlplane.cli.output import answer
-from controlplane.files.limits import Limit, refused
+from controlplane.files.gateway.limits import Limit, refused
 
 limit = typer.Typer(
     no_args_is_help=True,

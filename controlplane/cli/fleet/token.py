@@ -8,7 +8,7 @@ import typer
 
 from controlplane.cli import completers, options, wiring
 from controlplane.cli.output import answer
-from controlplane.files.clients import Client
+from controlplane.files.gateway.clients import Client
 
 token = typer.Typer(
     no_args_is_help=True,

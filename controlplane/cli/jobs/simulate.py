@@ -93,9 +93,9 @@ def simulate(
         plot_simulation(result, plot)
         say(f"{plot}: written")
     if report is not None:
-        from controlplane.runtime.jobs.simulate import simulation_report
+        from controlplane.runtime.jobs.plan import plan_page
 
-        write_text(report, simulation_report(simulated, result, profiles))
+        write_text(report, plan_page(simulated, profiles, result))
         say(f"{report}: written")
     answer(result.document(), simulation_table(result, simulated.quantile), json=json)
     _check(result.breaks if check else 0, len(result.workloads))

@@ -11,7 +11,7 @@ from controlplane.domain.plan import Placement, ServedModel
 HORIZON_S = 7 * 86400.0
 """About one false alarm is allowed in this time."""
 MARGIN = 1.25
-"""Cluster sizes fall off a little slower than exponentially; measured by benchmarks/guard.py."""
+"""Cluster sizes fall off a little slower than exponentially; measured by benchmarks/serving/guard.py."""
 LARGEST_SCALE = 4.0
 """This bounds what is learned of clusters, ..."""
 UNPREDICTED_SCALE = 64.0

@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from controlplane.domain.fleet import Backend
-from controlplane.files import accepting
+from controlplane.files.gateway import accepting
 from controlplane.files.gateway_paths import GatewayPaths, open_log
 from controlplane.gateway import store
 from controlplane.gateway.facade import over_grpc

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from controlplane.domain.counters import LATEST, Entry, combine, difference
 from controlplane.domain.fleet import Backend, Route
-from controlplane.files.discounts import read_discounts
+from controlplane.files.gateway.discounts import read_discounts
 from controlplane.gateway.facade.fleet import Fleet
 
 _OF_NOW = "memory_usage"

@@ -17,8 +17,8 @@ from grpc import StatusCode
 
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight, Route, Routes
 from controlplane.files.gateway import Traits
+from controlplane.files.gateway.limits import NO_LIMIT, REFUSED, Limit, read_held, refused, remembered
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import NO_LIMIT, REFUSED, Limit, read_held, refused, remembered
 from controlplane.files.reading import Remembered
 from controlplane.gateway import store
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from grpc import StatusCode
 
-from controlplane.files.limits import Limit
+from controlplane.files.gateway.limits import Limit
 
 _WINDOW_S = 1.0
 _HTTP = {

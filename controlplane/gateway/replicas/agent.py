@@ -24,7 +24,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import GatewayError, TrisectError
 from controlplane.domain.fleet import AccessConfig, GatewayConfig
-from controlplane.files.accepting import QueuingHTTPServer
+from controlplane.files.gateway.accepting import QueuingHTTPServer
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.replicas import control_port

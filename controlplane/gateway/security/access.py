@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from controlplane.files.clients import Client, read_clients
-from controlplane.files.limits import Limit, Refusals
+from controlplane.files.gateway.clients import Client, read_clients
+from controlplane.files.gateway.limits import Limit, Refusals
 from controlplane.files.reading import Remembered
 
 CLIENT_HEADER = "x-trisect-client"

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.files import limits as limit_files
-from controlplane.files.clients import Client, check, hashed, read_clients, write_clients
+from controlplane.files.gateway import limits as limit_files
+from controlplane.files.gateway.clients import Client, check, hashed, read_clients, write_clients
+from controlplane.files.gateway.limits import Held, Limit, read_held, remembered, write_held
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import Held, Limit, read_held, remembered, write_held
 from controlplane.files.waiting import locked, wait_until
 from controlplane.gateway import processes, store
 from controlplane.gateway.running import RuntimeSocket, Unreachable

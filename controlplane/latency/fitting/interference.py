@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -250,22 +249,6 @@ class Interference:
                 along = (1.0 - z) * self.table[(*at, knot[other])] + z * self.table[(*at, knot[other] + 1)]
                 found += weight[..., None] * along
         return found[..., 0], found[..., 1]
-
-
-def joined(parts: Sequence[Rows]) -> Rows:
-    """Join the points of several models, padded to the largest number of neighbours."""
-    width = max((part.present.shape[1] for part in parts), default=1)
-
-    def stacked(name: str) -> Any:
-        values = [getattr(part, name) for part in parts]
-        if values[0].ndim == 2:
-            # Empty places repeat a valid number; `present` masks them.
-            values = [np.pad(v, ((0, 0), (0, width - v.shape[1])), mode="edge") for v in values]
-        return np.concatenate(values)
-
-    counts = np.concatenate([part.present.sum(axis=1) for part in parts])
-    rows = Rows(*map(stacked, Rows.__slots__))
-    return replace(rows, present=np.arange(width) < counts[:, None])
 
 
 def tabulate(

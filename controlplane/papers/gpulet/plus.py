@@ -16,11 +16,11 @@ from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import Workload
 from controlplane.papers.gpulet import latency as model
 from controlplane.papers.gpulet.sizing import CODE, GPULET, Demand, Runs, Sizing, Times
-from controlplane.papers.per_type import PerGpuType, own_model
+from controlplane.papers.per_type import PerGpuType, alone, own_model
 from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.placements import gpu_of, memory_of, memory_with_shadow, partition_of
+from controlplane.planning.judge.placements import gpu_of, memory_with_shadow
 from controlplane.planning.protocol import Device
 
 MOST_ON_A_GPU = 2
@@ -95,17 +95,4 @@ def _place(placed: Placed, gpus: list[list[Placed]], device: Device, times: Time
 
 
 def _gpu(number: int, own: Sequence[Placed], device: Device) -> PlannedGpu:
-    return gpu_of(
-        number,
-        device,
-        [
-            partition_of(
-                p.workload.name,
-                [p.workload],
-                float(p.runs[1]),
-                p.runs[2],
-                memory_of(p.workload, device, p.runs[2]),
-            )
-            for p in own
-        ],
-    )
+    return gpu_of(number, device, [alone(p.workload, float(p.runs[1]), p.runs[2], device) for p in own])

@@ -37,7 +37,7 @@ from controlplane.latency.fitting.answers import (
 )
 from controlplane.latency.fitting.nonnegative import non_negative_fit
 from controlplane.latency.fitting.published import Colocated, execution_points
-from controlplane.latency.fitting.surface import Points
+from controlplane.latency.fitting.surface import Points, left_out
 from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 
 NAME = "igniter"
@@ -192,7 +192,7 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Igniter:
         power=PowerModel.of(listed, device),
     )
     alone = np.array([_alone_error(model, i, profile) for i, profile in enumerate(listed)])
-    return replace(model, alone_error=alone, shared_error=_shared_error(model, profiles))
+    return replace(model, alone_error=alone, shared_error=_shared_error(model, Colocated.of(profiles)))
 
 
 def _alone_error(model: Igniter, index: int, profile: Profile) -> float:
@@ -206,12 +206,10 @@ def _alone_error(model: Igniter, index: int, profile: Profile) -> float:
     return float(np.mean(np.abs(predicted[:, 0] / points.time_ms - 1.0)))
 
 
-def _shared_error(model: Igniter, profiles: Mapping[str, Profile]) -> float:
-    beside = Colocated.of(profiles)
-    if not beside.measured_ms.size:
+def _shared_error(model: Igniter, colocated: Colocated) -> float:
+    if not colocated.measured_ms.size:
         return 0.0
-    predicted, _ = model.times(beside.slots)
-    return float(np.mean(np.abs(predicted[:, 0] / beside.measured_ms - 1.0)))
+    return float(np.mean(np.abs(_times(model, colocated) / colocated.measured_ms - 1.0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +250,11 @@ def fit_curve(points: Sequence[Measurement], model: str = "the model") -> Curve:
         )
     if np.unique(known.percent).size < 2:
         raise InputError(f"{model} was measured at one share only; run `ctl profile {model}`", field="points")
-    folds = np.arange(count) % 5
     errors = []
-    for fold in range(5):
-        left_in = known.take(np.flatnonzero(folds != fold))
-        left_out = known.take(np.flatnonzero(folds == fold))
-        predicted = _regressed(_solve(left_in), left_out)
-        errors.append(np.abs(predicted / left_out.time_ms - 1.0))
+    for out, kept in left_out(count):
+        points_out = known.take(out)
+        predicted = _regressed(_solve(known.take(kept)), points_out)
+        errors.append(np.abs(predicted / points_out.time_ms - 1.0))
     names = ("k1", "k2", "k3", "k4", "k5")
     coefficients = dict(zip(names, _solve(known).tolist(), strict=True))
     return Curve(coefficients, float(np.mean(np.concatenate(errors))))
@@ -316,11 +312,9 @@ def refit(profiles: Mapping[str, Profile], device: Device) -> Igniter:
         name=REFIT,
     )
     colocated = Colocated.of(profiles)
-    if not colocated.measured_ms.size:
-        return model
-    model = _with_interference(model, colocated)
-    error = float(np.mean(np.abs(_times(model, colocated) / colocated.measured_ms - 1.0)))
-    return replace(model, shared_error=error)
+    if colocated.measured_ms.size:
+        model = _with_interference(model, colocated)
+    return replace(model, shared_error=_shared_error(model, colocated))
 
 
 def active_curve(profile: Profile, hardware: Hardware) -> Curve:

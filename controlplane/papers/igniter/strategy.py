@@ -22,7 +22,7 @@ from controlplane.latency.protocol import IntArray
 from controlplane.papers.igniter import latency as model
 from controlplane.papers.igniter.latency import Igniter, percent_for
 from controlplane.papers.igniter.placement import NONE_LEFT, Needs, Pick, Placed, place
-from controlplane.papers.per_type import PerGpuType, own_model, split
+from controlplane.papers.per_type import PerGpuType, alone, own_model, split
 from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.explain.refusals import (
     fragmented,
@@ -32,13 +32,7 @@ from controlplane.planning.explain.refusals import (
     nearest_slo,
 )
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.placements import (
-    gpu_of,
-    memory_of,
-    memory_with_shadow,
-    partition_of,
-    too_large,
-)
+from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, too_large
 from controlplane.planning.judge.shadows import EXTRA_PERCENT
 from controlplane.planning.protocol import Device
 
@@ -124,20 +118,7 @@ def _gpus(
             rows.setdefault(int(placed.gpu[w]), []).append(w)
     percent, batch = placed.percent.tolist(), needs.batch.astype(int).tolist()
     return tuple(
-        gpu_of(
-            g,
-            device,
-            [
-                partition_of(
-                    workloads[w].name,
-                    [workloads[w]],
-                    percent[w],
-                    batch[w],
-                    memory_of(workloads[w], device, batch[w]),
-                )
-                for w in rows[g]
-            ],
-        )
+        gpu_of(g, device, [alone(workloads[w], percent[w], batch[w], device) for w in rows[g]])
         for g in sorted(rows)
     )
 

@@ -22,16 +22,11 @@ from controlplane.papers.inss.place import Placed, place, running
 from controlplane.papers.inss.policy import Weights
 from controlplane.papers.inss.problem import REJECTED, Bda, Problem, Surfaces, fits, goodput, requests_of
 from controlplane.papers.inss.search import Previous
+from controlplane.papers.per_type import alone
 from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.explain.refusals import nearest_rate, nearest_slo
 from controlplane.planning.judge.finalise import Draft, finalise
-from controlplane.planning.judge.placements import (
-    gpu_of,
-    memory_of,
-    memory_with_shadow,
-    partition_of,
-    too_large,
-)
+from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, too_large
 from controlplane.planning.protocol import Device, OptionFile, PlanRequest
 
 NAME = "inss"
@@ -205,10 +200,8 @@ class _Task:
             f"{n}-{i}": (n, i) for n, d in self.request.devices.items() for i in range(d.pool.count or 0)
         }
         order = {key: k for k, key in enumerate(number)}
-        gpu, units = (
-            np.full(len(workloads), REJECTED, dtype=np.int64),
-            np.ones(len(workloads), dtype=np.int64),
-        )
+        gpu = np.full(len(workloads), REJECTED, dtype=np.int64)
+        units = np.ones_like(gpu)
         index = {w.name: i for i, w in enumerate(workloads)}
         for on, partition, placement in self.request.previous.placements():
             i = index.get(placement.name)
@@ -228,15 +221,9 @@ class _Task:
                 here = np.flatnonzero(decided.gpu == k).tolist()
                 k += 1
                 partitions = [
-                    partition_of(
-                        workloads[i].name,
-                        [workloads[i]],
-                        grid[int(decided.units[i]) - 1],
-                        batch,
-                        memory_of(workloads[i], device, batch),
-                    )
+                    alone(w, grid[int(decided.units[i]) - 1], int(decided.batch[i]) * w.client_batch, device)
                     for i in sorted(here, key=lambda i: (-decided.units[i], i))
-                    for batch in (int(decided.batch[i]) * workloads[i].client_batch,)
+                    for w in (workloads[i],)
                 ]
                 if partitions:
                     gpus.append(gpu_of(number, device, partitions))
@@ -249,9 +236,9 @@ class _Task:
             problem = problem_of(self.request, [w], self.surfaces)
             _, first = np.unique(problem.type_of, return_index=True)
             units = problem.units[first]
-            alone = first[:, None], units[:, None]
-            held = ~goodput(problem, *alone, self.options.bda).violated[:, 0]
-            return bool((held & fits(problem, *alone)).any())
+            whole = first[:, None], units[:, None]
+            held = ~goodput(problem, *whole, self.options.bda).violated[:, 0]
+            return bool((held & fits(problem, *whole)).any())
 
         sizes = ", ".join(f"{d.pool.count} {n}" for n, d in self.request.devices.items())
         if workload.name in self.judged:

@@ -14,17 +14,11 @@ from controlplane.domain.plan import Infeasible, PlannedGpu
 from controlplane.domain.workload import Workload
 from controlplane.papers.latency_aware import latency as model
 from controlplane.papers.latency_aware.responses import Settled, Tables, Task, demand, settle
-from controlplane.papers.per_type import PerGpuType, own_model, split
+from controlplane.papers.per_type import PerGpuType, alone, own_model, split
 from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.placements import (
-    gpu_of,
-    memory_of,
-    memory_with_shadow,
-    partition_of,
-    too_large,
-)
+from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, too_large
 from controlplane.planning.protocol import Device
 
 Placing = tuple[int, ...]
@@ -162,10 +156,8 @@ def _gpus(
         members = search.members(placing, gpu)
         choices = search.settled(placing, gpu).choices
         partitions = [
-            partition_of(
-                w.name, [w], float(percents[c.share]), c.batch + 1, memory_of(w, device, c.batch + 1)
-            )
-            for w, c in ((workloads[i], c) for i, c in zip(members, choices, strict=True))
+            alone(workloads[i], float(percents[c.share]), c.batch + 1, device)
+            for i, c in zip(members, choices, strict=True)
         ]
         if partitions:
             gpus.append(gpu_of(len(gpus), device, partitions))

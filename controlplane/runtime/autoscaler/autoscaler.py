@@ -29,7 +29,7 @@ from controlplane.domain.observation import Answer, Event, RateSeen
 from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following import RatesSeen, write_rates
-from controlplane.files.load_state import read_load, write_load
+from controlplane.files.following.load_state import read_load, write_load
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.autoscaler.arrivals import Arrivals
 from controlplane.runtime.autoscaler.running import Applying, Running

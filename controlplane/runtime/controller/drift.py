@@ -11,8 +11,8 @@ from pathlib import Path
 
 from controlplane.domain.errors import LogOnce, TrisectError
 from controlplane.domain.observation import Event
-from controlplane.files.content import Drift, Seen, drift
 from controlplane.files.pinned import Pin
+from controlplane.files.pinned.content import Drift, Seen, drift
 from controlplane.runtime.controller.actor import Notice
 from controlplane.runtime.fleet.fleet import Fleet
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from controlplane.control.guard.state import GuardState, Phase, phase
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.observation import Event
-from controlplane.files.accepting import QueuingHTTPServer
+from controlplane.files.gateway.accepting import QueuingHTTPServer
 from controlplane.gateway import processes
 from controlplane.monitor import metrics
 from controlplane.monitor.metrics import Page

@@ -12,9 +12,9 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Batches, ServerSpec
 from controlplane.domain.plan import Plan
 from controlplane.domain.tree import Link, Tree
-from controlplane.files.content import Seen
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied, PinRules, PinStore
+from controlplane.files.pinned.content import Seen
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered, pinned_root, rendered_path, write_rendered
 from controlplane.ports import Launcher

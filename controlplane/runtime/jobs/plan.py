@@ -31,6 +31,7 @@ from controlplane.runtime.devices import known_device, known_profiles
 
 if TYPE_CHECKING:
     from controlplane.planning.explain.explain import Explanation
+    from controlplane.simulate.result import SimulationResult
 
 NO_POLICY = Path("none")
 Improve = Callable[[Plan, PlanRequest], Plan]
@@ -183,13 +184,14 @@ def explain_workload(plan: Plan, workload: str, profiles: Path) -> tuple[Explana
     return explain(plan, workload, devices_of(plan, profiles))
 
 
-def plan_page(plan: Plan, profiles: Path) -> str:
-    """Return a page about a plan, in HTML. Raises InputError where a profile is missing."""
+def plan_page(plan: Plan, profiles: Path, simulated: SimulationResult | None = None) -> str:
+    """Return a page about a plan or its simulation, in HTML. Raises InputError where a profile is missing."""
     from controlplane.planning.explain.explain import explain_queues
     from controlplane.report.page.document import plan_document
     from controlplane.report.page.html import page
 
-    return page("Plan", plan_document(plan, explain_queues(plan, devices_of(plan, profiles))))
+    document = plan_document(plan, explain_queues(plan, devices_of(plan, profiles)), simulated)
+    return page(document["title"], document)
 
 
 def mean_execution_ms(plan: Plan, profiles: Path) -> dict[tuple[str, str], float]:

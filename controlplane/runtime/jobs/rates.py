@@ -77,6 +77,6 @@ def _of_fleet(name: str) -> Mapping[str, _Load]:
 
 
 def _of_prometheus(url: str, query: str) -> Mapping[str, _Load]:
-    from controlplane.monitor import prometheus  # brings httpx
+    from controlplane.runtime.jobs import prometheus  # brings httpx
 
     return {name: _Load(rate) for name, rate in prometheus.query(url, query).items()}

@@ -65,17 +65,6 @@ def with_guard(plan: Plan, asked: Asked, faults: Sequence[Fault]) -> WithAndWith
     return WithAndWithout(asked.seed, asked.seconds, guarded, alone)
 
 
-def simulation_report(plan: Plan, result: SimulationResult, profiles: Path) -> str:
-    """Return the HTML report of a simulated plan. Raises InputError where a profile is missing."""
-    from controlplane.planning.explain.explain import explain_queues
-    from controlplane.report.page.document import plan_document
-    from controlplane.report.page.html import page
-    from controlplane.runtime.jobs.plan import devices_of
-
-    reasons = explain_queues(plan, devices_of(plan, profiles))
-    return page("Simulated plan", plan_document(plan, reasons, result))
-
-
 def _world(plan: Plan, asked: Asked) -> tuple[dict[str, LatencyModel], Settings, Conditions]:
     """Return the truth by GPU type, the requests, and what is in no plan."""
     seconds = asked.seconds

@@ -1,4 +1,4 @@
-"""A few seconds of what `benchmarks/simulate.py --pool` prints in full."""
+"""A few seconds of what `benchmarks/times/simulate.py --pool` prints in full."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ from controlplane.domain.observation import Event, RateSeen
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
 from controlplane.domain.profile import Environment, Profile
 from controlplane.files import catalogue
+from controlplane.files.documents.yaml_text import parse
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.measurements.profiles import write_profile
-from controlplane.files.yaml_text import parse
 from controlplane.planning.replan.differences import TermChange
 from controlplane.report.tables.demo_table import DemoRow, Repair, Span
 from controlplane.report.tables.observed_table import Kept, Unseen, observed_document

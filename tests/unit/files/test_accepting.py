@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from no_descriptors import without_descriptors
 
-from controlplane.files import accepting
+from controlplane.files.gateway import accepting
 
 CLIENTS = 20
 TRIES = 5

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
 from controlplane.domain.errors import InputError
+from controlplane.domain.spec import Spec
 from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy
 from controlplane.files import documents
 from controlplane.files.specs import read_spec
@@ -26,7 +30,7 @@ workloads:
 """
 
 
-def spec(tmp_path: Path, text: str, name: str = "spec.yaml") -> Path:
+def written(tmp_path: Path, text: str, name: str = "spec.yaml") -> Path:
     path = tmp_path / name
     path.write_text(text)
     return path
@@ -39,7 +43,7 @@ def refused(path: Path) -> InputError:
 
 
 def test_a_good_spec_reads_whole(tmp_path: Path) -> None:
-    parsed, document = read_spec(spec(tmp_path, GOOD))
+    parsed, document = read_spec(written(tmp_path, GOOD))
     assert [w.name for w in parsed.workloads] == ["W1", "W2"]
     assert [w.endpoint for w in parsed.workloads] == ["W1", "W2"], "a model twice: clients call the names"
     assert parsed.workloads[1].rate_rps == 400
@@ -54,7 +58,7 @@ def test_a_model_alone_is_called_by_its_own_name(tmp_path: Path) -> None:
     text = (
         "schema_version: 1\ngpus: [{type: cpu}]\nworkloads: [{name: a, model: m, slo_ms: 1, rate_rps: 1}]\n"
     )
-    assert read_spec(spec(tmp_path, text))[0].workloads[0].endpoint == "m"
+    assert read_spec(written(tmp_path, text))[0].workloads[0].endpoint == "m"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +116,7 @@ def test_a_model_alone_is_called_by_its_own_name(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, line: int, field: str, says: str) -> None:
-    path = spec(tmp_path, GOOD.replace(old, new))
+    path = written(tmp_path, GOOD.replace(old, new))
     error = refused(path)
     assert (error.file, error.line, error.field) == (str(path), line, field)
     assert says in error.problem
@@ -133,15 +137,15 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, line: int, f
     ],
 )
 def test_hostile_yaml_is_refused(tmp_path: Path, text: str, says: str) -> None:
-    assert says in str(refused(spec(tmp_path, text)))
+    assert says in str(refused(written(tmp_path, text)))
 
 
 def test_json_names_duplicates_and_lines(tmp_path: Path) -> None:
-    twice = spec(tmp_path, '{"schema_version": 1,\n "gpus": [],\n "gpus": []}', "spec.json")
+    twice = written(tmp_path, '{"schema_version": 1,\n "gpus": [],\n "gpus": []}', "spec.json")
     assert "duplicate key" in str(refused(twice))
-    broken = spec(tmp_path, '{"schema_version": 1,\n "gpus" []}', "spec.json")
+    broken = written(tmp_path, '{"schema_version": 1,\n "gpus" []}', "spec.json")
     assert refused(broken).line == 2
-    assert "is empty" in str(refused(spec(tmp_path, "", "spec.json")))
+    assert "is empty" in str(refused(written(tmp_path, "", "spec.json")))
 
 
 def test_a_time_in_nanoseconds_is_exact() -> None:
@@ -149,15 +153,106 @@ def test_a_time_in_nanoseconds_is_exact() -> None:
 
 
 def test_a_plan_is_no_spec(tmp_path: Path) -> None:
-    plan = spec(tmp_path, '{"schema_version": 1, "strategy": "joint", "gpus": []}', "plan.json")
+    plan = written(tmp_path, '{"schema_version": 1, "strategy": "joint", "gpus": []}', "plan.json")
     assert "is a plan, not a spec" in str(refused(plan))
     assert "`ctl apply` runs a plan" in str(refused(plan))
 
 
 def test_too_large_missing_and_binary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "_YAML_LIMIT_BYTES", 64)
-    assert "larger than" in str(refused(spec(tmp_path, GOOD)))
+    assert "larger than" in str(refused(written(tmp_path, GOOD)))
     assert "no such file" in str(refused(tmp_path / "absent.yaml"))
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
     assert "UTF-8" in str(refused(binary))
+
+
+SPEC = """schema_version: 1
+gpus: [{type: v100}]
+workloads:
+  - {name: a, model: ssd, slo_ms: 60, rate_rps: 50}
+  - {name: b, model: ssd, slo_ms: 60, rate_rps: 50, isolated: yes}
+"""
+
+
+def test_a_workload_may_ask_for_a_queue_of_its_own(tmp_path: Path) -> None:
+    path = written(tmp_path, SPEC.replace("yes", "true"))
+    assert [w.isolated for w in read_spec(path)[0].workloads] == [False, True]
+
+
+def test_isolated_is_true_or_false(tmp_path: Path) -> None:
+    error = refused(written(tmp_path, SPEC.replace("yes", "'no'")))
+    assert (error.line, error.field) == (5, "workloads[1].isolated")
+
+
+@pytest.mark.parametrize(
+    "number", ["0x" + "f" * 100_000, "9" * 5000, "0b" + "1" * 100, "1:" * 400 + "1.5", "2001-99-99"]
+)
+@pytest.mark.parametrize("field", ["slo_ms", "client_batch"])
+def test_a_number_that_nothing_can_hold_is_named_by_its_line(tmp_path: Path, number: str, field: str) -> None:
+    fields = {"slo_ms": "60", field: number}
+    given = ", ".join(f"{name}: {value}" for name, value in fields.items())
+    path = written(tmp_path, f"{SPEC}  - {{name: c, model: ssd, rate_rps: 50, {given}}}\n")
+    assert refused(path).line == 6
+
+
+def test_a_long_number_in_json_is_named_by_its_line_and_field(tmp_path: Path) -> None:
+    workload = f'{{"name": "a", "model": "ssd", "slo_ms": {"9" * 5000}, "rate_rps": 5}}'
+    text = f'{{"schema_version": 1, "gpus": [{{"type": "v100"}}],\n"workloads": [{workload}]}}'
+    error = refused(written(tmp_path, text, "spec.json"))
+    assert (error.line, error.field) == (2, "workloads[0].slo_ms")
+
+
+PAGE = Path(__file__).parents[3] / "docs/spec.md"
+
+
+def fields_of(kind: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any]]]:
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        yield prefix + field.name, field
+        for inner in (hints[field.name], *get_args(hints[field.name])):
+            if is_dataclass(inner):
+                many = "[]" if get_origin(hints[field.name]) is tuple else ""
+                yield from fields_of(inner, f"{prefix}{field.name}{many}.")
+
+
+def test_the_page_of_the_spec_tells_of_every_field_and_its_default() -> None:
+    rows = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    told = {row[1].strip(" `"): row[4].strip() for row in rows}
+    known = dict(fields_of(Spec))
+    assert set(told) == {"schema_version", *known}
+    for name, field in known.items():
+        if field.default is MISSING and field.default_factory is MISSING:
+            assert told[name].startswith("required"), name
+        elif isinstance(field.default, float):
+            assert told[name] == f"`{field.default:g}`", name
+        elif isinstance(field.default, bool | int | str):
+            assert told[name] == f"`{str(field.default).lower()}`", name
+
+
+def test_the_example_of_the_page_is_read(tmp_path: Path) -> None:
+    blocks = PAGE.read_text().split("\n\n")
+    text = next(block for block in blocks if block.startswith("    schema_version"))
+    spec, _ = read_spec(written(tmp_path, text))
+    assert [w.endpoint for w in spec.workloads] == ["resnet50", "feed", "ssd"]
+
+
+def test_a_second_workload_of_a_model_changes_the_default_endpoint(tmp_path: Path) -> None:
+    lines = SPEC.replace(", isolated: yes", "").splitlines()
+    for kept, endpoints in ((lines[:4], ["ssd"]), (lines, ["a", "b"])):
+        spec, _ = read_spec(written(tmp_path, "\n".join(kept)))
+        assert [w.endpoint for w in spec.workloads] == endpoints
+
+
+def test_options_of_servers_are_read_and_ours_are_refused_by_name(tmp_path: Path) -> None:
+    valid = SPEC.replace("yes", "true")
+    read, _ = read_spec(written(tmp_path, f"{valid}triton_args: [--log-verbose=1]\nenv: {{THREADS: 2}}\n"))
+    assert (read.triton_args, read.env) == (("--log-verbose=1",), {"THREADS": "2"})
+    error = refused(written(tmp_path, f"{valid}triton_args: [--log-verbose=1, --http-port=80]\n"))
+    assert error.field == "triton_args[1]"
+
+
+@pytest.mark.parametrize("shadow", ["{policy: none, covers: 1.1}", "{covers: 0.9}", "{covers: 2.5}"])
+def test_a_demand_that_no_shadow_can_meet_is_named_by_its_line(tmp_path: Path, shadow: str) -> None:
+    error = refused(written(tmp_path, SPEC.replace("isolated: yes", f"shadow: {shadow}")))
+    assert (error.line, error.field) == (5, "workloads[1].shadow.covers")

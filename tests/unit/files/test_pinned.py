@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.files import content, pinned
-from controlplane.files.content import Drift, Seen, by_bytes, drift
-from controlplane.files.pinned import ModelFolder, Pin, PinRules, PinStore
+from controlplane.files import pinned
+from controlplane.files.pinned import ModelFolder, Pin, PinRules, PinStore, content
+from controlplane.files.pinned.content import Drift, Seen, by_bytes, drift
 
 RULES = PinRules()
 

@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.cli.main import run
 from controlplane.domain.errors import InputError
-from controlplane.files.reading import read_bytes
+from controlplane.files.reading import Remembered, read_bytes
 
 TENSOR = '[ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]'
 CONFIG = f'backend: "b"\ninput {TENSOR}\noutput {TENSOR}\n'
@@ -82,3 +82,30 @@ def test_no_verb_waits_for_a_pipe_without_a_writer(
     assert run(command.split()) == 2
     message = capsys.readouterr().err
     assert any(name in message for name in ("pipe", "config.pbtxt", "model.py", "plan.json"))
+
+
+OLD_NS = 10**18
+
+
+def test_only_a_file_that_may_have_changed_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    read: list[str] = []
+
+    def make() -> str:
+        read.append(file.read_text() if file.exists() else "none")
+        return read[-1]
+
+    remembered = Remembered(file, make)
+    assert [remembered.get(), remembered.get()] == ["none", "none"]
+    file.write_text("one")
+    assert remembered.get() == "one"
+    file.write_text("two")
+    assert remembered.get() == "two", "written within the same grain of time, perhaps"
+    os.utime(file, ns=(OLD_NS, OLD_NS))
+    read.clear()
+    assert [remembered.get() for _ in range(3)] == ["two"] * 3
+    assert len(read) == 1
+    file.write_text("three")
+    assert remembered.get() == "three"
+    file.unlink()
+    assert remembered.get() == "none"

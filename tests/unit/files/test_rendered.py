@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
-from controlplane.domain.tree import Tree
-from controlplane.files.rendered import forget_rendered, write_rendered
+import pytest
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.tree import Link, Tree
+from controlplane.files.rendered import forget_rendered, read_tree, write_rendered, write_tree
 
 ONE, OTHER = Tree({"m/config.pbtxt": "one"}), Tree({"m/config.pbtxt": "other"})
 
@@ -48,3 +52,60 @@ def test_what_an_older_version_rendered_stays_while_a_server_reads_it(tmp_path: 
     read.mkdir(parents=True)
     assert forget_rendered(tmp_path, "f", {str(read)})
     assert read.is_dir()
+
+
+TREE = Tree({"a/config": "text\n", "a/1": Link("/somewhere/1"), "b": "ümlaut"})
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    root = tmp_path / "deep" / "root"
+    assert write_tree(root, TREE)
+    assert read_tree(root) == TREE
+    assert os.readlink(root / "a" / "1") == "/somewhere/1"
+
+
+def test_an_equal_tree_is_not_touched(tmp_path: Path) -> None:
+    write_tree(tmp_path / "root", TREE)
+    before = (tmp_path / "root").stat().st_ino
+    assert not write_tree(tmp_path / "root", TREE)
+    assert (tmp_path / "root").stat().st_ino == before
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"a/config": "other\n", "a/1": Link("/somewhere/1"), "b": "ümlaut"},
+        {"a/config": "text\n", "a/1": Link("/elsewhere/1"), "b": "ümlaut"},
+        {"a/config": "text\n"},
+    ],
+)
+def test_a_changed_tree_replaces_all_and_leaves_nothing_beside_it(
+    tmp_path: Path, entries: dict[str, str | Link]
+) -> None:
+    write_tree(tmp_path / "root", TREE)
+    assert write_tree(tmp_path / "root", Tree(entries))
+    assert read_tree(tmp_path / "root") == Tree(entries)
+    assert [p.name for p in tmp_path.iterdir()] == ["root"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_a_disk_that_refuses_leaves_the_old_tree_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Every write before the change fails in turn: the third fsync or, of the two renames, the second."""
+    write_tree(tmp_path / "root", TREE)
+    calls = 0
+    real = {"fsync": os.fsync, "rename": os.rename}[call]
+
+    def full(*arguments: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(*arguments)  # type: ignore[operator]
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(EngineError, match="No space left on device"):
+        write_tree(tmp_path / "root", Tree({"a/config": "new", "b": "new"}))
+    assert read_tree(tmp_path / "root") == TREE
+    assert [p.name for p in tmp_path.iterdir()] == ["root"]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from controlplane.domain.errors import InputError, NotNow
 from controlplane.domain.fleet import AccessConfig
-from controlplane.files.clients import Client, hashed, read_clients
 from controlplane.files.gateway import FormerFacade, GatewaySettings
+from controlplane.files.gateway.clients import Client, hashed, read_clients
+from controlplane.files.gateway.limits import REMEMBERED_S, Held, Limit
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.limits import REMEMBERED_S, Held, Limit
 from controlplane.gateway.facade.callers import ANY_REGION, Callers, NotOwned, Regions
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
 from controlplane.gateway.security import access

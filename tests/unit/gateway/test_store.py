@@ -8,13 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from certificates import Authority
 
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import AccessConfig, Backend, GatewayConfig, Route
 from controlplane.files.gateway import GatewaySettings, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import startup, store
+from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.listeners import Listeners
+from controlplane.gateway.running import Unreachable
 from controlplane.gateway.slots import Phase, SlotTable, assign
 from controlplane.gateway.startup import Startup
 
@@ -137,3 +140,28 @@ def test_a_path_that_haproxy_cannot_read_is_refused_before_anything_starts(
             Startup(paths).start(wanted, 1)
     assert refused.value.file == (client_ca or str(paths.state))
     assert not paths.state.exists()
+
+
+def test_a_certificate_that_haproxy_did_not_take_is_loaded_again(tmp_path: Path) -> None:
+    signed = Authority(tmp_path).sign("gateway")
+    protection = AccessConfig(certificate=str(signed.certificate), key=str(signed.key))
+    ports = {"http_port": 1, "grpc_port": 2, "metrics_port": 3}
+    settings = GatewaySettings(host="", **ports, slots=2, members=8, haproxy="", protection=protection)
+    places = GatewayPaths.of(tmp_path)
+    loaded: list[bytes] = []
+
+    def hangs(_: bytes) -> None:
+        raise Unreachable("timed out")
+
+    with pytest.raises(Unreachable):
+        store.write_certificate(places, settings, hangs)
+    assert store.write_certificate(places, settings, loaded.append)
+    assert not store.write_certificate(places, settings, loaded.append)
+    assert loaded == [places.certificate.read_bytes()]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_no_gateway_listens_beyond_loopback_in_plain_text(tmp_path: Path, host: str) -> None:
+    with pytest.raises(InputError, match="--plain-text"):
+        HaproxyGateway(tmp_path / "gateway").start(GatewayConfig(host))
+    assert not (tmp_path / "gateway").exists()

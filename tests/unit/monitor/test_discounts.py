@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.files import discounts
-from controlplane.files.discounts import add_discounts
+from controlplane.files.gateway import discounts
+from controlplane.files.gateway.discounts import add_discounts
 from controlplane.monitor.discounts import ClientsCounters
 
 LABELS = 'model="m",version="1"'

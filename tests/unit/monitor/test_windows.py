@@ -6,104 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.monitor.records import Losses, Record, parse, protocol_of
+from controlplane.monitor.records import Record
 from controlplane.monitor.windows import KEEP_S, Windows
-
-LINE = b"grpc:h77 12 m 127.0.0.1 9001 200 - -- 100 200 1700000000250000 1700000001750000"
 
 
 def record(ended_s: float, latency_ms: float = 1.0, **other: Any) -> Record:
-    made = parse(LINE)
-    assert made is not None
-    return made._replace(ended_s=ended_s, latency_ms=latency_ms, **other)
-
-
-def test_a_line_is_read() -> None:
-    made = parse(LINE)
-    assert made is not None
-    assert (made.endpoint, made.host, made.port, made.http, made.grpc) == ("m", "127.0.0.1", 9001, 200, None)
-    assert (made.bytes_in, made.bytes_out, made.ended_s) == (100, 200, 1700000001.75)
-    assert made.latency_ms == pytest.approx(1500)
-    assert not made.failed
-
-
-@pytest.mark.parametrize(("old", "new"), [(b" - --", b" 14 --"), (b" 200 - ", b" 503 - ")])
-def test_what_a_server_itself_calls_unavailable_is_refused_by_policy(old: bytes, new: bytes) -> None:
-    made = parse(LINE.replace(old, new))
-    assert made is not None
-    assert made.refused
-    assert not made.failed
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "failed", "abandoned"),
-    [
-        (b" - --", b" 13 --", True, False),
-        (b" - --", b" 14 SD", True, False),
-        (b" - --", b" 3 --", False, False),
-        (b" - --", b" 5 --", False, False),
-        (b" 200 - ", b" 500 - ", True, False),
-        (b" 200 - --", b" 503 - SC", True, False),
-        (b" 200 - ", b" 404 - ", False, False),
-        (b" - --", b" - CD", False, True),
-        (b" - --", b" 1 --", False, True),
-    ],
-)
-def test_whose_fault_it_was(old: bytes, new: bytes, failed: bool, abandoned: bool) -> None:
-    made = parse(LINE.replace(old, new))
-    assert made is not None
-    assert (made.failed, made.abandoned) == (failed, abandoned)
-
-
-@pytest.mark.parametrize(("protocol", "http", "grpc"), [("grpc", "200", 14), ("http", "503", None)])
-def test_a_server_that_has_unloaded_the_model_failed(protocol: str, http: str, grpc: int | None) -> None:
-    line = LINE.replace(b"grpc:", f"{protocol}:".encode()).replace(b" 200 - ", f" {http} unloaded ".encode())
-    made = parse(line)
-    assert made is not None
-    assert (made.unloaded, made.failed, made.grpc, made.http) == (True, True, grpc, int(http))
-
-
-def test_lines_without_an_inference_only_count() -> None:
-    made = parse(LINE.replace(b" m ", b" - "))
-    assert made is not None
-    assert (made.sender, made.number, made.endpoint) == ("grpc:h77", 12, "")
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_sender_says_its_protocol(protocol: str) -> None:
-    made = parse(LINE.replace(b"grpc:", protocol.encode() + b":"))
-    assert made is not None
-    assert protocol_of(made.sender) == protocol
-
-
-def test_a_request_that_no_server_took_is_one() -> None:
-    made = parse(LINE.replace(b"127.0.0.1 9001 200 -", b"- - 503 14"))
-    assert made is not None
-    assert (made.port, made.failed) == (0, True)
-
-
-@given(st.binary(max_size=200))
-def test_noise_is_no_line(noise: bytes) -> None:
-    assert parse(noise) is None or len(noise.split()) >= 12
-
-
-@given(st.lists(st.integers(1, 30), unique=True, min_size=2), st.randoms())
-def test_losses_are_the_gaps_whatever_the_order(numbers: list[int], chance: object) -> None:
-    first = min(numbers)
-    late = [n for n in numbers if n != first]
-    losses = Losses()
-    losses.count("a", first)
-    for number in late:
-        losses.count("a", number)
-    assert losses.received == len(numbers)
-    assert losses.lost == max(numbers) - first + 1 - len(numbers)
-
-
-def test_each_sender_counts_for_itself() -> None:
-    losses = Losses()
-    for sender, number in (("a", 5), ("b", 100), ("a", 6), ("b", 103)):
-        losses.count(sender, number)
-    assert (losses.received, losses.lost) == (4, 2)
+    made = Record("grpc:h77", 12, "m", "127.0.0.1", 9001, 200, None, 100, 200, ended_s, latency_ms, False)
+    return made._replace(**other)
 
 
 def test_a_window_ends_now_and_reaches_back_exactly() -> None:

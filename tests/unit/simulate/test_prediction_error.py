@@ -1,4 +1,4 @@
-"""A few cells of what `benchmarks/prediction_error.py` prints in full."""
+"""A few cells of what `benchmarks/times/prediction_error.py` prints in full."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from planning import v100
 
-from benchmarks.prediction_error import Case, broken_windows, planned, simulated
+from benchmarks.times.prediction_error import Case, broken_windows, planned, simulated
 from controlplane.runtime.jobs.simulate import conditions_of
 from controlplane.simulate.closed_loop.faults import Fault, Kind, Outcome, WorkloadSeen
 from controlplane.simulate.closed_loop.run import run as serve

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from controlplane.domain.counters import Entry
 from controlplane.domain.errors import EngineError
-from controlplane.files.discounts import add_discounts, read_discounts
+from controlplane.files.gateway.discounts import add_discounts, read_discounts
 from controlplane.triton import own
 from controlplane.triton.samples import SampleRequest
 

@@ -22,7 +22,7 @@ from controlplane.control.autoscaler.state import (
     begin,
     resumed,
 )
-from controlplane.files.load_state import read_load, write_load
+from controlplane.files.following.load_state import read_load, write_load
 
 LIMITS = LoadLimits(settle_s=6.0, dwell_s=40.0)
 COUNTS = st.integers(0, 60)

@@ -55,7 +55,7 @@ def test_a_queue_at_its_slo_is_left_alone_and_a_slower_one_is_not(load: float) -
 @pytest.mark.timeout(3600)
 def test_false_alarms_are_rarer_than_one_in_three_workload_weeks() -> None:
     told = subprocess.run(
-        [sys.executable, "-m", "benchmarks.guard", "--full", "--json"],
+        [sys.executable, "-m", "benchmarks.serving.guard", "--full", "--json"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,3 +1,5 @@
+"""Device files."""
+
 from __future__ import annotations
 
 import json
@@ -6,20 +8,34 @@ from typing import Any
 
 import pytest
 
-from controlplane.domain.device import ShareKind
+from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.errors import InputError
-from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile, Repeat
+from controlplane.domain.profile import (
+    ColocationPoint,
+    Environment,
+    Factor,
+    Measurement,
+    Neighbour,
+    Profile,
+    Repeat,
+)
 from controlplane.domain.server_options import ServerOptions
 from controlplane.files.documents import versioned
 from controlplane.files.measurements.profiles import (
+    NAME,
     partial_path,
     profile_path,
+    read_calibration,
+    read_device,
     read_partial,
     read_profile,
     read_profiles,
+    write_calibration,
+    write_device,
     write_partial,
     write_profile,
 )
+from controlplane.runtime.devices import known_device
 
 PROFILE = Profile(
     model="resnet",
@@ -101,3 +117,61 @@ def test_a_file_is_no_directory_of_profiles(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"spec\.yaml: --profiles: is not a directory"):
         read_profiles(tmp_path / "spec.yaml", "cpu")
     assert read_profiles(tmp_path / "absent", "cpu") == {}
+
+
+FACTORS = (
+    Factor("alexnet", "v100", ("resnet50", "vgg19"), 1.07, 4000, 1_700_000_000.0),
+    Factor("vgg19", "v100", (), 0.98, 250, 1_700_000_060.0),
+)
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    assert read_calibration(tmp_path) == ()
+    write_calibration(tmp_path, FACTORS)
+    assert read_calibration(tmp_path) == FACTORS
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ('"factor": 0.98', '"factor": -1.0'),
+        ('"batches": 250', '"batches": 0'),
+        ('"schema_version": 1', '"schema_version": 9'),
+        ('"device": "v100"', '"gpu": "v100"'),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, wrong: str, says: str) -> None:
+    text = write_calibration(tmp_path, FACTORS).read_text()
+    assert wrong in text
+    (tmp_path / NAME).write_text(text.replace(wrong, says))
+    with pytest.raises(InputError, match=NAME):
+        read_calibration(tmp_path)
+
+
+DEVICE = Device(
+    "t4", ShareKind.MPS_PERCENT, MPS_GRID, memory_mb=15360.0, hardware={"P": 70.0, "alpha_f": -1.5}
+)
+
+
+def test_what_is_written_is_read_back_and_known(tmp_path: Path) -> None:
+    write_device(tmp_path, DEVICE)
+    assert read_device(tmp_path, "t4") == DEVICE
+    assert known_device("t4", tmp_path) == DEVICE
+    assert known_device("t4") == Device("t4", ShareKind.MPS_PERCENT, MPS_GRID)
+    assert read_device(tmp_path, "l4") is None
+
+
+def test_the_catalogues_device_stays(tmp_path: Path) -> None:
+    v100 = known_device("v100")
+    write_device(tmp_path, Device("v100", ShareKind.MPS_PERCENT, MPS_GRID))
+    assert known_device("v100", tmp_path) == v100
+
+
+def test_a_broken_file_is_named_with_its_line(tmp_path: Path) -> None:
+    path = write_device(tmp_path, DEVICE)
+    path.write_text(path.read_text().replace("15360.0", "-1"))
+    with pytest.raises(InputError, match=r"t4.json:\d+: memory_mb"):
+        read_device(tmp_path, "t4")
+    write_device(tmp_path, DEVICE).rename(tmp_path / "l4.json")
+    with pytest.raises(InputError, match="is 't4', and the file stands where 'l4' belongs"):
+        read_device(tmp_path, "l4")

@@ -1,3 +1,5 @@
+"""The document of a running fleet."""
+
 from __future__ import annotations
 
 import json
@@ -10,7 +12,9 @@ from controlplane.domain.plan import Infeasible, Plan, Rule
 from controlplane.planning.explain.alternatives import LARGER_SHARE
 from controlplane.planning.explain.explain import explain, explain_queues
 from controlplane.report.page.document import plan_document
+from controlplane.report.page.fleet import fleet_document
 from controlplane.report.page.html import embedded, page
+from controlplane.report.tables.status_table import Status
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +80,21 @@ def test_page_names_no_address_and_forbids_connections(plan: Plan) -> None:
     assert "connect-src 'none'" in text
     assert "https://" not in text
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Plan:
+    asked = planning.published(12)[:3]
+    twin = replace(asked[0], name="twin", endpoint="twin")
+    return planning.planned("joint", [*asked, twin], rule=Rule.P99, latency="ours")
+
+
+def test_the_planned_and_the_measured_utilisation_stand_side_by_side(shared: Plan) -> None:
+    (partition, placed, *_), *_ = [(p, *p.workloads) for _, p in shared.partitions() if len(p.workloads) > 1]
+    busy = {(partition.id, placed.endpoint): 0.83, ("gone", "gone"): 0.1}
+    document = fleet_document("shop", shared, Status((), (), (), None), (), busy)
+    sharing = {w.name for w in partition.workloads if w.model == placed.model}
+    for one in document["workloads"]:
+        assert one["busy"] == (0.83 if one["name"] in sharing else None)
+        assert one["utilisation"] is not None
+        assert one["utilisation"] != 0.83

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
-
-from rich.console import Console
 
 from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.workload import Workload
 from controlplane.planning.replan.differences import Ending, TermChange, endings
 from controlplane.report.tables.change_table import change_table, terms_line
+from controlplane.report.tables.terminal import plain
 
 
 def pool(rate_rps: float, slo_ms: float) -> Plan:
@@ -27,10 +25,8 @@ def pool(rate_rps: float, slo_ms: float) -> Plan:
 
 
 def lines(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> list[list[str]]:
-    console = Console(file=io.StringIO(), width=200, highlight=False)
-    console.print(change_table(before, after, wanted))
-    assert isinstance(console.file, io.StringIO)
-    return [line.split() for line in console.file.getvalue().splitlines() if line.strip()]
+    shown = plain(change_table(before, after, wanted))
+    return [line.split() for line in shown.splitlines() if line.strip()]
 
 
 def test_what_a_workload_that_stays_asks_for_otherwise_is_told_of_the_whole_pool() -> None:

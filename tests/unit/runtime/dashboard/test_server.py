@@ -18,12 +18,15 @@ from host_ports import free_ports
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import AccessConfig
-from controlplane.files.clients import Client, hashed, write_clients
+from controlplane.domain.observation import BatchStatistics
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import GatewaySettings, write_settings
+from controlplane.files.gateway.clients import Client, hashed, write_clients
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.security import certificate
+from controlplane.runtime.dashboard.look import busy_of
 from controlplane.runtime.dashboard.server import Listening, page_access, serve
+from controlplane.runtime.fleet.history import Minute
 
 TOKEN = "trisect_operator"
 OTHER = "trisect_other"
@@ -142,3 +145,25 @@ def test_a_fleet_that_accepts_plain_text_has_its_page_in_plain_text(files: Fleet
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
 def test_on_loopback_nothing_is_demanded(files: FleetFiles, host: str) -> None:
     assert page_access(files, host) is None
+
+
+def minute(partition: str, seconds: float, batches: dict[int, BatchStatistics] | None) -> Minute:
+    return Minute(0.0, seconds, partition, "m", 50.0, 10, 0, 5.0, batches)
+
+
+def test_the_measured_utilisation_is_the_time_of_executions_of_the_counted_time() -> None:
+    whole_s = 10**9
+    found = busy_of(
+        [
+            minute("one", 60.0, {1: BatchStatistics(9, whole_s, 28 * whole_s, whole_s)}),
+            minute(
+                "one",
+                60.0,
+                {2: BatchStatistics(9, 0, 30 * whole_s, 0), 4: BatchStatistics(9, 0, 36 * whole_s, 0)},
+            ),
+            minute("one", 60.0, None),
+            minute("two", 60.0, None),
+            minute("idle", 60.0, {}),
+        ]
+    )
+    assert found == {("one", "m"): pytest.approx(0.8), ("idle", "m"): 0.0}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.table import Table
 
 from controlplane.domain.device import ShareKind
 from controlplane.domain.observation import BatchStatistics
@@ -19,6 +16,7 @@ from controlplane.files.fleets import FleetFiles
 from controlplane.files.measurements.profiles import read_calibration, write_profile
 from controlplane.latency.calibration import WIDEST_VARIATION, Observation, Seen
 from controlplane.report.tables.observed_table import Unseen, kept_table, observed_table
+from controlplane.report.tables.terminal import plain
 from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet.calibrate import counting_model, learn, recall, variation_of
 from controlplane.runtime.fleet.fleet import Fleet
@@ -144,7 +142,7 @@ def test_who_is_too_idle_is_unmeasured_and_not_mispredicted(
     assert (row.unmeasured is None) is (unmeasured is None)
     assert (row.refused is None) is (unmeasured is None and refused is None)
     assert refused is None or refused in (row.refused or "")
-    lines = printed(observed_table([row]))
+    lines = plain(observed_table([row]))
     assert (f"unmeasured: {unmeasured}" in lines) is (unmeasured is not None)
     assert ("+233" in lines) is (observed_ms == 3.0 and unmeasured is None)
 
@@ -170,18 +168,11 @@ def test_minutes_with_few_answers_have_no_p99(tmp_path: Path) -> None:
     busy, idle, joined = kept
     assert (joined.minutes, joined.rate_rps, joined.unmeasured) == (0, None, "no minute was recorded yet")
     assert unseen == [Unseen("P", "no batch was executed")]
-    assert "unmeasured: no batch was executed" in printed(observed_table([], unseen))
+    assert "unmeasured: no batch was executed" in plain(observed_table([], unseen))
     assert (busy.p99_ms, busy.worst_p99_ms, busy.unmeasured) == (31.0, 31.0, None)
     assert (busy.minutes, busy.rate_rps) == (3, 2440 / 180)
     assert (idle.p99_ms, idle.worst_p99_ms) == (None, None)
-    assert "unmeasured: at most 99 answers a minute, 100 are needed" in printed(kept_table([busy, idle]))
-
-
-def printed(table: Table) -> str:
-    console = Console(file=io.StringIO(), width=250, highlight=False)
-    console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    assert "unmeasured: at most 99 answers a minute, 100 are needed" in plain(kept_table([busy, idle]))
 
 
 def test_a_drift_of_some_percent_is_no_variation_however_many_batches_a_minute_has() -> None:

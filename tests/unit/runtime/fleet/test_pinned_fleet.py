@@ -18,7 +18,8 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan, Shadow
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.files import content, pinned
+from controlplane.files import pinned
+from controlplane.files.pinned import content
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.controller.drift import DriftWatch
 from controlplane.runtime.fleet.preflight import ApplyRequest

@@ -1,0 +1,1 @@
+"""GPUs, latency objectives and CPU time of plans, beside papers and references."""

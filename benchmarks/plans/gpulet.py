@@ -1,0 +1,327 @@
+"""gpulet's schedulers beside the figures of their authors' code and of the paper.
+
+    python -m benchmarks.plans.gpulet [--every N] [SECTION ...]
+
+Sections: scenarios (all 19,682 on four GPUs, or one in N), rates (the highest one that a scheduler accepts),
+standbys (60 scenarios for the default strategy under P99: held, GPUs, and what stands by),
+default (scenarios and rates for the default strategy with its standbys; the scenarios of nine models and one
+in N of the others, or in ten),
+turns (the GPUs that they save the default strategy),
+igniter (its Fig 14 on V100s: GPUs and late workloads); all but `default` unless named. Times of the first
+four are the surrogate's: they compare schedulers and say nothing of a GPU. Exit code 1 where a scheduler
+that is a strategy differs by more than 1 % from the authors' code, where the default strategy refuses a
+scenario (with standbys), holds a lower rate than gpulet+int, or lets a workload in turns be late in a
+simulation, or where gpu-lets+ takes another number of GPUs.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import planning
+import turing
+
+from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.workload import WITHIN_S, Arrivals, ShadowPolicy, ShadowWish, Workload
+from controlplane.papers.gpulet import elastic
+from controlplane.papers.gpulet import sizing as schemes
+from controlplane.papers.gpulet.gpulets import Cluster, Gpu
+from controlplane.papers.gpulet.latency import Gpulet as GpuletModel
+from controlplane.papers.gpulet.sizing import CODE, IDEAL, Demand, Scheme, Sizing, Times
+from controlplane.papers.gpulet.strategy import demands_of
+from controlplane.planning import registry
+from controlplane.planning.protocol import PlanRequest
+from controlplane.simulate.arrivals import Demand as Arriving
+from controlplane.simulate.engine import Settings, simulate
+
+GPUS = 4
+TOLERANCE = 0.01
+IDS = {m: i for i, m in enumerate(("lenet1", "lenet2", "lenet3", "lenet4", "lenet5", "lenet6", "googlenet"))}
+IDS |= {m: i for i, m in enumerate(("resnet50", "ssd-mobilenetv1", "vgg16", "mnasnet1_0", "mobilenet_v2"), 7)}
+IDS |= {"densenet161": 12, "bert": 13}
+"""The authors' numbers: they decide between models of equal rate x SLO."""
+HALVES = schemes.Scheme("sbp 1:1", sizes=(50,))
+"""SBP on GPUs cut in halves (Fig 5)."""
+SCHEDULABLE = (
+    (schemes.SBP, 5772, 3194),
+    (HALVES, 19682, 18658),
+    (schemes.GREEDY, None, 19170),
+    (schemes.GPULET, None, 19170),
+    (schemes.GPULET_INT, None, 19028),
+    (IDEAL, None, 19170),
+)
+"""Scheme, scenarios in the paper (Fig 5), and by the authors' code on the surrogate."""
+HIGHEST = {
+    "sbp": (800, 590, 500, 400, 340, 990, 500),
+    "greedy-best-fit": (850, 660, 680, 510, 510, 500, 580),
+    "gpulet+int": (970, 790, 770, 630, 620, 2000, 690),
+    "gpulet-ideal": (1070, 790, 820, 630, 670, 2080, 690),
+}
+"""The authors' code on the surrogate: the highest rate a model, in the order of `turing.SCENES`."""
+STEP_RPS = 10
+EVERY = 329
+"""One in so many scenarios is 60 of them."""
+FIG_14 = {
+    "igniter": (6, "none"),
+    "ffd+": (5, "10 of 12"),
+    "ffd++": (6, "not said"),
+    "gslice+": (6, "3 of 12"),
+    "gpu-lets+": (8, "W7, W8, W12"),
+}
+"""GPUs and late workloads in iGniter's Fig 14 and 19."""
+
+
+class Bench:
+    """The tables, made once, and a scheduler's answer for one scenario."""
+
+    def __init__(self) -> None:
+        self.device = turing.device(GPUS)
+        model = self.device.latency
+        assert isinstance(model, GpuletModel)
+        self.models = model.models
+        self.times = Times.of(model, 32)
+        self.sizings: dict[str, Sizing] = {}
+
+    def accepts(self, plan: Scheme, rates: Mapping[str, float], slo_ms: Mapping[str, float]) -> bool:
+        sizing = self.sizings.setdefault(plan.name, Sizing(self.times, plan, CODE))
+        demands = self._demands(rates, slo_ms)
+        kind = self.device.pool.device
+        gpus = [Gpu(kind.memory_mb or 0.0, kind.hardware["process_mb"]) for _ in range(GPUS)]
+        if plan is IDEAL:
+            return elastic.on_fixed(demands, gpus, sizing, plan.interference) is not None
+        return elastic.partition(demands, Cluster(gpus, self.times, plan.interference), sizing) is None
+
+    def _demands(self, rates: Mapping[str, float], slo_ms: Mapping[str, float]) -> list[Demand]:
+        asked = turing.asked(rates, slo_ms)
+        found = demands_of(asked, self.device, self.models)
+        return [replace(d, key=IDS[w.model]) for d, w in zip(found, asked, strict=True)]
+
+
+def scenarios(bench: Bench, every: int) -> bool:
+    """Count the scenarios that four GPUs hold."""
+    listed = turing.scenarios()[::every]
+    print(f"{len(listed)} scenarios on {GPUS} GPUs (references: all 19,682), by the authors' reading")
+    print(f"{'scheduler':<18}{'ours':>8}{'code':>8}{'ratio':>8}{'paper':>8}{'ms each':>9}")
+    good = True
+    for plan, paper, code in SCHEDULABLE:
+        before = time.process_time()
+        count = sum(bench.accepts(plan, rates, turing.SLO_MS) for rates in listed)
+        each_ms = (time.process_time() - before) * 1000.0 / len(listed)
+        ratio = count * every / code
+        print(f"{plan.name:<18}{count:>8}{code:>8}{ratio:>8.3f}{paper or '–':>8}{each_ms:>9.2f}", flush=True)
+        good &= every > 1 or plan is HALVES or abs(ratio - 1.0) <= TOLERANCE
+    return good
+
+
+def rates(bench: Bench) -> bool:
+    """Raise the rate of all models of a scene until a scheduler refuses it."""
+    print("highest rate a model that is accepted, in steps of 10/s: ours / authors' code")
+    print(f"{'scheduler':<18}" + "".join(f"{name:>13}" for name in turing.SCENES) + f"{'mean ratio':>12}")
+    for plan in (schemes.SBP, schemes.GREEDY, schemes.GPULET_INT, IDEAL):
+        ours = [_highest(bench, plan, slo_ms) for slo_ms in turing.SCENES.values()]
+        known = HIGHEST[plan.name]
+        ratio = sum(a / b for a, b in zip(ours, known, strict=True)) / len(ours)
+        cells = "".join(f"{f'{a}/{b}':>13}" for a, b in zip(ours, known, strict=True))
+        print(f"{plan.name:<18}{cells}{ratio:>12.3f}", flush=True)
+    return True
+
+
+def _highest(bench: Bench, plan: Scheme, slo_ms: Mapping[str, float]) -> int:
+    """The largest rate accepted before three refusals in a row: acceptance is not monotone."""
+    best, refused, rate = 0, 0, STEP_RPS
+    while refused < 3:
+        if bench.accepts(plan, dict.fromkeys(slo_ms, float(rate)), slo_ms):
+            best, refused = rate, 0
+        else:
+            refused += 1
+        rate += STEP_RPS
+    return best
+
+
+def standbys() -> bool:
+    """What the default strategy holds of 60 scenarios, by the policy of the shadows; aim: all by default."""
+    some = turing.scenarios()[::EVERY]
+    print(
+        f"joint, P99, {len(some)} scenarios on {GPUS} GPUs, by the shadows' policy; a warm one loads for an"
+    )
+    print(f"unknown time, so those that stand ready within {WITHIN_S:g} s are the hot ones")
+    print(f"{'policy':<8}{'held':>6}{'GPUs':>6}{'hot':>6}{'warm':>6}{'in time':>9}{'ms each':>9}")
+    held = {}
+    for policy in (ShadowPolicy.NONE, ShadowPolicy.HOT, ShadowPolicy.AUTO):
+        before = time.process_time()
+        plans = [_planned(rates, turing.SLO_MS, Rule.P99, "ours", ShadowWish(policy)) for rates in some]
+        each_ms = (time.process_time() - before) * 1000.0 / len(some)
+        good = [plan for plan in plans if plan is not None]
+        shadows = [p.shadow for plan in good for _, p in plan.partitions() if p.shadow is not None]
+        by = Counter(s.policy for s in shadows)
+        ready = sum(s.policy is ShadowPolicy.HOT or (s.load_s or WITHIN_S + 1.0) <= WITHIN_S for s in shadows)
+        print(
+            f"{policy:<8}{len(good):>6}{sum(len(plan.gpus) for plan in good):>6}{by[ShadowPolicy.HOT]:>6}"
+            f"{by[ShadowPolicy.WARM]:>6}{f'{ready}/{len(shadows)}':>9}{each_ms:>9.0f}",
+            flush=True,
+        )
+        held[policy] = len(good)
+    return held[ShadowPolicy.AUTO] == len(some)
+
+
+def default(every: int) -> bool:
+    """Count the scenarios and find the rates that the default strategy holds, every plan verified."""
+    listed = turing.scenarios()
+    good = True
+    for what, some in (
+        ("nine models", [rates for rates in listed if len(rates) == len(turing.SLO_MS)]),
+        (f"one in {every}", listed[::every]),
+    ):
+        before = time.process_time()
+        gpus = Counter(_gpus(rates, turing.SLO_MS, Rule.HALF_SLO) for rates in some)
+        each_ms = (time.process_time() - before) * 1000.0 / len(some)
+        held = len(some) - gpus[None]
+        on = ", ".join(f"{gpus[n]} on {n}" for n in range(1, GPUS + 1))
+        print(
+            f"joint, half-SLO, {what}: {held} of {len(some)} ({on} GPUs), {each_ms:.0f} ms each", flush=True
+        )
+        good &= held == len(some)
+    print("highest rate a model that joint holds; beside gpulet+int of the authors' code under half-SLO")
+    for rule in (Rule.HALF_SLO, Rule.P99):
+        ours = [_highest_held(slo_ms, rule) for slo_ms in turing.SCENES.values()]
+        print(
+            f"{rule:<18}"
+            + "".join(f"{f'{a}/{b}':>13}" for a, b in zip(ours, HIGHEST["gpulet+int"], strict=True))
+        )
+        if rule is Rule.HALF_SLO:
+            ratios = [a / b for a, b in zip(ours, HIGHEST["gpulet+int"], strict=True)]
+            print(
+                f"{'ratio':<18}"
+                + "".join(f"{r:>13.2f}" for r in ratios)
+                + f"  mean {sum(ratios) / len(ratios):.2f}"
+            )
+            good &= min(ratios) >= 1.0
+    return good
+
+
+def _gpus(rates: Mapping[str, float], slo_ms: Mapping[str, float], rule: Rule) -> int | None:
+    """The number of GPUs of the default strategy's plan with standbys; None where it refuses a workload."""
+    plan = _planned(rates, slo_ms, rule, "gpulet", ShadowWish())
+    return None if plan is None else len(plan.gpus)
+
+
+def _planned(
+    rates: Mapping[str, float], slo_ms: Mapping[str, float], rule: Rule, latency: str, wish: ShadowWish
+) -> Plan | None:
+    """The default strategy's verified plan; None where it refuses a workload."""
+    asked = tuple(replace(w, shadow=wish) for w in turing.asked(rates, slo_ms))
+    plan = registry.strategy("joint").plan(turing.question(asked, GPUS, rule, latency))
+    return plan if plan.verified and not plan.infeasible else None
+
+
+def _highest_held(slo_ms: Mapping[str, float], rule: Rule) -> int:
+    """The largest rate of all models that the default strategy holds, by bisection."""
+    low, high = 0, 512 * STEP_RPS
+    while high - low > STEP_RPS:
+        middle = (low + high) // 2 // STEP_RPS * STEP_RPS
+        held = _gpus(dict.fromkeys(slo_ms, float(middle)), slo_ms, rule) is not None
+        low, high = (middle, high) if held else (low, middle)
+    return low
+
+
+def turns(seeds: int = 5) -> bool:
+    """GPUs of the default strategy for light models of as many families, with and without turns."""
+    print(
+        "random light workloads, each of another model, on GPUs cut into five, under P99 by our model; five"
+    )
+    print(
+        "lists each: GPUs without turns (`isolated: true`) and with; workloads late in 300 simulated seconds"
+    )
+    late = 0
+    for count in (5, 10, 20, 40):
+        device = planning.cores(-(-count // len(planning.MODELS)))
+        gpus, cpu_s = [0, 0], [0.0, 0.0]
+        late_here = 0
+        for seed in range(seeds):
+            asked = _light(count, random.Random(seed))
+            for n, isolated in enumerate((True, False)):
+                own = tuple(replace(w, isolated=isolated) for w in asked)
+                before = time.process_time()
+                plan = registry.strategy("joint").plan(
+                    PlanRequest(own, {"v100": device}, Rule.P99, planning.StoppedClock())
+                )
+                cpu_s[n] += time.process_time() - before
+                assert plan.verified
+                gpus[n] += len(plan.gpus)
+            demands = {w.name: Arriving.of(w.arrivals, w.rate_rps) for w in asked}
+            seen = simulate(
+                plan, {"v100": device.latency}, Settings(seconds=300.0, seed=seed, demands=demands)
+            )
+            late_here += sum(not w.holds for w in seen.workloads)
+        each = f"CPU {cpu_s[0] / seeds:.2f} and {cpu_s[1] / seeds:.2f} s a plan"
+        print(
+            f"{count:>4} models {gpus[0]:>5} {gpus[1]:>5}  late {late_here} of {count * seeds}, {each}",
+            flush=True,
+        )
+        late += late_here
+    return late == 0
+
+
+def _light(count: int, chance: random.Random) -> tuple[Workload, ...]:
+    """Workloads of 1 to 10/s whose SLO is 4 to 12 times a whole GPU's batch of one and more."""
+    slo_ms = {"alexnet": 30.0, "resnet50": 80.0, "vgg19": 120.0, "ssd": 110.0}
+    models = [(model, n) for n in range(-(-count // len(slo_ms))) for model in slo_ms][:count]
+    return tuple(
+        planning.workload(
+            f"{model}{n}", f"{model}-{n}", slo_ms[model] * chance.uniform(1.0, 4.0), chance.uniform(1.0, 10.0)
+        )
+        for model, n in models
+    )
+
+
+def igniter() -> bool:
+    """IGniter's twelve workloads by its own model: what the judge says, and what a simulation sees."""
+    print("iGniter's Table 3: GPUs, and workloads late in the paper, by the judge, and simulated for 200 s")
+    good = True
+    for strategy, (gpus, late) in FIG_14.items():
+        plan = planning.planned(strategy, planning.published(12))
+        names = {p.name for _, _, p in plan.placements()}
+        late_ones = {v.subject for v in plan.violations if "shadow" not in v.reason} & names
+        judged = sorted(late_ones, key=_number)
+        good &= not strategy.startswith("g") or len(plan.gpus) == gpus
+        print(
+            f"{strategy:<11}{len(plan.gpus)} GPUs (paper {gpus}), late in the paper: {late}; judge: {judged}"
+        )
+        for arrivals in Arrivals:
+            rates = {p.name: Arriving.of(arrivals, p.rate_rps) for _, _, p in plan.placements()}
+            seen = simulate(plan, {"v100": planning.v100().latency}, Settings(seconds=200, demands=rates))
+            breaks = sorted((w.name for w in seen.workloads if not w.holds), key=_number)
+            print(f"           simulated, {arrivals}: {breaks}", flush=True)
+    return good
+
+
+def _number(workload: str) -> int:
+    return int(workload[1:])
+
+
+def main(arguments: list[str]) -> int:
+    every = 1
+    if "--every" in arguments:
+        at = arguments.index("--every")
+        every = int(arguments[at + 1])
+        del arguments[at : at + 2]
+    named = arguments or ["scenarios", "rates", "standbys", "turns", "igniter"]
+    bench = Bench()
+    sections = {
+        "scenarios": lambda: scenarios(bench, every),
+        "rates": lambda: rates(bench),
+        "standbys": standbys,
+        "default": lambda: default(10 if every == 1 else every),
+        "turns": turns,
+        "igniter": igniter,
+    }
+    return 0 if all([sections[name]() for name in named]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

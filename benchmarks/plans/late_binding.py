@@ -1,0 +1,415 @@
+"""Late binding: Paella's figures in simulated time, and its order at the gateway with a real Triton.
+
+python -m benchmarks.plans.late_binding paella      a minute: Figs 2, 12 and 13 in simulated time
+python -m benchmarks.plans.late_binding order       2 and 30 ms on one Triton, in three orders
+python -m benchmarks.plans.late_binding threshold   the same over --overtake-ms
+python -m benchmarks.plans.late_binding overload    1.5 times the planned rate of one of four models
+python -m benchmarks.plans.late_binding cost        rates and p50 with gates and without, in pairs
+python -m benchmarks.plans.late_binding plans       GPUs for 50 models with late binding and without
+
+`order` and `threshold` take --load, --batch, --rounds, --seconds; runs are interleaved, HTTP and gRPC mixed.
+Exits 1 where an aim is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import planning
+from gateway_rig import closed_loop
+
+from benchmarks.harness import Figures, show, table
+from benchmarks.support.gpu_kernels import Job, Order, ShortestRemaining, Streams, late, naive, run
+from benchmarks.support.mixed_models import Answers, Front, Mixed, due, gateway, plan_of, sent, triton
+from controlplane.control.order import order_of
+from controlplane.domain.order import LONGEST_MS
+from controlplane.domain.plan import Plan, Rule
+from controlplane.planning import registry
+from controlplane.planning.protocol import PlanRequest
+from controlplane.simulate.arrivals import Demand
+from controlplane.simulate.engine import Settings, simulate
+from controlplane.simulate.network import Conditions
+
+# Fig 2: a GTX 1660 SUPER, its hardware queues, and jobs of equal kernels of one slot.
+FIG2_JOBS, FIG2_KERNELS, FIG2_KERNEL_US = 10_000, 8, 300.0
+FIG2_QUEUES, FIG2_SLOTS = 32, 176
+FIG2_P99_US, FIG2_STEP_RPS, FIG2_STEPS = 4_800.0, 250, 320
+FIG2_DISPATCH_US = (0.0, 4.25)
+FIG2_PAPER = {0.0: None, 4.25: 2.2}
+FIG2_AIMS = {0.0: (5.0, 6.0), 4.25: (2.1, 2.4)}
+
+# Figs 12 and 13: ResNet-18 against InceptionV3 on a T4; kernels need between a fifth and all of its slots.
+SLOTS, JOBS = 40, 3_000
+SHORT, LONG = 0, 1
+KERNELS = {SHORT: (25, 1_580.0), LONG: (125, 31_200.0)}
+"""A job's kernels, and microseconds in all."""
+LONG_PART = 0.048
+DEMANDS = (8, 16, 24, 32, 40)
+OUTSTANDING = (119, 6)
+SIGMA = 1.5
+SEEDS = range(1, 6)
+RATES = (50, 100, 200)
+STREAMS_TO_SRPT = (1.2, 3.9)
+"""The paper's Fig 12 shows up to 3."""
+THRESHOLDS = (0.0, 1.0, 10.0, 30.0, 100.0, 1_000.0, 1e6)
+FIG13_RPS, FIG13_NOISE = 200, 1.005
+
+# At the gateway.
+SHORT_GAIN, LONG_LOSS, BATCH_KEPT, GOODPUT = 5.0, 2.0, 0.8, 0.95
+OVERLOAD_PLANNED = 0.68
+"""Of the time that the models take: Triton and the gateway add some 1.5 ms a request."""
+BY_CHANCE = 0.01
+"""The part of those within their promise that may be refused."""
+OVERTAKE_MS = (0, 50, 150, 500, 2_000, LONGEST_MS)
+NOISE = 1.1
+
+# Plans: 50 models of the V100 catalogue's four kinds, few requests per second each, on GPUs cut into five.
+PLANNED_MODELS, COPIES, PLANNED_SECONDS = 50, 17, 300.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """An option of the gateway that is measured."""
+
+    name: str
+    late_binding: bool
+    overtake_ms: int
+
+
+OFF = Way("Triton's order", False, 0)
+FIRST_COME = Way("first come", True, 0)
+SHORTEST = Way("shortest first", True, LONGEST_MS)
+LIMITED = Way("late binding", True, 1_000)
+
+
+def p99(latencies: Sequence[float]) -> float:
+    return float(np.quantile(latencies, 0.99))
+
+
+def highest_rate(latencies: Callable[[Sequence[float]], list[float]]) -> int:
+    """The highest rate of even arrivals at which P99 is within Fig 2's bound."""
+    held, missed = 0, FIG2_STEPS
+    while missed - held > 1:
+        steps = (held + missed) // 2
+        gap_us = 1e6 / (steps * FIG2_STEP_RPS)
+        fits = p99(latencies([number * gap_us for number in range(FIG2_JOBS)])) <= FIG2_P99_US
+        held, missed = (steps, missed) if fits else (held, steps)
+    return held * FIG2_STEP_RPS
+
+
+def fig2(figures: Figures) -> None:
+    """The highest rate with P99 up to 4.8 ms: late dispatch over all kernels at once."""
+    size = {"kernels": FIG2_KERNELS, "kernel_us": FIG2_KERNEL_US}
+    at_once = highest_rate(lambda at: naive(at, queues=FIG2_QUEUES, **size))
+    for us in FIG2_DISPATCH_US:
+        bound = highest_rate(lambda at, us=us: late(at, slots=FIG2_SLOTS, dispatch_us=us, **size))
+        low, high = FIG2_AIMS[us]
+        name, paper = f"Fig 2: late over at once, {us:g} us a kernel", FIG2_PAPER[us]
+        figures.add(name, bound / at_once, at_least=low, at_most=high, reference=paper)
+
+
+def jobs(rate: float, seed: int) -> list[Job]:
+    """Short and long jobs with lognormal gaps."""
+    random = np.random.default_rng(seed)
+    gaps = random.lognormal(-(SIGMA**2) / 2, SIGMA, JOBS) * 1e6 / rate
+    found = []
+    for number, at in enumerate(np.cumsum(gaps)):
+        kind = LONG if random.random() < LONG_PART else SHORT
+        kernels, us = KERNELS[kind]
+        demands = tuple(int(d) for d in random.choice(DEMANDS, kernels))
+        found.append(Job(number, kind, float(at), us / kernels, demands))
+    return found
+
+
+def ran(rate: float, seed: int, order: Order) -> tuple[list[float], list[float]]:
+    """Latencies in ms of the short and of the long jobs."""
+    given = jobs(rate, seed)
+    latencies = run(given, order, slots=SLOTS, outstanding=OUTSTANDING)
+    short, long = ([latencies[j.number] / 1e3 for j in given if j.kind == k] for k in (SHORT, LONG))
+    return short, long
+
+
+def fig12(figures: Figures) -> None:
+    """P99 of short jobs: one stream, 32 streams and SRPT, medians of all seeds."""
+    ways: dict[str, Callable[[], Order]] = {
+        "one stream": lambda: Streams(1),
+        "32 streams": lambda: Streams(32),
+        "SRPT": lambda: ShortestRemaining(2),
+    }
+    for rate in RATES:
+        one, streams, srpt = (
+            float(np.median([p99(ran(rate, seed, way())[0]) for seed in SEEDS])) for way in ways.values()
+        )
+        low, high = STREAMS_TO_SRPT
+        figures.add(f"Fig 12, {rate}/s: P99 with 32 streams", streams, "ms", at_most=one)
+        figures.add(f"Fig 12, {rate}/s: P99 with SRPT", srpt, "ms", at_most=streams)
+        figures.add(f"Fig 12, {rate}/s: 32 streams over SRPT", streams / srpt, at_least=low, at_most=high)
+
+
+def fig13(figures: Figures) -> None:
+    """Mean latencies over the threshold: short ones never rise, long ones never fall, but for noise."""
+    shown = table(f"Fig 13: mean latencies in ms at {FIG13_RPS} jobs/s", ">threshold", ">short", ">long")
+    means = []
+    for threshold in (*THRESHOLDS, math.inf):
+        runs = [ran(FIG13_RPS, seed, ShortestRemaining(2, threshold=threshold)) for seed in SEEDS]
+        means.append(tuple(float(np.mean([np.mean(one[kind]) for one in runs])) for kind in (SHORT, LONG)))
+        name = "none (SRPT)" if math.isinf(threshold) else f"{threshold:g}"
+        shown.add_row(name, *(f"{ms:.2f}" for ms in means[-1]))
+    show(shown)
+    short, long = (max(of(a, b) for a, b in pairwise(means)) for of in (_short_rises, _long_falls))
+    figures.add("Fig 13: the largest rise of the short ones", short, at_most=FIG13_NOISE)
+    figures.add("Fig 13: the largest fall of the long ones", long, at_most=FIG13_NOISE)
+    figures.add(
+        "Fig 13: no threshold over the largest", means[-1][0] / means[-2][0], at_least=1.0, at_most=1.0
+    )
+
+
+def _short_rises(before: tuple[float, ...], after: tuple[float, ...]) -> float:
+    return after[SHORT] / before[SHORT]
+
+
+def _long_falls(before: tuple[float, ...], after: tuple[float, ...]) -> float:
+    return before[LONG] / after[LONG]
+
+
+def paella(options: argparse.Namespace, figures: Figures) -> None:
+    for part in (fig2, fig12, fig13):
+        part(figures)
+
+
+@contextlib.contextmanager
+def partition(models: Sequence[Mixed], batch: int) -> Iterator[Callable[[Way], Front]]:
+    """A Triton with these models, and gateways in front of it as they are asked for."""
+    plan = plan_of(models, batch)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        backend = stack.enter_context(triton(Path(folder, "triton"), plan, models))
+        fronts: dict[Way, Front] = {}
+
+        def front(way: Way) -> Front:
+            if way not in fronts:
+                home = Path(folder, f"gateway{len(fronts)}")
+                options = {"late_binding": way.late_binding, "overtake_ms": way.overtake_ms}
+                fronts[way] = stack.enter_context(gateway(home, plan, backend, **options))
+            return fronts[way]
+
+        yield front
+
+
+def pair_of(load: float, batch: int) -> tuple[Mixed, ...]:
+    """The short and the long model; the long one has twice the load of the short one."""
+    short, long = (Mixed("short", 2.0, 0.0, 1.0), Mixed("long", 30.0, 0.0, 1.0))
+    if batch > 1:
+        short, long = Mixed("short", 1.6, 0.4, 1.0), Mixed("long", 24.0, 6.0, 1.0)
+    parts = {short: load / 3, long: 2 * load / 3}
+    return tuple(replace(m, rate_rps=part * batch / m.batch_ms(batch) * 1e3) for m, part in parts.items())
+
+
+def interleaved(ways: Sequence[Way], options: argparse.Namespace) -> dict[Way, list[dict[str, Answers]]]:
+    """Runs of each way in turn, on the same arrivals."""
+    models = pair_of(options.load, options.batch)
+    runs: dict[Way, list[dict[str, Answers]]] = {way: [] for way in ways}
+    with partition(models, options.batch) as front:
+        for seed in range(options.rounds):
+            requests = due({m.name: m.rate_rps for m in models}, options.seconds, seed)
+            for way in ways:
+                at = front(way)
+                runs[way].append(sent(at.http, at.grpc, requests))
+    return runs
+
+
+def middle(runs: Sequence[dict[str, Answers]], model: str, of: float) -> float:
+    return float(np.median([run[model].quantile(of) for run in runs]))
+
+
+def mean_batch(runs: Sequence[dict[str, Answers]], model: str) -> float:
+    return float(np.mean([run[model].mean_batch for run in runs]))
+
+
+def failures(runs: Sequence[dict[str, Answers]]) -> list[str]:
+    return [failure for run in runs for answers in run.values() for failure in answers.failures]
+
+
+def show_runs(title: str, runs: dict[Way, list[dict[str, Answers]]]) -> None:
+    columns = (">", ">model", ">p50 ms", ">P99 ms", ">HTTP", ">gRPC", ">P99 of each run", ">batch", ">failed")
+    made = table(title, *columns)
+    for way, those in runs.items():
+        for model in sorted(those[0], reverse=True):
+            protocols = [
+                float(np.median([np.quantile(run[model].latencies[p], 0.99) for run in those]))
+                for p in ("http", "grpc")
+            ]
+            made.add_row(
+                *(way.name, model, f"{middle(those, model, 0.5):.1f}", f"{middle(those, model, 0.99):.1f}"),
+                *(f"{ms:.1f}" for ms in protocols),
+                " ".join(f"{run[model].quantile(0.99):.0f}" for run in those),
+                f"{mean_batch(those, model):.2f}",
+                str(sum(len(run[model].failures) for run in those)),
+            )
+    show(made, width=140)
+
+
+def order(options: argparse.Namespace, figures: Figures) -> None:
+    runs = interleaved((OFF, FIRST_COME, SHORTEST), options)
+    show_runs(f"2 and 30 ms, load {options.load:g}, batch {options.batch}, {options.seconds:g} s a run", runs)
+    first, shortest = runs[FIRST_COME], runs[SHORTEST]
+    short, long = (middle(first, m, 0.99) / middle(shortest, m, 0.99) for m in ("short", "long"))
+    batches = min(mean_batch(shortest, m) / mean_batch(first, m) for m in ("short", "long"))
+    figures.add("short P99, first come over shortest first", short, at_least=SHORT_GAIN)
+    figures.add("long P99, shortest first over first come", 1 / long, at_most=LONG_LOSS)
+    figures.add("mean batch, shortest first over first come", batches, at_least=BATCH_KEPT)
+    figures.add("failed", len(failures(first) + failures(shortest)), at_most=0)
+
+
+def threshold(options: argparse.Namespace, figures: Figures) -> None:
+    ways = tuple(Way(f"{ms} ms", True, ms) for ms in OVERTAKE_MS)
+    runs = interleaved(ways, options)
+    show_runs(f"over --overtake-ms, load {options.load:g}, batch {options.batch}", runs)
+    curves = {m: [middle(runs[way], m, 0.99) for way in ways] for m in ("short", "long")}
+    rise = max(b / a for a, b in pairwise(curves["short"]))
+    fall = max(a / b for a, b in pairwise(curves["long"]))
+    figures.add("the largest rise of the short one's P99", rise, at_most=NOISE)
+    figures.add("the largest fall of the long one's P99", fall, at_most=NOISE)
+
+
+def overload(options: argparse.Namespace, figures: Figures) -> None:
+    """The fourth model gets 1.5 times its rate. Capacity: the work that an overloaded Triton does alone."""
+    models = tuple(
+        Mixed(name, ms, 0.0, OVERLOAD_PLANNED * part / ms * 1e3, slo_ms=150.0)
+        for name, ms, part in (("a", 2.0, 0.05), ("b", 4.0, 0.1), ("c", 8.0, 0.15), ("d", 10.0, 0.7))
+    )
+    rates = {m.name: m.rate_rps for m in models}
+    above = {**rates, "d": 1.5 * rates["d"]}
+    made = table(
+        f"planned load {OVERLOAD_PLANNED:g}, then 1.5 times the rate of d",
+        *(">", ">model", ">requests", ">refused", ">P99 ms", ">ratio"),
+    )
+    worked, failed = {}, 0
+    with partition(models, 1) as front:
+        for way in (OFF, LIMITED):
+            at = front(way)
+            usual = sent(at.http, at.grpc, due(rates, options.seconds, 1))
+            busy = sent(at.http, at.grpc, due(above, options.seconds, 2))
+            for m in models:
+                before, now = usual[m.name].quantile(0.99), busy[m.name].quantile(0.99)
+                answered, refused = len(busy[m.name].all_ms), busy[m.name].refused
+                made.add_row(
+                    *(way.name, m.name, str(answered + refused), str(refused)),
+                    *(f"{before:.0f} -> {now:.0f}", f"{now / before:.2f}"),
+                )
+                if way is LIMITED and m.name != "d":
+                    figures.add(f"P99 of {m.name} beside the overload", now, "ms", at_most=m.slo_ms)
+                    figures.add(f"refused of {m.name}", refused / answered, at_most=BY_CHANCE)
+            work_ms = sum(len(busy[m.name].all_ms) * m.fixed_ms for m in models)
+            worked[way] = work_ms / busy["d"].seconds / 1e3
+            failed += len(failures([usual, busy]))
+    show(made)
+    figures.add("work done in order", worked[LIMITED], "of the time", at_least=GOODPUT * worked[OFF])
+    figures.add("failed", failed, at_most=0)
+
+
+def cost(options: argparse.Namespace, figures: Figures) -> None:
+    """A closed loop of perf_analyzer on a model without work, through slots alone and through a gate."""
+    models = (Mixed("short", 0.0, 0.0, 1000.0), Mixed("long", 30.0, 0.0, 1.0))
+    gate = Way("gate", True, 0)
+    with partition(models, 8) as front:
+        for protocol, connections in product(("grpc", "http"), (1, 16)):
+            pairs = np.array(
+                [
+                    [
+                        closed_loop(
+                            *(protocol, getattr(front(way), protocol), connections, options.window_ms),
+                            endpoint="short",
+                        )
+                        for way in (OFF, gate)
+                    ]
+                    for _ in range(options.rounds)
+                ]
+            )
+            for index, unit in enumerate(("req/s", "ms p50")):
+                name = f"{protocol}, {connections} connections"
+                for way, values in zip(("slots", "gate"), pairs[:, :, index].T, strict=True):
+                    figures.add(f"{name}, {way}", float(np.median(values)), unit)
+                ratios = pairs[:, 1, index] / pairs[:, 0, index]
+                figures.add(f"{name}, gate over slots, {unit}", float(np.median(ratios)))
+
+
+def plans(options: argparse.Namespace, figures: Figures) -> None:
+    """Random lists of 50 models, planned twice; each plan is simulated with what its own order says."""
+    columns = (">list", ">", ">GPUs", ">partitions", ">in turns", ">in order", ">late workloads", ">CPU s")
+    made = table(f"{PLANNED_MODELS} workloads of as many models", *columns)
+    device = planning.cores(COPIES)
+    gpus, wrong = {True: 0, False: 0}, 0
+    for seed in range(1, options.rounds + 1):
+        request = PlanRequest(
+            planning.mixed(PLANNED_MODELS, COPIES, seed), {"v100": device}, Rule.P99, planning.StoppedClock()
+        )
+        for late_binding in (False, True):
+            began = time.process_time()
+            plan = registry.strategy("joint", late_binding=late_binding).plan(request)
+            cpu_s = time.process_time() - began
+            late = late_workloads(plan)
+            wrong += late + len(plan.infeasible) + (not plan.verified)
+            gpus[late_binding] += len(plan.gpus)
+            partitions = [partition for _, partition in plan.partitions()]
+            made.add_row(
+                str(seed),
+                "late binding" if late_binding else "any order",
+                str(len(plan.gpus)),
+                str(len(partitions)),
+                str(sum(p.turns for p in partitions)),
+                str(sum(p.ordered for p in partitions)),
+                str(late),
+                f"{cpu_s:.1f}",
+            )
+    show(made)
+    figures.add("GPUs fewer with late binding", gpus[False] - gpus[True], at_least=1)
+    figures.add("late, infeasible or unverified", wrong, at_most=0)
+
+
+def late_workloads(plan: Plan) -> int:
+    """Workloads with more than 1 % of their requests late, simulated."""
+    demands = {w.name: Demand.of(w.arrivals, w.rate_rps) for _, _, w in plan.placements()}
+    asked = Settings(seconds=PLANNED_SECONDS, demands=demands)
+    latency = planning.cores(COPIES).latency
+    seen = simulate(plan, {"v100": latency}, asked, Conditions(order=order_of(plan, None)))
+    return sum(not w.holds for w in seen.workloads)
+
+
+TABLES = {
+    "paella": paella,
+    "order": order,
+    "threshold": threshold,
+    "overload": overload,
+    "cost": cost,
+    "plans": plans,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=list(TABLES))
+    parser.add_argument("--load", type=float, default=0.85)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--window-ms", type=int, default=700)
+    options = parser.parse_args()
+    figures = Figures()
+    TABLES[options.what](options, figures)
+    return figures.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,445 @@
+"""Planners: GPUs, bound, violations, utilisation and CPU time against the references.
+
+    python -m benchmarks.plans.planners [--long] [SECTION ...]
+
+Sections: counts, covers, memory, fresh, load, promises, types, speed; all unless named. Short: lists of 12,
+50 and 200 workloads and ten mixed cases, some two minutes. Long: 1,000 workloads, 50 mixed cases, growth
+to 5,000.
+References: iGniter (TPDS 34(3), 2023) and its prototype on the same lists; CPU times as asked of two cores.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import exhaustive
+import numpy as np
+import planning
+
+from benchmarks.harness import Figures, chosen
+from controlplane.domain.plan import Plan, Rule, memory_used_mb
+from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload, with_covers_demanded
+from controlplane.planning import registry
+from controlplane.planning.exact.prove import OPTIMAL, prove
+from controlplane.planning.judge.verify import verify
+from controlplane.planning.protocol import PlanRequest
+from controlplane.simulate.closed_loop.faults import Fault, Kind
+from controlplane.simulate.closed_loop.run import run
+from controlplane.simulate.engine import Settings, simulate
+from controlplane.simulate.network import Conditions
+
+HALF, P99 = Rule.HALF_SLO, Rule.P99
+OWN = {
+    "igniter": (HALF, "igniter"),
+    "ffd+": (HALF, "igniter"),
+    "ffd++": (HALF, "igniter"),
+    "joint": (P99, "ours"),
+}
+"""Each strategy's own rule and latency model."""
+FRESH_SIZES = (20, 50, 100, 200, 300)
+MOST_GPUS = {(P99, 12): 7, (P99, 50): 18, (P99, 200): 66, (P99, 1000): 330}
+MOST_GPUS |= {(HALF, 12): 6, (HALF, 50): 15, (HALF, 200): 57, (HALF, 1000): 296}
+"""Of `joint` by rule and workloads: what it needed before."""
+MOST_GPUS_READY = {(P99, 12): 7, (P99, 50): 18, (P99, 200): 74, (P99, 1000): 357}
+"""The same where GPUs have a quarter of the memory and all shadows must be hot."""
+DEMANDS, SLOWER = (1.1, 1.25), (1.05, 1.1, 1.2)
+"""What shadows must cover, and how many times slower models are."""
+SLOWER_S, SETTLED_S, MOST_SIMULATED = 40.0, 15, 50
+FRESH_GPUS = {P99: 440, HALF: 384}
+SEEDS = 5
+SECONDS = 100.0
+
+
+def timed(
+    strategy: str, workloads: tuple[Workload, ...], rule: Rule, latency: str, repeat: bool = True
+) -> tuple[Plan, float]:
+    """A plan and its CPU milliseconds, warm."""
+    request = planning.request(workloads, rule=rule, latency=latency)
+    plan = registry.strategy(strategy).plan
+    if repeat:
+        plan(request)
+    before = time.process_time()
+    made = plan(request)
+    return made, (time.process_time() - before) * 1000.0
+
+
+def cost(plan: Plan) -> float:
+    return sum(g.price_per_hour for g in plan.gpus)
+
+
+def utilisation(plan: Plan) -> dict[str, float]:
+    """The busiest partition of each workload: rate over capacity beside all neighbours."""
+    found: dict[str, float] = {}
+    for _, _, w in plan.placements():
+        found[w.name] = max(found.get(w.name, 0.0), w.predicted.utilisation or 0.0)
+    return found
+
+
+# -- how many GPUs -----------------------------------------------------------------------------------------
+
+
+def count_row(
+    figures: Figures,
+    name: str,
+    strategy: str,
+    workloads: tuple[Workload, ...],
+    rule: Rule,
+    latency: str,
+    gpus: int | None = None,
+    repeat: bool = True,
+) -> None:
+    """Print a case and take its GPUs as a figure; `gpus` are those of the reference."""
+    plan, taken = timed(strategy, workloads, rule, latency, repeat)
+    if strategy == "joint":
+        plan = prove(plan, planning.request(workloads, rule=rule, latency=latency))
+    assert plan.totals is not None
+    bound = plan.totals.lower_bound_gpus
+    what = f"{strategy}, apart" if all(w.isolated for w in workloads) else strategy
+    print(
+        f"{name:<20}{what:<14}{len(plan.gpus):>5}"
+        f"{bound or '–':>7}{f'{100 * (len(plan.gpus) / bound - 1):.0f} %' if bound else '–':>7}"
+        f"{plan.totals.percent:>9.1f}{len(plan.violations):>7}{len(plan.infeasible):>7}{taken:>9.0f}"
+        f"  {plan.totals.stopped_by if bound else ''}"
+    )
+    shared = strategy == "joint" and what == strategy
+    most = MOST_GPUS.get((rule, len(workloads))) if shared else None
+    figures.add(f"{name}, {what}", len(plan.gpus), "GPUs", at_most=most, reference=gpus)
+
+
+def counts(long: bool, figures: Figures) -> None:
+    print(
+        "GPUs against the reference; the lower bound (12: proven) and the gap to it; CPU ms without a proof; "
+        "P99 by our model, else by iGniter's"
+    )
+    print(
+        f"{'case':<20}{'strategy':<14}{'GPUs':>5}{'bound':>7}{'gap':>7}{'share %':>9}"
+        f"{'broken':>7}{'infeas':>7}{'CPU ms':>9}"
+    )
+    table_1 = tuple(planning.workload(*w) for w in planning.TABLE_1)
+    count_row(figures, "Table 1, half-SLO", "igniter", table_1, HALF, "igniter", 1)
+    twelve = planning.published(12)
+    for strategy, gpus in (("igniter", 6), ("ffd+", 5), ("ffd++", 6), ("joint", 6)):
+        count_row(figures, "Table 3, half-SLO", strategy, twelve, HALF, "igniter", gpus)
+    for count, gpus, joint in ((50, 18, None), (200, 72, 66), (1000, 368, 341)):
+        listed = planning.published(count)
+        count_row(figures, f"{count}, half-SLO", "igniter", listed, HALF, "igniter", gpus)
+        count_row(figures, f"{count}, half-SLO", "joint", listed, HALF, "igniter", joint, count < 1000)
+        count_row(figures, f"{count}, half-SLO", "joint", apart(listed), HALF, "igniter", joint, False)
+    for count, gpus in ((12, 9), (50, None), (200, None), (1000, None))[: 4 if long else 3]:
+        listed = planning.published(count)
+        count_row(figures, f"{count}, P99", "joint", listed, P99, "ours", gpus, False)
+        count_row(figures, f"{count}, P99", "joint", apart(listed), P99, "ours", gpus, False)
+
+
+def apart(workloads: tuple[Workload, ...]) -> tuple[Workload, ...]:
+    """The same workloads, each with a queue of its own."""
+    return tuple(replace(w, isolated=True) for w in workloads)
+
+
+# -- what shadows cover ------------------------------------------------------------------------------------
+
+
+def covers(long: bool, figures: Figures) -> None:
+    """GPUs by what shadows must cover, and late workloads of each model slower than planned."""
+    print(
+        "GPUs by what shadows cover (P99, our model); workloads late where their model is so much slower\n"
+        "(ctl simulate --guard --fault slower:MODEL*FACTOR@0): without the guard, and with it after 15 s"
+    )
+    print(f"{'workloads':<10}{'demand':<8}{'GPUs':>5}{'least':>7}{'median':>7}{'most':>6}{'CPU ms':>8}")
+    for count in (12, 50, 200, 1000)[: 4 if long else 3]:
+        for demand in (None, *DEMANDS):
+            listed = planning.published(count)
+            asked = listed if demand is None else with_covers_demanded(listed, demand)
+            plan, taken = timed("joint", asked, P99, "ours", repeat=False)
+            found = [p.shadow.covers or 0.0 for _, p in plan.partitions() if p.shadow is not None]
+            factors = SLOWER if count <= MOST_SIMULATED else ()
+            late = [f"x{f:g}: {late_slower(plan, f)}, {late_slower(plan, f, guard=True)}" for f in factors]
+            print(
+                f"{count:<10}{demand or '–':<8}{len(plan.gpus):>5}{min(found):>7.2f}{np.median(found):>7.2f}"
+                f"{max(found):>6.2f}{taken:>8.0f}   {'   '.join(late)}",
+                flush=True,
+            )
+            figures.add(f"{count}, covers {demand or 'free'}", len(plan.violations), "violations", at_most=0)
+
+
+SHADOWS = {
+    "none": ShadowWish(ShadowPolicy.NONE),
+    "hot": ShadowWish(ShadowPolicy.HOT),
+    "auto": ShadowWish(),
+    "within 1 s": ShadowWish(within_s=1.0),
+}
+
+
+def memory(long: bool, figures: Figures) -> None:
+    """GPUs with the memory that public numbers say the models take, by the shadows asked for."""
+    print(
+        "\nGPUs under P99 with the models' memory (tests/data/memory_v100.json), of a V100 and of one with a"
+    )
+    print("quarter of its memory, by the shadows asked for; hot ones of all, and the MB of the fullest GPU")
+    print(f"{'workloads':<10}{'MB':>6}  {'shadows':<12}{'GPUs':>5}{'hot':>10}{'fullest':>8}{'CPU ms':>8}")
+    for count, part, name in product((12, 50, 200, 1000)[: 4 if long else 3], (1.0, 0.25), SHADOWS):
+        plan, taken = with_memory(count, part, SHADOWS[name])
+        policies = [None if p.shadow is None else p.shadow.policy for _, p in plan.partitions()]
+        fullest = max(sum(used.values()) for used in memory_used_mb(plan.gpus).values())
+        hot, there = f"{policies.count(ShadowPolicy.HOT)}/{len(policies)}", plan.gpus[0].memory_mb or 0.0
+        row = f"{count:<10}{there:>6.0f}  {name:<12}{len(plan.gpus):>5}{hot:>10}{fullest:>8.0f}{taken:>8.0f}"
+        print(row, flush=True)
+        ready = part < 1.0 and name in ("hot", "within 1 s")
+        most = (MOST_GPUS_READY if ready else MOST_GPUS)[P99, count]
+        kept = plan.verified and not plan.infeasible
+        figures.add(f"{count}, {there:.0f} MB, {name}", len(plan.gpus), "GPUs", at_most=most if kept else 0)
+
+
+def with_memory(count: int, part: float, wish: ShadowWish) -> tuple[Plan, float]:
+    """A plan with such shadows where a GPU has this part of a V100's memory, and its CPU milliseconds."""
+    device = planning.v100_with_memory()
+    kind = device.pool.device
+    kind = replace(kind, memory_mb=(kind.memory_mb or 0.0) * part)
+    device = replace(device, pool=replace(device.pool, device=kind))
+    asked = tuple(replace(w, shadow=wish) for w in planning.published(count))
+    request = replace(planning.request(asked, latency="ours", rule=P99), devices={"v100": device})
+    before = time.process_time()
+    plan = registry.strategy("joint").plan(request)
+    return plan, (time.process_time() - before) * 1000.0
+
+
+def late_slower(plan: Plan, factor: float, *, guard: bool = False) -> int:
+    """Workloads late in the last part of a simulation where their own model is slower."""
+    truth, late = {"v100": planning.v100("ours").latency}, 0
+    models = {w.name: w.model for _, _, w in plan.placements()}
+    for model in sorted(set(models.values())):
+        fault = Fault(Kind.SLOWER, model, 0.0, factor)
+        outcome = run(plan, truth, Settings(SLOWER_S), Conditions(), [fault], guard=guard)
+        for one in outcome.workloads:
+            sent, missed = one.sent[SETTLED_S:].sum(), one.late[SETTLED_S:].sum()
+            late += models[one.name] == model and missed > 0.01 * sent
+    return late
+
+
+# -- how full they are -------------------------------------------------------------------------------------
+
+
+def load(long: bool, figures: Figures) -> None:
+    print("\nutilisation under half-SLO (of each workload's busiest partition)")
+    print(
+        f"{'workloads':<10}{'strategy':<20}{'GPUs':>5}{'saved':>7}{'share %':>10}{'saved':>7}"
+        f"{'least':>7}{'median':>8}{'p90':>6}{'max':>6}{'broken':>8}"
+    )
+    for count in (12, 50, 200, 1000) if long else (12, 50, 200):
+        listed = planning.published(count)
+        base = planning.planned("igniter", listed)
+        rows = {"igniter": base, "joint": planning.planned("joint", listed)}
+        rows["joint, apart"] = planning.planned("joint", apart(listed))
+        for name, plan in rows.items():
+            use = list(utilisation(plan).values())
+            percent = sum(g.percent for g in plan.gpus)
+            low, middle, high, most = np.percentile(use, [0, 50, 90, 100])
+            print(
+                f"{count:<10}{name:<20}{len(plan.gpus):>5}{1 - len(plan.gpus) / len(base.gpus):>7.1%}"
+                f"{percent:>10.1f}{1 - percent / sum(g.percent for g in base.gpus):>7.1%}"
+                f"{low:>7.2f}{middle:>8.2f}{high:>6.2f}{most:>6.2f}{len(plan.violations):>8}"
+            )
+
+
+# -- what they promise and keep ----------------------------------------------------------------------------
+
+
+def predicted_late(plan: Plan, workloads: tuple[Workload, ...]) -> int:
+    """Workloads whose P99 the judge expects to break, by our model with its headroom."""
+    asked = replace(plan, rule=P99, latency_model="ours", quantile=0.95)
+    names = {w.name for w in workloads}
+    devices = {"v100": planning.v100("ours")}
+    said = {v.subject for v in verify(asked, devices, workloads)}
+    # A subject is a workload, or a partition made active on top.
+    return len(said & names)
+
+
+def promises(long: bool, figures: Figures) -> None:
+    print(
+        "\nP99 under Poisson arrivals: workloads that break it, predicted (95 % quantile) and simulated with"
+    )
+    print(
+        f"our model as the truth ({SECONDS:g} s, {SEEDS} seeds, one of 1,000 workloads: the median seed, the"
+        " worst, and any seed)"
+    )
+    print(
+        f"{'workloads':<10}{'strategy':<9}{'GPUs':>5}{'$/h':>9}{'predicted':>11}{'median':>8}{'worst':>7}{'any':>6}"
+    )
+    truth = {"v100": planning.v100("ours").latency}
+    for count in (12, 50, 200, 1000) if long else (12, 50):
+        listed = planning.published(count)
+        for strategy, (rule, latency) in OWN.items():
+            if count == 1000 and strategy != "joint":
+                continue
+            plan = planning.planned(strategy, listed, rule=rule, latency=latency)
+            broken: Counter[str] = Counter()
+            each = []
+            for seed in range(1, (SEEDS if count < 1000 else 1) + 1):
+                result = simulate(plan, truth, Settings(seconds=SECONDS, seed=seed))
+                late = [w.name for w in result.workloads if not w.holds]
+                broken.update(late)
+                each.append(len(late))
+            print(
+                f"{count:<10}{strategy:<9}{len(plan.gpus):>5}{cost(plan):>9.2f}"
+                f"{predicted_late(plan, listed):>11}{int(np.median(each)):>8}{max(each):>7}{len(broken):>6}"
+            )
+            if strategy == "joint":
+                figures.add(f"joint, {count}: late in the median seed", float(np.median(each)), at_most=0)
+
+
+# -- lists that no search was tuned on ----------------------------------------------------------------------
+
+
+def fresh_lists() -> list[tuple[Workload, ...]]:
+    """Five lists drawn from the 1,000 workloads, five of Table 3 with other rates and SLOs."""
+    chance = np.random.default_rng(20261122)
+    published, table = planning.published(1000), planning.published(12)
+    drawn = [tuple(published[i] for i in chance.choice(1000, n, replace=False)) for n in FRESH_SIZES]
+    return drawn + [_other_terms(table, n, chance) for n in FRESH_SIZES]
+
+
+def _other_terms(
+    table: tuple[Workload, ...], count: int, chance: np.random.Generator
+) -> tuple[Workload, ...]:
+    rates, slos = chance.uniform(0.2, 1.2, count), chance.uniform(0.8, 1.6, count)
+    return tuple(
+        planning.workload(
+            f"w{i}",
+            one.model,
+            round(one.slo_ms * float(slos[i]), 1),
+            round(one.rate_rps * float(rates[i]), 1),
+        )
+        for i in range(count)
+        for one in (table[i % len(table)],)
+    )
+
+
+def fresh(long: bool, figures: Figures) -> None:
+    """GPUs on ten lists, of `joint` and of iGniter."""
+    lists = fresh_lists()
+    print(
+        f"\nGPUs on ten other lists: {', '.join(map(str, FRESH_SIZES))} workloads drawn from the 1,000, and"
+    )
+    print("as many made from Table 3 with rates x 0.2 to 1.2 and SLOs x 0.8 to 1.6")
+    for strategy, rule in (("igniter", HALF), ("joint", HALF), ("joint", P99)):
+        latency = "ours" if rule is P99 else "igniter"
+        plans = [timed(strategy, workloads, rule, latency, repeat=False)[0] for workloads in lists]
+        gpus = [len(plan.gpus) for plan in plans]
+        refused = sum(len(plan.infeasible) for plan in plans)
+        row = "".join(f"{count:>5}" for count in gpus)
+        print(f"{strategy:<9}{rule:<10}{row}  sum {sum(gpus)}, infeasible {refused}")
+        most = FRESH_GPUS[rule] if strategy == "joint" else None
+        figures.add(f"ten other lists, {strategy}, {rule}", sum(gpus), "GPUs", at_most=most)
+
+
+# -- mixed types -------------------------------------------------------------------------------------------
+
+
+def types(long: bool, figures: Figures) -> None:
+    """Joint on a V100 and two synthetic types, against trying everything."""
+    seeds = range(50 if long else 10)
+    devices = exhaustive.mixed()
+    told = Counter[str]()
+    spent = {"joint": 0.0, "joint --prove": 0.0, "everything": 0.0}
+    for seed in seeds:
+        workloads = exhaustive.small_case(seed)
+        request = PlanRequest(workloads, devices, HALF, planning.StoppedClock())
+        before = time.process_time()
+        best = exhaustive.cheapest(workloads, devices, 4 if long else 2)
+        spent["everything"] += time.process_time() - before
+        for name in ("joint", "joint --prove"):
+            before = time.process_time()
+            plan = registry.strategy("joint").plan(request)
+            plan = prove(plan, request) if name == "joint --prove" else plan
+            spent[name] += time.process_time() - before
+            assert plan.verified
+            assert not plan.infeasible
+            told[name, "equal"] += abs(cost(plan) - best) < 1e-6
+            told[name, "below"] += cost(plan) < best - 1e-6
+            told[name, "above"] += cost(plan) > best + 1e-6
+            told[name, "proven"] += plan.totals is not None and plan.totals.stopped_by == OPTIMAL
+    print(
+        f"\nmixed types under half-SLO, {len(seeds)} random cases of 3 or 4 workloads: a V100 at 3.06 and two"
+    )
+    print("synthetic ones (half as fast at 0.526; 0.55 as fast at 1.683) against trying all groups in a")
+    print(f"queue, batches, shares, placements and pools of up to {4 if long else 2} servers")
+    print(f"{'':<14}{'equal':>7}{'cheaper':>9}{'dearer':>8}{'proven':>8}{'CPU s':>8}")
+    for name in ("joint", "joint --prove"):
+        print(
+            f"{name:<14}{told[name, 'equal']:>7}{told[name, 'below']:>9}{told[name, 'above']:>8}"
+            f"{told[name, 'proven']:>8}{spent[name]:>8.1f}"
+        )
+    print(f"{'everything':<14}{'':>32}{spent['everything']:>8.1f}")
+    for name in ("joint", "joint --prove"):
+        figures.add(f"mixed types, {name}: dearer than everything tried", told[name, "above"], at_most=0)
+
+
+# -- how fast ----------------------------------------------------------------------------------------------
+
+
+def many(count: int) -> tuple[Workload, ...]:
+    """The list of 1,000, repeated under new names."""
+    listed = planning.published(1000)
+    return tuple(
+        replace(w, name=f"{w.name}x{n}", endpoint=f"{w.name}x{n}")
+        for n in range(-(-count // 1000))
+        for w in listed
+    )[:count]
+
+
+def speed(long: bool, figures: Figures) -> None:
+    rows: list[tuple[str, str, int, Rule, str, float | None]] = [
+        ("igniter, 1,000", "igniter", 1000, HALF, "igniter", 100.0),
+        ("joint, 12, P99", "joint", 12, P99, "ours", 50.0),
+        ("joint, 12, half-SLO", "joint", 12, HALF, "igniter", 50.0),
+        ("joint, 1,000, half-SLO", "joint", 1000, HALF, "igniter", 3000.0),
+        ("joint, 1,000, P99", "joint", 1000, P99, "ours", 3000.0),
+    ]
+    for name, strategy, count, rule, latency, aim in rows:
+        taken = min(
+            timed(strategy, planning.published(count), rule, latency)[1]
+            for _ in range(3 if count < 1000 else 1)
+        )
+        figures.add(f"{name}, warm", taken, "ms of a core", at_most=aim)
+    if not long:
+        return
+    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for strategy, rule, latency in (
+        ("igniter", HALF, "igniter"),
+        ("joint", HALF, "igniter"),
+        ("joint", P99, "ours"),
+    ):
+        took = {n: timed(strategy, many(n), rule, latency, False)[1] for n in (500, 5000)}
+        power = np.log(took[5000] / took[500]) / np.log(10.0)
+        print(f"{strategy}, {rule}: 500 in {took[500]:.0f} ms, 5,000 in {took[5000]:.0f} ms: m^{power:.2f}")
+        figures.add(f"{strategy}, {rule}: power of the growth", power, at_most=1.3)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024
+    figures.add("memory up to 5,000 workloads", grown, "MB", at_most=200)
+
+
+SECTIONS = {
+    "counts": counts,
+    "covers": covers,
+    "memory": memory,
+    "fresh": fresh,
+    "load": load,
+    "promises": promises,
+    "types": types,
+    "speed": speed,
+}
+
+
+def main() -> int:
+    figures = Figures()
+    for name in chosen(sys.argv[1:], SECTIONS):
+        SECTIONS[name]("--long" in sys.argv, figures)
+    return figures.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

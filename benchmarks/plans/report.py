@@ -1,0 +1,187 @@
+"""Comparisons and reports: iGniter's figures beside ours, and the time they take.
+
+    python -m benchmarks.plans.report [SECTION ...]
+
+Sections:
+* fig14: Table 3's 12 workloads: GPUs, cost, late workloads
+* fig21: planning time by the number of workloads
+* many: 500 workloads, 5 strategies, 5 truths; aim: 60 s on two cores
+* page: the report of 200 workloads; aims: 2 MB, 1 s
+* scrape: the monitor's page of 1,000 endpoints; aim: 100 ms of CPU
+* hour: an hour of four workloads with faults, and with wrong profiles, each with the guard and without
+
+References: iGniter (TPDS 34(3), 2023). Exits 1 where an aim is missed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import planning
+from rich.console import Console
+
+from controlplane.domain.plan import Rule
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
+from controlplane.monitor.metrics import Page
+from controlplane.monitor.pages import write_own, write_routes
+from controlplane.monitor.records import Losses, Record
+from controlplane.monitor.totals import Promise, Promises, Totals
+from controlplane.monitor.windows import Windows
+from controlplane.planning import registry
+from controlplane.report.tables.guard_table import guard_table
+from controlplane.runtime.jobs.compare import DEFAULT, Candidate, Question, chosen, compare
+from controlplane.runtime.jobs.plan import plan_page
+from controlplane.runtime.jobs.simulate import Asked, with_guard
+from controlplane.simulate.closed_loop.faults import parse
+
+PAPER_FIG14 = {
+    "igniter": (6, 18.36, "0"),
+    "ffd+": (5, 15.30, "10"),
+    "gpu-lets+": (8, 24.48, "3"),
+    "gslice+": (6, 18.36, "3"),
+}
+PAPER_FIG21_S = {12: 0.00364, 1000: 4.61}
+GPUS = 220
+HOUR = (("resnet50", 40.0, 60.0), ("vgg19", 60.0, 40.0), ("ssd", 80.0, 30.0), ("alexnet", 20.0, 20.0))
+"""Model, SLO in ms, requests/s."""
+HOUR_S = 3600.0
+FAULTS = (
+    "slow:resnet50*2@600",
+    "crash:ssd@1200",
+    "slow:alexnet*1.5@1800",
+    "crash:vgg19@2400",
+    "lost:v100-0@3000",
+)
+TRUTHS = ("ours*1.1", "ours*1.25", "ours*1.5")
+MB = 2.0**20
+
+
+def spec_of(count: int, directory: Path, gpus: int | None = None) -> Path:
+    """The first `count` published workloads as a spec."""
+    listed = planning.published(1000 if count > 200 else count)[:count]
+    pool = {"type": "v100", "price_per_hour": 3.06} | ({} if gpus is None else {"count": gpus})
+    workloads = [
+        {"name": w.name, "model": w.model, "slo_ms": w.slo_ms, "rate_rps": w.rate_rps} for w in listed
+    ]
+    file = directory / f"{count}.yaml"
+    file.write_text(json.dumps({"schema_version": 1, "gpus": [pool], "workloads": workloads}))
+    return file
+
+
+def fig14(directory: Path) -> bool:
+    strategies = [name for name in (*PAPER_FIG14, "joint") if name in registry.STRATEGIES]
+    found = compare(Question(spec_of(12, directory), directory), strategies, chosen(["even", "measured"]))
+    print("Table 3 and Fig 14: 12 workloads on V100s; late: of 12, simulated for 30 s as measured")
+    print("strategy    GPUs  paper     $/h   paper  late, even  paper  Poisson")
+    for one in found.strategies:
+        gpus, cost, late = PAPER_FIG14.get(one.strategy, ("–", "–", "–"))
+        even, poisson = (len(one.outcomes[name].late) for name in ("even", "measured"))
+        print(
+            f"{one.strategy:<11}{one.gpus:>5}{gpus:>7}{one.cost_per_hour:>8.2f}{cost:>8}"
+            f"{even:>12}{late:>7}{poisson:>9}"
+        )
+    return True
+
+
+def fig21(directory: Path) -> bool:
+    print("\nFig 21: planning time in s by the number of workloads")
+    print(f"{'workloads':<11}{'igniter':>9}{'paper':>9}{'ratio':>7}{'joint':>9}")
+    for count in (12, 50, 200, 1000):
+        times = {}
+        for strategy in ("igniter", "joint") if count < 1000 else ("igniter",):
+            found = compare(Question(spec_of(count, directory), directory), [strategy], ())
+            times[strategy] = found.strategies[0].planning_ms / 1000.0
+        paper = PAPER_FIG21_S.get(count)
+        ratio = "–" if paper is None else f"{times['igniter'] / paper:.2f}"
+        joint = f"{times['joint']:.2f}" if "joint" in times else "–"
+        print(f"{count:<11}{times['igniter']:>9.4f}{paper or '–':>9}{ratio:>7}{joint:>9}")
+    return True
+
+
+def many(directory: Path) -> bool:
+    began = time.perf_counter()
+    strategies = [Candidate(name) for name in ("joint", "igniter", "inss", "ffd+", "ffd++")]
+    question = Question(spec_of(500, directory, GPUS), directory, seconds=10.0)
+    found = compare(question, strategies, chosen(DEFAULT))
+    took_s = time.perf_counter() - began
+    print(f"\n500 workloads, {len(found.strategies)} strategies, 5 truths: {took_s:.1f} s (aim 60)")
+    return took_s <= 60.0
+
+
+def page(directory: Path) -> bool:
+    request = planning.request(planning.published(200), rule=Rule.P99, latency="ours")
+    strategy = registry.strategy("joint")
+    plan = strategy.plan(request)
+    began = time.perf_counter()
+    text = plan_page(plan, directory)
+    took_s = time.perf_counter() - began
+    size = len(text.encode()) / MB
+    print(f"\nreport of 200 workloads: {size:.2f} MB (aim 2), {took_s:.2f} s (aim 1)")
+    return size <= 2.0 and took_s <= 1.0
+
+
+def scrape(directory: Path) -> bool:
+    promises = Promises(
+        {f"w{n}": Promise(0.01 + n / 1e4, 100.0) for n in range(1000)}, ("joint", "p99", "ours")
+    )
+    totals, windows = Totals(), Windows()
+    for name in promises.by_endpoint:
+        for n in range(20):
+            sender = f"{'http' if n % 2 else 'grpc'}:1"
+            ended = Record(sender, n, name, "h", 1, 200, None, 100, 100, 1000.0 + n, 5.0 + n, False)
+            totals.add(ended, f"fleet.{name}.active.r", promises.by_endpoint)
+            windows.add(ended)
+    routes = {name: [f"fleet.{name}.active.r"] for name in promises.by_endpoint}
+    spent = []
+    for _ in range(5):
+        began = time.process_time()
+        made = Page()
+        write_own(made, totals, Losses(), windows.by_endpoint(1020.0, 60.0), promises)
+        write_routes(made, routes)
+        text = made.text()
+        spent.append(1000.0 * (time.process_time() - began))
+    took_ms = sorted(spent)[2]
+    print(f"\nscrape of 1,000 endpoints: {took_ms:.0f} ms of CPU (aim 100), {len(text) / MB:.1f} MB")
+    return took_ms <= 100.0
+
+
+def hour(directory: Path) -> bool:
+    """One workload a partition, each with a hot shadow on another GPU."""
+    elsewhere = ShadowWish(ShadowPolicy.HOT, ShadowPlace.OTHER_GPU)
+    workloads = [replace(planning.workload(m, m, slo_ms, rps), shadow=elsewhere) for m, slo_ms, rps in HOUR]
+    request = planning.request(workloads, rule=Rule.P99, latency="ours")
+    plan = registry.strategy("joint").plan(request)
+    met = True
+    for truth, texts in ((None, FAULTS), *((truth, ()) for truth in TRUTHS)):
+        asked = Asked(directory, truth, (), seconds=HOUR_S, seed=1)
+        began = time.process_time()
+        found = with_guard(plan, asked, [parse(text, plan) for text in texts])
+        took_s = time.process_time() - began
+        rate_rps = sum(rps for *_, rps in HOUR)
+        print(f"\nan hour of {rate_rps:g} requests/s, {truth or 'faults'}: {took_s:.0f} s of CPU")
+        Console(width=120).print(guard_table(found))
+        met &= truth is not None or found.breaks == 0
+    return met
+
+
+def main() -> int:
+    sections = {
+        "fig14": fig14,
+        "fig21": fig21,
+        "many": many,
+        "page": page,
+        "scrape": scrape,
+        "hour": hour,
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        met = [sections[name](Path(directory)) for name in sys.argv[1:] or sections]
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

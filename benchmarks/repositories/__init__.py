@@ -1,0 +1,1 @@
+"""Real models and whole repositories, from the profile to the load."""

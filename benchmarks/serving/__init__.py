@@ -1,0 +1,1 @@
+"""What a fleet of real servers costs, loses and repairs."""

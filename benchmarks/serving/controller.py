@@ -1,0 +1,139 @@
+"""What the controller costs: 20 workloads with hot shadows on real Tritons, 1,000 requests a second in all.
+
+    python -m benchmarks.serving.controller [--workloads 20] [--rate 1000] [--seconds 10] [--json]
+
+CPU time as a part of one core, idle and under load, of each process of the control plane. The aim: the
+controller below 2 %, with the telemetry (the monitor, which reads the gateway's log for it) below 10 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import ctl_fleet
+import guard_rig as rig
+import numpy as np
+import psutil
+from guard_rig import Guarded
+from tritonclient.grpc.service_pb2 import ModelInferRequest
+
+from controlplane.profiler.load import open_loop, poisson_times
+
+SLO_MS = 5000.0
+CORES = 2
+LIMIT_CONTROLLER = 2.0
+LIMIT_TOTAL = 10.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One process; percent of one core."""
+
+    process: str
+    idle_percent: float
+    loaded_percent: float
+
+
+def request(endpoint: str) -> bytes:
+    made = ModelInferRequest(model_name=endpoint)
+    made.inputs.add(name="X", datatype="FP32", shape=[1, 1])
+    made.raw_input_contents.append(np.zeros(1, np.float32).tobytes())
+    return bytes(made.SerializeToString())
+
+
+def plan(workloads: int, rate_rps: float) -> dict[str, object]:
+    """As many on each core as there are cores to share; each with a shadow that is no larger."""
+    devices = [f"cpu-{core}" for core in sorted(os.sched_getaffinity(0))[:CORES]]
+    percent = 100.0 * len(devices) / workloads
+    gpus = []
+    for i, device in enumerate(devices):
+        names = [f"w{n}" for n in range(workloads) if n % len(devices) == i]
+        parts = [
+            rig.partition(n, percent, rate_rps=rate_rps / workloads, slo_ms=SLO_MS, extra=0.0, device=device)
+            for n in names
+        ]
+        gpus.append({"id": device, "type": "cpu", "partitions": parts})
+    return {**ctl_fleet.plan(), "gpus": gpus}
+
+
+def processes(fleet: Guarded) -> dict[str, psutil.Process]:
+    found = {"controller": psutil.Process(fleet.controller().pid)}
+    for role in ("monitor", "facade", "supervisor", "haproxy"):
+        for process in fleet.gateway_processes(role):
+            found[role] = process
+    return found
+
+
+def spent_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def measure(watched: dict[str, psutil.Process], seconds: float) -> dict[str, float]:
+    before = {name: spent_s(p) for name, p in watched.items()}
+    began = time.monotonic()
+    time.sleep(seconds)
+    took = time.monotonic() - began
+    return {name: 100.0 * (spent_s(p) - before[name]) / took for name, p in watched.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workloads", type=int, default=20)
+    parser.add_argument("--rate", type=float, default=1000.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="trisect-cost-") as name, Guarded(Path(name)) as fleet:
+        fleet.apply(plan(options.workloads, options.rate), "--allow", "all-cores")
+        fleet.await_guarded(options.workloads)
+        watched = processes(fleet)
+        time.sleep(5.0)
+        idle = measure(watched, options.seconds)
+        random = np.random.default_rng(1)
+        target = f"127.0.0.1:{fleet.grpc}"
+        ended: list[int] = []
+
+        def load(endpoint: str, due: list[float]) -> None:
+            ended.append(open_loop(target, request(endpoint), due, deadline_s=30.0).latency_ms.size)
+
+        each = options.rate / options.workloads
+        threads = [
+            threading.Thread(target=load, args=(f"w{i}", poisson_times(each, options.seconds + 4.0, random)))
+            for i in range(options.workloads)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(2.0)
+        loaded = measure(watched, options.seconds)
+        for thread in threads:
+            thread.join()
+    rows = [Row(name, idle[name], loaded[name]) for name in watched]
+    answered_rps = sum(ended) / (options.seconds + 4.0)
+    controller = loaded["controller"]
+    total = controller + loaded["monitor"]
+    if options.json:
+        print(json.dumps({"rows": [asdict(r) for r in rows], "answered_rps": answered_rps}))
+    else:
+        print(f"{'process':12} {'idle %':>8} {'loaded %':>9}")
+        for row in rows:
+            print(f"{row.process:12} {row.idle_percent:8.2f} {row.loaded_percent:9.2f}")
+        print(f"{options.workloads} workloads, {answered_rps:.0f} req/s answered, of a core:")
+        for what, ours, aim in (
+            ("controller", controller, LIMIT_CONTROLLER),
+            ("with telemetry", total, LIMIT_TOTAL),
+        ):
+            print(f"{what}: ours {ours:.2f} %, aim {aim:g} %, ratio {ours / aim:.2f}")
+    return 0 if controller <= LIMIT_CONTROLLER and total <= LIMIT_TOTAL else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

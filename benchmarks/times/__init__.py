@@ -1,0 +1,1 @@
+"""Predicted and simulated times beside measured ones."""

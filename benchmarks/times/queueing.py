@@ -1,0 +1,192 @@
+"""The queue model against brute force, and its speed.
+
+    python -m benchmarks.times.queueing [--every] [--pools]
+
+By default a part of the grid; --every runs all of it (some minutes). 2x10^7 requests a point, in 20 parts:
+their spread gives the simulation's own 95 % interval, which is added to the tolerance. --pools: what it costs
+that a pool's requests are bound to servers on arrival, instead of waiting for any of them in one queue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+import time
+
+import numpy as np
+from numba import njit
+
+from controlplane.latency.queueing.batch_queue import largest_rate, solve
+
+PARTS, PART = 20, 1_000_000
+SIZES = np.arange(1.0, 33.0)
+SHAPES = {
+    "affine 2+k/2": 2 + 0.5 * SIZES,
+    "concave 3√k": 3 * np.sqrt(SIZES),
+    "convex 1+k^1.5/10": 1 + SIZES**1.5 / 10,
+    "flat 5": np.full(32, 5.0),
+    "flat-ish 8+k/10": 8 + 0.1 * SIZES,
+}
+
+
+@njit
+def poisson(rate, count, seed):
+    """When `count` requests arrive."""
+    np.random.seed(seed)
+    arrived = np.empty(count)
+    now = 0.0
+    for i in range(count):
+        now -= math.log(1.0 - np.random.random()) / rate
+        arrived[i] = now
+    return arrived
+
+
+@njit
+def brute(rate, service, batch, servers, count, seed):
+    """Sojourns of `count` requests, Poisson arrivals; nothing shared with the code under test.
+
+    Each goes where fewest are in flight, to whoever has had so few for longest: HAProxy's leastconn.
+    """
+    arrived = poisson(rate, count, seed)
+    after = np.zeros(count, np.int64)  # who waits behind a request at its server
+    first, last = np.zeros(servers, np.int64), np.zeros(servers, np.int64)
+    flying, running = np.zeros(servers, np.int64), np.zeros(servers, np.int64)
+    end, changed = np.full(servers, np.inf), np.zeros(servers)
+    i = 0
+    while True:
+        s = int(np.argmin(end))
+        now = arrived[i] if i < count else np.inf
+        if end[s] <= now:
+            if end[s] == np.inf:
+                return arrived
+            one = first[s]
+            for _ in range(running[s]):
+                arrived[one], one = end[s] - arrived[one], after[one]
+            first[s] = one
+            flying[s] -= running[s]
+            running[s] = min(flying[s], batch)
+            changed[s] = end[s]
+            end[s] = end[s] + service[running[s] - 1] if running[s] else np.inf
+            continue
+        s = 0
+        for other in range(1, servers):
+            if flying[other] < flying[s] or (flying[other] == flying[s] and changed[other] < changed[s]):
+                s = other
+        if flying[s] == 0:
+            first[s], running[s], end[s] = i, 1, now + service[0]
+        else:
+            after[last[s]] = i
+        last[s] = i
+        flying[s] += 1
+        changed[s] = now
+        i += 1
+
+
+def reference(rate, service, batch, servers):
+    """P99 of all requests and half the width of its 95 % interval, in percent."""
+    parts = [brute(rate, service, batch, servers, PART, seed)[PART // 50 :] for seed in range(PARTS)]
+    each = np.array([np.quantile(part, 0.99) for part in parts])
+    whole = np.quantile(np.concatenate(parts), 0.99)
+    return whole, 196 * each.std(ddof=1) / math.sqrt(PARTS) / whole
+
+
+def accuracy(every: bool) -> bool:
+    grid = list(
+        itertools.product((1, 2, 4, 8), SHAPES.items(), (1, 2, 4, 8, 16, 32), (0.2, 0.5, 0.7, 0.8, 0.9))
+    )
+    held = True
+    print("servers  t(k), ms           batch  load   P99 model     brute    error   interval  tolerance")
+    for servers, (name, service), batch, load in grid if every else grid[:: 9 if len(grid) > 90 else 1]:
+        rate = load * servers * batch / service[batch - 1]
+        seen, interval = reference(rate, service, batch, servers)
+        ours = solve(1000 * rate, service, batch, servers).p99_ms[0]
+        error = 100 * (ours / seen - 1)
+        tolerance = 3.0
+        good = abs(error) <= tolerance + interval
+        held &= good
+        print(
+            f"{servers:7d}  {name:18s} {batch:5d}  {load:4.2f}  {ours:10.3f} {seen:9.3f}  {error:6.2f} %"
+            f"   {interval:5.2f} %   {tolerance:.0f} %{'' if good else '  MISSED'}",
+            flush=True,
+        )
+    return held
+
+
+@njit
+def one_queue(rate, service, batch, servers, count, seed):
+    """As `brute` where whoever frees first takes from one queue."""
+    arrived = poisson(rate, count, seed)
+    free = np.zeros(servers)
+    i = 0
+    while i < count:
+        first = np.argmin(free)
+        start = max(free[first], arrived[i])
+        size = 1
+        while size < batch and i + size < count and arrived[i + size] <= start:
+            size += 1
+        free[first] = start + service[size - 1]
+        for j in range(i, i + size):
+            arrived[j] = free[first] - arrived[j]
+        i += size
+    return arrived
+
+
+def bound_on_arrival() -> None:
+    """P99 and the largest rate of a pool over those of one queue in front of the same servers."""
+
+    def p99(run, load, service, batch, servers):
+        rate = load * servers * batch / service[-1]
+        return float(np.quantile(run(rate, service, batch, servers, PART, 1)[PART // 50 :], 0.99))
+
+    def largest(run, slo, *asked):
+        low, high = 0.0, 1.0
+        for _ in range(10):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if p99(run, middle, *asked) <= slo else (low, middle)
+        return low
+
+    loads, slos = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95), (1.5, 2.0, 3.0)
+    print("\na pool over one queue: P99 at the same load, and load that holds the same P99 (in full batches)")
+    print(
+        "batch  servers  " + "".join(f"{u:7.2f}" for u in loads) + "  |" + "".join(f"{s:7.1f}" for s in slos)
+    )
+    for batch, servers in itertools.product((1, 4, 8, 16), (2, 3, 4, 8)):
+        asked = (np.linspace(0.5 + 0.5 / batch, 1.0, batch), batch, servers)
+        p99s = [p99(brute, u, *asked) / p99(one_queue, u, *asked) for u in loads]
+        held = [largest(brute, s, *asked) / largest(one_queue, s, *asked) for s in slos]
+        print(f"{batch:5d}  {servers:7d}  " + "".join(f"{x:7.2f}" for x in p99s) + "  |", end="")
+        print("".join(f"{x:7.2f}" for x in held), flush=True)
+
+
+def speed() -> None:
+    rng = np.random.default_rng(2)
+    batch = rng.choice([1, 2, 4, 8, 16, 32], 10_000)
+    share = rng.choice(np.arange(10, 101, 2.5), 10_000)
+    service = (1.5 + 0.4 * SIZES) / (share[:, None] / 100) ** 0.9
+    capacity = 1000 * batch / service[np.arange(10_000), batch - 1]
+    rate = rng.uniform(0.2, 0.9, 10_000) * capacity
+    rows = {
+        "solve, Poisson, 10^4 points": lambda: solve(rate, service, batch),
+        "solve, constant, 10^4 points": lambda: solve(rate, service, batch, dispersion=0.0),
+        "solve, pools of 3, 100 points": lambda: solve(rate[:100], service[:100], batch[:100], 3),
+        "largest_rate, Poisson, 10^3 points": lambda: largest_rate(60.0, service[:1000], batch[:1000]),
+    }
+    print("\nwhat                                  CPU s")
+    for name, call in rows.items():
+        call()
+        start = time.process_time()
+        call()
+        print(f"{name:36s} {time.process_time() - start:6.3f}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--every", action="store_true")
+    parser.add_argument("--pools", action="store_true")
+    told = parser.parse_args()
+    speed()
+    if told.pools:
+        bound_on_arrival()
+    sys.exit(0 if accuracy(told.every) else 1)
