@@ -87,7 +87,7 @@ def settings(
         devices=map_devices(plan, devices_of(fleet.launcher), known if before is None else before.devices),
         endpoints=endpoints,
         cluster=cluster,
-        # A fleet of fixed batches keeps them: with the library its configurations, so all its servers, are new.
+        # A fleet of fixed batches keeps them: with the library all its servers would be new.
         batch_library=None if before and not before.batch_library else fleet.launcher.batch_library(),
     )
     return made if before is None else replace(made, load_timeout_s=before.load_timeout_s)
