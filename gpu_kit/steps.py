@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -33,7 +34,6 @@ from controlplane.runtime.jobs.doctor import examine
 from gpu_kit.subject import BATCH, FLEET, MODEL, MODELS, PERCENT, START_S, Quiet, Subject, infer
 from launchers.gpu import control, gpus, probe, proof
 from launchers.gpu.mps import MpsDaemons
-from launchers.triton.program import free_ports
 
 Record = Callable[[str, Any], None]
 Step = Callable[[Subject, Record], None]
@@ -125,13 +125,15 @@ def profile(on: Subject, record: Record) -> None:
 
 def serve(on: Subject, record: Record) -> None:
     """A plan served through the gateway, a server slowed down, the redirect, and the requests lost."""
-    ports = free_ports(set())
+    with ExitStack() as held:
+        free = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        http, grpc, metrics = (one.getsockname()[1] for one in free)
     scene = Scene(
         spec=MODELS.parent / "demo.yaml",
         repository=MODELS,
         output=on.folder / "rendered",
         scratch=on.folder / "scratch",
-        endpoints=GatewayConfig("127.0.0.1", ports.http, ports.grpc, ports.metrics),
+        endpoints=GatewayConfig("127.0.0.1", http, grpc, metrics),
         perf_home=None,
         closed_loop_s=1.0 if on.short else 6.0,
         poisson_s=3.0 if on.short else 15.0,

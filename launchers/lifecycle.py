@@ -23,17 +23,17 @@ from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, 
 from controlplane.ports import GivesWay, Watch, always
 from launchers.cpu_quota.mechanism import Weight, core_of
 from launchers.gpu import gpus, mps, proof
+from launchers.host import server_sockets
 from launchers.patience import Patience
 from launchers.triton import batches, labels, program, readiness
 from launchers.triton.batches import BatchFiles
-from launchers.triton.program import ServerPorts
 from launchers.watch import LauncherWatch, ServerWatcher
 
 ATTEMPTS = 5
-"""Tries of a start that fails by chance, with other ports each time."""
+"""Tries of a start that fails by chance."""
 _PASS_S = 2.0
 """How long an MPS daemon may take to answer while servers are listed."""
-BAD_LUCK = "another process took its ports, or Triton aborted in a race of its own"
+BAD_LUCK = "Triton aborted in a race of its own"
 """The reason of a failure by chance."""
 _SLOW = 0.25
 """A start that uses less than this part of its share lacks a core, or waits for its files."""
@@ -97,8 +97,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def command(self, spec: ServerSpec) -> str:
         """Return what is equivalent to a start, one option a line. Starts and changes nothing."""
         key = program.KEY_PLACEHOLDER if spec.reloads else None
-        with self._ports() as ports:
-            server = replace(self._server(spec, ports), reload_key=key)
+        server = replace(self._server(spec), reload_key=key)
         return self._shown(server, self._place(spec, start=False))
 
     def resize(self, server: Server, percent: float) -> None:
@@ -110,7 +109,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def log(self, server: Server) -> str:
         """Return what a server has logged."""
         with self._connected() as connection:
-            return self._log(connection, server)
+            return readiness.said(self._log(connection, server))
 
     def watch(self, fleet: str) -> Watch:
         """Listen for ends of the fleet's servers, and for faults of their GPUs."""
@@ -199,22 +198,21 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def _watchers(self, fleet: str) -> Sequence[ServerWatcher]:
         """Return the sources of events of the fleet's servers."""
 
-    def _ports(self) -> AbstractContextManager[ServerPorts]:
-        return self._starting.ports()
+    @abstractmethod
+    def _host(self, spec: ServerSpec) -> str:
+        """Return where a server that is about to start will listen; empty where only its engine will say."""
 
     def _on_gpu(self, spec: ServerSpec) -> bool:
         return gpus.is_gpu(spec.device)
 
-    def _server(self, spec: ServerSpec, ports: ServerPorts) -> Server:
+    def _server(self, spec: ServerSpec) -> Server:
         """Return a server that is about to start, with a key of its own where it `reloads`."""
         return Server(
-            id="",
-            spec=spec,
-            state=ServerState.RUNNING,
-            host=ports.address,
-            http_port=ports.http,
-            grpc_port=ports.grpc,
-            metrics_port=ports.metrics,
+            "",
+            spec,
+            ServerState.RUNNING,
+            self._host(spec),
+            *program.PORTS,
             enforced_by=mps.MECHANISM if self._on_gpu(spec) else self.enforcement(),
             reload_key=program.new_reload_key(spec),
         )
@@ -245,20 +243,19 @@ class Lifecycle(ABC, Generic[Connection, Place]):
 
     def _started(self, connection: Connection, spec: ServerSpec, place: Place, wait: Wait) -> Server | None:
         """Start a server and return it once it is ready; None, with nothing left, where chance failed it."""
-        with self._ports() as ports:
-            server, ready = self._server(spec, ports), None
-            try:
-                created = self._create(connection, server, place)
-                if created is not None:
-                    server = created
-                    awaited = self._awaited(connection, server, wait)
-                    if awaited is not None:
-                        self._confirm(connection, awaited)
-                    ready = awaited
-            finally:
-                if ready is None:
-                    self._discard(connection, server)
-            return ready
+        server, ready = self._server(spec), None
+        try:
+            created = self._create(connection, server, place)
+            if created is not None:
+                server = created
+                awaited = self._awaited(connection, server, wait)
+                if awaited is not None:
+                    self._confirm(connection, awaited)
+                ready = awaited
+        finally:
+            if ready is None:
+                self._discard(connection, server)
+        return ready
 
     def _awaited(self, connection: Connection, server: Server, wait: Wait) -> Server | None:
         while True:
@@ -284,7 +281,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
             usage = ShareUsage(None, None, None)
             with contextlib.suppress(OSError, EngineError):  # it ended just now: its log says why
                 usage = self.usage(server)
-            used = patience.look(len(self._log(connection, server)), usage)
+            used = patience.look(len(readiness.said(self._log(connection, server))), usage)
             if weight is Weight.START and 100.0 * used < _SLOW * server.spec.percent:
                 weight = Weight.SLOW_START
         if not wait.gives_way():
@@ -327,6 +324,9 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         super().__init__(state)
         self._used_before_mb: dict[str, float | None] = {}
         """Memory in use of a server's GPU before its start, by the server's name."""
+
+    def _host(self, spec: ServerSpec) -> str:
+        return server_sockets.new_host(self._state, spec)
 
     @abstractmethod
     def servers_of_host(self) -> tuple[Server, ...]:
@@ -450,12 +450,11 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
 
 
 class Starting:
-    """The starts in progress in this program's threads: one per name at a time, each with its own ports."""
+    """The starts in progress in this program's threads: one per name at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of_name: dict[str, threading.Lock] = {}
-        self._taken: set[int] = set()
 
     def names(self) -> frozenset[str]:
         """Return the names whose start is in progress."""
@@ -469,16 +468,3 @@ class Starting:
             lock = self._of_name.setdefault(name, threading.Lock())
         with lock:
             yield
-
-    @contextlib.contextmanager
-    def ports(self) -> Iterator[ServerPorts]:
-        """Reserve three free ports for a start."""
-        with self._lock:
-            ports = program.free_ports(self._taken)
-            mine = {ports.http, ports.grpc, ports.metrics}
-            self._taken |= mine
-        try:
-            yield ports
-        finally:
-            with self._lock:
-                self._taken -= mine

@@ -26,7 +26,7 @@ from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.cpu_quota.counters import QuotaCounters
 from launchers.cpu_quota.mechanism import Weight, pinned
 from launchers.gpu import checks, mps
-from launchers.host import process_table, shared_memory
+from launchers.host import process_table, server_sockets, shared_memory
 from launchers.host.process_table import Member, ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
 from launchers.lifecycle import HostLifecycle, HostPlace, StartState
@@ -95,7 +95,7 @@ class ProcessLauncher(HostLifecycle[None]):
             process_table.send(member, process_table.CONTINUE)
         for leader in (m for m in members if m.leader):
             if stopped and drain_s > 0:
-                await_read(server, leader.pid, process_table.ports_of(server), drain_s / 4)
+                await_read(server, drain_s / 4)
             process_table.send(leader, process_table.END)
             process_table.wait_gone(leader, deadline - time.monotonic())
         _kill(server.spec, partial(process_table.members_of, server))
@@ -115,8 +115,12 @@ class ProcessLauncher(HostLifecycle[None]):
         return replace(counted, memory_mb=process_table.memory_mb(pids))
 
     def quota_use(self, server: Server) -> QuotaUse | None:
-        """Return the counters of the server's group."""
-        return self._counters.read(int(server.id)) if server.enforced_by is not None else None
+        """Return the counters of the server's group, or of its threads where it has no group."""
+        mechanism = self._mechanisms.get(server.enforced_by or "")
+        if mechanism is None:
+            return None
+        alone = None if mechanism.groups_processes else partial(self._processes, server)
+        return self._counters.read(int(server.id), alone)
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """End models whose Triton is gone; remove groups and shared memory without a server."""
@@ -130,8 +134,11 @@ class ProcessLauncher(HostLifecycle[None]):
             # Asked again after the group was seen: its server may have started meanwhile.
             if group.server not in alive and group.server not in self._alive(fleet):
                 removed += _leave(mechanism, group)
-        batches.sweep(self._batch_root(fleet), self._alive(fleet))
-        return (*removed, *shared_memory.sweep(fleet, self._alive(fleet)), *self._mps.sweep())
+        folders = server_sockets.begun(self._state, fleet)
+        alive = self._alive(fleet)
+        server_sockets.sweep(folders, alive)
+        batches.sweep(self._batch_root(fleet), alive)
+        return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
     def _connected(self) -> contextlib.nullcontext[None]:
         return contextlib.nullcontext()
@@ -149,8 +156,8 @@ class ProcessLauncher(HostLifecycle[None]):
     def _processes(self, server: Server) -> tuple[int, ...]:
         return tuple(member.pid for member in process_table.members(name=server.name))
 
-    def _server(self, spec: ServerSpec, ports: program.ServerPorts) -> Server:
-        return replace(super()._server(spec, ports), log_path=str(self._log_path(spec)))
+    def _server(self, spec: ServerSpec) -> Server:
+        return replace(super()._server(spec), log_path=str(self._log_path(spec)))
 
     def _create(self, connection: None, server: Server, place: HostPlace) -> Server:
         spec, home, log = server.spec, program.find_home(), self._log_path(server.spec)
@@ -159,6 +166,8 @@ class ProcessLauncher(HostLifecycle[None]):
             prune(log.parent)
             if place.batches is not None:
                 place.batches.make(spec.batches, owner=None)
+            if (sockets := server_sockets.folder_of(server)) is not None:
+                server_sockets.make(sockets, os.getuid(), os.getgid())
             mechanism = None if place.gpu else self._mechanism()
             prefix = mechanism.enter(Group.of(spec), spec.percent) if mechanism else []
             # On a GPU, MPS needs the host's shared memory; a client's own regions are there too.
@@ -172,7 +181,7 @@ class ProcessLauncher(HostLifecycle[None]):
         return replace(server, id=str(pid))
 
     def _start_state(self, connection: None, server: Server) -> StartState:
-        """Return how far it is: it is ready once it answers, and its process, no other, has its ports."""
+        """Return how far it is: it is ready once it answers."""
         pid = int(server.id)
         try:
             member = process_table.find(pid)
@@ -180,8 +189,7 @@ class ProcessLauncher(HostLifecycle[None]):
             return StartState()  # it makes its namespace, for which it has other rights
         if member is None:
             return StartState(ended="")
-        ready = member.leader and readiness.is_ready(server)
-        if ready and process_table.listens(pid, process_table.ports_of(server)):
+        if member.leader and readiness.is_ready(server):
             return StartState(self._find(None, server.spec) or server)
         return StartState()
 
@@ -241,7 +249,8 @@ class ProcessLauncher(HostLifecycle[None]):
         return self._clean(spec)
 
     def _clean(self, spec: ServerSpec) -> list[str]:
-        """Remove the groups and memory of a server that has ended; return a line for each."""
+        """Remove what a server that has ended owned; return a line for each group and its memory."""
+        server_sockets.remove(self._state, spec)
         self._batch_files(spec).remove()
         removed = [what for m in self._mechanisms.values() for what in _leave(m, Group.of(spec))]
         return removed + shared_memory.remove(labels.memory_prefix(spec))
@@ -250,7 +259,7 @@ class ProcessLauncher(HostLifecycle[None]):
 def prune(folder: Path) -> None:
     """Remove all but the newest logs. Starts side by side do so too: what is gone is no failure."""
     logs: list[tuple[float, Path]] = []
-    for log in folder.glob("*.log"):
+    for log in folder.glob("*.log*"):
         with contextlib.suppress(FileNotFoundError):
             logs.append((log.stat().st_mtime, log))
     for _, old in sorted(logs, reverse=True)[_KEPT_LOGS:]:
@@ -283,7 +292,9 @@ def _detach(command: list[str], env: Mapping[str, str], log: Path, core: int | N
     Returns its pid. Raises OSError.
     """
     where = contextlib.nullcontext() if core is None else pinned(core)
-    with log.open("wb") as out, where:
+    log.unlink(missing_ok=True)
+    # To its end, since the gateway's supervisor may shorten it: a Triton warns of each connection.
+    with log.open("ab") as out, where:
         shell = subprocess.run(
             [*process_table.DETACHED, *command],
             stdin=subprocess.DEVNULL,

@@ -1,7 +1,8 @@
 """The gateway's price: through it against direct, in turn, with telemetry on.
 
-Direct is the reference: the same tritonserver, the same perf_analyzer, the same minute. On a host with other
-work, rates favour the gateway (more processes get more of the cores): CPU times tell more there.
+Direct is the reference: a tritonserver on ports, where the gateway's is on sockets, the same perf_analyzer,
+the same minute. On a host with other work, rates favour the gateway (more processes get more of the cores):
+CPU times tell more there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import psutil
 import tritonclient.grpc as tg
 import tritonclient.grpc.aio as tga
 import tritonclient.http as th
+from direct import get
 
 from benchmarks.harness import Figures
 from controlplane.domain.fleet import Route
@@ -67,11 +69,15 @@ def against_direct(figures: Figures, ports: Any, triton: rig.Triton, rounds: int
                 figures.add(f"{name}, added to the median", p50s[1] - p50s[0], "ms", at_most=0.3)
 
 
-def price(places: GatewayPaths, ports: Any, triton: rig.Triton, rounds: int, window_ms: int) -> None:
+def price(
+    places: GatewayPaths, ports: Any, alone: rig.Triton, served: rig.Triton, how: tuple[int, int]
+) -> None:
     """CPU time a request of everything that takes part, which a busy machine falsifies less than rates."""
-    server = psutil.Process(triton.process.pid)
+    rounds, window_ms = how
+    servers = [psutil.Process(triton.process.pid) for triton in (alone, served)]
     groups = {role: list(processes.find(places, role)) for role in processes.KEPT_UP}
-    groups |= {"tritonserver": [server.pid], "model": [p.pid for p in server.children(recursive=True)]}
+    groups["tritonserver"] = [server.pid for server in servers]
+    groups["model"] = [p.pid for server in servers for p in server.children(recursive=True)]
 
     def used() -> dict[str, float]:
         times = {name: [psutil.Process(pid).cpu_times() for pid in pids] for name, pids in groups.items()}
@@ -80,16 +86,16 @@ def price(places: GatewayPaths, ports: Any, triton: rig.Triton, rounds: int, win
         return {**spent, "client": client.ru_utime + client.ru_stime}
 
     def one(protocol: str, port: int) -> dict[str, float]:
-        before, count = used(), inferences(triton)
+        before, count = used(), inferences(alone, served)
         drive(protocol, port, 32, window_ms)
         time.sleep(0.1)  # the monitor gathers
-        count = inferences(triton) - count
+        count = inferences(alone, served) - count
         after = used()
         return {name: 1e6 * (after[name] - before[name]) / count for name in after}
 
     for protocol, direct, gateway in (
-        ("grpc", triton.grpc_port, ports.grpc),
-        ("http", triton.http_port, ports.http),
+        ("grpc", alone.grpc_port, ports.grpc),
+        ("http", alone.http_port, ports.http),
     ):
         pairs = [(one(protocol, direct), one(protocol, gateway)) for _ in range(rounds)]
         ratio = statistics.median(sum(a.values()) / sum(b.values()) for a, b in pairs)
@@ -99,10 +105,10 @@ def price(places: GatewayPaths, ports: Any, triton: rig.Triton, rounds: int, win
         print(f"{protocol + ', CPU direct : gateway':<28}{ratio:>28.2f}   us a request: {costs}")
 
 
-def inferences(triton: rig.Triton) -> int:
-    """How many the model has answered."""
-    with th.InferenceServerClient(f"{rig.HOST}:{triton.http_port}") as client:
-        return int(client.get_inference_statistics("echo")["model_stats"][0]["inference_count"])
+def inferences(*tritons: rig.Triton) -> int:
+    """How many their models have answered."""
+    pages = [get(triton.backend, "/v2/models/echo/stats") for triton in tritons]
+    return sum(page["model_stats"][0]["inference_count"] for page in pages)
 
 
 def memory(figures: Figures, places: GatewayPaths, ports: Any) -> None:
@@ -173,15 +179,16 @@ def main() -> int:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     with (
         tempfile.TemporaryDirectory() as here,
-        rig.tritons(Path(here), one={"echo": "echo"}) as running,
+        rig.tritons(Path(here), alone={"echo": "echo"}) as on_ports,
+        rig.tritons(Path(here), on_sockets=True, served={"echo": "echo"}) as on_sockets,
         rig.a_gateway(Path(here)) as (gateway, ports),
     ):
-        triton = running["one"]
-        gateway.commit({"echo": Route((triton.backend,))})
+        alone, served = on_ports["alone"], on_sockets["served"]
+        gateway.commit({"echo": Route((served.backend,))})
         places = GatewayPaths.of(Path(here) / "gateway")
-        against_direct(figures, ports, triton, given.rounds, given.window_ms)
+        against_direct(figures, ports, alone, given.rounds, given.window_ms)
         telemetry = GatewayTelemetry(gateway.telemetry_socket)
-        price(places, ports, triton, given.rounds, given.window_ms)
+        price(places, ports, alone, served, (given.rounds, given.window_ms))
         asyncio.run(streams(figures, places, ports, 4.0))
         memory(figures, places, ports)
         counts = telemetry.counts()

@@ -108,9 +108,35 @@ RELOAD_HEADER = "trisect-reload"
 """The header of load and unload calls to a server whose spec `reloads`."""
 
 
+UNIX = "unix:"
+"""Begins the host of a server that listens on Unix sockets."""
+
+
+def socket_path(host: str, port: int) -> str | None:
+    """Return the path of a port's Unix socket; None where it is a port of TCP.
+
+    Such a host is `unix:PATH`, and the socket of a port is at PATH:PORT. So `host:port` is a target for gRPC
+    in both cases, and what a Triton makes of its options for gRPC.
+    """
+    return f"{host.removeprefix(UNIX)}:{port}" if host.startswith(UNIX) else None
+
+
+def instance(name: str, host: str, http_port: int) -> str:
+    """Return the name of one start of a server: `NAME:` and where it listens."""
+    place = host.split("/")[-2] if host.startswith(UNIX) else f"{host}:{http_port}"
+    return f"{name}:{place}"
+
+
+def name_of(instance: str) -> str:
+    """Return the name of the server; no name has a colon."""
+    return instance.partition(":")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """A started Triton. `id` is the launcher's handle (a pid, a container id).
+
+    `host` is an address, or the beginning of its sockets' paths (`socket_path`).
 
     `enforced_by` is the mechanism that enforces its share, None where nothing does. `reload_key` is the value
     of RELOAD_HEADER that its load and unload calls expect; None where its models stay loaded. `end` is why it
@@ -133,6 +159,11 @@ class Server:
     def name(self) -> str:
         """The spec's unique name."""
         return self.spec.name
+
+    @property
+    def instance(self) -> str:
+        """Its name in HAProxy and in the log of requests."""
+        return instance(self.name, self.host, self.http_port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +316,11 @@ class Backend:
     http_port: int
     grpc_port: int
     metrics_port: int | None = None
+
+    @property
+    def instance(self) -> str:
+        """Its name in HAProxy and in the log of requests."""
+        return instance(self.server, self.host, self.http_port)
 
 
 @dataclass(frozen=True, slots=True)

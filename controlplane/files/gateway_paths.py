@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.errors import GatewayError
+from controlplane.sockets import close_to_others, socket_folder
 
-_SOCKET_PATH_LIMIT = 80
-"""The kernel takes 107 bytes; HAProxy binds under a temporary name that is some 16 bytes longer."""
+_LONGEST_NAME = 29
+"""Of a socket: HAProxy binds under a temporary name that is some 16 bytes longer."""
 
 
 _PIPE_BYTES = 2**20
@@ -115,12 +114,7 @@ class GatewayPaths:
     def of(cls, state: Path) -> GatewayPaths:
         """For a state directory; touches nothing."""
         state = state.absolute()
-        sockets = state / "run"
-        if len(os.fsencode(sockets / "haproxy.sock")) > _SOCKET_PATH_LIMIT:
-            short = hashlib.sha256(os.fsencode(state)).hexdigest()[:12]
-            # The same for every caller: $XDG_RUNTIME_DIR differs under cron and sudo, and ends with a login.
-            sockets = Path("/tmp") / f"trisect-{os.getuid()}-{short}"
-        return cls(state, sockets)
+        return cls(state, socket_folder(state, "run", _LONGEST_NAME))
 
     @property
     def fleet(self) -> Path:
@@ -131,19 +125,15 @@ class GatewayPaths:
         """The output of a process."""
         return self.state / f"{role}.log"
 
+    def servers_logs(self) -> tuple[Path, ...]:
+        """Return the logs of the fleet's servers that are processes of this host."""
+        return tuple((self.fleet / "logs").glob("*.log"))
+
     def make(self) -> None:
         """Make both directories, open to this user only. Raises GatewayError where one is another user's."""
         for directory in (self.state, self.sockets):
-            try:
-                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-                found = directory.lstat()
-            except OSError as error:
-                raise GatewayError(f"{directory}: cannot be made: {error.strerror}") from error
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                raise GatewayError(
-                    f"{directory} is a link or belongs to another user (uid {found.st_uid}); remove it"
-                )
-            directory.chmod(0o700)
+            if (problem := close_to_others(directory)) is not None:
+                raise GatewayError(problem)
 
 
 def open_log(path: Path) -> int:

@@ -53,8 +53,8 @@ def forget_rendered(output: Path, fleet: str, needed: Collection[str]) -> bool:
     """Remove a fleet's repositories except the `needed` paths; return whether any folder is left.
 
     Pinned models stay where they are needed, or where a needed repository links to them.
-    Also removes the folders of older versions, OUTPUT/<fleet>/<plan hash>/<partition>, and the unfinished
-    folders of interrupted commands. The next call tries again what cannot be removed now.
+    Also removes the unfinished folders of interrupted commands. The next call tries again what cannot be
+    removed now.
     """
     root = output.resolve() / fleet
     needed = {*needed, *(pinned for path in needed for pinned in _linked(Path(path)))}

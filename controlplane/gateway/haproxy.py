@@ -78,8 +78,10 @@ class HaproxyGateway:
         with locked(self._paths.lock):
             generation, table = store.load(self._paths, settings)
             reached = self._haproxy.generation()
-            idle = {slot.index for slot in table.slots} if reached is None else self._haproxy.idle(table)
-            freed = slots.release(table, idle)
+            if reached is None:
+                freed = slots.release(table, {slot.index for slot in table.slots}, {})
+            else:
+                freed = self._haproxy.release(table)
             fresh, unknown = slots.fresh(freed.table, routes), slots.unknown(freed.table, routes)
             known = {
                 e: self._traits(table, e, routes[e].members) if e in unknown else table.traits(e) or PLAIN
@@ -97,7 +99,7 @@ class HaproxyGateway:
                     whole = replace(change, before=(*freed.before, *change.before))
                     self._haproxy.apply(whole, target, self._order(settings))
                 else:
-                    self._haproxy.apply(slots.restate(change.table), target, self._order(settings))
+                    self._haproxy.apply(self._haproxy.restate(change.table), target, self._order(settings))
         if reached is None:
             wait(
                 self._paths,
@@ -125,7 +127,7 @@ class HaproxyGateway:
             generation, table = store.load(self._paths, settings)
             if self._haproxy.generation() not in (None, generation):
                 tell_facade(self._paths)
-                self._haproxy.apply(slots.restate(table), generation, self._order(settings))
+                self._haproxy.apply(self._haproxy.restate(table), generation, self._order(settings))
 
     def arrange(self, order: Order) -> None:
         """Have requests wait for their partitions in this order, where the gateway has gates.

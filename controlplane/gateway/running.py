@@ -16,14 +16,17 @@ from controlplane.domain.order import Order
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import slots, store
 from controlplane.gateway.slots import PROTOCOLS, Phase, Slot, SlotTable
-from controlplane.render.haproxy import BACKUP
+from controlplane.render.haproxy import is_backup
 
 _UNFINISHED = -1
 _LINE_LIMIT = 8192
 """Bytes of commands sent at once; HAProxy takes one buffer (tune.bufsize)."""
 
-_FINE = re.compile(r"^(no need to change|IP changed from|New version created:)")
-"""HAProxy's answers to a successful command; most have none."""
+_FINE = re.compile(
+    r"^(New server registered|Already exists a server with the same name|Server deleted|No such server"
+    r"|Server still has connections|New version created:)"
+)
+"""HAProxy's answers to a successful command, and to one that has nothing to do; most have none."""
 
 
 class Unreachable(GatewayError):
@@ -169,11 +172,15 @@ class RunningHaproxy:
         self._runtime.run(slots.gate_commands(table, order))
         self._runtime.replace_map(self._paths.gates_map, slots.gate_map(table, order))
 
-    def idle(self, table: SlotTable) -> set[int]:
-        """Return the draining slots without a request."""
+    def restate(self, table: SlotTable) -> slots.Change:
+        """Return the change that brings it to a table, in whatever state it is."""
+        return slots.restate(table, _lines(self._runtime.sessions(_backends(table.slots))))
+
+    def release(self, table: SlotTable) -> slots.Change:
+        """Return the change that frees the draining slots without a request."""
         draining = [slot for slot in table.slots if slot.phase is Phase.DRAINING]
         sessions = self._runtime.sessions(_backends(draining))
-        return {
+        idle = {
             slot.index
             for slot in draining
             if not any(
@@ -182,6 +189,7 @@ class RunningHaproxy:
                 for protocol in PROTOCOLS
             )
         }
+        return slots.release(table, idle, _lines(sessions))
 
     def without_server(self, table: SlotTable) -> set[str]:
         """Return the endpoints whose members HAProxy takes for dead."""
@@ -191,7 +199,11 @@ class RunningHaproxy:
             slot.endpoint
             for slot in active
             if slot.endpoint is not None
-            and not any(sessions[f"h_{slot.index}", line].up for line in slot.servers() if line != BACKUP)
+            and not any(
+                sessions[f"h_{slot.index}", line].up
+                for line in slot.servers()
+                if not is_backup(line) and (f"h_{slot.index}", line) in sessions
+            )
         }
 
     def in_flight(self, table: SlotTable, backend: Backend) -> InFlight:
@@ -224,9 +236,19 @@ def _backends(those: Iterable[Slot]) -> list[str]:
     return [f"{protocol}_{slot.index}" for slot in those for protocol in PROTOCOLS]
 
 
+def _lines(sessions: Mapping[tuple[str, str], Sessions]) -> slots.Held:
+    found: dict[str, list[str]] = {}
+    for backend, line in sessions:
+        if line != "BACKEND":
+            found.setdefault(backend, []).append(line)
+    return found
+
+
 def _owed(sessions: Mapping[tuple[str, str], Sessions], backend: str, lines: list[str]) -> int:
     """Return the requests on these lines, and those of the backend without a line yet."""
     whole = sessions[backend, "BACKEND"]
     given = sum(s.current for (b, line), s in sessions.items() if b == backend and line != "BACKEND")
-    here = sum(sessions[backend, line].current + sessions[backend, line].queued for line in lines)
+    # A commit that is under way may not have added all of its lines.
+    found = [sessions[backend, line] for line in lines if (backend, line) in sessions]
+    here = sum(one.current + one.queued for one in found)
     return here + whole.queued + max(0, whole.current - given)

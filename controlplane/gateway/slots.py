@@ -1,9 +1,9 @@
 """Which slot serves which endpoint, as values: a table and routes in, a new table and runtime commands out.
 
-A slot is a pair of HAProxy backends (`h_<i>`, `g_<i>`) whose server lines are there from the start, most of
-them disabled. A redirect fills a free slot and then changes the map, so every request belongs to exactly one
-slot: those that came before the change finish on the old one, which is used again only once its session
-counts are 0.
+A slot is a pair of HAProxy backends (`h_<i>`, `g_<i>`) that is there from the start, most of them empty. A
+redirect adds servers to a free slot and then changes the map, so every request belongs to exactly one slot:
+those that came before the change finish on the old one, whose servers are deleted once its session counts are
+0.
 
     FREE -> ACTIVE -> DRAINING -> FREE
 
@@ -23,7 +23,7 @@ from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
 from controlplane.domain.order import Order
 from controlplane.files.gateway import Traits, pooled
-from controlplane.render.haproxy import BACKUP
+from controlplane.render.haproxy import backup_line, server_line
 
 PLAIN = Traits()
 NOTHING_KNOWN: Mapping[str, Traits] = MappingProxyType({})
@@ -50,15 +50,16 @@ class Slot:
     traits: Traits = PLAIN
 
     def servers(self) -> Mapping[str, Backend]:
-        """Return the target of each server line.
+        """Return the server of each line of the two backends, by the line's name.
 
         A route without a backup has its first member there too, so that HAProxy still tries a server that it
         marked down by mistake (a connection that was slow to open).
         """
         if self.route is None:
             return {}
-        lines = {f"s{i}": member for i, member in enumerate(self.route.members)}
-        return {**lines, BACKUP: self.route.backup or self.route.members[0]}
+        lines = {member.instance: member for member in self.route.members}
+        backup = self.route.backup or self.route.members[0]
+        return {**lines, backup_line(backup): backup}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +110,6 @@ class SlotTable:
         """Backend -> the endpoint whose readiness its health check asks for."""
         return {f"{p}_{s.index}": s.endpoint for s in self.slots for p in PROTOCOLS if s.endpoint}
 
-    def lines(self) -> tuple[str, ...]:
-        """The names of a slot's server lines."""
-        return (*(f"s{i}" for i in range(self.members)), BACKUP)
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -127,15 +124,17 @@ class Change:
     left: tuple[str, ...] = ()
 
 
-def release(table: SlotTable, idle: Collection[int]) -> Change:
+Held = Mapping[str, Collection[str]]
+"""Backend -> the lines that HAProxy holds in it."""
+
+
+def release(table: SlotTable, idle: Collection[int], held: Held) -> Change:
     """Free the draining slots among `idle` (those whose backends hold no session and no queue)."""
     slots = list(table.slots)
     commands: list[str] = []
     for slot in table.slots:
         if slot.phase is Phase.DRAINING and slot.index in idle:
-            commands += [
-                f"set server {p}_{slot.index}/{s} state maint" for p in PROTOCOLS for s in slot.servers()
-            ]
+            commands += _delete(slot, held)
             slots[slot.index] = Slot(slot.index)
     return Change(replace(table, slots=tuple(slots)), tuple(commands))
 
@@ -198,29 +197,40 @@ def assign(
     return Change(replace(table, slots=tuple(slots)), tuple(before), tuple(after), tuple(left))
 
 
-def restate(table: SlotTable) -> Change:
+def restate(table: SlotTable, held: Held) -> Change:
     """Return the commands that bring a HAProxy in any state to `table`."""
     before: list[str] = []
     for slot in table.slots:
-        used = slot.servers()
-        unused = [line for line in table.lines() if line not in used]
-        before += [f"set server {p}_{slot.index}/{s} state maint" for p in PROTOCOLS for s in unused]
+        before += _delete(slot, held, slot.servers())
         if slot.phase is Phase.ACTIVE:
             before += _enable(slot)
     return Change(table, tuple(before))
 
 
 def _enable(slot: Slot) -> list[str]:
+    """Return the commands that add and enable a slot's servers. Where one is there already, it stays."""
     commands = []
     for name, backend in slot.servers().items():
-        for protocol, port in (("h", backend.http_port), ("g", backend.grpc_port)):
-            server = f"{protocol}_{slot.index}/{name}"
+        for protocol in PROTOCOLS:
+            line = f"{protocol}_{slot.index}/{name}"
             commands += [
-                f"set server {server} addr {backend.host} port {port}",
-                f"enable health {server}",  # first: a check's port is refused while its check is off
-                f"set server {server} check-port {backend.http_port}",
-                f"set server {server} state ready",
+                f"add server {line} {server_line(protocol, name, backend)}",
+                f"enable health {line}",
+                f"set server {line} state ready",
             ]
+    return commands
+
+
+def _delete(slot: Slot, held: Held, kept: Collection[str] = ()) -> list[str]:
+    """Return the commands that delete what HAProxy holds in a slot; maintenance closes its connections.
+
+    One whose connections are not closed yet stays, serves nothing and is deleted with the slot's next use.
+    """
+    commands = []
+    for backend in (f"{protocol}_{slot.index}" for protocol in PROTOCOLS):
+        for name in held.get(backend, ()):
+            if name not in kept:
+                commands += [f"set server {backend}/{name} state maint", f"del server {backend}/{name}"]
     return commands
 
 

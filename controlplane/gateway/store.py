@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Backend
 from controlplane.files.gateway import (
     GatewaySettings,
     SlotRecord,
@@ -42,7 +41,7 @@ _SLOTS_AN_ENDPOINT = 3
 """One that serves, one it moves to, and one that still drains from the move before."""
 _DESCRIPTORS_KEPT = 128
 _CHECKS_A_LINE = 3
-"""Descriptors that HAProxy sets aside for a server line of `h_i` and its twin of `g_i`."""
+"""Descriptors that are set aside for a server of `h_i` and its twin of `g_i`."""
 
 
 def load(paths: GatewayPaths, settings: GatewaySettings) -> tuple[int, SlotTable]:
@@ -94,13 +93,8 @@ def config(paths: GatewayPaths, settings: GatewaySettings, listeners: Listeners,
     for path, entries in access_maps(paths, settings).items():
         write_derived(path, _map_text(entries))
     inside = slots.gate_sizes(table, read_order(paths.order))
-    nothing: dict[str, Backend | None] = dict.fromkeys(table.lines())
     lines = [
-        SlotLines(
-            slot.index,
-            {**nothing, **slot.servers()} if slot.phase is Phase.ACTIVE else nothing,
-            inside.get(slot.index, 1),
-        )
+        SlotLines(slot.index, slot.servers() if slot.phase is Phase.ACTIVE else {}, inside.get(slot.index, 1))
         for slot in table.slots
     ]
     return render_haproxy(settings, paths, _start(paths, settings, listeners, log_fd), lines)
@@ -176,6 +170,7 @@ def _start(paths: GatewayPaths, settings: GatewaySettings, listeners: Listeners,
         log_fd=log_fd,
         process=f"h{time.time_ns() // 10**6:x}",
         maxconn=most,
+        checks=_checks(settings) // 2,
         connections_a_source=min(settings.protection.max_connections or most // 2, most),
         threads=max(1, min(4, len(os.sched_getaffinity(0)) // 2)),
         fingerprint=fingerprint(paths, settings),
@@ -186,8 +181,11 @@ def maxconn(descriptor_limit: int, settings: GatewaySettings) -> int:
     """Connections HAProxy may hold: two descriptors each, beside those of health checks and its own."""
     if descriptor_limit == resource.RLIM_INFINITY:
         return _MAXCONN
-    checks = _CHECKS_A_LINE * settings.slots * (settings.members + 1)
-    return max(16, min(_MAXCONN, (descriptor_limit - checks - _DESCRIPTORS_KEPT) // 2))
+    return max(16, min(_MAXCONN, (descriptor_limit - _checks(settings) - _DESCRIPTORS_KEPT) // 2))
+
+
+def _checks(settings: GatewaySettings) -> int:
+    return _CHECKS_A_LINE * settings.slots * (settings.members + 1)
 
 
 def slot_count(descriptor_limit: int, members: int, endpoints: int) -> int:

@@ -237,8 +237,9 @@ class Supervisor:
 
     def _tidy(self) -> None:
         """Trim logs, and serve a renewed certificate."""
-        for role in processes.ALL:
-            _trim(self._paths.log(role))
+        # A Triton warns of each connection to its sockets, and HAProxy's checks make some a second.
+        for log in (*map(self._paths.log, processes.ALL), *self._paths.servers_logs()):
+            _trim(log)
         try:
             settings = store.settings_of(self._paths)
             runtime = RuntimeSocket(self._paths.runtime_socket)

@@ -5,27 +5,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from controlplane.monitor.records import FIELDS, grpc_status
+from controlplane.domain.fleet import name_of
+from controlplane.monitor.records import FIELDS, grpc_status, server_of
 
 _MORE_FIELDS = 5
 """The client, its address, and id, method and path of the request: in lines of an audited HAProxy only."""
 _LIMIT_BYTES = 16 * 2**20
 _KEPT = 4
 
-ServerOf = Callable[[str, int], str]
 
-
-def entry(line: bytes, server_of: ServerOf) -> dict[str, object] | None:
+def entry(line: bytes) -> dict[str, object] | None:
     """Return what a line says; None for one without the fields, such as the facade's."""
     words = line.decode(errors="replace").split()
     if len(words) - FIELDS not in (_MORE_FIELDS, _MORE_FIELDS + 1):  # with a trace's context before them
         return None
     protocol, _, _ = words[0].partition(":")
-    sender, _, endpoint, host, port, http, grpc, flags, size, sent, start_us, end_us = words[:FIELDS]
+    sender, _, endpoint, server, backend, http, grpc, flags, size, sent, start_us, end_us = words[:FIELDS]
     client, address, request, method, path = (None if word == "-" else word for word in words[-_MORE_FIELDS:])
     return {
         "at": datetime.fromtimestamp(int(end_us) / 1e6, UTC).isoformat(timespec="milliseconds"),
@@ -36,7 +35,7 @@ def entry(line: bytes, server_of: ServerOf) -> dict[str, object] | None:
         "method": method,
         "path": path,
         "endpoint": None if endpoint == "-" else endpoint,
-        "server": server_of(host, int(port)) if port.isdigit() else None,
+        "server": name_of(server_of(server, backend)) or None,
         "http": int(http) if http.isdigit() else None,
         "grpc": grpc_status(sender, grpc),
         "flags": flags.partition("/")[0],
@@ -49,9 +48,8 @@ def entry(line: bytes, server_of: ServerOf) -> dict[str, object] | None:
 class AuditLog:
     """A file that starts anew at a limit; four earlier ones stay. A full disk costs lines, not requests."""
 
-    def __init__(self, path: Path, server_of: ServerOf, limit_bytes: int = _LIMIT_BYTES) -> None:
+    def __init__(self, path: Path, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._path = path
-        self._server_of = server_of
         self._limit_bytes = limit_bytes
 
     def take(self, lines: Sequence[bytes]) -> None:
@@ -59,7 +57,7 @@ class AuditLog:
         entries = []
         for line in lines:
             with contextlib.suppress(ValueError, OverflowError, OSError):
-                if (found := entry(line, self._server_of)) is not None:
+                if (found := entry(line)) is not None:
                     entries.append(json.dumps(found) + "\n")
         if entries:
             with contextlib.suppress(OSError):

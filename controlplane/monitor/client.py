@@ -86,7 +86,7 @@ class RequestLog:
             self._stream = self._follow()
         records = map(parse, self._lines())
         told = (r for r in records if r is not None and r.endpoint)
-        return [r for r in told if r.held or (not r.abandoned and (r.port or r.failed))]
+        return [r for r in told if r.held or (not r.abandoned and (r.server or r.failed))]
 
     @property
     def heard_since_s(self) -> float:

@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -30,7 +30,7 @@ from controlplane.monitor.client import AGAIN_S, BEAT_S, FOLLOW
 from controlplane.monitor.page_access import PageAccess
 from controlplane.monitor.pages import Handler, Pages, sources
 from controlplane.monitor.records import BACKENDS
-from controlplane.monitor.state import Addresses, Monitor
+from controlplane.monitor.state import Monitor, ServedRoutes
 
 _AT_ONCE_BYTES = 2**16
 _GATHER_S = 0.05
@@ -129,13 +129,13 @@ async def _make_up_for(monitor: Monitor, log: Log, haproxy: Path) -> None:
     """Add lines for requests that HAProxy does not log."""
     while True:
         rows = await _statistics(haproxy, BACKENDS)
-        monitor.addresses.refresh()
-        log.tell(monitor.unlogged.lines(rows, monitor.addresses.endpoints, time.time()))
+        monitor.served.refresh()
+        log.tell(monitor.unlogged.lines(rows, monitor.served.endpoints, time.time()))
         await asyncio.sleep(_UNLOGGED_EVERY_S if rows else BEAT_S)
 
 
-def _readers(given: GatewaySettings, audit: Path, server_of: Callable[[str, int], str]) -> list[Reader]:
-    found: list[Reader] = [AuditLog(audit, server_of)] if given.protection.audit else []
+def _readers(given: GatewaySettings, audit: Path) -> list[Reader]:
+    found: list[Reader] = [AuditLog(audit)] if given.protection.audit else []
     if given.trace_endpoint:
         try:
             from controlplane.monitor.spans import Spans  # its packages are an extra
@@ -144,7 +144,7 @@ def _readers(given: GatewaySettings, audit: Path, server_of: Callable[[str, int]
             with contextlib.suppress(OSError):
                 print(f"no spans are sent: {error}; pip install 'trisect[otel]'", flush=True)
         else:
-            found.append(Spans(given.trace_endpoint, server_of))
+            found.append(Spans(given.trace_endpoint))
     return found
 
 
@@ -152,14 +152,14 @@ async def _run(places: argparse.Namespace) -> None:
     given = read_settings(places.settings)
     slots, haproxy = places.slots, places.haproxy
     access = PageAccess(given.protection, places.certificate, places.clients)
-    monitor = Monitor(Addresses(slots), places.plan)
+    monitor = Monitor(ServedRoutes(slots), places.plan)
     monitor.refresh()
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
     with open(open_log(places.log), "rb", buffering=0) as incoming:
-        log = Log(incoming.fileno(), monitor, _readers(given, places.audit, monitor.addresses.server))
+        log = Log(incoming.fileno(), monitor, _readers(given, places.audit))
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(ConnectionError, ValueError):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,7 @@ from controlplane.monitor.metrics import Page
 from controlplane.monitor.records import Losses
 from controlplane.monitor.state import Monitor
 from controlplane.monitor.totals import Promises, Totals, placed
+from controlplane.triton.sessions import TritonSessions
 
 _HEAD = re.compile(r"# (?:HELP|TYPE) (\S+)")
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})? +(.+)")
@@ -126,7 +128,7 @@ _NO_EXPORTER = "HAProxy does not answer here: it is being started, or `haproxy -
 class Sources:
     """Connections to the servers, to the controller and to HAProxy's exporter."""
 
-    servers: aiohttp.ClientSession
+    servers: TritonSessions
     controller: aiohttp.ClientSession
     haproxy: aiohttp.ClientSession
 
@@ -137,7 +139,7 @@ async def sources(controller: Path | None, exporter: Path | None) -> AsyncIterat
     timeout = aiohttp.ClientTimeout(total=_SCRAPE_S)
     controllers, exporters = (aiohttp.UnixConnector(str(path or "")) for path in (controller, exporter))
     async with (
-        aiohttp.ClientSession(timeout=timeout) as servers,
+        contextlib.aclosing(TritonSessions(timeout=timeout)) as servers,
         aiohttp.ClientSession(timeout=timeout, connector=controllers) as of_controller,
         aiohttp.ClientSession(timeout=timeout, connector=exporters) as of_haproxy,
     ):
@@ -157,14 +159,15 @@ class Pages:
         """Serve Trisect's metrics and those of every Triton."""
         monitor = self._monitor
         monitor.refresh()
-        present = [server for server in monitor.addresses.present if server.metrics_port is not None]
+        present = [server for server in monitor.served.present if server.metrics_port is not None]
+        await self._from.servers.keep_only(present)
         pages = await asyncio.gather(*(self._of_server(server) for server in present))
-        guard = await read_page(self._from.controller, _CONTROLLERS_PAGE)
+        guard = await read_page(self._from.controller.get(_CONTROLLERS_PAGE))
         minute = monitor.windows.by_endpoint(time.time(), 60.0)
         page = Page()
         write_own(page, monitor.totals, monitor.losses, minute, monitor.promises)
         page.add(metrics.CONTROLLER_UP, float(guard is not None))
-        routes, carried = monitor.addresses.routes, monitor.addresses.endpoints
+        routes, carried = monitor.served.routes, monitor.served.endpoints
         answered = [(s, p) for s, p in zip(present, pages, strict=True) if p is not None]
 
         def write() -> bytes:
@@ -195,13 +198,15 @@ class Pages:
             return answer
 
     async def _of_server(self, server: Backend) -> str | None:
-        return await read_page(self._from.servers, f"http://{server.host}:{server.metrics_port}/metrics")
+        assert server.metrics_port is not None
+        port = server.host, server.metrics_port
+        return await read_page(self._from.servers.request(port, "GET", "/metrics"))
 
 
-async def read_page(session: aiohttp.ClientSession, address: str) -> str | None:
+async def read_page(call: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> str | None:
     """Return a page of metrics; None where there is none, or one that is too long."""
     try:
-        async with session.get(address) as answer:
+        async with call as answer:
             page = b""
             async for part in answer.content.iter_any():
                 page += part

@@ -1,13 +1,15 @@
 """The lines of the gateway's log: each describes one inference, its server, its end and its times.
 
-    <sender> <number> <endpoint> <host> <port> <http status> <grpc status> <flags> <bytes in> <bytes out>
+    <sender> <number> <endpoint> <server> <slot> <http status> <grpc status> <flags> <bytes in> <bytes out>
       <start us> <end us>
 
-HAProxy and the facade write it, into a pipe. The sender is `<protocol>:<process>` and numbers its
-lines. HAProxy's endpoint is `-` for a request that is not an inference or that it passed to the facade. Its
-lines have one word more in a traced gateway (`controlplane.monitor.spans`), then five in an audited one
-(`controlplane.monitor.audit`). The flags are HAProxy's two letters, its time to connect and the client, as in
-`SH/0/shop`; those of earlier versions are the letters alone.
+HAProxy and the facade write it, into a pipe. The sender is `<protocol>:<process>` and numbers its lines. The
+server is an instance (`domain.fleet.instance`), the slot is HAProxy's backend; in lines of earlier versions
+they are an address and a port, which name no server. HAProxy's endpoint is `-` for a request that is not an
+inference or that it passed to the facade. Its lines have one word more in a traced gateway
+(`controlplane.monitor.spans`), then five in an audited one (`controlplane.monitor.audit`). The flags are
+HAProxy's two letters, its time to connect and the client, as in `SH/0/shop`; those of earlier versions are
+the letters alone.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from controlplane.render.haproxy import instance_of
 
 FIELDS = 12
 """Words of a line; those of a traced or an audited gateway have more."""
@@ -42,8 +46,8 @@ SERVER_FAULTS_GRPC = frozenset({2, 4, 8, 13, 14, 15})
 class Record(NamedTuple):
     """One line. `endpoint` is empty if it is not about an inference; then only its number counts.
 
-    `grpc` is None over HTTP and for status OK. `host` and `port` are the server's; port 0 means that no
-    server was available. `ended_s` is since the epoch. `abandoned` means that the client closed the
+    `grpc` is None over HTTP and for status OK. `server` is an instance; empty where none was available.
+    `ended_s` is since the epoch. `abandoned` means that the client closed the
     connection, `refused` that its partition was overloaded: the gateway or the model's queue policy declined
     it, `unloaded` that the server no longer has the model, since it ends. `held`: it failed or was abandoned,
     and a server had it (behind a gate, an abandoned one does not say which); `lost`: the connection ended
@@ -53,8 +57,7 @@ class Record(NamedTuple):
     sender: str
     number: int
     endpoint: str
-    host: str
-    port: int
+    server: str
     http: int
     grpc: int | None
     bytes_in: int
@@ -88,6 +91,11 @@ def protocol_of(sender: str) -> str:
     return sender.partition(":")[0]
 
 
+def server_of(line: str, slot: str) -> str:
+    """Return the instance of a server, from two words of a line; empty where there was none."""
+    return "" if ":" not in line or slot.isdigit() else instance_of(line)
+
+
 def grpc_status(sender: str, word: str) -> int | None:
     """Return the status that a client got, from the word of a line; None over HTTP."""
     if word == _UNLOADED and protocol_of(sender) == "grpc":
@@ -100,21 +108,21 @@ def parse(line: bytes) -> Record | None:
     words = line.decode(errors="replace").split()
     if len(words) < FIELDS:
         return None
-    sender, number, endpoint, host, port, http, grpc, flags, size, sent, start_us, end_us = words[:FIELDS]
+    sender, number, endpoint, server, slot, http, grpc, flags, size, sent, start_us, end_us = words[:FIELDS]
     try:
         if endpoint == "-":
-            return Record(sender, int(number), "", host, 0, 0, None, 0, 0, 0.0, 0.0, False)
+            return Record(sender, int(number), "", "", 0, None, 0, 0, 0.0, 0.0, False)
         ended_us = int(end_us)
         flags, connect_ms, client = (*flags.split("/", 2), _NEVER_CONNECTED, "-")[:3]
-        by_gateway = flags.startswith(_OWN_ANSWER) and not port.isdigit()
+        server = server_of(server, slot)
+        by_gateway = flags.startswith(_OWN_ANSWER) and not server
         declined = int(http) == _UNAVAILABLE_HTTP or grpc == str(_UNAVAILABLE_GRPC)
-        by_server = declined and grpc != _UNLOADED and flags.startswith(_COMPLETE) and port.isdigit()
+        by_server = declined and grpc != _UNLOADED and flags.startswith(_COMPLETE) and bool(server)
         found = Record(
             sender,
             int(number),
             endpoint,
-            host,
-            int(port) if port.isdigit() else 0,
+            server,
             int(http),
             grpc_status(sender, grpc) or None,
             int(size),

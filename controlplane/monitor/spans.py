@@ -7,7 +7,7 @@ requests have `-` there. (HAProxy 2.6 cannot send spans itself.)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -25,7 +25,8 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from controlplane.monitor.records import FIELDS, SERVER_FAULTS_GRPC, grpc_status, protocol_of
+from controlplane.domain.fleet import name_of
+from controlplane.monitor.records import FIELDS, SERVER_FAULTS_GRPC, grpc_status, protocol_of, server_of
 
 SERVICE = "trisect-gateway"
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -38,14 +39,13 @@ _BATCH_MS = 1000.0
 
 
 class Request(NamedTuple):
-    """A sampled request. `endpoint` is empty for one of the facade; `port` is None without a server."""
+    """A sampled request. `endpoint` is empty for one of the facade, `server`, a name, without a server."""
 
     trace_id: int
     parent_id: int
     protocol: str
     endpoint: str
-    host: str
-    port: int | None
+    server: str
     http: int | None
     grpc: int | None
     begin_us: int
@@ -64,7 +64,7 @@ def sampled(line: bytes) -> Request | None:
     if context is None:
         return None
     trace_id, parent_id = (int(part, 16) for part in context.groups())
-    sender, _, endpoint, host, port, http, grpc, *_ = words
+    sender, _, endpoint, server, backend, http, grpc, *_ = words
     begin_us, end_us = words[FIELDS - 2 : FIELDS]
     if not (trace_id and parent_id and begin_us.isdigit() and end_us.isdigit()):
         return None
@@ -73,8 +73,7 @@ def sampled(line: bytes) -> Request | None:
         parent_id,
         protocol_of(sender),
         "" if endpoint == "-" else endpoint,
-        host,
-        _number(port),
+        name_of(server_of(server, backend)),
         _number(http),
         grpc_status(sender, grpc),
         int(begin_us),
@@ -83,13 +82,9 @@ def sampled(line: bytes) -> Request | None:
 
 
 class Spans:
-    """Sends a span for each sampled request, in a thread of its own.
+    """Sends a span for each sampled request, in a thread of its own."""
 
-    `server_of` returns the name of the server at an address.
-    """
-
-    def __init__(self, collector: str, server_of: Callable[[str, int], str]) -> None:
-        self._server_of = server_of
+    def __init__(self, collector: str) -> None:
         resource = Resource.create({SERVICE_NAME: SERVICE})
         # What a client samples is sent, whatever OTEL_TRACES_SAMPLER says.
         self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
@@ -127,8 +122,8 @@ class Spans:
         found: dict[str, str | int] = {}
         if request.endpoint:
             found["trisect.endpoint"] = request.endpoint
-        if request.port is not None:
-            found["trisect.server"] = self._server_of(request.host, request.port)
+        if request.server:
+            found["trisect.server"] = request.server
         if request.protocol == "grpc":
             return {**found, "rpc.system": "grpc", "rpc.grpc.status_code": request.grpc or 0}
         return found if request.http is None else {**found, "http.response.status_code": request.http}

@@ -11,24 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.domain.errors import TrisectError
-from controlplane.domain.fleet import Backend
+from controlplane.domain.fleet import Backend, name_of
 from controlplane.files.gateway import SlotsRecord, read_slots
 from controlplane.files.reading import Remembered
 from controlplane.monitor.records import Losses, Unlogged, parse
 from controlplane.monitor.totals import Promises, Totals
 from controlplane.monitor.windows import Windows
 
-_UNKNOWN = "unknown"
 _NO_SERVER = "none"
 
 
-class Addresses:
-    """The servers by address. An address keeps its server until another server has it."""
+class ServedRoutes:
+    """The routes, and the servers behind them."""
 
     def __init__(self, slots: Path) -> None:
         self._table = Remembered(slots, partial(read_slots, slots))
         self._taken: SlotsRecord | None = None
-        self._servers: dict[tuple[str, int], str] = {}
         self.present: tuple[Backend, ...] = ()
         self.endpoints: Mapping[str, Sequence[str]] = {}
         self.routes: Mapping[str, Sequence[str]] = {}
@@ -40,22 +38,9 @@ class Addresses:
             if table is not self._taken:
                 self._take(table)
 
-    def server(self, host: str, port: int) -> str:
-        """Return the name of the server that listens there."""
-        found = self._servers.get((host, port))
-        if found is None:
-            self.refresh()
-            found = self._servers.get((host, port), _UNKNOWN if port else _NO_SERVER)
-        return found
-
     def _take(self, table: SlotsRecord) -> None:
         self._taken = table
-        present: dict[str, Backend] = {}
-        for slot in table.slots:
-            for backend in slot.route.servers:
-                present[backend.server] = backend
-                for port in (backend.http_port, backend.grpc_port):
-                    self._servers[backend.host, port] = backend.server
+        present = {backend.server: backend for slot in table.slots for backend in slot.route.servers}
         self.present = tuple(present.values())
         self.routes = {
             slot.endpoint: [member.server for member in slot.route.members]
@@ -76,8 +61,8 @@ def read_promises(plan: Path) -> Promises:
 class Monitor:
     """The monitor's data."""
 
-    def __init__(self, addresses: Addresses, plan: Path | None = None) -> None:
-        self.addresses = addresses
+    def __init__(self, served: ServedRoutes, plan: Path | None = None) -> None:
+        self.served = served
         self.windows = Windows()
         self.losses = Losses()
         self.unlogged = Unlogged()
@@ -87,7 +72,7 @@ class Monitor:
 
     def refresh(self) -> None:
         """Read the routes and the plan again if they have changed; a broken plan leaves the last promises."""
-        self.addresses.refresh()
+        self.served.refresh()
         if self._plan is not None:
             with contextlib.suppress(OSError, TrisectError):
                 self.promises = self._plan.get()
@@ -99,7 +84,7 @@ class Monitor:
             return
         self.losses.count(record.sender, record.number)
         if record.endpoint:
-            server = self.addresses.server(record.host, record.port)
+            server = name_of(record.server) or _NO_SERVER
             self.windows.add(record.not_after(time.time()))
             self.totals.add(record, server, self.promises.by_endpoint)
 

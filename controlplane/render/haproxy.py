@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controlplane.domain.fleet import Backend
+from controlplane.domain.fleet import Backend, socket_path
 from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S
 from controlplane.files.gateway import GatewaySettings
 from controlplane.files.gateway.limits import LONGEST_S, REFUSED, REMEMBERED_S
@@ -47,21 +47,55 @@ _REFUSALS_SCRIPT = Path(__file__).with_name("refusals.lua")
 """HAProxy's part that is no configuration."""
 
 
-BACKUP = "backup"
-"""The server line that gets requests while all others are down."""
-_NOWHERE = Backend("", "127.0.0.1", 1, 1)
-"""The placeholder of a disabled server line."""
+_BACKUP = ":backup"
+_CHECKED = "check inter 1s fastinter 200ms downinter 200ms fall 3 rise 1"
+_OBSERVED = "observe layer4 error-limit 1 on-error mark-down"
+
+
+def backup_line(backend: Backend) -> str:
+    """Return the name of the line that gets requests while all others are down."""
+    return f"{backend.instance}{_BACKUP}"
+
+
+def instance_of(line: str) -> str:
+    """Return the instance of the server of a line."""
+    return line.removesuffix(_BACKUP)
+
+
+def is_backup(line: str) -> bool:
+    """Return whether this is the line for a slot's backup."""
+    return line.endswith(_BACKUP)
+
+
+def server_line(protocol: str, name: str, backend: Backend) -> str:
+    """Return what follows a line's name, in the configuration and in `add server`.
+
+    One failed connection marks a member down until its next good check. Only failed checks mark a backup
+    down: where all others are taken for dead, by mistake too, a request goes on trying.
+    """
+    kind = "backup" if is_backup(name) else _OBSERVED
+    http = _address(backend.host, backend.http_port)
+    if protocol == "h":
+        return f"{http} {_CHECKED} {kind}"
+    checked = f"addr {http}" if http.startswith("unix@") else f"port {backend.http_port}"
+    grpc = _address(backend.host, backend.grpc_port)
+    return f"{grpc} proto h2 check-proto h1 {checked} {_CHECKED} {kind}"
+
+
+def _address(host: str, port: int) -> str:
+    path = socket_path(host, port)
+    return f"{host}:{port}" if path is None else f"unix@{path}"
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLines:
-    """The server lines of the backends `h_<index>` (HTTP) and `g_<index>` (gRPC); None for a disabled one.
+    """The servers of the backends `h_<index>` (HTTP) and `g_<index>` (gRPC), by the names of their lines.
 
     The gate `q_<index>`, if there are gates, has so many requests `inside`.
     """
 
     index: int
-    servers: Mapping[str, Backend | None]
+    servers: Mapping[str, Backend]
     inside: int = 1
 
 
@@ -80,6 +114,7 @@ class HaproxyStart:
     log_fd: int = -1
     process: str = ""
     maxconn: int = 0
+    checks: int = 0
     threads: int = 0
     fingerprint: str = ""
     refusals_script: Path = _REFUSALS_SCRIPT
@@ -98,8 +133,7 @@ def render_haproxy(
             paths=paths,
             start=start,
             slots=slots,
-            backup=BACKUP,
-            nowhere=_NOWHERE,
+            server_line=server_line,
             largest_body_bytes=LARGEST_BODY_BYTES,
             overloaded=_OVERLOADED,
             refusal=REFUSED,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -85,9 +85,10 @@ def in_turn(source: SourceModel) -> bool:
     """Return whether the steps of an ensemble, or several instances of a model, execute one at a time.
 
     They share one quota: what overlaps delays each other by as much, and the batch that arrived first ends
-    later.
+    later. Not where a step answers several times: its first answer would wait for its last.
     """
-    return is_ensemble(source.config) or take_turns(source.config)
+    decoupled = source.config.model_transaction_policy.decoupled
+    return (is_ensemble(source.config) and not decoupled) or take_turns(source.config)
 
 
 def refuse_pooled_sequences(plan: Plan, repository: Path) -> None:
@@ -125,12 +126,16 @@ def refuse_large_requests(plan: Plan, repository: Path) -> None:
 
 
 def live_batches(partition: Partition, sources: Mapping[str, SourceModel]) -> Batches:
-    """Return the batches of the models of a partition whose batches can change while they serve."""
+    """Return the batches of the models of a partition whose batches can change while they serve.
+
+    Raises InputError for a model that is to have two of them.
+    """
     served = {model.model: model for model in partition.models}
     found: dict[str, int] = {}
     for model, placements in partition.queues().items():
         for name, batch in _live(sources[model], placements[0].endpoint, served[model]):
-            found[name] = max(batch, found.get(name, 1))
+            if found.setdefault(name, batch) != batch:
+                raise _taken(partition, model, name)
     return tuple(sorted(found.items()))
 
 
@@ -185,15 +190,21 @@ def partition_tree(
                     field="endpoint",
                 )
             entries |= folder
-        inner = _composing(source, served[model], how)
+    for model in partition.queues():
+        inner = _composing(sources[model], served[model], how)
         if taken := _differing(entries, inner):
-            raise InputError(
-                f"model {model!r} executes {taken!r} in partition {partition.id!r}, where an endpoint or a "
-                "further model has that name: name the endpoint differently in the spec, and plan again",
-                field="endpoint",
-            )
-        entries |= inner
+            raise _taken(partition, model, taken)
+        entries = inner | entries
     return Tree(entries)
+
+
+def _taken(partition: Partition, model: str, name: str) -> InputError:
+    return InputError(
+        f"model {model!r} executes {name!r} in partition {partition.id!r}, where another model, or "
+        "the same with another batch, has that name: write `isolated: true` at one of the workloads "
+        "in the spec, or name its endpoint differently, and plan again",
+        field="endpoint",
+    )
 
 
 def _model(source: SourceModel, endpoint: str, served: ServedModel, how: _Served) -> dict[str, str | Link]:
@@ -224,10 +235,22 @@ def _composing(source: SourceModel, served: ServedModel, how: _Served) -> dict[s
 
 
 def _differing(entries: Mapping[str, str | Link], more: Mapping[str, str | Link]) -> str | None:
-    """Return the model whose folder is in both and differs; None where there is none."""
+    """Return the model whose folder is in both and differs; None where there is none.
+
+    The same model is pinned with each one that executes it, so a file is known by its model and name.
+    """
     return next(
-        (path.split("/")[0] for path, entry in more.items() if entries.get(path, entry) != entry), None
+        (
+            path.split("/")[0]
+            for path, entry in more.items()
+            if _file(entries.get(path, entry)) != _file(entry)
+        ),
+        None,
     )
+
+
+def _file(entry: str | Link) -> str | tuple[str, ...]:
+    return PurePosixPath(entry.target).parts[-2:] if isinstance(entry, Link) else entry
 
 
 def profiling_tree(source: SourceModel, *, endpoints: Mapping[str, int], gpu_type: str) -> Tree:
@@ -238,10 +261,11 @@ def profiling_tree(source: SourceModel, *, endpoints: Mapping[str, int], gpu_typ
     """
     source = _measured(source)
     entries: dict[str, str | Link] = {}
+    turns = in_turn(source)
     for endpoint, batch in endpoints.items():
         served = ServedModel(source.name, batch)
-        entries |= _model(source, endpoint, served, _Served(gpu_type, in_turn(source)))
-        entries |= _composing(source, served, _Served(gpu_type, is_ensemble(source.config)))
+        entries |= _model(source, endpoint, served, _Served(gpu_type, turns))
+        entries |= _composing(source, served, _Served(gpu_type, turns))
     return Tree(entries)
 
 

@@ -205,6 +205,10 @@ def _read(repository: Path, model: str, above: tuple[str, ...]) -> SourceModel:
         )
     names = composing_models(directory, config, str(file))
     composing = tuple(_composing(repository, name, (*above, model), str(file)) for name in names)
+    several = any(one.config.model_transaction_policy.decoupled for one in composing)
+    if is_ensemble(config) and config.model_transaction_policy.decoupled != several:
+        # Whatever is written, Triton takes this from the steps.
+        config.model_transaction_policy.decoupled = several
     return SourceModel(model, str(directory), config, others, composing)
 
 
@@ -216,17 +220,10 @@ def _composing(repository: Path, model: str, above: tuple[str, ...], file: str) 
         found = _read(repository, model, above)
     except InputError as error:
         raise InputError(f"executes {model!r}, and {error}", file=file) from None
-    reason = (
-        "keeps state between requests (sequence_batching)"
-        if found.config.HasField("sequence_batching")
-        else "answers a request several times (decoupled)"
-        if found.config.model_transaction_policy.decoupled
-        else None
-    )
-    if reason is not None:
+    if found.config.HasField("sequence_batching"):
         raise InputError(
-            f"executes {model!r}, which {reason}: no time of the whole follows; plan the models apart and "
-            "let the client call them one after another",
+            f"executes {model!r}, which keeps state between requests (sequence_batching): no time of the "
+            "whole follows; plan the models apart and let the client call them one after another",
             file=file,
         )
     return found

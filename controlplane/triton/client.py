@@ -19,6 +19,7 @@ from controlplane.domain.counters import Entry
 from controlplane.domain.errors import EngineError, server_words
 from controlplane.domain.fleet import RELOAD_HEADER, Backend, Server, ServerState
 from controlplane.domain.observation import ModelStatistics
+from controlplane.sockets import connect
 from controlplane.triton.samples import SampleRequest
 from controlplane.triton.statistics import parse_statistics
 
@@ -42,7 +43,7 @@ class TritonClient:
         self._server = server
         self._name = server.name if isinstance(server, Server) else server.server
         self._deadline_s = deadline_s
-        self._connection = http.client.HTTPConnection(server.host, server.http_port, timeout=deadline_s)
+        self._connection = http.client.HTTPConnection("triton")
         self._keeps = False
 
     def __enter__(self) -> TritonClient:
@@ -130,6 +131,8 @@ class TritonClient:
     def _query(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, bytes]:
+        if self._connection.sock is None:
+            self._connection.sock = connect(self._server.host, self._server.http_port, self._deadline_s)
         ends = {} if self._keeps else {"Connection": "close"}
         self._connection.request(method, path, body, {**ends, **headers})
         answer = self._connection.getresponse()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.fleet import QuotaUse
 
 SEARCH_S = 10.0
-"""A search reads every thread of a group, some hundred, which takes 2 ms; a reading of one takes 0.1 ms.
+MOST_SEARCH_S = 80.0
+"""The first search is repeated after SEARCH_S, each later one after twice as long, up to this.
+
+A search reads every thread of a group, some hundred, which takes 2 ms; a reading of one takes 0.1 ms.
 
 Paths are strings here: `Path` would take more of that time than the kernel does.
 """
@@ -20,11 +23,15 @@ Paths are strings here: `Path` would take more of that time than the kernel does
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A group, its busiest thread's folder, and how long each thread had run when that was found, in ns."""
+    """A group, its busiest thread's folder, and how long each thread had run when that was found, in ns.
 
-    group: Path
+    A server without a group of its own has None. The next search is at `again_s`, `every_s` after the last.
+    """
+
+    group: Path | None
     thread: str
-    at_s: float
+    every_s: float
+    again_s: float
     ran_ns: dict[str, int]
 
 
@@ -35,40 +42,57 @@ class QuotaCounters:
         self._proc, self._now = proc, now
         self._found: dict[int, _Found] = {}
 
-    def read(self, pid: int) -> QuotaUse | None:
-        """Return the counters of the group that this process leads; None where nothing here counts."""
+    def read(self, pid: int, alone: Callable[[], Iterable[int]] | None = None) -> QuotaUse | None:
+        """Return the counters of the group that this process leads; None where nothing here counts.
+
+        A server without a group of its own is in one with other programs, whose threads say nothing of it:
+        then `alone` finds its processes.
+        """
         try:
-            found = self._find(pid)
+            found = self._find(pid, alone)
             if found is None:
                 return None
             ran_ns, waited_ns = _scheduled_ns(found.thread)
-            throttled_s = _throttled_s(found.group)
+            throttled_s = 0.0 if found.group is None else _throttled_s(found.group)
         except (OSError, ValueError):
             self._found.pop(pid, None)
             return None
         return QuotaUse(int(os.path.basename(found.thread)), ran_ns / 1e9, waited_ns / 1e9, throttled_s)
 
-    def _find(self, pid: int) -> _Found | None:
+    def _find(self, pid: int, alone: Callable[[], Iterable[int]] | None) -> _Found | None:
         found, now = self._found.get(pid), self._now()
-        if found is not None and now - found.at_s <= SEARCH_S:
+        if found is not None and now <= found.again_s:
             return found
-        for group in _folders(pid, "cpu", self._proc):
-            stat = group / "cpu.stat"
-            if stat.exists() and "throttled_" in stat.read_text():
-                before = found.ran_ns if found is not None else {}
-                ran_ns = dict(self._threads(group))
-                thread = max(ran_ns, key=lambda one: ran_ns[one] - before.get(one, 0))
-                self._found[pid] = _Found(group, thread, now, ran_ns)
-                return self._found[pid]
-        return None
+        group = None if alone is not None else _counting(pid, self._proc)
+        if alone is not None:
+            pids = alone()
+        elif group is not None:
+            pids = map(int, (group / "cgroup.procs").read_text().split())
+        else:
+            return None
+        before = found.ran_ns if found is not None else {}
+        every_s = min(2.0 * found.every_s, MOST_SEARCH_S) if found is not None else SEARCH_S
+        ran_ns = dict(self._threads(pids))
+        thread = max(ran_ns, key=lambda one: ran_ns[one] - before.get(one, 0))
+        self._found[pid] = _Found(group, thread, every_s, now + every_s, ran_ns)
+        return self._found[pid]
 
-    def _threads(self, group: Path) -> Iterator[tuple[str, int]]:
-        for pid in (group / "cgroup.procs").read_text().split():
+    def _threads(self, pids: Iterable[int]) -> Iterator[tuple[str, int]]:
+        for pid in pids:
             tasks = f"{self._proc}/{pid}/task"
             with contextlib.suppress(OSError):  # it has ended
                 for name in os.listdir(tasks):
                     with contextlib.suppress(OSError):
                         yield (thread := f"{tasks}/{name}"), _scheduled_ns(thread)[0]
+
+
+def _counting(pid: int, proc: Path) -> Path | None:
+    """Return the group of a process that counts throttled time; None without one. Raises OSError."""
+    for group in _folders(pid, "cpu", proc):
+        stat = group / "cpu.stat"
+        if stat.exists() and "throttled_" in stat.read_text():
+            return group
+    return None
 
 
 def _scheduled_ns(thread: str) -> tuple[int, int]:

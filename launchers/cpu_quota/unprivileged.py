@@ -98,6 +98,7 @@ class DutyCycle(Mechanism):
     """Runs a stopper beside each server; `stopper` explains why no server stays stopped."""
 
     name = "duty-cycle"
+    groups_processes = False
 
     def obstacle(self) -> str | None:
         """Return the obstacle; None after a process was stopped, seen as stopped, and continued."""

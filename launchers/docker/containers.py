@@ -17,7 +17,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server
 from launchers.cpu_quota.mechanism import Weight, bandwidth
 from launchers.gpu.mps import MpsClient
-from launchers.host.process_table import ports_of
+from launchers.host.server_sockets import folder_of
 from launchers.lifecycle import HostPlace
 from launchers.triton import labels, program
 
@@ -45,7 +45,7 @@ class Pull(StrEnum):
 
 
 class Network(StrEnum):
-    """How to reach a container: on the host's loopback, or by ports published there."""
+    """The network of a container's models: the host's, or the engine's bridge."""
 
     HOST = "host"
     BRIDGE = "bridge"
@@ -102,15 +102,17 @@ def arguments(
     their own paths. No health check: it would run inside the quota and cost the model its time.
     """
     spec, gpu = server.spec, place.gpu
-    bridged = options.network is Network.BRIDGE
-    inside = program.inside(server) if bridged else server
-    command = program.command_line(inside, program.TritonHome(program.IMAGE_HOME), gpu=gpu is not None)
+    command = program.command_line(server, program.TritonHome(program.IMAGE_HOME), gpu=gpu is not None)
+    sockets = folder_of(server)
+    uid, gid = user_of(place)
+    # Another user's sockets must be open to this one; the folder above them keeps all others out.
+    umask = program.UMASK if os.getuid() in (0, uid) else 0
     devices = gpu.environment if gpu else {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"}
     batches = {} if place.batches is None else place.batches.environment
     told: dict[str, Any] = {
         "name": spec.name,
         "image": options.image,
-        "command": list(program.in_container(command, gpu=gpu is not None)),
+        "command": list(program.in_container(command, gpu=gpu is not None, sockets=sockets, umask=umask)),
         "environment": {**devices, **batches, **dict(spec.options.env)},
         "labels": {
             FLEET_LABEL: spec.labels.fleet,
@@ -119,11 +121,14 @@ def arguments(
         },
         # As mounts: for a volume, the engine would create a missing folder, empty and owned by root.
         "mounts": [
-            Mount(path, path, type="bind", read_only=True)
-            for path in folders(Path(spec.repository), options.link_roots)
-        ]
-        + _batch_mounts(place),
-        "user": "{}:{}".format(*owner(place)),
+            *(
+                Mount(path, path, type="bind", read_only=True)
+                for path in folders(Path(spec.repository), options.link_roots)
+            ),
+            Mount(str(sockets), str(sockets), type="bind"),
+            *_batch_mounts(place),
+        ],
+        "user": f"{uid}:{gid}",
         "read_only": True,
         "tmpfs": {"/tmp": "rw,nosuid,nodev,size=1g"},
         "cap_drop": ["ALL"],
@@ -133,14 +138,10 @@ def arguments(
         "stop_signal": STOP_SIGNAL.name,
         "healthcheck": {"test": ["NONE"]},
         "detach": True,
+        "network_mode": options.network.value,
+        # Its user is one of the host, that of its sockets, where the engine would map users, too.
+        "userns_mode": "host",
     }
-    if bridged:
-        told["ports"] = {
-            f"{getattr(inside, port)}/tcp": ("127.0.0.1", getattr(server, port))
-            for port in ("http_port", "grpc_port", "metrics_port")
-        }
-    else:
-        told["network_mode"] = "host"
     return told | (_on_core(server, place, cgroup_parent) if gpu is None else _on_gpu(gpu, told["mounts"]))
 
 
@@ -176,11 +177,6 @@ def _on_gpu(gpu: MpsClient, mounts: list[Mount]) -> dict[str, Any]:
     }
 
 
-def listening(server: Server, options: ContainerOptions) -> set[int]:
-    """Return the ports on which a server's Triton listens in its container."""
-    return ports_of(program.inside(server) if options.network is Network.BRIDGE else server)
-
-
 def folders(rendered: Path, link_roots: Sequence[Path] = ()) -> tuple[str, ...]:
     """Return the rendered repository and all that its links lead to, so that links work in the container.
 
@@ -207,18 +203,18 @@ def _target(source: Path, link_roots: Sequence[Path]) -> Path:
     return real
 
 
-def owner(place: HostPlace) -> tuple[int, int]:
-    """Return the container's user and group: on a GPU its MPS daemon's, else this one, but never root."""
+def _batch_mounts(place: HostPlace) -> tuple[Mount, ...]:
+    if place.batches is None:
+        return ()
+    limits, seen = str(place.batches.limits), str(place.batches.seen)
+    return Mount(limits, limits, type="bind", read_only=True), Mount(seen, seen, type="bind")
+
+
+def user_of(place: HostPlace) -> tuple[int, int]:
+    """Return a container's user and group: on a GPU its MPS daemon's, else this one, but never root."""
     if place.gpu is not None:
         return place.gpu.uid, place.gpu.gid
     return (os.getuid(), os.getgid()) if os.getuid() != 0 else _UNPRIVILEGED
-
-
-def _batch_mounts(place: HostPlace) -> list[Mount]:
-    if place.batches is None:
-        return []
-    limits, seen = str(place.batches.limits), str(place.batches.seen)
-    return [Mount(limits, limits, type="bind", read_only=True), Mount(seen, seen, type="bind")]
 
 
 def _mount_option(mount: Mapping[str, Any]) -> str:
@@ -229,15 +225,14 @@ def _mount_option(mount: Mapping[str, Any]) -> str:
 def run_line(told: Mapping[str, Any]) -> str:
     """Return the `docker run` that is equivalent to these `arguments`, for a shell, one option a line."""
     log = told["log_config"]
-    ports = {inside.removesuffix("/tcp"): out for inside, (_, out) in told.get("ports", {}).items()}
     gpus = [uuid for request in told.get("device_requests", ()) for uuid in request["DeviceIDs"]]
     given = {option: told[key] for option, key in _OPTIONS.items() if key in told}
     options = [
         f"--name={told['name']}",
         *(f"--label={key}={value}" for key, value in told["labels"].items()),
         f"--user={told['user']}",
-        f"--network={told.get('network_mode', Network.BRIDGE)}",
-        *(f"--publish=127.0.0.1:{out}:{inside}" for inside, out in ports.items()),
+        f"--network={told['network_mode']}",
+        f"--userns={told['userns_mode']}",
         f"--ipc={told['ipc_mode']}",
         *([f"--shm-size={told['shm_size']}"] if "shm_size" in told else []),
         "--read-only",

@@ -25,7 +25,7 @@ from launchers.docker import containers, engine
 from launchers.docker.containers import ContainerOptions
 from launchers.docker.engine import ANSWER_S, ContainerWatcher, Say, have_image
 from launchers.gpu import checks, gpus, mps
-from launchers.host import process_table, shared_memory
+from launchers.host import process_table, server_sockets, shared_memory
 from launchers.host.process_table import ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
 from launchers.lifecycle import HostLifecycle, HostPlace, StartState
@@ -36,8 +36,6 @@ from launchers.watch import ServerWatcher
 QUOTA = "docker-cpu-quota"
 _LIST_S = 10
 _STATES = {"running": ServerState.RUNNING, "paused": ServerState.PAUSED}
-_LAST_UP = "Started Metrics Service"
-"""Triton's log line at the start of the last of its three services."""
 
 
 class DockerLauncher(HostLifecycle[docker.DockerClient]):
@@ -114,8 +112,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
             if one is not None and one.id == server.id:
                 self._end(one, server, drain_s)
             if self._ours(client, server.name) is None:
-                shared_memory.remove(labels.memory_prefix(server.spec))
-                self._batch_files(server.spec).remove()
+                self._clean(server.spec)
 
     def _end(self, one: Any, server: Server, drain_s: float) -> None:
         deadline = time.monotonic() + drain_s
@@ -123,8 +120,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
             if one.status == "paused":
                 one.unpause()
                 if drain_s > 0:
-                    listening = containers.listening(server, self._options)
-                    await_read(server, int(one.attrs["State"]["Pid"]), listening, drain_s / 4)
+                    await_read(server, drain_s / 4)
         # It may have ended by itself. The SDK has two errors for a wait that takes too long.
         late = (requests.exceptions.Timeout, requests.exceptions.ConnectionError)
         with contextlib.suppress(docker.errors.APIError, *late):
@@ -180,7 +176,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove the fleet's containers that do not run, and shared memory without a server."""
         removed: list[str] = []
-        starting = self._starting.names()
+        folders, starting = server_sockets.begun(self._state, fleet), self._starting.names()
         with self._connected() as client:
             alive: set[str] = {labels.digest(name) for name in starting}
             for one in self._of_fleet(client, fleet):
@@ -191,6 +187,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                 else:
                     alive.add(labels.digest(name))
         batches.sweep(self._batch_root(fleet), alive)
+        server_sockets.sweep(folders, alive)
         return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
     def _find(self, client: docker.DockerClient, spec: ServerSpec) -> Server | None:
@@ -202,8 +199,12 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         one = self._ours(client, spec.name)
         if one is not None:
             _remove_container(one)
+        self._clean(spec)
+
+    def _clean(self, spec: ServerSpec) -> None:
         shared_memory.remove(labels.memory_prefix(spec))
         self._batch_files(spec).remove()
+        server_sockets.remove(self._state, spec)
 
     def _user(self, client: mps.MpsClient) -> int:
         return client.uid
@@ -217,19 +218,16 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                 raise InputError(f"{spec.device}: {problem}", field="device")
         return super()._place(spec, start=start)
 
-    def _create(self, client: docker.DockerClient, server: Server, place: HostPlace) -> Server | None:
+    def _create(self, client: docker.DockerClient, server: Server, place: HostPlace) -> Server:
         have_image(client, self._options, self._say)
         if place.batches is not None:
-            place.batches.make(server.spec.batches, owner=containers.owner(place))
+            place.batches.make(server.spec.batches, owner=containers.user_of(place))
+        if (sockets := server_sockets.folder_of(server)) is not None:
+            server_sockets.make(sockets, *containers.user_of(place))
         one = client.containers.create(**self._arguments(server, place))
         if not place.gpu:
             _update(one, cpu_shares=Weight.START.shares)
-        try:
-            one.start()
-        except docker.errors.APIError as error:
-            if "port is already allocated" in str(error):
-                return None
-            raise
+        one.start()
         return replace(server, id=one.id)
 
     def _start_state(self, client: docker.DockerClient, server: Server) -> StartState:
@@ -237,7 +235,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         if one.status != "running":
             short = one.attrs["State"].get("OOMKilled")
             return StartState(ended=out_of_memory(server) if short else "")
-        if not (readiness.is_ready(server) and self._listens(one, server)):
+        if not readiness.is_ready(server):
             return StartState()
         return StartState(self._find(client, server.spec) or server)
 
@@ -277,15 +275,6 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         # Below the engine's own group, all containers together weigh as much as one other program.
         parent = "/" if self._told().get("CgroupDriver") == "cgroupfs" else None
         return containers.arguments(server, self._options, place, parent)
-
-    def _listens(self, one: Any, server: Server) -> bool:
-        """Return whether the container has all its ports: Triton serves HTTP before it finds one taken."""
-        if self._options.network is containers.Network.BRIDGE:
-            return True  # the engine published them, or refused
-        try:
-            return process_table.listens(one.attrs["State"]["Pid"], process_table.ports_of(server))
-        except psutil.AccessDenied:
-            return _LAST_UP in _log(one)  # another user's process: only its log shows it
 
     def _address(self) -> str:
         return engine.address(self._given_address)

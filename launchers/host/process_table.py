@@ -83,11 +83,11 @@ def members(*, fleet: str | None = None, name: str | None = None) -> tuple[Membe
 
 
 def members_of(server: Server) -> tuple[Member, ...]:
-    """Return the processes of this server. A later server of the same name, with other ports, is not it."""
+    """Return the processes of this server. A later start of the same name is not it."""
     found = []
     for member in members(name=server.name):
         its = labels.server_of(member.text, id=str(member.pid), state=server.state)
-        if ports_of(its) == ports_of(server):
+        if its.instance == server.instance:
             found.append(member)
     return tuple(found)
 
@@ -126,24 +126,6 @@ def has_pending_term(pid: int) -> bool:
     lines = (read_allowed(f"/proc/{pid}/status") or b"").splitlines()
     pending = [int(line.split()[1], 16) for line in lines if line.startswith(b"ShdPnd:")]
     return any(signals >> (signal.SIGTERM - 1) & 1 for signals in pending)
-
-
-def ports_of(server: Server) -> set[int]:
-    """Return the ports of a server."""
-    return {server.http_port, server.grpc_port, server.metrics_port}
-
-
-def listens(pid: int, ports: set[int]) -> bool:
-    """Return whether this process, and so no other, listens on all these ports."""
-    import psutil  # a tenth of `ctl status`, which has no use for it
-
-    try:
-        open_ = psutil.Process(pid).net_connections("tcp")
-    except psutil.NoSuchProcess:
-        return False
-    except OSError as error:
-        raise _unknown(error) from error
-    return ports <= {c.laddr.port for c in open_ if c.status == psutil.CONN_LISTEN}
 
 
 def parent(pid: int) -> int | None:

@@ -17,7 +17,8 @@ from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.files import RenderedFiles
 from launchers.kubernetes.options import MODELS, PodOptions
 from launchers.kubernetes.permissions import RULES, RoleRule
-from launchers.kubernetes.pod import PORTS, PodPlace, pod
+from launchers.kubernetes.pod import PodPlace, pod
+from launchers.triton import program
 
 _OLDEST_RESIZE = (1, 33)
 _ROLE = "ask the cluster's administrator for a Role with these rules"
@@ -95,7 +96,7 @@ def _admission(name: str, api: ClusterApi, options: PodOptions) -> Capability:
     """Try a pod of ours without creating it: admission checks security, quotas and classes."""
     labels = Labels("doctor", "none", "doctor", Role.PROFILE, "none")
     spec = ServerSpec(labels, "/", ("doctor",), "doctor/cpu-0", 20.0)
-    server = Server("", spec, ServerState.RUNNING, "", PORTS.http, PORTS.grpc, PORTS.metrics)
+    server = Server("", spec, ServerState.RUNNING, "", *program.PORTS)
     api.admits(pod(server, RenderedFiles({}, {}), PodPlace("doctor"), options))
     return Capability(name, True, f"a pod of {options.image} is admitted")
 

@@ -22,11 +22,10 @@ from launchers.kubernetes.api import ClusterApi, Conflict
 from launchers.kubernetes.capabilities import capabilities
 from launchers.kubernetes.devices import NodeDevice
 from launchers.kubernetes.options import PodOptions
-from launchers.kubernetes.pod import PORTS, PRE_STOP_S, PodPlace, cpu_quantity, cpu_resources, pod
+from launchers.kubernetes.pod import PRE_STOP_S, PodPlace, cpu_quantity, cpu_resources, pod
 from launchers.kubernetes.pods import PodState, PodWatcher, way_out
 from launchers.lifecycle import Lifecycle, StartState
 from launchers.triton import readiness
-from launchers.triton.program import ServerPorts
 
 QUOTA = "cpu-limit"
 """The kubelet turns a limit into a quota of the container's cgroup."""
@@ -108,14 +107,11 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
     def _connected(self) -> nullcontext[None]:
         return nullcontext()
 
-    def _ports(self) -> nullcontext[ServerPorts]:
-        return nullcontext(PORTS)
-
     def _on_gpu(self, spec: ServerSpec) -> bool:
         return NodeDevice.parse(spec.device).gpu
 
-    def _server(self, spec: ServerSpec, ports: ServerPorts) -> Server:
-        return replace(super()._server(spec, ports), host="")
+    def _host(self, spec: ServerSpec) -> str:
+        return ""
 
     def _find(self, connection: None, spec: ServerSpec) -> Server | None:
         one = self._pod(spec)

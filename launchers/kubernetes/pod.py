@@ -149,7 +149,6 @@ def _volume(source: ModelVolume) -> core.Volume:
             )
 
 
-PORTS = program.CONTAINER_PORTS
 PRE_STOP_S = 2
 """How long a pod that another program deletes still answers, so that routes can move first."""
 _DRAIN_S = 30
@@ -234,7 +233,7 @@ def _container(
     server: Server, place: PodPlace, options: PodOptions, mounts: list[core.VolumeMount]
 ) -> core.Container:
     spec = server.spec
-    within = replace(program.inside(server), spec=replace(spec, repository=REPOSITORY))
+    within = replace(server, host="0.0.0.0", spec=replace(spec, repository=REPOSITORY))
     home = program.TritonHome(program.IMAGE_HOME)
     command = program.command_line(within, home, gpu=place.gpu is not None)
     if place.gpu is None:
@@ -244,7 +243,7 @@ def _container(
         environment = {**place.gpu.environment, **share_variables(spec)}
         resources = core.ResourceRequirements(claims=place.gpu.requests or None)
     environment |= dict(spec.options.env)
-    named = {"http": PORTS.http, "grpc": PORTS.grpc, "metrics": PORTS.metrics}
+    named = {"http": server.http_port, "grpc": server.grpc_port, "metrics": server.metrics_port}
     return core.Container(
         name=names.CONTAINER,
         image=options.image,

@@ -1,6 +1,6 @@
 """One Triton server, whichever launcher runs it.
 
-labels      a server's spec and ports as text on the server
-program     the installation, free ports, the command line
+labels      a server's spec and sockets as text on the server
+program     the installation, the command line
 readiness   whether it is up, and what its log says of a failed start
 """

@@ -1,19 +1,17 @@
-"""Triton itself: where it is installed, free ports for it, and the command line of one server."""
+"""Triton itself: where it is installed, and the command line of one server."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import secrets
-import socket
+import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain import triton_releases
-from controlplane.domain.errors import EngineError, MissingTool
-from controlplane.domain.fleet import RELOAD_HEADER, Server, ServerSpec
+from controlplane.domain.errors import MissingTool
+from controlplane.domain.fleet import RELOAD_HEADER, Server, ServerSpec, socket_path
 from launchers.triton.labels import memory_prefix
 
 HOME_VARIABLE = "TRISECT_TRITON_HOME"
@@ -24,8 +22,6 @@ VENDOR_IMAGE = f"nvcr.io/nvidia/tritonserver:{triton_releases.NEWEST.image}-py3"
 
 LONGEST_DRAIN_S = 3600
 """Triton's own exit timeout. Above every drain asked for: whoever stops a server also keeps the clock."""
-
-_PORTS = range(20000, 30000)
 
 SHELL_BREAK = " \\\n  "
 """Between the words of a command line that a person reads: each on a line of its own."""
@@ -53,30 +49,8 @@ class TritonHome:
         return self.path / "backends"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerPorts:
-    """The three ports of one server and the address they are bound to."""
-
-    http: int
-    grpc: int
-    metrics: int
-    address: str = "127.0.0.1"
-
-
-CONTAINER_PORTS = ServerPorts(8000, 8001, 8002, "0.0.0.0")
-"""Triton's own, for a container that has all ports to itself."""
-
-
-def inside(server: Server) -> Server:
-    """Return a server as it is within a container that has all ports to itself."""
-    ports = CONTAINER_PORTS
-    return replace(
-        server,
-        host=ports.address,
-        http_port=ports.http,
-        grpc_port=ports.grpc,
-        metrics_port=ports.metrics,
-    )
+PORTS = 8000, 8001, 8002
+"""Triton's own, for HTTP, gRPC and metrics. No two servers share an address, or a folder of sockets."""
 
 
 def find_home() -> TritonHome:
@@ -99,44 +73,8 @@ def find_home() -> TritonHome:
     )
 
 
-def free_ports(taken: set[int]) -> ServerPorts:
-    """Return three ports without a listener, none of them in `taken`.
-
-    They are below the kernel's range for outgoing connections, which may take any of its ports at any
-    moment. Another process can still take one before the server does, so a start must be able to try again.
-    """
-    first, last = _PORTS.start, min(_PORTS[-1], _first_outgoing() - 1)
-    if last - first < 100:
-        first, last = 1024, 65535
-    found: list[int] = []
-    picks = random.sample(range(first, last + 1), k=min(last - first, 500))
-    for port in picks:
-        if port not in taken and _is_free(port):
-            found.append(port)
-            if len(found) == 3:
-                return ServerPorts(found[0], found[1], found[2])
-    raise EngineError(f"no free ports between {first} and {last} on 127.0.0.1: stop what listens there")
-
-
-def _first_outgoing() -> int:
-    with contextlib.suppress(OSError, ValueError):
-        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    return 32768
-
-
-def _is_free(port: int) -> bool:
-    # Both addresses: a listener on 0.0.0.0 has the port too.
-    for address in ("127.0.0.1", "0.0.0.0"):
-        with socket.socket() as s:
-            try:
-                s.bind((address, port))
-            except OSError:
-                return False
-    return True
-
-
 def command_line(server: Server, home: TritonHome, *, gpu: bool) -> list[str]:
-    """Return the argument vector of a Triton that serves its spec's repository on its host's address.
+    """Return the argument vector of a Triton that serves its spec's repository.
 
     Rendered configs are complete, so Triton need not start every model once to complete them.
     """
@@ -145,11 +83,11 @@ def command_line(server: Server, home: TritonHome, *, gpu: bool) -> list[str]:
         "id": spec.name,
         "model-repository": spec.repository,
         "backend-directory": home.backends,
-        "http-address": server.host,
+        "http-address": _http_address(server, server.http_port),
         "http-port": server.http_port,
         "grpc-address": server.host,
         "grpc-port": server.grpc_port,
-        "metrics-address": server.host,
+        "metrics-address": _http_address(server, server.metrics_port),
         "metrics-port": server.metrics_port,
         "metrics-config": "summary_latencies=true",
         "exit-timeout-secs": LONGEST_DRAIN_S,
@@ -167,6 +105,11 @@ def command_line(server: Server, home: TritonHome, *, gpu: bool) -> list[str]:
         line.append("--pinned-memory-pool-byte-size=0")
     # Last, so that the user's value of an option that is not ours to keep wins.
     return [*line, *spec.options.triton_args]
+
+
+def _http_address(server: Server, port: int) -> str:
+    """Return where HTTP listens: of a socket the whole path, to which Triton adds a port for gRPC only."""
+    return server.host if socket_path(server.host, port) is None else f"{server.host}:{port}"
 
 
 _LOCKED = "trisect:locked=for-ever"
@@ -200,13 +143,18 @@ _REACH_MPS = (
 )
 
 
-def in_container(command: list[str], *, gpu: bool) -> tuple[str, ...]:
+def in_container(
+    command: list[str], *, gpu: bool, sockets: Path | None = None, umask: int = UMASK
+) -> tuple[str, ...]:
     """Return the arguments of an image's entry point: a shell sets the umask, which no engine does.
 
-    On a GPU it ends where a client would miss its MPS daemon and run on without it.
+    On a GPU it ends where a client would miss its MPS daemon and run on without it. Triton does not start
+    where an earlier start of the container left its sockets, so what is in their folder goes.
     """
     before = _REACH_MPS if gpu else ""
-    return ("sh", "-c", f'{before}umask {UMASK:03o}; exec "$@"', "sh", *command)
+    if sockets is not None:
+        before += f"rm -f {shlex.quote(str(sockets))}/*; "
+    return ("sh", "-c", f'{before}umask {umask:03o}; exec "$@"', "sh", *command)
 
 
 KEY_PLACEHOLDER = "RANDOM"

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import socket
+import struct
 import time
-from collections.abc import Set
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from controlplane.domain.errors import NotNow, is_own_lack
-from controlplane.domain.fleet import Server
+from controlplane.domain.fleet import UNIX, Server, socket_path
+from controlplane.sockets import connect
 
 _ANSWER_S = 2.0
 _ENTRY = re.compile(r'^[EF]\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] +"?(?P<said>.*?)"?\s*$')
 _PLAIN = re.compile(r"^(error: |sh: |\S*tritonserver: |terminate called|Segmentation|Killed).*")
 _NOISE = ("CudaDriverHelper has not been initialized",)
+_EACH_CONNECTION = "NODELAY NOT SUPPORTED"
 _LONGEST_LINE = 400
 SILENT = "its log is empty (was it killed? see dmesg for the out-of-memory killer)"
 """Stands for the reasons where a log has none."""
@@ -25,7 +28,7 @@ SILENT = "its log is empty (was it killed? see dmesg for the out-of-memory kille
 def is_ready(server: Server, answer_s: float = _ANSWER_S) -> bool:
     """Return whether this server answers, each time within `answer_s`, and all its models are ready.
 
-    A port that another program holds gives a false "ready": the answer must carry the server's own name.
+    The answer must carry the server's own name: a port of an earlier version's server may be another's.
     Raises NotNow where no connection can be made for lack of descriptors.
     """
     metadata = _get(server, "/v2", answer_s)
@@ -35,11 +38,17 @@ def is_ready(server: Server, answer_s: float = _ANSWER_S) -> bool:
     return all(_get(server, path, answer_s) is not None for path in models)
 
 
+def said(log: str) -> str:
+    """Return a log without Triton's warning of each connection over a Unix socket, which says nothing."""
+    return "".join(line for line in log.splitlines(keepends=True) if _EACH_CONNECTION not in line)
+
+
 def reasons(log: str, most: int = 6) -> list[str]:
     """Return the lines with the reason why a server did not start: a model's error, else Triton's errors.
 
     Without such a line, the last lines of the log.
     """
+    log = said(log)
     errors = [_unescape(m["said"]) for m in map(_ENTRY.match, log.splitlines()) if m]
     errors = [e for e in errors if not any(n in e for n in _NOISE)]
     errors += [line for line in log.splitlines() if _PLAIN.match(line)]
@@ -53,18 +62,19 @@ def reasons(log: str, most: int = 6) -> list[str]:
 def failed_by_chance(log: str) -> bool:
     """Return whether a start failed by chance, so that the next one may succeed.
 
-    Another process took one of its ports; or 2.51's Python backend aborted in a race with its model's process
-    for their shared memory, as it rarely does on a busy host.
+    2.51's Python backend aborts in a race with its model's process for their shared memory, as it rarely does
+    on a busy host.
     """
-    return "already in use" in log or "boost::interprocess::lock_exception" in log
+    return "boost::interprocess::lock_exception" in log
 
 
 def _get(server: Server, path: str, answer_s: float) -> Any:
     """The JSON of a successful answer, {} for an empty one; None where there is no success."""
     import http.client  # with ssl, a twentieth of `ctl status`
 
-    connection = http.client.HTTPConnection(server.host, server.http_port, timeout=answer_s)
+    connection = http.client.HTTPConnection("triton")
     try:
+        connection.sock = connect(server.host, server.http_port, answer_s)
         connection.request("GET", path)
         answer = connection.getresponse()
         body = answer.read()
@@ -83,28 +93,62 @@ def _unescape(said: str) -> str:
     return " ".join(line.strip() for line in lines if line.strip())
 
 
-def unread(pid: int, ports: Set[int], proc: Path = Path("/proc")) -> int:
-    """Return the bytes that wait at these local TCP ports, and the connections; 0 where `pid` is gone."""
+def unread(server: Server) -> int:
+    """Return the bytes that wait at a server's Unix sockets, and the connections; 0 where it has none.
+
+    The kernel counts them by the netlink protocol of sock_diag(7), for the network namespace of this process.
+    """
+    if socket_path(server.host, 0) is None:
+        return 0
+    name = server.host.removeprefix(UNIX).encode() + b":"
     found = 0
-    for table in ("tcp", "tcp6"):
-        try:
-            lines = (proc / str(pid) / "net" / table).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            local, _, _, queues = line.split()[1:5]
-            if int(local.rpartition(":")[2], 16) in ports:
-                found += int(queues.partition(":")[2], 16)
+    with contextlib.suppress(OSError), socket.socket(AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+        kernel.settimeout(_ANSWER_S)
+        kernel.send(_QUERY)
+        while True:
+            part = kernel.recv(2**18)
+            while part:
+                size, kind = struct.unpack_from("=IH", part)
+                if kind != _SOCK_DIAG_BY_FAMILY:
+                    return found
+                attributes = _attributes(part[_MESSAGE_HEAD:size])
+                if attributes.get(_NAME, b"").startswith(name):
+                    found += struct.unpack_from("=I", attributes[_QUEUE])[0]
+                part = part[size:]
     return found
 
 
-def await_read(server: Server, pid: int, ports: Set[int], seconds: float) -> None:
+AF_NETLINK = 16
+_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP = 4, 20, 0x301
+_NAME, _QUEUE = 0, 4
+"""UNIX_DIAG_NAME and UNIX_DIAG_RQLEN of linux/unix_diag.h."""
+_SHOWN = 1 << _NAME | 1 << _QUEUE
+_ALL_STATES = 2**32 - 1
+_QUERY = struct.pack(
+    "=IHHIIBBHIIIII",
+    *(40, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0),
+    *(socket.AF_UNIX, 0, 0, _ALL_STATES, 0, _SHOWN, 0, 0),
+)
+_MESSAGE_HEAD = 32
+"""Of nlmsghdr and unix_diag_msg."""
+
+
+def _attributes(text: bytes) -> dict[int, bytes]:
+    found = {}
+    while len(text) >= 4:
+        size, kind = struct.unpack_from("=HH", text)
+        found[kind] = text[4:size]
+        text = text[-(-size // 4) * 4 :]
+    return found
+
+
+def await_read(server: Server, seconds: float) -> None:
     """Wait until a server that runs again has read what arrived while it was stopped.
 
-    Once it is to end, it would refuse that. `pid` is its Triton's, `ports` are those on which that listens.
+    Once it is to end, it would refuse that.
     """
     deadline = time.monotonic() + seconds
-    while unread(pid, ports) and time.monotonic() < deadline:
+    while unread(server) and time.monotonic() < deadline:
         time.sleep(0.005)  # the kernel has no event for it
     # What was read last is handed on before this answer.
     is_ready(server, answer_s=max(deadline - time.monotonic(), 0.1))

@@ -58,7 +58,7 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Ctl) -> None:
     assert "compress_answers False -> True" in told.stdout
     assert host.servers() == running, "nothing was changed"
 
-    before = {s["http_port"] for s in running if s["partition"] == "b"}
+    before = {s["http"] for s in running if s["partition"] == "b"}
     with Traffic(host, ["a", "b"], PROTOCOLS, pause_s=0.02) as load:
         host.apply(plan(partition("a", 40), partition("b", 30)), ports=False)
         for _ in range(2):
@@ -70,14 +70,14 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Ctl) -> None:
     assert load.done > 100
     running = host.servers()
     assert {s["partition"]: s["percent"] for s in running if s["role"] == "active"} == {"a": 30, "b": 30}
-    assert {s["http_port"] for s in running if s["partition"] == "b"} == before, "b was not touched"
+    assert {s["http"] for s in running if s["partition"] == "b"} == before, "b was not touched"
 
     renamed = partition("a", 30)
     renamed["workloads"][0]["endpoint"] = "echo"
     refused = host.apply(plan(renamed, partition("b", 30)), ports=False, exit_code=2)
     assert "endpoint a ends, its clients will get 404: workload a gets endpoint echo" in refused.stderr
     assert "--allow renames" in refused.stderr
-    assert {s["http_port"] for s in host.servers() if s["partition"] == "b"} == before
+    assert {s["http"] for s in host.servers() if s["partition"] == "b"} == before
 
     moved = host.apply(
         plan(partition("a", 30), partition("b", 30)), "--http-port", "1", ports=False, exit_code=5
@@ -102,11 +102,11 @@ def test_a_kill_after_a_plan_that_changes_only_an_slo_is_mended_by_the_same_plan
     before, after = plan(partition("a", 30)), plan(partition("a", 30))
     after["gpus"][0]["partitions"][0]["workloads"][0]["slo_ms"] = 1500
     host.apply(before)
-    ports = {s["http_port"] for s in host.servers()}
+    ports = {s["http"] for s in host.servers()}
     changed = host.apply(after, ports=False)
     told = "nothing to do for the servers; changed: a: slo_ms 2000 -> 1500"
     assert changed.stdout.strip() == told
-    assert {s["http_port"] for s in host.servers()} == ports
+    assert {s["http"] for s in host.servers()} == ports
 
     host.kill("a", "active")
     host.kill_controller()
@@ -116,7 +116,7 @@ def test_a_kill_after_a_plan_that_changes_only_an_slo_is_mended_by_the_same_plan
         (role, "running") for role in ("active", "shadow")
     }
     assert status["controller"] is not None
-    assert len(ports & {s["http_port"] for s in status["servers"]}) == 1, "the shadow was left as it is"
+    assert len(ports & {s["http"] for s in status["servers"]}) == 1, "the shadow was left as it is"
     infer_http(triton_http.InferenceServerClient(f"127.0.0.1:{host.http}"), "a")
     events = host.document("events")["events"]
     assert not [e for e in events if e["kind"] == "controller" and e["level"] == "warning"]

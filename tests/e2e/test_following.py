@@ -9,7 +9,7 @@ import following_rig as rig
 import pytest
 from ctl_fleet import Ctl
 from following_rig import MODEL, PERCENT
-from sleeping_triton import EACH_MS, FIXED_MS
+from sleeping_triton import EACH_MS, FIXED_MS, ahead_of_others
 
 from controlplane.files.measurements.profiles import read_calibration
 
@@ -17,6 +17,7 @@ BATCHES_S, PLAN_S, BACK_S, REVIEW_S = 60.0, 90.0, 120.0, 120.0
 """Deadlines of a shared host; what the control needs is in docs/results/changing-load.md."""
 WRONG, RIGHT = 0.8, 0.05
 LEARNING_RPS, LEARNING_SLO_MS = 58.0, 1000.0
+FAR_WRONG, BROKEN_RPS, BROKEN_SLO_MS, AT_ONCE_S = 0.3, 75.0, 50.0, 60.0
 WINDOWS = 3
 
 
@@ -59,6 +60,25 @@ def test_a_profile_that_is_a_fifth_wrong_is_learned_and_the_next_plan_is_right(h
     assert load.failed() == []
     (factor,) = read_calibration(host.directory / "profiles")
     assert (factor.model, factor.neighbours) == (MODEL.name, ())
+
+
+def test_an_error_that_breaks_a_promise_is_learned_at_once_and_not_at_the_next_review(host: Ctl) -> None:
+    # Whole cores: what runs before other work on the host has no group for a quota.
+    rig.profile(host, {(100.0, b): FAR_WRONG * (FIXED_MS + EACH_MS * b + 2.0) for b in (1, 2)})
+    planned = rig.planned(host, BROKEN_RPS, BROKEN_SLO_MS)
+    # What other work on the host takes is no error of the model, and here nothing but the model is judged.
+    with ahead_of_others():
+        rig.applied(host, planned)
+        assert len(rig.layout(host)) == 1
+        with rig.loaded(host, BROKEN_RPS) as load:
+            found = host.await_event("notice", says="a plan with the learned times", deadline_s=AT_ONCE_S)
+            host.await_event("apply", says="following the load", since_s=found.at_s, deadline_s=AT_ONCE_S)
+    assert load.failed() == []
+    print(
+        [(round(e.at_s - found.at_s, 1), e.kind, e.subject, e.reason) for e in host.events()],
+        rig.layout(host),
+    )
+    assert len(rig.layout(host)) > 1, "by the true times one server does not hold it"
 
 
 def execution_ms(host: Ctl) -> float:

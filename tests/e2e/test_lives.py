@@ -152,9 +152,9 @@ def test_a_controller_without_descriptors_ends_no_server(tmp_path: Path) -> None
 
 def ports(host: Ctl) -> list[int]:
     """The ports of all servers."""
-    return sorted(server["http_port"] for server in host.servers())
+    return sorted(server["http"] for server in host.servers())
 
 
 def routed(host: Ctl) -> list[int]:
     """The ports of the servers that serve."""
-    return [server["http_port"] for server in host.servers() if server["routed"]]
+    return [server["http"] for server in host.servers() if server["routed"]]

@@ -34,6 +34,8 @@ def test_a_fleet_of_the_version_before_is_upgraded_without_a_lost_request(tmp_pa
             host.kill_controller()
             host.apply(PLAN, ports=False)
             assert places.supervisor_lock.read_text() == processes.code_version()
+            (slot,) = host.slots()
+            assert all(server["host"].startswith("unix:") for server in (*slot["members"], slot["backup"]))
             for role in (processes.FACADE, processes.MONITOR):
                 _replaced(places, role, signal.SIGTERM)
             traffic.await_more(20)

@@ -15,9 +15,11 @@ from launchers.docker.containers import ContainerOptions, Network
 from launchers.gpu.control import PIPES
 from launchers.gpu.mps import MpsClient, share_variables
 from launchers.lifecycle import HostPlace
+from launchers.triton import program
 from launchers.triton.batches import BatchFiles
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
+HOST = "unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t"
 FOLDER = f"/tmp/trisect-mps-1000/{UUID}/pipe"
 
 
@@ -25,7 +27,7 @@ def server(device: str, memory_mb: float | None) -> Server:
     labels = Labels("default", "a1b2c3", "W1", Role.ACTIVE, "d4e5f6")
     spec = ServerSpec(labels, "/srv/rendered/W1", ("W1",), device, 37.5, memory_mb, memory_mb)
     held = "mps" if device == UUID else "docker-cpu-quota"
-    return Server("", spec, ServerState.RUNNING, "127.0.0.1", 20001, 20002, 20003, held)
+    return Server("", spec, ServerState.RUNNING, HOST, *program.PORTS, held)
 
 
 def line(kind: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from controlplane.domain.fleet import AccessConfig, Backend
 from controlplane.files.gateway import GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.render.haproxy import HaproxyStart, SlotLines, render_haproxy
+from controlplane.render.haproxy import HaproxyStart, SlotLines, backup_line, render_haproxy
 
 HERE = Path(__file__).parent
 
@@ -46,14 +46,18 @@ def test_the_configuration_is_the_one_that_was_reviewed(options: dict[str, Any],
         log_fd=7,
         process="h1",
         maxconn=4000,
+        checks=1296,
         connections_a_source=2000,
         fingerprint="96.0123456789abcdef",
         threads=1,
     )
-    first, backup = Backend("a", "127.0.0.1", 9000, 9001), Backend("b", "127.0.0.1", 9010, 9011)
+    first, backup = (
+        Backend("a", "127.0.0.1", 9000, 9001),
+        Backend("b", "unix:/state/servers/0f/t", 8000, 8001),
+    )
     slots = [
-        SlotLines(0, {"s0": first, "s1": None, "backup": backup}),
-        SlotLines(1, {"s0": None, "s1": None, "backup": None}),
+        SlotLines(0, {first.instance: first, backup_line(backup): backup}),
+        SlotLines(1, {}),
     ]
     paths = GatewayPaths(Path("/state"), Path("/state/run"))
     text = render_haproxy(replace(SETTINGS, **options), paths, start, slots)

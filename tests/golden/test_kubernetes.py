@@ -12,7 +12,8 @@ from manifests import problems
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from launchers.kubernetes.files import RenderedFiles, config_map, disruption_budget
 from launchers.kubernetes.options import ModelVolume, PodOptions
-from launchers.kubernetes.pod import PORTS, PodPlace, by_claim, by_daemon, pod, shared_claim
+from launchers.kubernetes.pod import PodPlace, by_claim, by_daemon, pod, shared_claim
+from launchers.triton import program
 
 HERE = Path(__file__).parent / "kubernetes"
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
@@ -25,7 +26,7 @@ FILES = RenderedFiles(
 def server(device: str, memory_mb: float | None = None, *, role: Role = Role.ACTIVE) -> Server:
     labels = Labels("default", "a1b2c3", "W1", role, "d4e5f6")
     spec = ServerSpec(labels, "/srv/rendered/W1", ("W1",), device, 37.5, memory_mb, memory_mb)
-    return Server("", spec, ServerState.RUNNING, "", PORTS.http, PORTS.grpc, PORTS.metrics, "cpu-limit")
+    return Server("", spec, ServerState.RUNNING, "", *program.PORTS, "cpu-limit")
 
 
 def objects(kind: str) -> list[dict[str, Any]]:

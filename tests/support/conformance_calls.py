@@ -216,6 +216,7 @@ _INFERENCES: list[tuple[str, str, Tensors, Mapping[str, int] | None, dict[str, A
     ("an iterative sequence", "iterative", _x(1), None, {}),
     ("no start of a sequence", "direct", _ONE, None, {"sequence_id": 7}),
     ("a decoupled model", "ticks", _x(1), None, {}),
+    ("an ensemble with a decoupled step", "streamed", _x(1), None, {}),
     (
         "parameters",
         "about",
@@ -324,6 +325,15 @@ def _(target: Target) -> Any:
         return [*found, *stream.take(3)]
 
 
+@case("stream: answers of an ensemble with a decoupled step")
+def _(target: Target) -> Any:
+    with _stream(target) as stream:
+        stream.send("streamed", _x(4), enable_empty_final_response=True)
+        found = stream.take(4)
+        stream.send("streamed", _x(0), enable_empty_final_response=True)
+        return [*found, *stream.take(1)]
+
+
 @case("stream: a sequence, redirected")
 def _(target: Target) -> Any:
     with _stream(target) as stream:
@@ -411,6 +421,7 @@ def _(target: Target) -> Any:
     ended: queue.Queue[Any] = queue.Queue()
     with tg.InferenceServerClient(target.address("grpc")) as client:
         call = client.async_infer("slow", _inputs(tg, _x(30)), lambda result, error: ended.put(error))
+        time.sleep(0.3)  # until it executes
         call.cancel()
         status = ended.get(timeout=_LONG_S).status()
         began = time.monotonic()

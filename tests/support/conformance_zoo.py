@@ -267,6 +267,8 @@ MODELS = {
         batch=2,
     ),
     "ticks": Model(f"model_transaction_policy {{ decoupled: true }}\n{_NUMBER}", _TICKS),
+    "streamed": Model(_ensemble(("ticks", "X", "between"), ("after", "between", "Y"))),
+    "after": Model(_NUMBER),
     "about": Model(
         _tensors("input", ("X", "TYPE_FP32 1")) + _tensors("output", ("Y", "TYPE_STRING 1")), _ABOUT
     ),
@@ -295,7 +297,7 @@ MODELS = {
 ALIAS = "twin"
 """A second workload of `plain`, in its queue; the plain server has a copy of that model."""
 ARGUMENTS = ("--http-header-forward-pattern=(X-|x-).*", "--grpc-header-forward-pattern=x-.*")
-INNER = ("inner", "step")
+INNER = ("after", "inner", "step")
 """Models that only others call: a plan has no workload of them."""
 
 

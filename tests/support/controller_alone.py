@@ -63,7 +63,7 @@ class ClaimedRequests:
             endpoint, route = routes[self._number % len(routes)]
             at_s = before_s + (now_s - before_s) * (i + 1) / count
             server = route.members[0]
-            where = "grpc", self._number, endpoint, server.host, server.grpc_port
+            where = "grpc", self._number, endpoint, server.instance
             ended.append(Record(*where, 200, None, 100, 100, at_s, _TOOK_MS, False))
         return ended
 

@@ -24,6 +24,7 @@ from private_engine import PrivateEngine
 
 from controlplane.domain.observation import Event
 from controlplane.runtime.fleet.history import History
+from launchers.host import server_sockets
 
 ROOT = Path(__file__).parents[2]
 CTL = Path(sys.executable).parent / "ctl"
@@ -277,6 +278,7 @@ class Ctl:
                 if s.connect_ex(("127.0.0.1", port)) == 0:
                     found.append(f"port {port}")
         found += [str(p) for p in Path("/dev/shm").iterdir() if self.fleet in p.name]
+        found += map(str, server_sockets.folder_of_fleet(self.files.parent, self.fleet).glob("*"))
         # Of any hierarchy, while other programs' groups come and go.
         return found + [folder for folder, _, _ in os.walk(CGROUPS) if self.fleet in os.path.basename(folder)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import itertools
 import os
 import random
@@ -13,8 +14,6 @@ import signal
 import statistics
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,15 +21,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import direct
 import numpy as np
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
 from host_ports import free_ports
 
-from controlplane.domain.fleet import AccessConfig, Backend, GatewayConfig
+from controlplane.domain.fleet import UNIX, AccessConfig, Backend, GatewayConfig
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.render.repository import alias_config
 from controlplane.render.source import read_source
+from launchers.triton import program
 from launchers.triton.readiness import failed_by_chance
 
 ROOT = Path(__file__).parents[2]
@@ -75,10 +76,11 @@ class Triton:
     grpc_port: int
     metrics_port: int
     log: Path
+    host: str = HOST
 
     @property
     def backend(self) -> Backend:
-        return Backend(self.name, HOST, self.http_port, self.grpc_port, self.metrics_port)
+        return Backend(self.name, self.host, self.http_port, self.grpc_port, self.metrics_port)
 
     @property
     def slow(self) -> Path:
@@ -97,11 +99,13 @@ def launch(
     name: str,
     models: Mapping[str, str],
     *,
-    ports: Sequence[int],
+    ports: Sequence[int] = (),
     flags: tuple[str, ...] = (),
     prefix: tuple[str, ...] = (),
 ) -> Triton:
     """Start a Triton that serves each endpoint with one of the models beside this file.
+
+    It listens on ports, or on sockets where none are given.
 
     `prefix` comes before its command line: what holds it to a share.
     """
@@ -116,7 +120,10 @@ def launch(
             if endpoint in FORGETFUL_S:
                 idle, here = "max_sequence_idle_microseconds: ", config.read_text()
                 config.write_text(here.replace(idle, f"{idle}{FORGETFUL_S[endpoint] * 10**6} # "))
-    http_port, grpc_port, metrics_port = ports
+    http_port, grpc_port, metrics_port = ports or program.PORTS
+    place = directory / f"{name}.sockets" / "t"
+    place.parent.mkdir(exist_ok=True)
+    host = HOST if ports else f"{UNIX}{place}"
     log = directory / f"{name}.log"
     command = [
         *prefix,
@@ -124,9 +131,9 @@ def launch(
         f"--id={name}",
         f"--model-repository={repository}",
         f"--backend-directory={TOOLS / 'triton/backends'}",
-        f"--http-address={HOST}",
-        f"--grpc-address={HOST}",
-        f"--metrics-address={HOST}",
+        f"--http-address={HOST if ports else f'{host}:{http_port}'}",
+        f"--grpc-address={host}",
+        f"--metrics-address={HOST if ports else f'{host}:{metrics_port}'}",
         f"--http-port={http_port}",
         f"--grpc-port={grpc_port}",
         f"--metrics-port={metrics_port}",
@@ -146,7 +153,7 @@ def launch(
     }
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
-    return Triton(name, process, http_port, grpc_port, metrics_port, log)
+    return Triton(name, process, http_port, grpc_port, metrics_port, log, host)
 
 
 def _regions(name: str) -> str:
@@ -162,8 +169,8 @@ def ready(triton: Triton, start: Callable[[], Triton], deadline_s: float = 120.0
     """
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
-        url = f"http://{HOST}:{triton.http_port}/v2/health/ready"
-        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=5):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            direct.get(triton.backend, "/v2/health/ready")
             return triton
         if triton.process.poll() is not None:
             said = triton.log.read_text(errors="replace")
@@ -182,6 +189,7 @@ def tritons(
     directory: Path,
     flags: tuple[str, ...] = (),
     prefix: tuple[str, ...] = (),
+    on_sockets: bool = False,
     **servers: Mapping[str, str],
 ) -> Iterator[dict[str, Triton]]:
     """Servers by name, ready; what is in the dictionary at the end is killed."""
@@ -189,9 +197,8 @@ def tritons(
     try:
 
         def start(name: str) -> Triton:
-            running[name] = launch(
-                directory, name, servers[name], ports=free_ports(3), flags=flags, prefix=prefix
-            )
+            ports = () if on_sockets else free_ports(3)
+            running[name] = launch(directory, name, servers[name], ports=ports, flags=flags, prefix=prefix)
             return running[name]
 
         for name in servers:

@@ -87,10 +87,10 @@ class Guarded(Ctl):
         rows = self.slots()
         if len(rows) != partitions or not all(r["members"] and r["backup"] for r in rows):
             return False
-        ports = {m["http_port"] for r in rows for m in (*r["members"], r["backup"])}
-        percents = {s.http_port: s.spec.percent for s in self.running_servers()}
-        return ports == percents.keys() and all(
-            percents[r["backup"]["http_port"]] >= percents[m["http_port"]] for r in rows for m in r["members"]
+        hosts = {m["host"] for r in rows for m in (*r["members"], r["backup"])}
+        percents = {s.host: s.spec.percent for s in self.running_servers()}
+        return hosts == percents.keys() and all(
+            percents[r["backup"]["host"]] >= percents[m["host"]] for r in rows for m in r["members"]
         )
 
     def await_guarded(self, partitions: int = 1) -> None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import socket
 import threading
 import time
-import urllib.request
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import direct
 import docker
 import pytest
 
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ShareUsage
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ShareUsage, socket_path
 from controlplane.ports import GivesWay, Launcher, always
+from controlplane.sockets import connect
 from launchers.cpu_quota import CHAIN
 from launchers.docker.containers import FLEET_LABEL, ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
@@ -218,25 +217,15 @@ class Fleet:
         found = self.engine.leftovers(self.name)
         for server in self.seen:
             for port in (server.http_port, server.grpc_port, server.metrics_port):
-                with socket.socket() as s:
-                    s.settimeout(1.0)  # the address of a pod that is gone refuses nothing
-                    if s.connect_ex((server.host, port)) == 0:
-                        found.append(f"port {port}")
+                path = socket_path(server.host, port)
+                if path is not None and Path(path).parents[0].exists():
+                    found.append(path)
+                # The address of a pod that is gone refuses nothing.
+                with contextlib.suppress(OSError), connect(server.host, port, 1.0):
+                    found.append(f"{server.host}:{port}")
         return found
-
-
-def get(server: Server, path: str) -> Any:
-    with urllib.request.urlopen(f"http://{server.host}:{server.http_port}{path}", timeout=10) as answer:
-        return json.loads(answer.read() or b"null")
 
 
 def infer(server: Server, *, sleep_s: float = 0.0, burn_s: float = 0.0) -> list[float]:
     body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [sleep_s, burn_s]}]}
-    request = urllib.request.Request(
-        f"http://{server.host}:{server.http_port}/v2/models/spin/infer",
-        data=json.dumps(body).encode(),
-        # A connection that stays open keeps Triton from ending.
-        headers={"Connection": "close"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return list(json.loads(answer.read())["outputs"][0]["data"])
+    return list(direct.post(server, "/v2/models/spin/infer", body)["outputs"][0]["data"])

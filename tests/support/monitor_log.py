@@ -13,8 +13,8 @@ from controlplane.monitor.client import FOLLOW
 LINE = b"grpc:h7 %d alexnet %s %s 200 - %s 12 34 100500000 100750000\n"
 
 
-def line(count: int, host: bytes = b"127.0.0.1", port: bytes = b"9001", flags: bytes = b"--") -> bytes:
-    return LINE % (count, host, port, flags)
+def line(count: int, server: bytes = b"f.p.active.1:abc", flags: bytes = b"--") -> bytes:
+    return LINE % (count, server, b"g_1", flags)
 
 
 @contextlib.contextmanager

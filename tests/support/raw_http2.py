@@ -9,6 +9,8 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 
+from controlplane.sockets import connect
+
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0x0, 0x1, 0x3, 0x4, 0x6, 0x7, 0x8
 _END_STREAM, _END_HEADERS, _ACK = 0x1, 0x4, 0x1
@@ -25,7 +27,7 @@ def call(
     timeout_s: float = 30.0,
 ) -> bytes | None:
     """The data of the answer; None where the stream or the connection was ended without any."""
-    host, port = address.split(":")
+    host, _, port = address.rpartition(":")
     fields = {
         ":method": "POST",
         ":scheme": "http",
@@ -44,8 +46,7 @@ def call(
         _frame(_HEADERS, _END_HEADERS, 1, block),
         *_data(parts),
     ]
-    with socket.create_connection((host, int(port)), timeout_s) as connection:
-        connection.settimeout(timeout_s)
+    with connect(host, int(port), timeout_s) as connection:
         connection.sendall(b"".join(sent))
         return _answer(connection)
 

@@ -8,15 +8,14 @@ Once more as users have it, applied by ctl, each on a share of a core: there t(k
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import direct
 import numpy as np
 from bare_triton import BareTriton
 from ctl_fleet import plan
@@ -37,6 +36,7 @@ from sleeping_triton import (
 
 from controlplane.domain.fleet import Backend, Route
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.files.gateway import read_slots
 from controlplane.profiler.load import ClosedLoop, open_loop, poisson_times
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
@@ -128,14 +128,11 @@ def compare(
     return np.vstack([measured, simulated(model, Law.of(model, more), rate, due, seconds)])
 
 
-def told(ports: list[int], endpoint: str, batch: int) -> tuple[float, ...]:
+def told(backends: list[Backend], endpoint: str, batch: int) -> tuple[float, ...]:
     """t(k) in ms by the statistics of these Tritons together; never falling."""
     count, total = np.zeros(batch), np.zeros(batch)
-    for port in ports:
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{port}/v2/models/{endpoint}/stats", timeout=5
-        ) as answer:
-            (stats,) = json.load(answer)["model_stats"]
+    for backend in backends:
+        (stats,) = direct.get(backend, f"/v2/models/{endpoint}/stats")["model_stats"]
         for row in stats["batch_stats"]:
             k = row["batch_size"] - 1
             count[k] += row["compute_infer"]["count"]
@@ -161,8 +158,7 @@ def applied_table(seconds: float = 15.0, repeats: int = 3) -> None:
         ]
         fleet.apply(plan(*parts), "--no-serve")
         target = f"127.0.0.1:{fleet.grpc}"
-        (slot,) = json.loads((fleet.files / "gateway" / "slots.json").read_text())["slots"]
-        ports = [member["http_port"] for member in slot["members"]]
+        (slot,) = read_slots(fleet.files / "gateway" / "slots.json").slots
         with ClosedLoop(target, [request(model)], 1) as lone:
             lone.run(3.0)
             alone_ms = float(np.median(lone.answers(5).latency_ms))
@@ -171,7 +167,7 @@ def applied_table(seconds: float = 15.0, repeats: int = 3) -> None:
             due = poisson_times(load * rate, seconds, np.random.default_rng(seed))
             seen = open_loop(target, request(model), due, deadline_s=30.0).latency_ms
             runs.append((load, due, float(np.quantile(seen, 0.99))))
-        service = told(ports, model.name, model.batch)
+        service = told(list(slot.members), model.name, model.batch)
     law = Law(service, 0.0, max(alone_ms - service[0], 0.0))
     told_ms = " ".join(f"{t:.1f}" for t in service)
     print(f"\n{SERVERS} partitions of 30 % of a core, by ctl apply; t(k) {told_ms} ms")

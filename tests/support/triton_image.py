@@ -1,7 +1,7 @@
 """Makes a Triton image from this host, without a registry: `triton_image.py ENGINE [TAG]`.
 
 The server lies where NVIDIA's images have it (/opt/tritonserver), so the command line is the same. Inside are
-the libraries that the programs load, bash (the Python backend starts its models with it), and this
+the libraries that the programs load, bash (the Python backend starts its models with it), rm, and this
 interpreter with numpy and onnxruntime. Not the vendor's image: no GPU libraries, no other backends.
 """
 
@@ -132,6 +132,7 @@ def write(home: TritonHome, out: Path) -> None:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     python = Path(sys.executable).resolve()
     shell = Path(shutil.which("bash") or "/bin/bash")
+    rm = Path(shutil.which("rm") or "/bin/rm")
     with tarfile.open(out, "w") as tar:
         image = Image(tar)
         image.folder("tmp", 0o1777)
@@ -151,11 +152,13 @@ def write(home: TritonHome, out: Path) -> None:
             for file, place in package_paths(package):
                 image.file(file, Path("/usr/local/lib") / version / "site-packages" / place)
                 went.append(file)
-        for program, names in ((python, ("python3", version)), (shell, ("bash", "sh"))):
+        for program, names in ((python, ("python3", version)), (shell, ("bash", "sh")), (rm, ("rm",))):
             went.append(program)
             for name in names:
                 image.file(program, Path("/usr/local/bin" if "python" in name else "/usr/bin") / name, 0o755)
-        loaded = [f for f in went if f in (python, shell) or ".so" in f.name or f.parent == home.path / "bin"]
+        loaded = [
+            f for f in went if f in (python, shell, rm) or ".so" in f.name or f.parent == home.path / "bin"
+        ]
         loaded.append(home.backends / "python" / "triton_python_backend_stub")
         for name, path in needed(loaded, home.libraries).items():
             image.file(path, LIBRARIES / name, 0o755)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,73 +10,37 @@ import yaml
 from manifests import problems
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kubernetes" / "shared_claim.yaml"
-Edit = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], None]
-
-
-def edited(edit: Edit) -> list[str]:
-    made = copy.deepcopy(list(yaml.safe_load_all(GOLDEN.read_text())))
-    by_kind = {one["kind"]: one for one in made}
-    edit(by_kind["Pod"], by_kind["PodDisruptionBudget"], by_kind["ResourceClaim"])
-    return problems(made)
-
-
-def fractional(pod: dict[str, Any], _: object, __: object) -> None:
-    pod["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "0.5"}
-
-
-def unequal(pod: dict[str, Any], _: object, __: object) -> None:
-    extended = {"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 2}}
-    pod["spec"]["containers"][0]["resources"].update(extended)
-
-
-def selector(_: object, budget: dict[str, Any], __: object) -> None:
-    budget["spec"]["selector"]["matchLabels"]["trisect.dev/partition"] = "W2"
-
-
-def claim(pod: dict[str, Any], _: object, __: object) -> None:
-    pod["spec"]["containers"][0]["resources"]["claims"][0]["name"] = "gpus"
-
-
-def absent_claim(pod: dict[str, Any], _: object, __: object) -> None:
-    pod["spec"]["resourceClaims"][0]["resourceClaimName"] = "other"
-
-
-def label(pod: dict[str, Any], _: object, __: object) -> None:
-    pod["metadata"]["labels"]["trisect.dev/plan"] = "-x"
-
-
-def mount(pod: dict[str, Any], _: object, __: object) -> None:
-    pod["spec"]["containers"][0]["volumeMounts"][0]["name"] = "config"
-
-
-def strategy(_: object, __: object, claim: dict[str, Any]) -> None:
-    claim["spec"]["devices"]["config"][0]["opaque"]["parameters"]["sharing"]["strategy"] = "mps"
-
-
-def node_name(pod: dict[str, Any], _: object, __: object) -> None:
-    pod["spec"]["nodeName"] = "node-1"
-
-
-def unknown_field(pod: dict[str, Any], _: object, __: object) -> None:
-    pod["spec"]["nodeSelectors"] = {}
+RESOURCES = "spec.containers.0.resources"
+SHARING = "spec.devices.config.0.opaque.parameters.sharing.strategy"
 
 
 @pytest.mark.parametrize(
-    ("edit", "problem"),
+    ("kind", "place", "value", "problem"),
     [
-        (fractional, "no whole number"),
-        (unequal, "is not the limit"),
-        (selector, "finds no pod"),
-        (claim, "unknown claim"),
-        (absent_claim, "no ResourceClaim other"),
-        (label, "illegal value"),
-        (mount, "unknown volume"),
-        (strategy, "unknown strategy mps"),
-        (node_name, "nodeSelector"),
-        (unknown_field, "nodeSelectors"),
+        ("Pod", f"{RESOURCES}.limits", {"nvidia.com/gpu": "0.5"}, "no whole number"),
+        (
+            "Pod",
+            RESOURCES,
+            {"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 2}, "claims": [{"name": "gpu"}]},
+            "is not the limit",
+        ),
+        ("Pod", f"{RESOURCES}.claims.0.name", "gpus", "unknown claim"),
+        ("Pod", "spec.resourceClaims.0.resourceClaimName", "other", "no ResourceClaim other"),
+        ("Pod", "metadata.labels.trisect~dev/plan", "-x", "illegal value"),
+        ("Pod", "spec.containers.0.volumeMounts.0.name", "config", "unknown volume"),
+        ("Pod", "spec.nodeName", "node-1", "nodeSelector"),
+        ("Pod", "spec.nodeSelectors", {}, "nodeSelectors"),
+        ("PodDisruptionBudget", "spec.selector.matchLabels.trisect~dev/partition", "W2", "finds no pod"),
+        ("ResourceClaim", SHARING, "mps", "unknown strategy mps"),
     ],
 )
-def test_a_defect_is_found(edit: Edit, problem: str) -> None:
-    found = edited(edit)
-    assert len(found) == 1
-    assert problem in found[0]
+def test_a_defect_is_found(kind: str, place: str, value: object, problem: str) -> None:
+    """`~` stands for a dot within a key of `place`."""
+    made = list(yaml.safe_load_all(GOLDEN.read_text()))
+    inner: Any = next(one for one in made if one["kind"] == kind)
+    *outer, last = (int(step) if step.isdigit() else step.replace("~", ".") for step in place.split("."))
+    for step in outer:
+        inner = inner[step]
+    inner[last] = value
+    (found,) = problems(made)
+    assert problem in found

@@ -45,7 +45,9 @@ def logs(
         for server in found.launcher.servers(fleet):
             if server.spec.labels.partition in partitions:
                 read = found.launcher.log(server).splitlines()
-                for line in read[shown.get(server.id, max(0, len(read) - lines)) :]:
+                begin = shown.get(server.id, max(0, len(read) - lines))
+                # One that was trimmed begins anew.
+                for line in read[begin if begin <= len(read) else 0 :]:
                     print(f"{server.name}: {printable(line)}", flush=True)
                 shown[server.id] = len(read)
         if not follow:

@@ -16,6 +16,7 @@ from controlplane.domain.fleet import Cluster, GatewayConfig
 from controlplane.domain.plan import Plan
 from controlplane.domain.serving import Difference, LauncherName, Serving, differences
 from controlplane.files.documents import Document
+from controlplane.files.following import Following
 from controlplane.files.plans import read_plan
 from controlplane.render.source import with_composing
 from controlplane.report.tables.change_table import terms_line
@@ -178,7 +179,7 @@ class _Host:
     wish: Wish
     built: Fleet
     request: preflight.ApplyRequest
-    follow: preflight.Follow
+    follow: Following
     endpoints: GatewayConfig
 
     def agreed(self) -> bool:
@@ -206,7 +207,7 @@ class _Host:
         left = controller_process.left_running if self.wish.controlled else controller_process.left_alone
         with left(self.built.files):
             outcome = self.built.apply(self.request)
-            preflight.keep_follow(self.built.files, self.follow, self.wish.profiles)
+            preflight.keep_follow(self.built.files, self.request.plan, self.follow, self.wish.profiles)
         preflight.warn_of_old_servers(outcome.servers, self.built)
         at = self.endpoints
         behind = (

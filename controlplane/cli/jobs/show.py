@@ -70,7 +70,7 @@ def _section(fleet: str, *, json: bool) -> None:
 
     found, settings = wiring.existing_fleet(fleet)
     following = found.files.following.settings()
-    dwell_s = following.dwell_s if following is not None and following.follow else None
+    dwell_s = following.dwell_s if following.follow else None
     section = Serving.of(LauncherName(settings.launcher), settings.endpoints, settings.cluster, dwell_s)
     answer({"serve": section}, yaml.safe_dump({"serve": plain(section)}, sort_keys=False).rstrip(), json=json)
 

@@ -191,6 +191,7 @@ def _spec(
     # models take turns follows from what was rendered.
     limit_mb, options = partition.memory_limit_mb, shared.options
     fixed = f"{device}|{percent:g}|{limit_mb}|{rendered.content_hash}|{reloads}|{shared.fleet_wide_calls}"
+    fixed += "|sockets"  # a server of an earlier version listens on ports, and is replaced
     if options:
         fixed += f"|{options.triton_args}|{tuple(options.env.items())}"
     revision = hashlib.sha256(fixed.encode()).hexdigest()[:10]

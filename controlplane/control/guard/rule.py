@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from controlplane.control.guard import baseline, batch_times
@@ -108,7 +109,8 @@ def breaks_as_measured(queue: QueueState) -> bool:
 
     It does so whatever was usual: a server that was slow from its first batch on has no faster baseline. The
     planned P99 counts, in proportion to the queue model's at the measured and at the planned times: it knows
-    of pools and dispersion. The host's part is left out.
+    of pools and dispersion. The host's part is left out. Batches that are all as fast as planned need no
+    queue model, which takes milliseconds.
     """
     promise, known = queue.promise, queue.batches.baseline
     ratio, error = batch_times.lasting(queue.batches)
@@ -117,8 +119,10 @@ def breaks_as_measured(queue: QueueState) -> bool:
         return False
     measured_s = baseline.measured_s(known, len(promise.batch_ms))
     planned_s = [time_ms / 1000.0 for time_ms in promise.batch_ms]
-    factor = ratio * slower_than_planned(queue)
+    factor = ratio * _slower(measured_s, planned_s)
     times_s = [ratio * m if m else factor * p for m, p in zip(measured_s, planned_s, strict=True)]
+    if all(t <= p for t, p in zip(times_s, planned_s, strict=True)):
+        return False
     spread, rate_rps = baseline.spread(known), max(queue.rates_rps[-1], 1e-9)
     now_s = rounded_p99_s(min(promise.rate_rps, rate_rps), times_s, spread)
     then_s = rounded_p99_s(promise.rate_rps, planned_s, spread)
@@ -128,9 +132,12 @@ def breaks_as_measured(queue: QueueState) -> bool:
 
 def slower_than_planned(queue: QueueState) -> float:
     """Return how many times their planned time batches usually take; 1 where that is not known."""
-    promise = queue.promise
-    measured_s = baseline.measured_s(queue.batches.baseline, len(promise.batch_ms))
-    both = [(m, p / 1000.0) for m, p in zip(measured_s, promise.batch_ms, strict=True) if m]
+    planned_s = [time_ms / 1000.0 for time_ms in queue.promise.batch_ms]
+    return _slower(baseline.measured_s(queue.batches.baseline, len(planned_s)), planned_s)
+
+
+def _slower(measured_s: Sequence[float], planned_s: Sequence[float]) -> float:
+    both = [(m, p) for m, p in zip(measured_s, planned_s, strict=True) if m]
     return sum(m for m, _ in both) / sum(p for _, p in both) if both else 1.0
 
 

@@ -7,6 +7,7 @@ listens, until SIGTERM.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 
@@ -30,6 +31,7 @@ from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.upstream import Upstream, relay
 from controlplane.gateway.listeners import Held, Listeners
 from controlplane.render.haproxy import MOST_HEADERS
+from controlplane.triton.sessions import TritonSessions
 
 _GRACE_S = 2.0
 
@@ -39,15 +41,15 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+    sessions = TritonSessions(
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=2.0),
         auto_decompress=False,
         skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),
-    ) as session:
-        fleet, upstream = Fleet(paths, session), Upstream()
+    )
+    async with contextlib.aclosing(sessions):
+        fleet, upstream = Fleet(paths, sessions), Upstream()
         settings = store.settings_of(paths)
-        broadcast = Broadcast(session, Kept(paths.broadcasts), allowed=settings.fleet_wide_calls)
+        broadcast = Broadcast(sessions, Kept(paths.broadcasts), allowed=settings.fleet_wide_calls)
         callers = Callers(paths.clients, settings)
         records = Records(open_log(paths.log_pipe))
         parts = Parts(fleet, FleetAnswers(fleet, paths.discounts), broadcast, records, callers)
@@ -64,13 +66,14 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
                 await broadcast.tell_joining(tuple(servers))
                 fleet.take(generation, table)
                 upstream.keep_only(tuple(servers))
+                await sessions.keep_only(servers)
 
         # Before the first reading: a later commit sends a reload, an earlier one is in the file.
         commands = await serve_control(fleet, reload, str(paths.control_socket))
         await reload()
         server = await over_grpc.serve(over_grpc.Service(parts, upstream), f"unix:{paths.relayed_socket}")
         relayed = await relay(own.grpc, paths.relayed_socket)
-        app = Http(parts, session).application()
+        app = Http(parts, sessions).application()
         runner = web.AppRunner(
             app,
             access_log=None,

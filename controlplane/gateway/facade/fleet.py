@@ -23,6 +23,7 @@ from controlplane.files.reading import Remembered
 from controlplane.gateway import store
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
 from controlplane.gateway.slots import SlotTable
+from controlplane.triton.sessions import TritonSessions
 
 _ASK_TIMEOUT = aiohttp.ClientTimeout(total=5.0, connect=1.0)
 _PROBE_S = 0.2
@@ -95,9 +96,9 @@ class Sequences:
 class Fleet:
     """The server of each endpoint, chosen for every message."""
 
-    def __init__(self, paths: GatewayPaths, session: aiohttp.ClientSession) -> None:
+    def __init__(self, paths: GatewayPaths, sessions: TritonSessions) -> None:
         self._paths = paths
-        self._session = session
+        self._sessions = sessions
         self.routes: Routes = {}
         self.served = False
         """Whether routes were ever committed. An apply commits all of its plan's at once, each with servers
@@ -258,11 +259,11 @@ class Fleet:
 
     async def ask(self, backend: Backend, path: str) -> tuple[int, Any]:
         """A server's status and JSON; status 0 where it does not answer."""
-        url = f"http://{backend.host}:{backend.http_port}{path}"
         try:
             # A server that is to end waits for its idle connections.
-            closed = {"Connection": "close"}
-            async with self._session.get(url, headers=closed, timeout=_ASK_TIMEOUT) as answer:
+            closed, at = {"Connection": "close"}, (backend.host, backend.http_port)
+            call = self._sessions.request(at, "GET", path, headers=closed, timeout=_ASK_TIMEOUT)
+            async with call as answer:
                 text = await answer.read()
                 if not text or answer.content_type != "application/json":
                     return answer.status, None

@@ -36,6 +36,7 @@ from controlplane.gateway.facade.refusals import (
 )
 from controlplane.gateway.facade.wire import Sequence
 from controlplane.render.haproxy import LARGEST_BODY_BYTES
+from controlplane.triton.sessions import TritonSessions
 
 _NOT_READY = "no server of this model is ready"
 _HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"})
@@ -50,10 +51,10 @@ _IN_PLAIN = ("/infer", "/live", "/ready")
 class Http:
     """Handlers; every one answers as a Triton would."""
 
-    def __init__(self, parts: Parts, session: aiohttp.ClientSession) -> None:
+    def __init__(self, parts: Parts, sessions: TritonSessions) -> None:
         self._parts = parts
         self._fleet = parts.fleet
-        self._session = session
+        self._sessions = sessions
 
     def application(self) -> web.Application:
         """Return all paths."""
@@ -179,11 +180,14 @@ class Http:
         status, sent, flags, unloaded = 0, 0, "--", False
         if not request.raw_path.startswith("/"):
             return _error(400, "the target of the request must be a path")
-        url = f"http://{backend.host}:{backend.http_port}{request.raw_path}"
         try:
             with self._fleet.call(name, backend):
-                async with self._session.request(
-                    request.method, url, data=body if request.body_exists else None, headers=headers
+                async with self._sessions.request(
+                    (backend.host, backend.http_port),
+                    request.method,
+                    request.raw_path,
+                    data=body if request.body_exists else None,
+                    headers=headers,
                 ) as answer:
                     status = answer.status
                     missing = await answer.read() if status == 404 else b""

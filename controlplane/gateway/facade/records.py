@@ -51,8 +51,8 @@ class Records:
         end_us = time.time_ns() // 1000
         start_us = end_us - int((time.monotonic() - started_s) * 1e6)
         line = (
-            f"{protocol}:{self._process} {self._counts[protocol]} {endpoint} {backend.host} "
-            f"{backend.grpc_port} {http} {UNLOADED if unloaded else '-' if grpc is None else grpc} "
+            f"{protocol}:{self._process} {self._counts[protocol]} {endpoint} {backend.instance} "
+            f"- {http} {UNLOADED if unloaded else '-' if grpc is None else grpc} "
             f"{flags}/-1/{client or '-'} {size} {answer_size} "
             f"{start_us} {end_us}\n"
         )

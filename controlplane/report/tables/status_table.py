@@ -55,8 +55,8 @@ class StatusRow:
     enforced_by: str | None
     endpoints: tuple[str, ...]
     routed: bool
-    http_port: int
-    grpc_port: int
+    http: str
+    grpc: str
     slo_ms: float | None = None
     p99_ms: float | None = None
     planned_rps: float | None = None

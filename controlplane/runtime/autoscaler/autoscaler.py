@@ -32,7 +32,7 @@ from controlplane.files.following import RatesSeen, write_rates
 from controlplane.files.following.load_state import read_load, write_load
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.autoscaler.arrivals import Arrivals
-from controlplane.runtime.autoscaler.running import Applying, Running
+from controlplane.runtime.autoscaler.running import NO_SPEC, Applying, Running
 from controlplane.runtime.autoscaler.search import Begin, Search, SearchProcess
 from controlplane.runtime.fleet.fleet import Fleet
 
@@ -156,8 +156,8 @@ class Autoscaler:
 
     def _proposable(self, plan: Plan) -> tuple[Learn, ...]:
         """Return the errors to plan with; where no plan can be proposed, say so and forget them."""
-        if self._errors and not self._running.proposes(plan):
-            why = (self._running.obstacle(plan) or "").removeprefix("no: ")
+        if self._errors and plan.spec is None:
+            why = NO_SPEC.removeprefix("no: ")
             self._event("warning", "load", f"no plan with the learned times can be proposed: {why}")
             self._errors = ()
         return self._errors

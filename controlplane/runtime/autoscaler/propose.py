@@ -20,6 +20,7 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.plans import plan_hash, write_plan
+from controlplane.files.specs import spec_of
 from controlplane.planning import registry
 from controlplane.planning.protocol import PlanRequest, Strategy
 from controlplane.planning.replan.differences import changes
@@ -103,13 +104,14 @@ def _unheld(changed: Changed, planned_rps: Mapping[str, float], *, last: bool) -
 def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Proposal:
     """Return the plan that a fleet is asked for, with the rates of these workloads, in their order.
 
-    Raises InputError where the fleet keeps no spec.
+    Raises InputError where the fleet's plan has no spec.
     """
-    plan, following = files.plan(), files.following.settings()
-    if plan is None or following is None:
-        raise InputError(f"fleet {files.fleet!r} keeps no spec; plan and apply again")
-    spec, document = files.following.spec()
-    available = _on_this_host(spec, all_cores=following.all_cores)
+    plan = files.plan()
+    known_spec = None if plan is None else spec_of(plan)
+    if plan is None or known_spec is None:
+        raise InputError(f"the plan of fleet {files.fleet!r} has no spec; plan and apply again")
+    spec, document = known_spec
+    available = _on_this_host(spec, all_cores=files.following.settings().all_cores)
     wanted = dict(zip(workloads, asked.rates_rps, strict=True))
     bursty = {w.name: w.dispersion for w in followed_workloads(plan)}
     served = tuple(

@@ -19,6 +19,8 @@ from controlplane.runtime.devices import devices_of, host_devices
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
+NO_SPEC = "no: the plan has no spec (`ctl plan` and `ctl apply` again)"
+
 
 class Running:
     """What a fleet's files say of its plan, read again where another command wrote."""
@@ -28,7 +30,7 @@ class Running:
         self._plan_only = plan_only
         self._read_s: tuple[float, float | None] | None = None
         self._plan: Plan | None = None
-        self._following: Following | None = None
+        self._following = Following()
         self._available: Mapping[str, int] = {}
 
     def plan(self) -> Plan | None:
@@ -44,22 +46,15 @@ class Running:
 
     def obstacle(self, plan: Plan) -> str | None:
         """Return why the plan does not follow the load; None where it does."""
-        following = self._following
-        if following is None:
-            return "no: the fleet keeps no spec (`ctl plan` and `ctl apply` again)"
-        if following.spec_sha256 != plan.spec_sha256:
-            return "no: the plan was made from another spec than the fleet keeps (`ctl plan` again)"
-        if not following.follow and not self._plan_only:
+        if plan.spec is None:
+            return NO_SPEC
+        if not self._following.follow and not self._plan_only:
             return "no: it was not asked for (`follow_load` in the spec's section `serve`)"
         return None
 
-    def proposes(self, plan: Plan) -> bool:
-        """Return whether a plan can be proposed: the fleet keeps the spec that its plan was made from."""
-        return self._following is not None and self._following.spec_sha256 == plan.spec_sha256
-
     def limits(self) -> LoadLimits:
         """Return the times that decisions keep."""
-        return LoadLimits() if self._following is None else LoadLimits(dwell_s=self._following.dwell_s)
+        return LoadLimits(dwell_s=self._following.dwell_s)
 
     def gpus(self) -> Mapping[str, tuple[int, int]]:
         """Return by type how many GPUs of this host the plan uses, and how many it leaves free."""

@@ -44,6 +44,8 @@ from controlplane.runtime.fleet.execute import backend
 _DEAF_S = 5.0
 _GATEWAY_AGAIN_S = 2.0
 CANARY_EVERY_S = 5.0
+_STANDING_BY = 2.0
+"""A shadow gets one as many times less often: nothing waits for it yet."""
 CANARIES_RPS = 25.0
 """The most canaries to idle servers and shadows: where these are more than 125, each gets one less often."""
 _CANARY_THREADS = 32
@@ -112,7 +114,7 @@ class Observer:
         self._servers: Mapping[str, Server] = {}
         self._records: dict[str, ServerRecord] = {}
         self._by_own_name: dict[str, str] = {}
-        self._by_address: dict[tuple[str, int], str] = {}
+        self._by_instance: dict[str, str] = {}
         self._by_endpoint: dict[str, list[str]] = {}
         self._silences = Agenda()
         self._idle = Agenda()
@@ -196,9 +198,7 @@ class Observer:
                 self._records.setdefault(name, ServerRecord(server)).server = server
             self._servers = servers
             self._by_own_name = {s.name: name for name, s in servers.items()}
-            self._by_address = {
-                (s.host, port): name for name, s in servers.items() for port in (s.http_port, s.grpc_port)
-            }
+            self._by_instance = {s.instance: name for name, s in servers.items()}
             self._by_endpoint = {}
             for name, server in servers.items():
                 for endpoint in server.spec.endpoints:
@@ -226,10 +226,10 @@ class Observer:
         if self._requests.heard_since_s < now:
             self._heard_s = now
         for end in ends:
-            name = self._by_address.get((end.host, end.port), "")
+            name = self._by_instance.get(end.server, "")
             ended_s = min(now, end.ended_s - ahead_s)
             if end.abandoned:
-                for one in [name] if end.port else self._by_endpoint.get(end.endpoint, ()):
+                for one in [name] if end.server else self._by_endpoint.get(end.endpoint, ()):
                     if one in self._records:
                         self._records[one].left_s[end.endpoint] = ended_s
                 continue
@@ -421,7 +421,7 @@ class Observer:
     def _verdict(self, name: str, record: ServerRecord) -> tuple[Health, str]:
         """Return the health by the canaries, and send another one soon where the last one failed."""
         latest_s, verdict = self._tried_s(record), record.verdict
-        self._idle.put(name, latest_s + CANARY_EVERY_S)
+        self._idle.put(name, latest_s + self._every_s(name, record))
         if verdict is None:
             return Health.READY, ""
         # A single canary may fail by chance, but not if all requests fail too.
@@ -448,12 +448,19 @@ class Observer:
             condition = self._conditions.get(name, _ABSENT)
             if condition.health is not Health.READY or name not in self._records:
                 continue  # it is due again once it is ready
-            due_s = self._tried_s(self._records[name]) + CANARY_EVERY_S
+            record = self._records[name]
+            due_s = self._tried_s(record) + self._every_s(name, record)
             if due_s <= now:
                 self.probe(name)
                 self._canaries_left -= 1.0
-                due_s = now + CANARY_EVERY_S
+                due_s = now + self._every_s(name, record)
             self._idle.put(name, due_s)
+
+    def _every_s(self, name: str, record: ServerRecord) -> float:
+        """Return after how long without a request a server gets a canary."""
+        watch = self._state.watches.get(record.server.spec.labels.partition)
+        stands_by = watch is not None and watch.active.server != name
+        return CANARY_EVERY_S * (_STANDING_BY if stands_by else 1.0)
 
     def _failing(self, record: ServerRecord) -> int:
         """Return how many requests of one of a server's queues failed in a row."""

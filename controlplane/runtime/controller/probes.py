@@ -89,11 +89,12 @@ def send_canary(
     late, endpoint = Outcome.SILENT, ""
     try:
         TritonClient(server, deadline_s=LIVE_S).answer()
-        late, client = Outcome.LATE, TritonClient(server, deadline_s=deadline_s)
-        for endpoint in endpoints:
-            if endpoint not in samples:
-                samples[endpoint] = sample_request(endpoint, server.spec.repository, client.config)
-            own.infer(client, endpoint, samples[endpoint], discount)
+        late = Outcome.LATE
+        with TritonClient(server, deadline_s=deadline_s) as client:
+            for endpoint in endpoints:
+                if endpoint not in samples:
+                    samples[endpoint] = sample_request(endpoint, server.spec.repository, client.config)
+                own.infer(client, endpoint, samples[endpoint], discount)
     except Exception as error:  # any error is a failed canary, but for want of time or of our own means
         outcome, reason = Outcome.FAILED, str(error) or repr(error)
         if timed_out(error):

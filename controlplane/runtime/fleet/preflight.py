@@ -23,12 +23,12 @@ from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server, Serv
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.domain.spec import Spec
-from controlplane.files.documents import Document, parsed_yaml
+from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following import Following
 from controlplane.files.mistakes import Location
 from controlplane.files.pinned import Applied
-from controlplane.files.specs import parse_spec
+from controlplane.files.specs import spec_of
 from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
 from controlplane.report.tables.change_table import ending_line
@@ -263,60 +263,29 @@ class FollowOptions:
     all_cores: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
-    """How the fleet is to follow; None: it keeps no spec. `spec` is one to keep, None for the kept one."""
-
-    following: Following | None
-    spec: tuple[Spec, Document] | None = None
-
-
-def checked_follow(files: FleetFiles, plan: Plan, options: FollowOptions, say: Say) -> Follow:
-    """How a fleet is to follow its load with this plan, whose spec it keeps.
-
-    Raises InputError for following with a plan of an earlier version, which has no spec.
-    """
+def checked_follow(files: FleetFiles, plan: Plan, options: FollowOptions, say: Say) -> Following:
+    """How a fleet is to follow its load with this plan, which needs its spec for that. Raises InputError."""
     known = files.following.settings()
-    given = spec_of(plan)
-    if given is None and (known is None or known.spec_sha256 != plan.spec_sha256):
+    if spec_of(plan) is None:
         if options.follow:
             raise InputError("needs a plan that has its spec: `ctl plan` again", field="--follow-load")
-        if known is not None and known.follow:
-            say("warning: the fleet stops following its load: it keeps another spec; `ctl plan` again")
-        return Follow(known)
-    sha256 = plan.spec_sha256 or ""
-    following = Following(sha256) if known is None else replace(known, spec_sha256=sha256)
+        if known.follow:
+            say("warning: the fleet stops following its load: the plan has no spec; `ctl plan` again")
+        return known
+    follow, dwell_s = known.follow, known.dwell_s
     if plan.serve is not None:
         wanted = plan.serve.follow_load
-        dwell_s = following.dwell_s if wanted is None else wanted.stabilisation_s
-        following = replace(following, follow=wanted is not None, dwell_s=dwell_s)
-    return Follow(
-        replace(
-            following,
-            follow=following.follow if options.follow is None else options.follow,
-            dwell_s=following.dwell_s if options.dwell_s is None else options.dwell_s,
-            all_cores=options.all_cores or (given is None and following.all_cores),
-        ),
-        given,
+        follow, dwell_s = wanted is not None, dwell_s if wanted is None else wanted.stabilisation_s
+    return Following(
+        follow if options.follow is None else options.follow,
+        dwell_s if options.dwell_s is None else options.dwell_s,
+        options.all_cores,
     )
 
 
-def spec_of(plan: Plan) -> tuple[Spec, Document] | None:
-    """Return the spec that a plan was made from; None in a plan of an earlier version. Raises InputError."""
-    if plan.spec is None:
-        return None
-    document = parsed_yaml("the plan's copy of its spec", plan.spec)
-    if document.sha256 != plan.spec_sha256:
-        document.fail("is not the one that the plan was made from: `ctl plan` again")
-    return parse_spec(document), document
-
-
-def keep_follow(files: FleetFiles, follow: Follow, profiles: Path) -> None:
-    """Write down how a fleet follows, with the spec and the profiles. Raises EngineError."""
-    if follow.following is None:
-        return
-    if follow.spec is not None:
-        spec, document = follow.spec
-        files.following.keep(follow.following, document, spec, profiles)
-    elif follow.following != files.following.settings():
-        files.following.write(follow.following)
+def keep_follow(files: FleetFiles, plan: Plan, following: Following, profiles: Path) -> None:
+    """Write down how a fleet follows, and the profiles to plan with. Raises EngineError."""
+    if plan.spec is not None:
+        files.following.keep_profiles(profiles)
+    if following != files.following.settings():
+        files.following.write(following)

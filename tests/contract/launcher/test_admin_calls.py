@@ -5,18 +5,17 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-import socket
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 import raw_http2
+from direct import call
 from launcher_rig import MODEL, Fleet, infer
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import RELOAD_HEADER, Server
+from controlplane.sockets import connect
 from controlplane.triton import client as triton
 from controlplane.triton.own import prove
 
@@ -54,8 +53,7 @@ def http_status(server: Server, method: str, path: str, body: str, header: str =
     """The status of a request with this very header line."""
     lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", "Connection: close"]
     text = "\r\n".join([*lines, *([header] if header else []), "", body])
-    with socket.create_connection((server.host, server.http_port), 10) as connection:
-        connection.settimeout(10)
+    with connect(server.host, server.http_port, 10.0) as connection:
         connection.sendall(text.encode("latin-1"))
         first = connection.makefile("rb").readline()
     # An end without an answer refuses as well.
@@ -78,13 +76,8 @@ def attack(server: Server, proof: Path, header: dict[str, str] | None = None) ->
         "instance_group": [{"kind": "KIND_CPU", "count": 1}],
     }
     sent = {"config": json.dumps(config), "file:1/model.py": base64.b64encode(code.encode()).decode()}
-    url = f"http://{server.host}:{server.http_port}/v2/repository/models/evil/load"
     body = json.dumps({"parameters": sent}).encode()
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, body, header or {}), timeout=60) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return int(error.code)
+    return call(server, "POST", "/v2/repository/models/evil/load", body, header)[0]
 
 
 def test_no_request_opens_a_locked_call_though_its_lock_can_be_read(fleet: Fleet, tmp_path: Path) -> None:

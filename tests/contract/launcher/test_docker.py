@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,8 +19,9 @@ from typing import Any
 import docker
 import pytest
 import requests
+from direct import call, get
 from fake_nvml import FakeGpu, FakeNvml
-from launcher_rig import MODEL, DockerEngine, Fleet, get, infer
+from launcher_rig import MODEL, DockerEngine, Fleet, infer
 from private_engine import PrivateEngine
 
 from controlplane.domain.errors import EngineError, MissingTool
@@ -30,6 +30,7 @@ from controlplane.domain.observation import Health, News
 from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
+from launchers.host import server_sockets
 from launchers.lifecycle import HostPlace
 from launchers.triton.readiness import unread
 
@@ -71,7 +72,8 @@ def test_a_container_is_confined(fleet: Fleet, client: docker.DockerClient) -> N
     assert host["Memory"] == 700 * 2**20
     assert host["RestartPolicy"]["Name"] == "unless-stopped"
     assert told["Config"]["User"] not in ("", "0", "0:0", "root")
-    assert all(not mount["RW"] for mount in told["Mounts"])
+    written = [mount["Source"] for mount in told["Mounts"] if mount["RW"]]
+    assert written == [str(server_sockets.folder_of(server))]
     one = client.containers.get(server.id)
     code, said = one.exec_run(["bash", "-c", f"echo x > {server.spec.repository}/spin/config.pbtxt"])
     assert code != 0
@@ -86,7 +88,7 @@ def test_models_linked_from_elsewhere_are_served(fleet: Fleet, tmp_path: Path) -
     assert infer(fleet.start(spec)) == [0.0, 0.0]
 
 
-def test_a_killed_container_comes_back_by_itself_on_its_ports(fleet: Fleet) -> None:
+def test_a_killed_container_comes_back_by_itself_on_its_sockets(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec())
     fleet.engine.kill(server)
     until(lambda: get(server, "/v2")["name"] == server.name, "it answers again")
@@ -129,14 +131,11 @@ def test_a_paused_container_answers_what_it_holds_before_it_ends(
 
     def answer() -> int:
         body = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,2],"data":[0.0,0.0]}]}' + padding
-        url = f"http://{server.host}:{server.http_port}/v2/models/spin/infer"
-        request = urllib.request.Request(url, body, {"Connection": "close"})
-        return int(urllib.request.urlopen(request, timeout=30).status)
+        return call(server, "POST", "/v2/models/spin/infer", body)[0]
 
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(answer) for _ in range(4)]
-        pid = container.attrs["State"]["Pid"]
-        until(lambda: unread(pid, {server.http_port}) > 4 * 2**15, "it holds parts of all")
+        until(lambda: unread(server) >= 4, "it holds parts of all")
         fleet.launcher.stop(server, drain_s=10)
         assert [one.result() for one in answers] == [200] * 4
     assert fleet.leftovers() == []
@@ -260,8 +259,9 @@ def test_what_a_killed_start_left_is_removed(
 ) -> None:
     """A program that ends between creating a container and starting it."""
     for partition in ("swept", "started"):
-        options = ContainerOptions(image=engine.image)
-        server = Server("", fleet.spec(partition), ServerState.RUNNING, "127.0.0.1", 1, 2, 3)
+        options, spec = ContainerOptions(image=engine.image), fleet.spec(partition)
+        server = Server("", spec, ServerState.RUNNING, server_sockets.new_host(engine.state, spec), 1, 2, 3)
+        server_sockets.make(server_sockets.folder_of(server), 0, 0)
         client.containers.create(**containers.arguments(server, options, HostPlace(core=0)))
     assert [s.state for s in fleet.launcher.servers(fleet.name)] == [ServerState.EXITED] * 2
     assert infer(fleet.start(fleet.spec("started"))) == [0.0, 0.0]
@@ -278,7 +278,7 @@ def test_pauses_and_memory_kills_are_heard(fleet: Fleet, client: docker.DockerCl
     killed = fleet.start(replace(fleet.spec("killed", source=greedy), memory_limit_mb=600.0))
     with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
         client.containers.get(paused.id).pause()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, http.client.HTTPException):
             infer(killed, sleep_s=1400)  # as much may go to where the host swaps
         told: dict[str, News] = {}
 

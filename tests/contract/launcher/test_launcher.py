@@ -6,27 +6,25 @@ import contextlib
 import dataclasses
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from launcher_rig import BROKEN, HANGING, MODEL, Fleet, engines, get, infer
+from direct import call, get
+from launcher_rig import BROKEN, HANGING, MODEL, Fleet, engines, infer
 
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
-from controlplane.domain.fleet import Role, Server, ServerState, ShareUsage
+from controlplane.domain.fleet import Role, Server, ServerState, ShareUsage, socket_path
 from controlplane.domain.observation import Health, News
 from controlplane.ports import Watch
 from controlplane.triton.client import load, unload
-from launchers import lifecycle
 from launchers.cpu_quota.counters import group_paths, mount_points
 from launchers.host import process_table
-from launchers.triton import labels, program
+from launchers.triton import labels
 
 ON_THIS_HOST = pytest.mark.parametrize("engine", engines("process", "docker"), indirect=True)
 WITH_A_DUTY_CYCLE = pytest.mark.parametrize(
@@ -153,9 +151,7 @@ def await_connected(server: Server) -> None:
 
 def queued(server: Server) -> int:
     """How many requests wait in the model's queue."""
-    url = f"http://{server.host}:{server.metrics_port}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = call(server, "GET", "/metrics", port=server.metrics_port)[1].decode().splitlines()
     (line,) = [line for line in lines if line.startswith("nv_inference_pending_request_count{")]
     return int(float(line.split()[-1]))
 
@@ -168,6 +164,10 @@ def await_true(condition: Callable[[], bool]) -> None:
 
 
 def connections(server: Server) -> int:
+    if (path := socket_path(server.host, server.http_port)) is not None:
+        # Those that are connected have the listener's name.
+        open_ = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
+        return sum(1 for fields in open_ if fields[5] == "03" and fields[-1] == path)
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
     address = "".join(f"{int(byte):02X}" for byte in reversed(server.host.split(".")))
@@ -253,7 +253,7 @@ def test_eight_start_side_by_side(fleet: Fleet) -> None:
     with ThreadPoolExecutor(8) as pool:
         servers = list(pool.map(fleet.start, specs))
     assert fleet.launcher.servers(fleet.name) == tuple(servers)
-    assert len({(s.host, p) for s in servers for p in (s.http_port, s.grpc_port, s.metrics_port)}) == 24
+    assert len({server.host for server in servers}) == 8
     assert [get(s, "/v2")["name"] for s in servers] == [s.name for s in specs]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda s: fleet.launcher.stop(s, drain_s=10), servers))
@@ -312,37 +312,6 @@ def test_a_models_process_that_dies_is_heard_and_one_that_is_unloaded_is_not(fle
         os.kill(models()[0], signal.SIGKILL)
         assert [(n.servers, n.health) for n in heard(watch, server)] == [((server.name,), Health.IMPAIRED)]
         assert watch.news((server,)) == ()
-
-
-@ON_THIS_HOST
-def test_ports_that_somebody_takes_meanwhile_are_exchanged(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = fleet.start(fleet.spec("old"))
-    real, spare = program.free_ports, program.free_ports(set())
-    taken = [
-        program.ServerPorts(old.http_port, spare.grpc, spare.metrics),
-        program.ServerPorts(spare.http, old.grpc_port, spare.metrics),
-        program.ServerPorts(spare.http, spare.grpc, old.metrics_port),
-    ]
-    monkeypatch.setattr(program, "free_ports", lambda known: taken.pop() if taken else real(known))
-    new = fleet.start(fleet.spec("new"))
-    assert taken == []
-    mine = {new.http_port, new.grpc_port, new.metrics_port}
-    assert not mine & {old.http_port, old.grpc_port, old.metrics_port}
-    assert infer(new) == infer(old) == [0.0, 0.0]
-
-
-@ON_THIS_HOST
-def test_ports_that_are_always_taken_end_in_an_error(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        spare = program.free_ports(set())
-        ports = program.ServerPorts(holder.getsockname()[1], spare.grpc, spare.metrics)
-        monkeypatch.setattr(program, "free_ports", lambda known: ports)
-        monkeypatch.setattr(lifecycle, "ATTEMPTS", 2)
-        with pytest.raises(EngineError, match="another process took its ports"):
-            fleet.start(fleet.spec())
-    assert fleet.leftovers() == []
 
 
 @WITH_A_DUTY_CYCLE

@@ -20,7 +20,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Triton]]:
     """Two Tritons with the same models: one active, one shadow."""
     models = {"echo": "echo", "slow": "slow"}
-    with tritons(tmp_path_factory.mktemp("tritons"), one=models, two=models) as running:
+    with tritons(tmp_path_factory.mktemp("tritons"), on_sockets=True, one=models, two=models) as running:
         yield running
 
 

@@ -83,7 +83,7 @@ def test_a_short_request_passes_long_ones_that_wait(
     log.close()
     in_order = sorted(ended, key=lambda record: record.ended_s)
     assert [r.endpoint for r in in_order] == ["slow", *4 * ["echo"], *3 * ["slow"]]
-    assert {r.port for r in ended} == {pair["one"].http_port, pair["one"].grpc_port}
+    assert {r.server for r in ended} == {pair["one"].backend.instance}
 
 
 def test_what_a_client_leaves_behind_a_gate_is_told(

@@ -282,11 +282,15 @@ def test_a_commit_that_was_cut_short_is_made_whole_by_the_next(
     made.commit({"echo": Route((pair["one"].backend,))})
     places = GatewayPaths.of(tmp_path / "gateway")
     runtime = RuntimeSocket(places.runtime_socket)
-    runtime.run(["set server h_0/s0 state maint", f"set map {places.checks_map} generation -1"])
+    one = pair["one"].backend.instance
+    broken = (f"set server h_0/{one} state maint", "add server h_5/left 127.0.0.1:1")
+    runtime.run([*broken, f"set map {places.checks_map} generation -1"])
     routes = {"echo": Route((pair["one"].backend,)), "slow": Route((pair["two"].backend,))}
     made.commit(routes)
     assert [runtime.map_value(places.models_map, e) for e in ("echo", "slow", "none")] == ["0", "1", None]
-    (state,) = [row.split() for row in runtime.ask("show servers state h_0").splitlines() if " s0 " in row]
+    (state,) = [
+        row.split() for row in runtime.ask("show servers state h_0").splitlines() if f" {one} " in row
+    ]
     assert state[5] == "2", "running; the 4 that may stand behind it only says how it was configured"
     assert state[6] in {"0", "4"}
 

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -186,7 +187,7 @@ def test_what_a_client_leaves_is_taken_back_from_the_gateway_and_told(
         until(lambda: len(found.extend(log.take()) or found) == 2)
     log.close()
     assert all(record.abandoned and record.held for record in found)
-    assert {record.port for record in found} == {one.http_port, one.grpc_port}
+    assert {record.server for record in found} == {one.backend.instance}
 
 
 @pytest.mark.parametrize("asked", ["slow", "repeat"], ids=["plain", "decoupled"])
@@ -208,13 +209,15 @@ def test_a_streamed_message_that_its_client_leaves_is_told(gateway: Running, pai
     finally:
         os.kill(one.process.pid, signal.SIGCONT)
         log.close()
-    assert [(r.endpoint, r.port, r.abandoned, r.held) for r in found] == [(asked, one.grpc_port, True, True)]
+    assert [(r.endpoint, r.server, r.abandoned, r.held) for r in found] == [
+        (asked, one.backend.instance, True, True)
+    ]
 
 
 def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
     made, ports = fresh
     one = pair["one"]
-    named = Backend("fleet.W1-1.active.abc", rig.HOST, one.http_port, one.grpc_port, one.metrics_port)
+    named = replace(one.backend, server="fleet.W1-1.active.abc")
     made.commit({"echo": Route((named,))})
     load = rig.Load(ports)
     asyncio.run(load.at_once(20))
@@ -304,7 +307,7 @@ def test_a_routed_model_that_is_unknown_means_that_its_server_ends(fresh: Runnin
         assert unloaded(over_grpc) == "StatusCode.UNAVAILABLE the model's server is ending"
         assert unloaded(over_http).startswith("503 ")
         until(lambda: (found.extend(log.take()), sum(r.unloaded for r in found) == 2)[1])
-        assert {r.port for r in found if r.unloaded} == {pair["one"].http_port, pair["one"].grpc_port}
+        assert {r.server for r in found if r.unloaded} == {pair["one"].backend.instance}
         found.clear()
         # These are the client's own errors, and final.
         assert "NOT_FOUND" in over_grpc("echo", "9")

@@ -92,17 +92,17 @@ def undisturbed(fleet: Guarded) -> Iterator[Guarded]:
 
 def infer(fleet: Guarded, protocol: str, model: str, value: float, timeout_s: float = 60.0) -> float:
     """Run one inference; return what it took. Its client leaves after the timeout."""
-    return infer_at(getattr(fleet, protocol), protocol, model, value, timeout_s)
+    return infer_at(f"127.0.0.1:{getattr(fleet, protocol)}", protocol, model, value, timeout_s)
 
 
-def infer_at(port: int, protocol: str, model: str, value: float, timeout_s: float = 60.0) -> float:
+def infer_at(target: str, protocol: str, model: str, value: float, timeout_s: float = 60.0) -> float:
     module: Any = over_http if protocol == "http" else over_grpc
     x = module.InferInput("X", [1, 1], "FP32")
     x.set_data_from_numpy(np.array([[value]], dtype=np.float32))
     began = time.monotonic()
     over = {"network_timeout": timeout_s} if protocol == "http" else {}
     call = {} if protocol == "http" else {"client_timeout": timeout_s}
-    with module.InferenceServerClient(f"127.0.0.1:{port}", **over) as client:
+    with module.InferenceServerClient(target, **over) as client:
         client.infer(model, [x], **call)
     return time.monotonic() - began
 
@@ -122,7 +122,7 @@ def test_a_long_request_whose_client_leaves_ends_no_server(undisturbed: Guarded)
         with pytest.raises(Exception, match=r"[Dd]eadline|timed out"):
             infer(undisturbed, protocol, "wait", 9.0, timeout_s=1.0)
     # Past the gateway, which must take the server for idle: two canaries are late meanwhile.
-    assert infer_at(server.http_port, "http", "wait", 0.01) >= 12.0
+    assert infer_at(f"{server.host}:{server.grpc_port}", "grpc", "wait", 0.01) >= 12.0
 
 
 @ON_PROCESSES

@@ -62,7 +62,9 @@ def fleet(host: Guarded) -> Guarded:
 
 
 def share(fleet: Guarded) -> float:
-    (active,) = [s for s in fleet.launched() if s.name == fleet.active("w")]
+    # First its name: one that a redirect leaves meanwhile still runs.
+    name = fleet.active("w")
+    (active,) = [s for s in fleet.launched() if s.name == name]
     return active.spec.percent
 
 

@@ -2,12 +2,10 @@ docker run --detach \
   --name=default.W1.active.d4e5f6 \
   --label=trisect.fleet=default \
   --label=trisect.name=default.W1.active.d4e5f6 \
-  '--label=trisect.server={"completes":false,"device":"cpu-3","endpoints":["W1"],"enforced_by":"docker-cpu-quota","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":20002,"host":"127.0.0.1","http_port":20001,"log_path":null,"memory_limit_mb":null,"memory_mb":null,"metrics_port":20003,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
+  '--label=trisect.server={"completes":false,"device":"cpu-3","endpoints":["W1"],"enforced_by":"docker-cpu-quota","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":8001,"host":"unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t","http_port":8000,"log_path":null,"memory_limit_mb":null,"memory_mb":null,"metrics_port":8002,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
   --user=1001:1001 \
   --network=bridge \
-  --publish=127.0.0.1:20001:8000 \
-  --publish=127.0.0.1:20002:8001 \
-  --publish=127.0.0.1:20003:8002 \
+  --userns=host \
   --ipc=private \
   --shm-size=1g \
   --read-only \
@@ -25,6 +23,7 @@ docker run --detach \
   --env=NUMEXPR_NUM_THREADS=1 \
   --env=NVIDIA_VISIBLE_DEVICES=void \
   --mount=type=bind,source=/srv/rendered/W1,target=/srv/rendered/W1,readonly \
+  --mount=type=bind,source=/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d,target=/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d \
   --log-driver=json-file \
   --log-opt=max-size=10m \
   --log-opt=max-file=3 \
@@ -34,17 +33,17 @@ docker run --detach \
   registry.example/triton@sha256:abc \
   sh \
   -c \
-  'umask 077; exec "$@"' \
+  'rm -f /home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/*; umask 077; exec "$@"' \
   sh \
   /opt/tritonserver/bin/tritonserver \
   --id=default.W1.active.d4e5f6 \
   --model-repository=/srv/rendered/W1 \
   --backend-directory=/opt/tritonserver/backends \
-  --http-address=0.0.0.0 \
+  --http-address=unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t:8000 \
   --http-port=8000 \
-  --grpc-address=0.0.0.0 \
+  --grpc-address=unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t \
   --grpc-port=8001 \
-  --metrics-address=0.0.0.0 \
+  --metrics-address=unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t:8002 \
   --metrics-port=8002 \
   --metrics-config=summary_latencies=true \
   --exit-timeout-secs=3600 \

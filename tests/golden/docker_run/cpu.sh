@@ -2,9 +2,10 @@ docker run --detach \
   --name=default.W1.active.d4e5f6 \
   --label=trisect.fleet=default \
   --label=trisect.name=default.W1.active.d4e5f6 \
-  '--label=trisect.server={"completes":false,"device":"cpu-3","endpoints":["W1"],"enforced_by":"docker-cpu-quota","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":20002,"host":"127.0.0.1","http_port":20001,"log_path":null,"memory_limit_mb":512.0,"memory_mb":512.0,"metrics_port":20003,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
+  '--label=trisect.server={"completes":false,"device":"cpu-3","endpoints":["W1"],"enforced_by":"docker-cpu-quota","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":8001,"host":"unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t","http_port":8000,"log_path":null,"memory_limit_mb":512.0,"memory_mb":512.0,"metrics_port":8002,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
   --user=1001:1001 \
   --network=host \
+  --userns=host \
   --ipc=private \
   --shm-size=1g \
   --read-only \
@@ -26,6 +27,7 @@ docker run --detach \
   --env=TRISECT_BATCH_LIMITS=/state/default/batches/d1/limits \
   --env=TRISECT_BATCH_SEEN=/state/default/batches/d1/seen \
   --mount=type=bind,source=/srv/rendered/W1,target=/srv/rendered/W1,readonly \
+  --mount=type=bind,source=/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d,target=/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d \
   --mount=type=bind,source=/state/default/batches/d1/limits,target=/state/default/batches/d1/limits,readonly \
   --mount=type=bind,source=/state/default/batches/d1/seen,target=/state/default/batches/d1/seen \
   --log-driver=json-file \
@@ -37,18 +39,18 @@ docker run --detach \
   nvcr.io/nvidia/tritonserver:26.07-py3 \
   sh \
   -c \
-  'umask 077; exec "$@"' \
+  'rm -f /home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/*; umask 077; exec "$@"' \
   sh \
   /opt/tritonserver/bin/tritonserver \
   --id=default.W1.active.d4e5f6 \
   --model-repository=/srv/rendered/W1 \
   --backend-directory=/opt/tritonserver/backends \
-  --http-address=127.0.0.1 \
-  --http-port=20001 \
-  --grpc-address=127.0.0.1 \
-  --grpc-port=20002 \
-  --metrics-address=127.0.0.1 \
-  --metrics-port=20003 \
+  --http-address=unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t:8000 \
+  --http-port=8000 \
+  --grpc-address=unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t \
+  --grpc-port=8001 \
+  --metrics-address=unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t:8002 \
+  --metrics-port=8002 \
   --metrics-config=summary_latencies=true \
   --exit-timeout-secs=3600 \
   '--backend-config=python,shm-region-prefix-name=trisect~default~b446a06ad9e7~' \

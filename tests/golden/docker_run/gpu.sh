@@ -2,9 +2,10 @@ docker run --detach \
   --name=default.W1.active.d4e5f6 \
   --label=trisect.fleet=default \
   --label=trisect.name=default.W1.active.d4e5f6 \
-  '--label=trisect.server={"completes":false,"device":"GPU-11111111-2222-3333-4444-555555555555","endpoints":["W1"],"enforced_by":"mps","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":20002,"host":"127.0.0.1","http_port":20001,"log_path":null,"memory_limit_mb":4096.0,"memory_mb":4096.0,"metrics_port":20003,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
+  '--label=trisect.server={"completes":false,"device":"GPU-11111111-2222-3333-4444-555555555555","endpoints":["W1"],"enforced_by":"mps","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":8001,"host":"unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t","http_port":8000,"log_path":null,"memory_limit_mb":4096.0,"memory_mb":4096.0,"metrics_port":8002,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
   --user=1001:1001 \
   --network=host \
+  --userns=host \
   --ipc=host \
   --read-only \
   --tmpfs=/tmp:rw,nosuid,nodev,size=1g \
@@ -16,6 +17,7 @@ docker run --detach \
   --env=CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=37.5 \
   --env=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M \
   --mount=type=bind,source=/srv/rendered/W1,target=/srv/rendered/W1,readonly \
+  --mount=type=bind,source=/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d,target=/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d \
   --mount=type=bind,source=/tmp/trisect-mps-1000/GPU-11111111-2222-3333-4444-555555555555/pipe,target=/tmp/trisect-mps-1000/GPU-11111111-2222-3333-4444-555555555555/pipe \
   --log-driver=json-file \
   --log-opt=max-size=10m \
@@ -26,18 +28,18 @@ docker run --detach \
   nvcr.io/nvidia/tritonserver:26.07-py3 \
   sh \
   -c \
-  'at="${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}/control"; [ -w "$at" ] || { echo "error: user $(id -u) reaches no MPS daemon at $at: it is of another user, or its folder is not mounted" >&2; exit 1; }; umask 077; exec "$@"' \
+  'at="${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}/control"; [ -w "$at" ] || { echo "error: user $(id -u) reaches no MPS daemon at $at: it is of another user, or its folder is not mounted" >&2; exit 1; }; rm -f /home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/*; umask 077; exec "$@"' \
   sh \
   /opt/tritonserver/bin/tritonserver \
   --id=default.W1.active.d4e5f6 \
   --model-repository=/srv/rendered/W1 \
   --backend-directory=/opt/tritonserver/backends \
-  --http-address=127.0.0.1 \
-  --http-port=20001 \
-  --grpc-address=127.0.0.1 \
-  --grpc-port=20002 \
-  --metrics-address=127.0.0.1 \
-  --metrics-port=20003 \
+  --http-address=unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t:8000 \
+  --http-port=8000 \
+  --grpc-address=unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t \
+  --grpc-port=8001 \
+  --metrics-address=unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t:8002 \
+  --metrics-port=8002 \
   --metrics-config=summary_latencies=true \
   --exit-timeout-secs=3600 \
   '--backend-config=python,shm-region-prefix-name=trisect~default~b446a06ad9e7~' \

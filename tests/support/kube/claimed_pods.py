@@ -23,8 +23,7 @@ from controlplane.domain.fleet import ServerState
 from kube.cluster import Cluster
 from kube.control_plane import URL
 from launchers.kubernetes import names
-from launchers.kubernetes.pod import PORTS
-from launchers.triton import labels
+from launchers.triton import labels, program
 
 NODE_CORES = 4
 _FIRST_ADDRESS = ipaddress.IPv4Address("127.88.0.1")
@@ -105,7 +104,7 @@ class ClaimedPods:
             told = pod["metadata"]["annotations"][names.SERVER]
             claimed = labels.server_of(told, id=uid, state=ServerState.RUNNING)
             answers = partial(ClaimedTriton, claimed.name)
-            self._servers[uid] = await self._loop.create_server(answers, address, PORTS.http)
+            self._servers[uid] = await self._loop.create_server(answers, address, program.PORTS[0])
             kind_of_patch = {"Content-Type": "application/merge-patch+json"}
             change = {"status": _status(address)}
             async with session.patch(

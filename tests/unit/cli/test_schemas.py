@@ -149,7 +149,22 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
     event = Event(1.0, "info", "redirect", "search", "slow server")
     rate = RateSeen("search", 100, 90.0, 80.0, 110.0, 1.0, False)
     status = Status(
-        (StatusRow("P", "active", "running", "v100-0", 50.0, "MPS", ("search",), True, 1, 2, 40.0, 30.0),),
+        (
+            StatusRow(
+                "P",
+                "active",
+                "running",
+                "v100-0",
+                50.0,
+                "MPS",
+                ("search",),
+                True,
+                "unix:a",
+                "unix:b",
+                40.0,
+                30.0,
+            ),
+        ),
         (WorkloadRow("search", "search", ("P",), 40.0, 100.0, 30.0, 99.0, 0, (Source.LEARNED,)),),
         (
             GuardRow(

@@ -54,13 +54,6 @@ def test_a_good_spec_reads_whole(tmp_path: Path) -> None:
     assert len(document.sha256) == 64
 
 
-def test_a_model_alone_is_called_by_its_own_name(tmp_path: Path) -> None:
-    text = (
-        "schema_version: 1\ngpus: [{type: cpu}]\nworkloads: [{name: a, model: m, slo_ms: 1, rate_rps: 1}]\n"
-    )
-    assert read_spec(written(tmp_path, text))[0].workloads[0].endpoint == "m"
-
-
 @pytest.mark.parametrize(
     ("old", "new", "line", "field", "says"),
     [

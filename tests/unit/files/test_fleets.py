@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import platform
 from dataclasses import replace
 from pathlib import Path
@@ -32,21 +31,9 @@ def test_the_protection_of_a_fleet_is_kept_for_the_next_apply(
     tmp_path: Path, protection: AccessConfig
 ) -> None:
     files = FleetFiles(tmp_path, "f")
-    settings = replace(SETTINGS, endpoints=GatewayConfig(protection=protection))
+    settings = replace(SETTINGS, former_outputs=("/before",), endpoints=GatewayConfig(protection=protection))
     files.write_settings(settings)
     assert files.settings() == settings
-
-
-def test_settings_are_read_as_written_and_as_an_older_version_wrote_them(tmp_path: Path) -> None:
-    files = FleetFiles(tmp_path, "f")
-    written = replace(SETTINGS, former_outputs=("/before",))
-    files.write_settings(written)
-    assert files.settings() == written
-    path = files.directory / "fleet.json"
-    older = json.loads(path.read_text())
-    del older["former_outputs"]
-    path.write_text(json.dumps(older))
-    assert files.settings() == SETTINGS
 
 
 def test_the_state_of_a_fleet_is_open_to_its_user_only(tmp_path: Path) -> None:

@@ -34,24 +34,15 @@ def test_other_users_reach_no_configuration_and_a_container_reads_its_own(tmp_pa
 
 def test_only_what_is_needed_stays(tmp_path: Path) -> None:
     kept, gone = (write_rendered(tmp_path, "f", "a", tree) for tree in (ONE, OTHER))
-    of_an_older_version = tmp_path / "f" / "e9f4" / "a"
-    of_an_older_version.mkdir(parents=True)
     half_written = kept.parent / ".left"
     half_written.mkdir()
     another_fleets = write_rendered(tmp_path, "g", "a", ONE)
     assert forget_rendered(tmp_path, "f", {str(kept)})
     assert kept.is_dir()
-    assert not any(path.exists() for path in (gone, of_an_older_version.parent, half_written))
+    assert not any(path.exists() for path in (gone, half_written))
     assert not forget_rendered(tmp_path, "f", ())
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
     assert another_fleets.is_dir()
-
-
-def test_what_an_older_version_rendered_stays_while_a_server_reads_it(tmp_path: Path) -> None:
-    read = tmp_path / "f" / "e9f4" / "a"
-    read.mkdir(parents=True)
-    assert forget_rendered(tmp_path, "f", {str(read)})
-    assert read.is_dir()
 
 
 TREE = Tree({"a/config": "text\n", "a/1": Link("/somewhere/1"), "b": "ümlaut"})

@@ -196,7 +196,8 @@ def test_a_region_that_http_cannot_name_is_refused(name: str) -> None:
         assert Region("system", name).key
 
 
-def test_the_number_of_entries_is_bounded(tmp_path: Path) -> None:
+def test_the_number_of_entries_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST_ENTRIES", 3)
     entries = Kept(tmp_path / "broadcasts.json")
     for number in range(kept.MOST_ENTRIES):
         entries.put(Region("system", f"r{number}").key, {})

@@ -15,6 +15,10 @@ ONE = Backend("one", "127.0.0.1", 9000, 9001)
 TWO = Backend("two", "127.0.0.1", 9010, 9011)
 THREE = Backend("three", "127.0.0.1", 9020, 9021)
 
+A, B = ONE.instance, TWO.instance
+CHECKED = "check inter 1s fastinter 200ms downinter 200ms fall 3 rise 1"
+OBSERVED = "observe layer4 error-limit 1 on-error mark-down"
+
 
 def phases(table: SlotTable) -> list[Phase]:
     return [slot.phase for slot in table.slots]
@@ -26,22 +30,28 @@ def test_a_new_route_fills_a_slot_before_the_map_leads_there() -> None:
     assert change.table.check_map() == {"h_0": "m", "g_0": "m"}
     assert change.after == ()
     assert change.before == (
-        "set server h_0/s0 addr 127.0.0.1 port 9000",
-        "enable health h_0/s0",
-        "set server h_0/s0 check-port 9000",
-        "set server h_0/s0 state ready",
-        "set server g_0/s0 addr 127.0.0.1 port 9001",
-        "enable health g_0/s0",
-        "set server g_0/s0 check-port 9000",
-        "set server g_0/s0 state ready",
-        "set server h_0/backup addr 127.0.0.1 port 9010",
-        "enable health h_0/backup",
-        "set server h_0/backup check-port 9010",
-        "set server h_0/backup state ready",
-        "set server g_0/backup addr 127.0.0.1 port 9011",
-        "enable health g_0/backup",
-        "set server g_0/backup check-port 9010",
-        "set server g_0/backup state ready",
+        f"add server h_0/{A} 127.0.0.1:9000 {CHECKED} {OBSERVED}",
+        f"enable health h_0/{A}",
+        f"set server h_0/{A} state ready",
+        f"add server g_0/{A} 127.0.0.1:9001 proto h2 check-proto h1 port 9000 {CHECKED} {OBSERVED}",
+        f"enable health g_0/{A}",
+        f"set server g_0/{A} state ready",
+        f"add server h_0/{B}:backup 127.0.0.1:9010 {CHECKED} backup",
+        f"enable health h_0/{B}:backup",
+        f"set server h_0/{B}:backup state ready",
+        f"add server g_0/{B}:backup 127.0.0.1:9011 proto h2 check-proto h1 port 9010 {CHECKED} backup",
+        f"enable health g_0/{B}:backup",
+        f"set server g_0/{B}:backup state ready",
+    )
+
+
+def test_a_server_on_sockets_is_added_by_their_paths() -> None:
+    at = Backend("one", "unix:/run/x/0f/t", 8000, 8001)
+    added = [c for c in assign(SlotTable.empty(1, 1), {"m": Route((at,), TWO)}).before if "one:" in c]
+    assert added[0] == f"add server h_0/one:0f unix@/run/x/0f/t:8000 {CHECKED} {OBSERVED}"
+    assert added[3] == (
+        "add server g_0/one:0f unix@/run/x/0f/t:8001 proto h2 check-proto h1 addr unix@/run/x/0f/t:8000 "
+        f"{CHECKED} {OBSERVED}"
     )
 
 
@@ -61,14 +71,14 @@ def test_only_of_servers_that_nobody_was_asked_about_is_asked() -> None:
 
 def test_a_route_without_a_backup_backs_itself_up() -> None:
     (slot, _) = assign(SlotTable.empty(2, 2), {"m": Route((TWO, ONE))}).table.slots
-    assert slot.servers() == {"s0": TWO, "s1": ONE, "backup": TWO}
+    assert slot.servers() == {B: TWO, A: ONE, f"{B}:backup": TWO}
 
 
 def test_a_redirect_drains_the_old_slot_and_leaves_its_servers_up() -> None:
     first = assign(SlotTable.empty(2, 1), {"m": Route((ONE,))}).table
     change = assign(first, {"m": Route((TWO,))})
     assert phases(change.table) == [Phase.DRAINING, Phase.ACTIVE]
-    lines = ("h_0/s0", "g_0/s0", "h_0/backup", "g_0/backup")
+    lines = (f"h_0/{A}", f"g_0/{A}", f"h_0/{A}:backup", f"g_0/{A}:backup")
     assert change.after == tuple(f"disable health {line}" for line in lines)
     assert not any("h_0" in command or "g_0" in command for command in change.before)
 
@@ -76,10 +86,10 @@ def test_a_redirect_drains_the_old_slot_and_leaves_its_servers_up() -> None:
 def test_what_a_replaced_server_dies_over_is_left_to_its_successor() -> None:
     first = assign(SlotTable.empty(2, 1), {"m": Route((ONE,), TWO)}).table
     assert assign(first, {"m": Route((TWO,))}).after == (
-        "set server h_0/s0 state maint",
-        "set server g_0/s0 state maint",
-        "disable health h_0/backup",
-        "disable health g_0/backup",
+        f"set server h_0/{A} state maint",
+        f"set server g_0/{A} state maint",
+        f"disable health h_0/{B}:backup",
+        f"disable health g_0/{B}:backup",
     )
     # Nobody goes on with what an endpoint without a route still owes: its servers do.
     assert not any("maint" in command for command in assign(first, {}).after)
@@ -97,7 +107,7 @@ def test_endpoints_of_one_model_in_one_pool_are_counted_together() -> None:
     assert [slot.phase for slot in moved.table.slots[:2]] == [Phase.DRAINING, Phase.ACTIVE]
     assert not any("_1/" in command for command in moved.before)
     # What it owes, of whichever endpoint, keeps it from being used again.
-    assert release(moved.table, idle=(1, 2)).table.slots[0].phase is Phase.DRAINING
+    assert release(moved.table, (1, 2), {}).table.slots[0].phase is Phase.DRAINING
     # Alone on a server there is nothing to choose: each goes its own way.
     alone = assign(SlotTable.empty(4, 1), {"a": one, "b": one}, traits)
     assert alone.table.model_map() == {"a": "0", "b": "1"}
@@ -105,12 +115,15 @@ def test_endpoints_of_one_model_in_one_pool_are_counted_together() -> None:
 
 def test_a_draining_slot_is_used_again_only_once_idle() -> None:
     table = assign(assign(SlotTable.empty(2, 1), {"m": Route((ONE,))}).table, {"m": Route((TWO,))}).table
-    busy = assign(release(table, idle=()).table, {"m": Route((ONE,))})
+    busy = assign(release(table, (), {}).table, {"m": Route((ONE,))})
     assert (busy.left, busy.table, busy.before, busy.after) == (("m",), table, (), ())
-    freed = release(table, idle=(0, 1))
+    freed = release(table, (0, 1), {"h_0": ["left", A], "g_0": [A], "h_1": [B]})
     assert phases(freed.table) == [Phase.FREE, Phase.ACTIVE]
-    lines = ("h_0/s0", "h_0/backup", "g_0/s0", "g_0/backup")
-    assert freed.before == tuple(f"set server {line} state maint" for line in lines)
+    assert freed.before == tuple(
+        command
+        for line in ("h_0/left", f"h_0/{A}", f"g_0/{A}")
+        for command in (f"set server {line} state maint", f"del server {line}")
+    )
     assert assign(freed.table, {"m": Route((ONE,))}).table.model_map() == {"m": "0"}
 
 
@@ -150,13 +163,16 @@ def test_what_cannot_be_routed_is_refused(routes: Routes, said: str) -> None:
         assign(SlotTable.empty(2, 1), routes)
 
 
-def test_restating_touches_every_line_of_every_slot() -> None:
-    table = assign(SlotTable.empty(2, 2), {"m": Route((ONE,))}).table
-    commands = restate(table).before
-    assert "set server h_0/s1 state maint" in commands
-    assert "set server g_1/s0 state maint" in commands
-    assert commands[-1] == "set server g_1/backup state maint"
-    assert "set server h_0/s0 state ready" in commands
+def test_restating_deletes_what_no_slot_has_and_adds_what_one_has() -> None:
+    first = assign(SlotTable.empty(2, 2), {"m": Route((ONE,))}).table
+    table = assign(first, {"m": Route((TWO,))}).table
+    commands = restate(table, {"h_0": [A, "left"], "g_1": [B, "left"]}).before
+    assert [c for c in commands if c.startswith("del")] == ["del server h_0/left", "del server g_1/left"]
+    assert {c.split()[2] for c in commands if c.startswith("add")} == {
+        f"{p}_1/{line}" for p in "hg" for line in (B, f"{B}:backup")
+    }
+    assert f"set server h_1/{B} state ready" in commands
+    assert not any(f"_0/{A}" in command for command in commands), "it drains"
 
 
 servers = st.sampled_from([Backend(f"t{i}", "127.0.0.1", 9000 + i, 9100 + i) for i in range(4)])
@@ -174,7 +190,7 @@ def test_an_endpoint_has_one_slot_and_a_busy_slot_is_never_given_away(
     table = SlotTable.empty(12, 2)
     for routes, idle in steps:
         before = table
-        table = release(table, idle).table
+        table = release(table, idle, {}).table
         free = sum(slot.phase is Phase.FREE for slot in table.slots)
         present = table.routes()
         change = assign(table, routes, first=("b",))

@@ -195,13 +195,16 @@ def test_restarts_stay_few_and_a_line_cut_short_is_left_out(tmp_path: Path) -> N
 
 
 def test_a_log_is_trimmed_under_the_process_that_writes_it(tmp_path: Path) -> None:
-    log = tmp_path / "facade.log"
-    with log.open("ab", buffering=0) as process:
-        process.write(b"x" * (supervise._LOG_LIMIT_BYTES + 1))
-        supervise._trim(log)
-        process.write(b"later")
-    assert log.read_bytes() == b"later"
-    assert (tmp_path / "facade.log.1").stat().st_size > supervise._LOG_LIMIT_BYTES
+    paths = GatewayPaths.of(tmp_path / "fleet" / "gateway")
+    server = paths.fleet / "logs" / "fleet.p.active.r.log"
+    for log in (paths.log("facade"), server):
+        log.parent.mkdir(parents=True)
+        with log.open("ab", buffering=0) as process:
+            process.write(b"x" * (supervise._LOG_LIMIT_BYTES + 1))
+            Supervisor(paths, Held())._tidy()
+            process.write(b"later")
+        assert log.read_bytes() == b"later"
+        assert log.with_suffix(".log.1").stat().st_size > supervise._LOG_LIMIT_BYTES
 
 
 @pytest.fixture

@@ -63,6 +63,9 @@ class Loads(Lifecycle[None, None]):
     def _log(self, connection: None, server: Server) -> str:
         return ""
 
+    def _host(self, spec: ServerSpec) -> str:
+        return "127.0.0.1"
+
     enforcement = _place = _shown = _change_share = _watchers = _nothing
 
 

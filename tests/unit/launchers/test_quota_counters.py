@@ -71,6 +71,27 @@ def test_the_thread_that_ran_most_since_the_search_before_takes_over(kernel: Ker
     assert second.since(first) is None
 
 
+def test_a_thread_that_stays_the_busiest_is_searched_less_and_less_often(kernel: Kernel) -> None:
+    reader = QuotaCounters(kernel.root, lambda: kernel.now_s)
+    kernel.write("throttled_usec 0", t7_7=(9.0, 0.0), t9_9=(1.0, 0.0))
+    reader.read(7)
+    kernel.now_s += SEARCH_S + 1.0
+    reader.read(7)
+    kernel.write("throttled_usec 0", t7_7=(9.0, 0.0), t9_9=(8.0, 0.0))
+    kernel.now_s += SEARCH_S + 1.0
+    early = reader.read(7)
+    kernel.now_s += SEARCH_S
+    late = reader.read(7)
+    assert early is not None
+    assert late is not None
+    assert (early.thread, late.thread) == (7, 9)
+
+
+def test_a_server_in_a_group_with_others_is_judged_by_its_own_threads(kernel: Kernel) -> None:
+    kernel.write("throttled_usec 500000", t7_7=(9.0, 8.0), t9_9=(2.0, 3.0))
+    assert QuotaCounters(kernel.root).read(9, lambda: [9]) == QuotaUse(9, 2.0, 3.0, 0.0)
+
+
 def test_a_group_that_is_gone_or_has_no_quota_counts_nothing(kernel: Kernel) -> None:
     reader = QuotaCounters(kernel.root)
     kernel.write("usage_usec 5", t7_7=(1.0, 1.0))

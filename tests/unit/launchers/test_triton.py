@@ -79,6 +79,19 @@ def test_the_command_line() -> None:
     ]
 
 
+def test_a_server_on_sockets_has_its_paths_as_addresses() -> None:
+    server = replace(
+        build.server(SPEC), host="unix:/run/0f/t", http_port=8000, grpc_port=8001, metrics_port=8002
+    )
+    line = program.command_line(server, program.TritonHome(Path("/opt")), gpu=False)
+    assert [argument for argument in line if "-address=" in argument] == [
+        "--http-address=unix:/run/0f/t:8000",
+        "--grpc-address=unix:/run/0f/t",
+        "--metrics-address=unix:/run/0f/t:8002",
+    ]
+    assert "--grpc-port=8001" in line
+
+
 def test_the_users_own_options_come_last() -> None:
     assert line_of(replace(SPEC, options=ServerOptions(("--log-verbose=1",))))[-1] == "--log-verbose=1"
 

@@ -51,17 +51,17 @@ def test_requests_that_were_answered_failed_or_left_with_a_server_are_taken_in_o
         log = RequestLog(partial(local, place))
         try:
             with accepted(server) as stream:
-                stream.sendall(line(1) + b"\nno line of ours\n" + line(2, b"-", b"-") + line(3, flags=b"CR"))
+                stream.sendall(line(1) + b"\nno line of ours\n" + line(2, b"<NOSRV>") + line(3, flags=b"CR"))
                 half = line(4)
                 stream.sendall(half[:20])
                 stream.sendall(half[20:])
-                stream.sendall(line(5, b"-", b"-").replace(b" 200 ", b" 503 "))
+                stream.sendall(line(5, b"<NOSRV>").replace(b" 200 ", b" 503 "))
                 # A gate does not say at which server its client left it.
-                stream.sendall(line(6, flags=b"CH") + line(7, b"-", b"-", flags=b"CH"))
+                stream.sendall(line(6, flags=b"CH") + line(7, b"-", flags=b"CH"))
                 found = taken(log, 5)
             assert [record.number for record in found] == [1, 4, 5, 6, 7]
-            assert (found[2].port, found[2].failed) == (0, True), "nobody was there to take it"
-            assert (found[0].endpoint, found[0].host, found[0].port) == ("alexnet", "127.0.0.1", 9001)
+            assert (found[2].server, found[2].failed) == ("", True), "nobody was there to take it"
+            assert (found[0].endpoint, found[0].server) == ("alexnet", "f.p.active.1:abc")
             assert (found[0].ended_s, found[0].latency_ms, found[0].failed) == (100.75, 250.0, False)
         finally:
             log.close()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from controlplane.files.gateway_paths import open_log
 from controlplane.monitor.collect import Log
-from controlplane.monitor.state import Addresses, Monitor
+from controlplane.monitor.state import Monitor, ServedRoutes
 
-LINE = b"grpc:h77 %d m 127.0.0.1 9001 200 - -- 100 200 1700000000250000 1700000001750000"
+LINE = b"grpc:h77 %d m one:abc g_3 200 - -- 100 200 1700000000250000 1700000001750000"
 COUNT = 2000
 """Many times what is read at once."""
 
@@ -30,7 +30,7 @@ def test_every_line_in_the_pipe_is_read_once_and_whole(tmp_path: Path) -> None:
                 if len(read) >= COUNT:
                     all_read.set()
 
-        log = Log(open_log(tmp_path / "log.pipe"), Monitor(Addresses(tmp_path / "slots")), [Reader()])
+        log = Log(open_log(tmp_path / "log.pipe"), Monitor(ServedRoutes(tmp_path / "slots")), [Reader()])
         content = b"".join(line + b"\n" for line in lines)
         os.write(pipe, content[: len(content) // 2])
         log.listen(looks=0)

@@ -21,7 +21,7 @@ PROMISES = Promises({"search": Promise(SLO_S, 100.0)}, ("joint", "p99", "ours"),
 
 
 def record(latency_ms: float, *, http: int = 200, abandoned: bool = False) -> Record:
-    return Record("http:1", 1, "search", "h", 9, http, None, 10, 20, 1.0, latency_ms, abandoned)
+    return Record("http:1", 1, "search", "one:abc", http, None, 10, 20, 1.0, latency_ms, abandoned)
 
 
 def page_of(totals: Totals, promises: Promises = PROMISES) -> str:
@@ -56,7 +56,7 @@ def test_the_histogram_has_an_edge_at_the_slo_and_late_requests_are_counted() ->
 
 def test_refused_requests_are_counted_apart_from_late_ones() -> None:
     totals = Totals()
-    for ended in (record(30), record(0, http=503)._replace(refused=True, port=0)):
+    for ended in (record(30), record(0, http=503)._replace(refused=True, server="")):
         totals.add(ended, "fleet.P.active.r1", PROMISES.by_endpoint)
     text = page_of(totals)
     assert value(text, "trisect_refused_requests_total") == 1

@@ -57,7 +57,7 @@ def test_the_page_of_a_server_with_many_models_is_read_to_its_end() -> None:
         app = web.Application()
         app.router.add_get("/metrics", send)
         async with TestServer(app) as server, aiohttp.ClientSession() as session:
-            return await read_page(session, str(server.make_url("/metrics")))
+            return await read_page(session.get(server.make_url("/metrics")))
 
     assert asyncio.run(read()) == page.decode()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controlplane.monitor.records import Losses, Record, Unlogged, parse
 from controlplane.monitor.totals import Totals
 
-LINE = "grpc:h77 12 m 127.0.0.1 9001 200 - -- 100 200 1700000000250000 1700000001750000"
+LINE = "grpc:h77 12 m one:abc g_3 200 - -- 100 200 1700000000250000 1700000001750000"
 
 
 def record(line: str) -> Record:
@@ -20,9 +20,7 @@ def record(line: str) -> Record:
 
 def test_a_line_is_read() -> None:
     found = record(LINE)
-    assert found == Record(
-        "grpc:h77", 12, "m", "127.0.0.1", 9001, 200, None, 100, 200, 1700000001.75, 1500.0, False
-    )
+    assert found == Record("grpc:h77", 12, "m", "one:abc", 200, None, 100, 200, 1700000001.75, 1500.0, False)
     assert not found.failed
     only_counts = record(LINE.replace(" m ", " - "))
     assert (only_counts.sender, only_counts.number, only_counts.endpoint) == ("grpc:h77", 12, "")
@@ -59,23 +57,34 @@ FLAGS = ("failed", "abandoned", "refused", "held", "lost")
     ],
 )
 def test_how_a_request_ended(http: int, grpc: str, flags: str, expected: str) -> None:
-    found = record(f"grpc:h1 1 m 127.0.0.1 9001 {http} {grpc} {flags} 9 9 1700 1800")
+    found = record(f"grpc:h1 1 m one:abc g_3 {http} {grpc} {flags} 9 9 1700 1800")
     assert " ".join(name for name in FLAGS if getattr(found, name)) == expected
 
 
 @pytest.mark.parametrize(("protocol", "http", "grpc"), [("grpc", 200, 14), ("http", 503, None)])
 def test_a_server_that_has_unloaded_the_model_failed(protocol: str, http: int, grpc: int | None) -> None:
-    found = record(f"{protocol}:h1 1 m 127.0.0.1 9001 {http} unloaded -- 9 9 1700 1800")
+    found = record(f"{protocol}:h1 1 m one:abc g_3 {http} unloaded -- 9 9 1700 1800")
     assert (found.unloaded, found.failed, found.grpc, found.http) == (True, True, grpc, http)
 
 
 def test_a_request_that_no_server_took_is_one() -> None:
-    found = record(LINE.replace("127.0.0.1 9001 200 -", "- - 503 14"))
-    assert (found.port, found.failed) == (0, True)
+    found = record(LINE.replace("one:abc g_3 200 -", "<NOSRV> g_3 503 14"))
+    assert (found.server, found.failed) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "server"),
+    [("one:abc:backup g_3", "one:abc"), ("gate q_3", ""), ("127.0.0.1 9001", ""), ("::1 9001", "")],
+)
+def test_a_server_is_known_by_its_line_and_one_of_an_earlier_version_by_nothing(
+    words: str, server: str
+) -> None:
+    found = record(LINE.replace("one:abc g_3", words))
+    assert (found.server, found.failed) == (server, False)
 
 
 def test_the_client_of_a_request_is_known_where_clients_have_tokens() -> None:
-    found = record("http:h1 1 m 127.0.0.1 9001 502 - SH/0/shop 9 9 1700 1800")
+    found = record("http:h1 1 m one:abc g_3 502 - SH/0/shop 9 9 1700 1800")
     assert (found.client, found.held) == ("shop", True)
 
 
@@ -121,11 +130,11 @@ def test_what_ended_without_an_answer_is_told_once() -> None:
     lines = unlogged.lines(rows(g_0=5, h_0=1, g_1=1), CARRIED, 12.5)
     assert unlogged.lines(rows(g_0=5, h_0=1, g_1=1), CARRIED, 17.5) == []
     records = [record for record in map(parse, lines) if record is not None]
-    told = [(r.sender, r.number, r.endpoint, r.port, r.ended_s, r.latency_ms, r.failed) for r in records]
+    told = [(r.sender, r.number, r.endpoint, r.server, r.ended_s, r.latency_ms, r.failed) for r in records]
     assert told == [
-        ("grpc:unlogged", 0, "w", 0, 12.5, 0.0, True),
-        ("grpc:unlogged", 1, "w", 0, 12.5, 0.0, True),
-        ("http:unlogged", 0, "w", 0, 12.5, 0.0, True),
+        ("grpc:unlogged", 0, "w", "", 12.5, 0.0, True),
+        ("grpc:unlogged", 1, "w", "", 12.5, 0.0, True),
+        ("http:unlogged", 0, "w", "", 12.5, 0.0, True),
     ]
     assert [(r.http, r.grpc, r.lost, r.held) for r in records] == [
         (200, 14, True, True),
@@ -171,7 +180,7 @@ def test_a_page_of_metrics_says_what_the_client_reads() -> None:
         b"http:unlogged 0 w - - 502 - SH 0 0 5 5",
         # HAProxy's own line of a call that it ended as REFUSED_STREAM.
         b"grpc:h1 1 w - - 503 - SC 292 0 5 9",
-        b"grpc:h1 2 w 127.0.0.1 9 200 - -- 292 80 5 9",
+        b"grpc:h1 2 w one:abc g_3 200 - -- 292 80 5 9",
     ]
     totals = Totals()
     for line in lines:

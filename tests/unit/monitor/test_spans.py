@@ -12,7 +12,7 @@ from controlplane.monitor.audit import entry
 from controlplane.monitor.spans import Request, Spans, sampled
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-LINE = "grpc:h1 7 rank 127.0.0.1 9001 200 0 -- 10 20 1000000 1002500"
+LINE = "grpc:h1 7 rank one:abc g_3 200 0 -- 10 20 1000000 1002500"
 AUDITED = "cn=a 10.0.0.1 r1 POST /inference.GRPCInferenceService/ModelInfer"
 
 
@@ -21,9 +21,7 @@ def line(context: str, fixed: str = LINE) -> bytes:
 
 
 def test_a_sampled_request_is_read_with_its_parent_and_times() -> None:
-    expected = Request(
-        int(TRACE, 16), int(PARENT, 16), "grpc", "rank", "127.0.0.1", 9001, 200, 0, 1000000, 1002500
-    )
+    expected = Request(int(TRACE, 16), int(PARENT, 16), "grpc", "rank", "one", 200, 0, 1000000, 1002500)
     assert sampled(line(f"00-{TRACE}-{PARENT}-01")) == expected
     assert sampled(line(f"00-{TRACE}-{PARENT}-03 {AUDITED}")) == expected, "flags beside sampled"
 
@@ -60,11 +58,11 @@ def test_a_failure_of_the_fleet_is_an_error(status: str, failed: bool) -> None:
 
 
 def test_the_audit_log_says_the_same_of_a_traced_line() -> None:
-    plain = entry(line(AUDITED), lambda host, port: "s")
+    plain = entry(line(AUDITED))
     assert plain is not None
-    assert entry(line(f"00-{TRACE}-{PARENT}-01 {AUDITED}"), lambda host, port: "s") == plain
-    assert entry(line(f"- {AUDITED}"), lambda host, port: "s") == plain
-    assert entry(line("-"), lambda host, port: "s") is None
+    assert entry(line(f"00-{TRACE}-{PARENT}-01 {AUDITED}")) == plain
+    assert entry(line(f"- {AUDITED}")) == plain
+    assert entry(line("-")) is None
 
 
 class Collector(http.server.BaseHTTPRequestHandler):
@@ -89,7 +87,7 @@ class Collector(http.server.BaseHTTPRequestHandler):
 def test_a_collector_that_does_not_answer_costs_spans_and_no_time() -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        spans = Spans(f"http://127.0.0.1:{server.server_port}/v1/traces", lambda host, port: "s")
+        spans = Spans(f"http://127.0.0.1:{server.server_port}/v1/traces")
         spans.take([line(f"00-{TRACE}-{PARENT}-01")] * 5000)
         Collector.may_answer.set()
         spans.close()

@@ -11,7 +11,7 @@ from controlplane.monitor.windows import KEEP_S, Windows
 
 
 def record(ended_s: float, latency_ms: float = 1.0, **other: Any) -> Record:
-    made = Record("grpc:h77", 12, "m", "127.0.0.1", 9001, 200, None, 100, 200, ended_s, latency_ms, False)
+    made = Record("grpc:h77", 12, "m", "one:abc", 200, None, 100, 200, ended_s, latency_ms, False)
     return made._replace(**other)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.render.composing import Calls, called_models
+from controlplane.render.repository import in_turn
 from controlplane.render.source import read_source, with_composing
 
 CALLER = """
@@ -102,12 +103,25 @@ def test_computed_names_have_to_be_declared(tmp_path: Path) -> None:
     assert [one.name for one in read_source(tmp_path, "m").composing] == ["classify", "detect"]
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_an_ensemble_answers_several_times_where_a_step_of_it_does(tmp_path: Path, several: bool) -> None:
+    written, of_step = (
+        f"model_transaction_policy {{ decoupled: {b} }}".lower() for b in (not several, several)
+    )
+    add(tmp_path, "e", STEPS + written)
+    add(tmp_path, "outer", STEPS.replace("detect", "e"))
+    add(tmp_path, "classify", 'backend: "b"')
+    add(tmp_path, "detect", f'backend: "b" {of_step}')
+    outer = read_source(tmp_path, "outer")
+    assert outer.config.model_transaction_policy.decoupled is several
+    assert in_turn(outer) is not several, "its first answer would wait for the last one of the step"
+
+
 @pytest.mark.parametrize(
     ("step", "said"),
     [
         (None, "executes 'detect', and .*there is no such model directory"),
         ('backend: "b" sequence_batching { }', "executes 'detect', which keeps state between requests"),
-        ('backend: "b" model_transaction_policy { decoupled: true }', "answers a request several times"),
         (STEPS.replace("detect", "e"), "executes itself: e -> detect -> e"),
     ],
 )

@@ -12,6 +12,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
 from controlplane.domain.tree import Link, Tree
 from controlplane.files.models import write_completed
+from controlplane.files.pinned import Pin
 from controlplane.render.instances import TURN
 from controlplane.render.repository import (
     live_batches,
@@ -23,7 +24,7 @@ from controlplane.render.repository import (
     render_partition,
     takes_turns,
 )
-from controlplane.render.source import read_source, to_complete
+from controlplane.render.source import pinned_at, read_source, to_complete
 
 TENSORS = """
 input [ { name: "X", data_type: TYPE_FP32, dims: [ 2, 2 ], reshape { shape: [ 4 ] } } ]
@@ -270,6 +271,29 @@ def test_an_endpoint_named_as_a_step_is_refused(repository: Path) -> None:
     )
     with pytest.raises(InputError, match="model 'e' executes 'm' in partition 'P1'"):
         render_partition(partition("m", model="e"), gpu_type="cpu", repository=repository)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "step", "allowed"), [("A", "m", True), ("Z", "m", True), ("Z", "other", False)]
+)
+def test_a_step_may_be_called_by_clients_too(
+    repository: Path, endpoint: str, step: str, allowed: bool
+) -> None:
+    """Pinned copies of a step differ in their folders alone."""
+    write_ensemble(repository)
+    both = partition(endpoint, model="e", batch=4)
+    called = partition("m", model=step, batch=4)
+    both = replace(both, models=both.models + called.models, workloads=both.workloads + called.workloads)
+    pinned = {
+        name: pinned_at(source, Pin(f"/pinned/{name}", (), {}))
+        for name, source in partition_sources(both, repository).items()
+    }
+    if not allowed:
+        with pytest.raises(InputError, match="executes 'm'"):
+            partition_tree(both, gpu_type="cpu", sources=pinned)
+        return
+    tree = partition_tree(both, gpu_type="cpu", sources=pinned)
+    assert tree.entries["m/1"] == Link("/pinned/m/m/1")
 
 
 CODE = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config): ...\n"

@@ -20,6 +20,7 @@ from controlplane.gateway.facade.callers import ANY_REGION, Caller, Regions
 from controlplane.gateway.facade.fleet_wide.kept import Body, Kept, Region
 from controlplane.gateway.facade.refusals import Refusal
 from controlplane.gateway.processes import say
+from controlplane.triton.sessions import TritonSessions
 
 Answer = TypeVar("Answer")
 ANSWER_S = 5.0
@@ -73,8 +74,8 @@ class HttpRefused(Exception):
 class Broadcast:
     """One broadcast at a time, so that every server gets them in the same order."""
 
-    def __init__(self, session: aiohttp.ClientSession, kept: Kept, *, allowed: bool = True) -> None:
-        self._session = session
+    def __init__(self, sessions: TritonSessions, kept: Kept, *, allowed: bool = True) -> None:
+        self._sessions = sessions
         self._allowed = allowed
         self._kept = kept
         self._lock = asyncio.Lock()
@@ -158,8 +159,8 @@ class Broadcast:
 
     async def http(self, backend: Backend, method: str, path: str, body: bytes) -> HttpAnswer:
         """One server's answer. Raises HttpRefused; aiohttp.ClientError or TimeoutError without one."""
-        url = f"http://{backend.host}:{backend.http_port}{path}"
-        async with self._session.request(method, url, data=body or None, timeout=_TIMEOUT) as response:
+        at = backend.host, backend.http_port
+        async with self._sessions.request(at, method, path, data=body or None, timeout=_TIMEOUT) as response:
             answer = HttpAnswer(response.status, await response.read(), response.content_type)
         if answer.status >= 300:
             raise HttpRefused(answer)

@@ -155,3 +155,12 @@ def test_sizes_that_were_hardly_seen_take_as_many_times_as_planned_as_the_others
     few = queue(served_from_the_start(1.5, known=2), 1, PLANNED)
     assert rule.slower_than_planned(few) == pytest.approx(1.5)
     assert rule.breaks_as_measured(few)
+
+
+def test_batches_as_fast_as_planned_need_no_queue_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(rule, "rounded_p99_s", lambda rate_rps, *_: asked.append(rate_rps) or 1.0)
+    assert not rule.breaks_as_measured(queue(served_from_the_start(1.0), 1, PLANNED))
+    assert asked == []
+    rule.breaks_as_measured(queue(served_from_the_start(1.1), 1, PLANNED))
+    assert asked

@@ -79,40 +79,45 @@ def nothing_left(cluster: FakeCluster) -> bool:
     return {key[0] for key in cluster.store.objects} == {"nodes"}
 
 
-def test_an_image_that_cannot_be_pulled_ends_the_start(
-    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
+OOM_KILLED = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+UNSCHEDULED = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu."}
+
+
+@pytest.mark.parametrize(
+    ("status", "answering", "error", "says"),
+    [
+        (waiting("ImagePullBackOff", 'Back-off pulling "i": not found'), True, EngineError, "not found"),
+        (
+            {"phase": "Running", "containerStatuses": [{**TRITON, "state": OOM_KILLED}]},
+            True,
+            EngineError,
+            "memory_mb",
+        ),
+        ({"phase": "Pending", "conditions": [UNSCHEDULED]}, True, LaunchTimeout, "Insufficient cpu"),
+        (running(), False, LaunchTimeout, r"10\.1\.2\.3, this host does not"),
+    ],
+)
+def test_a_start_that_fails_says_why_and_leaves_nothing(
+    cluster: FakeCluster,
+    launcher: KubernetesLauncher,
+    spec: ServerSpec,
+    answers: Callable[[Callable[[Server], bool]], None],
+    status: dict[str, Any],
+    answering: bool,
+    error: type[EngineError],
+    says: str,
 ) -> None:
-    becomes(cluster, **waiting("ImagePullBackOff", 'Back-off pulling image "i": not found'))
-    with pytest.raises(EngineError, match=r"image cannot be pulled .*not found"):
-        launcher.start(spec, deadline_s=20)
-    assert nothing_left(cluster)
-
-
-def test_a_container_that_needs_more_memory_is_named_so(
-    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
-) -> None:
-    state = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
-    becomes(cluster, phase="Running", containerStatuses=[{**TRITON, "state": state}])
-    with pytest.raises(EngineError, match="memory_mb"):
-        launcher.start(spec, deadline_s=20)
-    assert nothing_left(cluster)
-
-
-def test_a_pod_that_no_node_takes_tells_the_schedulers_reason(
-    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
-) -> None:
-    unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu."}
-    becomes(cluster, phase="Pending", conditions=[unscheduled])
-    with pytest.raises(LaunchTimeout, match=r"not ready after .*: no node takes it: .*Insufficient cpu"):
-        launcher.start(spec, deadline_s=0.5)
+    becomes(cluster, **status)
+    answers(lambda server: answering)
+    with pytest.raises(error, match=says):
+        launcher.start(spec, deadline_s=0.5 if error is LaunchTimeout else 20)
     assert nothing_left(cluster)
 
 
 def test_a_full_node_refuses_a_replacement_soon_and_says_what_helps(
     cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu."}
-    becomes(cluster, phase="Pending", conditions=[unscheduled])
+    becomes(cluster, phase="Pending", conditions=[UNSCHEDULED])
     monkeypatch.setattr(module, "_UNPLACED_S", 0.3)
     with pytest.raises(EngineError, match=r"Insufficient cpu.*needs its share beside it .*smaller shares"):
         launcher.start(spec, deadline_s=60)
@@ -162,19 +167,6 @@ def test_a_killed_server_that_its_status_still_calls_ready_is_not_adopted(
 
     answers(answer)
     assert launcher.start(spec, deadline_s=20).id != killed.id
-
-
-def test_a_pod_that_only_its_kubelet_reaches_is_named(
-    cluster: FakeCluster,
-    launcher: KubernetesLauncher,
-    spec: ServerSpec,
-    answers: Callable[[Callable[[Server], bool]], None],
-) -> None:
-    becomes(cluster, **running())
-    answers(lambda server: False)
-    with pytest.raises(LaunchTimeout, match=r"its kubelet reaches it at 10\.1\.2\.3, this host does not"):
-        launcher.start(spec, deadline_s=0.5)
-    assert nothing_left(cluster)
 
 
 def test_a_fleet_of_another_name_or_namespace_is_not_seen(
@@ -267,8 +259,8 @@ def test_a_listed_server_that_ended_says_why(
     becomes(cluster, **running())
     launcher.start(spec, deadline_s=20)
     key = next(key for key in cluster.store.objects if key[0] == "pods")
-    state = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
-    cluster.store.edit(key, lambda pod: pod["status"].update(containerStatuses=[{**TRITON, "state": state}]))
+    ended = [{**TRITON, "state": OOM_KILLED}]
+    cluster.store.edit(key, lambda pod: pod["status"].update(containerStatuses=ended))
     (found,) = launcher.servers(spec.labels.fleet)
     assert OUT_OF_MEMORY in str(found.end)
 

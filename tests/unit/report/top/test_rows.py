@@ -9,7 +9,7 @@ from controlplane.report.top.rows import KEPT, Order, Row, companions, ordered, 
 
 
 def server(partition: str, *endpoints: str, routed: bool = True, percent: float = 50.0) -> StatusRow:
-    return StatusRow(partition, "active", "running", "v100-0", percent, "MPS", endpoints, routed, 1, 2)
+    return StatusRow(partition, "active", "running", "v100-0", percent, "MPS", endpoints, routed, "a", "b")
 
 
 def workload(name: str, *partitions: str, p99_ms: float | None = None, rate_rps: float = 10.0) -> WorkloadRow:

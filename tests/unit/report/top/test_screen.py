@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 EVENT = Event(1.0, "warning", "redirect", "P", "slow server")
 STATUS = Status(
-    (StatusRow("P", "active", "running", "v100-0", 50.0, "MPS", ("search", "ads"), True, 1, 2),),
+    (StatusRow("P", "active", "running", "v100-0", 50.0, "MPS", ("search", "ads"), True, "a", "b"),),
     (
         WorkloadRow("search", "search", ("P",), 40.0, 100.0, 30.0, 90.0, 0),
         WorkloadRow("ads", "ads", ("P",), 40.0, 100.0, 80.0, 99.0, 2),

@@ -26,8 +26,6 @@ from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller import exporter
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
-SHA256 = "a" * 64
-
 
 def plan(rate_rps: float, gpus: int = 1) -> Plan:
     parts = [
@@ -35,7 +33,7 @@ def plan(rate_rps: float, gpus: int = 1) -> Plan:
         for i in range(gpus)
     ]
     planned = tuple(PlannedGpu(f"cpu-{i}", "cpu", (part,)) for i, part in enumerate(parts))
-    return Plan("joint", Rule.P99, "ours", planned, quantile=0.95, seed=1, spec_sha256=SHA256)
+    return Plan("joint", Rule.P99, "ours", planned, quantile=0.95, seed=1, spec="the spec")
 
 
 @dataclass
@@ -99,7 +97,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
     files.write_settings(FleetSettings("process", "/m", "/o", {}))
     files.write_plans(plan(50.0), None)
     (files.directory / "following").mkdir()
-    files.following.write(Following(SHA256, follow=True))
+    files.following.write(Following(follow=True))
     cores = ("cpu-0", "cpu-1", "cpu-2")
     monkeypatch.setattr(running, "host_devices", lambda: {"cpu": cores})
     held = {"cpu": tuple(HeldDevice("cpu", core) for core in cores)}
@@ -126,7 +124,7 @@ def following(fleet: Fleet, told: list[Event], *, plan_only: bool = False) -> Au
 
 
 def test_a_higher_rate_is_applied_and_a_free_gpu_is_reported_when_it_is_over(fleet: Fleet) -> None:
-    fleet.files.following.write(Following(SHA256, follow=True, dwell_s=40.0))
+    fleet.files.following.write(Following(follow=True, dwell_s=40.0))
     told: list[Event] = []
     follows = following(fleet, told)
     run(fleet, follows, [45] * 30 + [150] * 30)
@@ -169,7 +167,7 @@ def test_an_error_that_the_guard_found_gets_a_plan_at_once_and_without_following
     fleet: Fleet, follow: bool
 ) -> None:
     told: list[Event] = []
-    fleet.files.following.write(Following(SHA256, follow=follow))
+    fleet.files.following.write(Following(follow=follow))
     follows = following(fleet, told)
     run(fleet, follows, [45] * 3)
     follows.learn((Learn("m", "cpu", 1.2),))
@@ -183,28 +181,27 @@ def test_an_error_that_the_guard_found_gets_a_plan_at_once_and_without_following
 
 def test_an_error_without_a_spec_to_plan_from_says_what_is_missing(fleet: Fleet) -> None:
     told: list[Event] = []
-    (fleet.files.directory / "following" / "following.json").unlink()
+    fleet.files.write_plans(replace(plan(50.0), spec=None), None)
     follows = following(fleet, told)
     follows.learn((Learn("m", "cpu", 1.2),))
     run(fleet, follows, [45] * 4)
     (event,) = told
-    assert "no plan with the learned times can be proposed: the fleet keeps no spec" in event.reason
+    assert "no plan with the learned times can be proposed: the plan has no spec" in event.reason
     follows.close()
 
 
 @pytest.mark.parametrize(
-    ("kept", "why"),
+    ("spec", "kept", "why"),
     [
-        (None, "no: the fleet keeps no spec (`ctl plan` and `ctl apply` again)"),
-        (Following("b" * 64, follow=True), "no: the plan was made from another spec"),
-        (Following(SHA256), "no: it was not asked for (`follow_load` in the spec's section `serve`)"),
+        (None, Following(follow=True), "no: the plan has no spec"),
+        ("the spec", Following(), "no: it was not asked for"),
     ],
 )
-def test_a_fleet_that_does_not_follow_says_why(fleet: Fleet, kept: Following | None, why: str) -> None:
-    if kept is None:
-        (fleet.files.directory / "following" / "following.json").unlink()
-    else:
-        fleet.files.following.write(kept)
+def test_a_fleet_that_does_not_follow_says_why(
+    fleet: Fleet, spec: str | None, kept: Following, why: str
+) -> None:
+    fleet.files.write_plans(replace(plan(50.0), spec=spec), None)
+    fleet.files.following.write(kept)
     told: list[Event] = []
     follows = following(fleet, told)
     run(fleet, follows, [45] * 30 + [150] * 40)
@@ -294,7 +291,7 @@ def test_a_search_ends_where_the_load_is_not_followed_any_more(fleet: Fleet) -> 
     told: list[Event] = []
     follows, searches = searching(fleet, told)
     kept = fleet.files.directory / "following" / "following.json"
-    rewrite(kept, lambda: fleet.files.following.write(Following(SHA256)))
+    rewrite(kept, lambda: fleet.files.following.write(Following()))
     run(fleet, follows, [150] * 30)
     assert [search.closed for search in searches] == [True]
     assert told == []

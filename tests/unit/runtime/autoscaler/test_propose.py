@@ -14,7 +14,6 @@ from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.following import Following
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.plans import plan_hash, read_plan
 from controlplane.files.specs import read_spec
@@ -55,7 +54,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFiles:
     found = FleetFiles(tmp_path / "state", "f")
     found.directory.mkdir(parents=True)
     found.write_plans(plan, None)
-    found.following.keep(Following(document.sha256, follow=True), document, spec, profiles)
+    found.following.keep_profiles(profiles)
     return found
 
 
@@ -114,11 +113,9 @@ def test_less_load_on_one_core_is_no_cheaper(files: FleetFiles) -> None:
     assert answer.cost_after == answer.cost_before
 
 
-def test_a_fleet_without_a_spec_says_what_is_missing(files: FleetFiles, tmp_path: Path) -> None:
-    bare = FleetFiles(tmp_path / "state", "g")
-    bare.directory.mkdir()
+def test_a_plan_without_a_spec_says_what_is_missing(files: FleetFiles) -> None:
     plan = files.plan()
     assert plan is not None
-    bare.write_plans(plan, None)
-    with pytest.raises(InputError, match="keeps no spec; plan and apply again"):
-        propose(bare, asked(Direction.UP, 50.0), ["W"])
+    files.write_plans(replace(plan, spec=None), None)
+    with pytest.raises(InputError, match="has no spec"):
+        propose(files, asked(Direction.UP, 50.0), ["W"])

@@ -24,6 +24,7 @@ from controlplane.domain.fleet import (
     Delays,
     InFlight,
     QuotaUse,
+    Role,
     Route,
     Server,
     ServerSpec,
@@ -100,7 +101,7 @@ class Watch:
 
 @dataclass
 class Requests:
-    answered: tuple[Record, ...] = (Record("h", 1, "w1", "127.0.0.1", 9, 200, None, 1, 1, 1.0, 1.0, False),)
+    answered: tuple[Record, ...] = (Record("h", 1, "w1", SERVER.instance, 200, None, 1, 1, 1.0, 1.0, False),)
     heard_since_s: float = 0.0
 
     def take(self) -> tuple[Record, ...]:
@@ -293,7 +294,9 @@ def hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The server takes requests and answers none; its canaries have not given it up yet."""
     monkeypatch.setattr(bench.observer._canaries, "ask", lambda *_, **__: None)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        bench.workers.adopt(replace(SERVER, http_port=silent.getsockname()[1]))
+        server = replace(SERVER, http_port=silent.getsockname()[1])
+        bench.workers.adopt(server)
+        bench.requests.answered = (bench.requests.answered[0]._replace(server=server.instance),)
         yield
 
 
@@ -331,10 +334,10 @@ def test_one_that_waits_for_its_core_may_be_silent_for_longer(bench: Bench) -> N
 
 @pytest.mark.usefixtures("hangs")
 def test_a_process_that_goes_on_refusing_requests_does_not_hang(bench: Bench) -> None:
-    refused = Record("h", 1, "w1", "127.0.0.1", 9, 503, None, 1, 1, 1.0, 1.0, False, True)
+    refused = Record("h", 1, "w1", SERVER.instance, 503, None, 1, 1, 1.0, 1.0, False, True)
     server = bench.workers.server(SERVER.name)
     assert server is not None
-    bench.gateway.open, bench.requests.answered = 9, (refused._replace(port=server.http_port),)
+    bench.gateway.open, bench.requests.answered = 9, (refused._replace(server=server.instance),)
     end = time.monotonic() + 1.0
     while time.monotonic() < end:
         assert bench.health() is Health.READY
@@ -383,14 +386,14 @@ def test_two_canaries_that_fail_show_a_fault_unless_something_else_explains_it(
     assert seen is health
 
 
-LEFT = Record("h", 1, "w1", "127.0.0.1", 9, 0, None, 1, 0, 0.0, 1.0, True, held=True)
+LEFT = Record("h", 1, "w1", SERVER.instance, 0, None, 1, 0, 0.0, 1.0, True, held=True)
 
 
 @pytest.mark.parametrize(
     ("left", "outcome", "health"),
     [
         (LEFT, Outcome.LATE, Health.READY),
-        (LEFT._replace(host="-", port=0), Outcome.LATE, Health.READY),
+        (LEFT._replace(server=""), Outcome.LATE, Health.READY),
         (LEFT, Outcome.FAILED, Health.FAILING),
         # Also while its models work, a process answers calls that run none.
         (LEFT, Outcome.SILENT, Health.HUNG),
@@ -495,8 +498,9 @@ def test_a_model_that_hangs_beside_one_that_answers_is_found_by_its_canaries(
     bench.gateway.open = 5
     with asked_triton(executions=10 if works else 0, failures=1) as (port, _):
         spec = replace(SPEC, endpoints=("w1", "w2"))
-        bench.workers.adopt(replace(SERVER, spec=spec, http_port=port))
-        answered = Record("h", 1, "w2", "127.0.0.1", port, 200, None, 1, 1, 1.0, 1.0, False)
+        server = replace(SERVER, spec=spec, http_port=port)
+        bench.workers.adopt(server)
+        answered = bench.requests.answered[0]._replace(endpoint="w2", server=server.instance)
         bench.requests.answered = (answered,)
 
         def hangs() -> bool:
@@ -529,7 +533,7 @@ def test_a_canary_that_is_late_while_clients_got_answers_shows_nothing(
 
 def answer(status: int, endpoint: str = "w1", took_ms: float = 1000.0) -> Record:
     """As it ended now."""
-    return Record("h", 1, endpoint, "127.0.0.1", 9, status, None, 1, 1, math.inf, took_ms, False)
+    return Record("h", 1, endpoint, SERVER.instance, status, None, 1, 1, math.inf, took_ms, False)
 
 
 def fails(bench: Bench, model: str = "w1") -> None:
@@ -667,7 +671,7 @@ def test_a_canary_has_as_long_as_its_model_may_take(bench: Bench, monkeypatch: p
 
 
 def test_requests_refused_by_policy_are_no_failures(bench: Bench) -> None:
-    refused = Record("h", 1, "w1", "127.0.0.1", 9, 503, None, 1, 1, 1.0, 1.0, False, True)
+    refused = Record("h", 1, "w1", SERVER.instance, 503, None, 1, 1, 1.0, 1.0, False, True)
     bench.requests.answered = (refused,) * 9
     answers = bench.observer.look(state()).answers
     assert [(a.refused, a.failed) for a in answers] == [(True, False)] * 9
@@ -727,7 +731,7 @@ def test_answers_are_told_by_a_clock_that_nobody_sets(bench: Bench, monkeypatch:
     monkeypatch.setattr(observer_module, "time", clock)
 
     def ended(at_s: float) -> float:
-        line = Record("h", 1, "w1", "127.0.0.1", 9, 200, None, 1, 1, at_s, 1.0, False)
+        line = Record("h", 1, "w1", SERVER.instance, 200, None, 1, 1, at_s, 1.0, False)
         bench.requests.answered = (line,)
         (answer,) = bench.observer.look(state()).answers
         return answer.ended_s
@@ -740,10 +744,10 @@ def test_answers_are_told_by_a_clock_that_nobody_sets(bench: Bench, monkeypatch:
 
 
 def test_a_failure_that_no_known_server_made_is_told_as_nobodys(bench: Bench) -> None:
-    def failed(host: str, port: int) -> Record:
-        return Record("h", 1, "w1", host, port, 503, None, 1, 1, 1.0, 1.0, False)
+    def failed(server: str) -> Record:
+        return Record("h", 1, "w1", server, 503, None, 1, 1, 1.0, 1.0, False)
 
-    bench.requests.answered = (failed("-", 0), failed("127.0.0.1", 99), failed("127.0.0.1", 9))
+    bench.requests.answered = (failed(""), failed("another:0f"), failed(SERVER.instance))
     told = bench.observer.look(state()).answers
     assert [(a.server, a.failed) for a in told] == [("", True), ("", True), (SERVER.name, True)]
 
@@ -978,6 +982,22 @@ def test_a_large_fleet_gets_no_more_canaries_a_second_than_a_small_one(
         clock.now_s += 0.2
     assert set(asked) == {*names, SERVER.name}
     assert len(asked) <= observer_module.CANARIES_RPS * (45 + 1)
+
+
+def test_a_shadow_gets_half_as_many_canaries_as_an_active_server_that_rests(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, asked = Hand(), list[str]()
+    monkeypatch.setattr(observer_module, "time", clock)
+    monkeypatch.setattr(bench.observer._canaries, "ask", lambda name, call, now: asked.append(name))
+    bench.requests.answered = ()
+    bench.observer._looked_s = clock.now_s
+    shadow = replace(SPEC, labels=replace(SPEC.labels, role=Role.SHADOW, revision="2"))
+    bench.workers.adopt(replace(SERVER, id="2", spec=shadow, http_port=8, grpc_port=8))
+    for _ in range(5 * 60):
+        bench.observer.look(rested())
+        clock.now_s += 0.2
+    assert asked.count(shadow.name) == pytest.approx(0.5 * asked.count(SERVER.name), abs=1)
 
 
 def test_a_look_says_what_delays_a_server(bench: Bench) -> None:

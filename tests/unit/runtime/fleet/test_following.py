@@ -33,41 +33,39 @@ def files(tmp_path: Path) -> FleetFiles:
     return FleetFiles(tmp_path / "state", "f")
 
 
-def test_a_fleet_keeps_its_plans_spec_and_follows_only_where_that_is_asked_for(
-    files: FleetFiles, plan: Plan
-) -> None:
-    kept = checked_follow(files, plan, FollowOptions(), print).following
-    assert kept == Following(plan.spec_sha256 or "")
+def test_a_fleet_follows_only_where_that_is_asked_for(files: FleetFiles, plan: Plan) -> None:
+    assert checked_follow(files, plan, FollowOptions(), print) == Following()
     asked = replace(plan, serve=Serving(follow_load=FollowLoad(30.0)))
-    followed = checked_follow(files, asked, FollowOptions(), print).following
-    assert followed == Following(plan.spec_sha256 or "", follow=True, dwell_s=30.0)
+    assert checked_follow(files, asked, FollowOptions(), print) == Following(follow=True, dwell_s=30.0)
 
 
 def test_what_was_asked_for_once_stays_without_a_section(
     files: FleetFiles, plan: Plan, tmp_path: Path
 ) -> None:
     profiles = tmp_path / "profiles"
-    (profiles / "cpu").mkdir(parents=True)
-    (profiles / "cpu" / "m.json").write_text("{}")
-    keep_follow(files, checked_follow(files, plan, FollowOptions(True, 30.0, True), print), profiles)
-    earlier = replace(plan, spec=None)
-    again = checked_follow(files, earlier, FollowOptions(), print).following
-    assert again == Following(plan.spec_sha256 or "", follow=True, dwell_s=30.0, all_cores=True)
-    assert files.following.spec()[1].sha256 == plan.spec_sha256
-    assert (files.following.profiles / "cpu" / "m.json").exists()
-    stopped = checked_follow(files, replace(plan, serve=Serving()), FollowOptions(), print).following
-    assert stopped is not None
-    assert not stopped.follow
+    (profiles / "t4").mkdir(parents=True)
+    for file in ("t4/m.json", "t4.json", "calibration.json"):
+        (profiles / file).write_text("{}")
+    asked = checked_follow(files, plan, FollowOptions(True, 30.0, True), print)
+    keep_follow(files, plan, asked, profiles)
+    assert checked_follow(files, plan, FollowOptions(), print) == Following(follow=True, dwell_s=30.0)
+    kept = files.following.profiles
+    assert {str(path.relative_to(kept)) for path in kept.rglob("*.json")} == {
+        "t4/m.json",
+        "t4.json",
+        "calibration.json",
+    }
+    assert not checked_follow(files, replace(plan, serve=Serving()), FollowOptions(), print).follow
 
 
 def test_a_plan_without_its_spec_is_not_followed_and_that_is_said(
     files: FleetFiles, plan: Plan, tmp_path: Path
 ) -> None:
-    keep_follow(files, checked_follow(files, plan, FollowOptions(follow=True), print), tmp_path)
+    keep_follow(files, plan, Following(follow=True), tmp_path)
     other, told = replace(plan, spec_sha256="0" * 64, spec=None), list[str]()
     checked_follow(files, other, FollowOptions(), told.append)
     assert [line.partition(":")[0] for line in told] == ["warning"]
-    with pytest.raises(InputError, match="--follow-load: needs a plan that has its spec"):
+    with pytest.raises(InputError, match="--follow-load"):
         checked_follow(files, other, FollowOptions(follow=True), print)
     with pytest.raises(InputError, match="is not the one that the plan was made from"):
         checked_follow(files, replace(other, spec=SPEC), FollowOptions(), print)

@@ -13,7 +13,6 @@ from controlplane.domain.observation import BatchStatistics
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
 from controlplane.files import catalogue
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.following import Following
 from controlplane.files.measurements.profiles import read_calibration
 from controlplane.files.plans import read_plan
 from controlplane.files.specs import read_spec
@@ -83,7 +82,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
     files = FleetFiles(tmp_path / "state", "f")
     files.directory.mkdir(parents=True)
     files.write_plans(plan, None)
-    files.following.keep(Following(document.sha256, follow=True), document, spec, profiles)
+    files.following.keep_profiles(profiles)
     return Fleet(files)
 
 

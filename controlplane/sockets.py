@@ -1,0 +1,57 @@
+"""Unix sockets on this host: the folders for them, closed to other users, and connections to a server."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import stat
+from pathlib import Path
+
+from controlplane.domain.fleet import socket_path
+
+_LONGEST_PATH = 97
+"""In bytes: the kernel takes ten more, which HAProxy keeps for the ends of temporary names."""
+
+
+def socket_folder(state: Path, name: str, longest_name: int) -> Path:
+    """Return the folder `name` of a state folder, or a short one where paths in it would be too long.
+
+    `longest_name` is that of a socket, in bytes. Touches nothing.
+    """
+    folder = state / name
+    if len(os.fsencode(folder)) + 1 + longest_name <= _LONGEST_PATH:
+        return folder
+    short = hashlib.sha256(os.fsencode(state)).hexdigest()[:12]
+    # The same for every caller: $XDG_RUNTIME_DIR differs under cron and sudo, and ends with a login.
+    return Path("/tmp") / f"trisect-{os.getuid()}-{short}"
+
+
+def close_to_others(folder: Path) -> str | None:
+    """Make a folder that is open to this user only; return why that is not so, None where it is."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = folder.lstat()
+    except OSError as error:
+        return f"{folder}: cannot be made: {error.strerror}"
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        return f"{folder} is a link or belongs to another user (uid {found.st_uid}); remove it"
+    folder.chmod(0o700)
+    return None
+
+
+def connect(host: str, port: int, timeout_s: float) -> socket.socket:
+    """Connect to a port of a server, over its Unix socket where it has one. Raises OSError."""
+    path = socket_path(host, port)
+    if path is None:
+        found = socket.create_connection((host, port), timeout_s)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return found
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        found.settimeout(timeout_s)
+        found.connect(path)
+    except OSError:
+        found.close()
+        raise
+    return found

@@ -1,0 +1,91 @@
+"""The folders of servers' sockets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import build
+import pytest
+
+from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import Server, socket_path
+from launchers.host import server_sockets
+from launchers.triton.labels import digest
+
+SPEC = build.spec("p", fleet="fleet")
+
+
+def started(state: Path) -> tuple[Server, Path]:
+    server = replace(build.server(SPEC), host=server_sockets.new_host(state, SPEC))
+    folder = server_sockets.folder_of(server)
+    assert folder is not None
+    return server, folder
+
+
+@pytest.fixture(params=["short", "long" * 30])
+def state(request: pytest.FixtureRequest, nearby: Path) -> Iterator[Path]:
+    state = nearby / request.param
+    yield state
+    shutil.rmtree(server_sockets.folder_of_fleet(state, "fleet"), ignore_errors=True)
+
+
+def test_each_start_has_a_folder_that_other_users_cannot_enter_and_paths_that_fit(state: Path) -> None:
+    server, folder = started(state)
+    assert started(state)[1] != folder
+    assert not folder.exists()
+    server_sockets.make(folder, os.getuid(), os.getgid())
+    assert [one.stat().st_mode & 0o777 for one in (folder, folder.parent)] == [0o700, 0o700]
+    path = socket_path(server.host, server.http_port + 8000) or ""
+    assert len(path) <= 97, "HAProxy's limit"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+    server_sockets.remove(state, SPEC)
+    assert not folder.parent.exists()
+
+
+def test_what_is_swept_is_of_no_server_and_no_start(state: Path) -> None:
+    _, old, dead = folders = [started(state)[1] for _ in range(3)]
+    for folder in folders:
+        server_sockets.make(folder, os.getuid(), os.getgid())
+    os.utime(old, (0, 0))
+    (dead / "t:8000").touch()
+    found = server_sockets.begun(state, "fleet")
+    assert set(found) == {old, dead}
+    server_sockets.sweep(found, {digest(SPEC.name)})
+    assert [folder.exists() for folder in folders] == [True, True, True]
+    server_sockets.sweep(found, set())
+    assert [folder.exists() for folder in folders] == [True, False, False]
+
+
+def test_a_folder_that_another_end_removed_meanwhile_is_closed_again(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = started(state)
+    close = server_sockets.close_to_others
+
+    def meanwhile(one: Path) -> str | None:
+        if one == folder:
+            folder.parent.rmdir()
+        return close(one)
+
+    monkeypatch.setattr(server_sockets, "close_to_others", meanwhile)
+    server_sockets.make(folder, os.getuid(), os.getgid())
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_another_made_is_refused(state: Path, tmp_path: Path) -> None:
+    _, folder = started(state)
+    folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.symlink_to(tmp_path)
+    with pytest.raises(EngineError, match="is a link or belongs to another user"):
+        server_sockets.make(folder, os.getuid(), os.getgid())
+    folder.parent.unlink()
+
+
+def test_a_server_on_ports_has_no_folder() -> None:
+    assert server_sockets.folder_of(build.server(SPEC)) is None
