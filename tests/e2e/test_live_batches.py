@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,10 @@ import pytest
 from background import until
 from batch_load import BatchLoad, write_paced_model
 from ctl_fleet import Ctl, partition, plan
+
+from controlplane.domain.fleet import Role
+from controlplane.triton.client import TritonClient
+from launchers.process import ProcessLauncher
 
 pytestmark = pytest.mark.long
 
@@ -33,11 +35,10 @@ def with_batches(*batches: int, shadow: bool = False) -> dict[str, Any]:
 
 def batch_counts(host: Ctl, name: str) -> Counter[int]:
     """Executions by batch size, by Triton's own statistics of a partition's active server."""
-    (server,) = [s for s in host.servers() if (s["partition"], s["role"]) == (name, "active")]
-    address = f"http://127.0.0.1:{server['http_port']}/v2/models/{name}/stats"
-    with urllib.request.urlopen(address, timeout=10) as answer:
-        (stats,) = json.load(answer)["model_stats"]
-    return Counter({b["batch_size"]: b["compute_infer"]["count"] for b in stats["batch_stats"]})
+    running = ProcessLauncher(host.files.parent).servers(host.fleet)
+    (server,) = [s for s in running if (s.spec.labels.partition, s.spec.labels.role) == (name, Role.ACTIVE)]
+    found = TritonClient(server).statistics(name).batches
+    return Counter({size: batch.executions for size, batch in found.items()})
 
 
 def test_all_batches_of_four_models_change_under_load_without_a_new_server(host: Ctl) -> None:
@@ -66,8 +67,8 @@ def test_all_batches_of_four_models_change_under_load_without_a_new_server(host:
     assert ports_of(host) == before, "no server was started or touched"
 
 
-def ports_of(host: Ctl) -> set[tuple[str, str, int]]:
-    return {(s["partition"], s["role"], s["http_port"]) for s in host.servers()}
+def ports_of(host: Ctl) -> set[tuple[str, str, str]]:
+    return {(s["partition"], s["role"], s["http"]) for s in host.servers()}
 
 
 def files_of(host: Ctl) -> dict[str, int]:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from launcher_rig import Fleet, engines, get, infer
+from launcher_rig import Fleet, engines, infer
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server, ServerSpec
 from controlplane.render.repository import BATCH_LIBRARY
+from controlplane.triton.client import TritonClient
 
 ON_THIS_HOST = pytest.mark.parametrize("engine", engines("process", "docker"), indirect=True)
 
@@ -36,8 +37,7 @@ def largest(server: Server, requests: int = 16) -> int:
 
 
 def counts(server: Server) -> dict[int, int]:
-    (stats,) = get(server, "/v2/models/spin/stats")["model_stats"]
-    return {one["batch_size"]: one["compute_infer"]["count"] for one in stats.get("batch_stats", ())}
+    return {size: one.executions for size, one in TritonClient(server).statistics("spin").batches.items()}
 
 
 @ON_THIS_HOST
