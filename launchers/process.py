@@ -63,7 +63,7 @@ class ProcessLauncher(HostLifecycle[None]):
         for mechanism in self._mechanisms.values():
             obstacle = mechanism.obstacle()
             found.append(Capability(f"quota: {mechanism.name}", obstacle is None, obstacle or "tried, holds"))
-        return (*found, _memory(), *checks.capabilities(self._mps))
+        return (*found, _memory(), batches.capability(), *checks.capabilities(self._mps))
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Return the fleet's servers; one whose Triton is gone while its models run counts as exited."""

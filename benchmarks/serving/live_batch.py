@@ -36,7 +36,7 @@ from controlplane.render.repository import BATCH_LIBRARY
 from launchers.triton import batches
 from launchers.triton.batches import BatchFiles
 
-LARGEST, CLIENTS, WINDOW_S = 16, 24, 0.3
+LARGEST, CLIENTS, WINDOW_S = 16, 40, 0.3
 FORMED_BEFORE = 3
 """Batches that may have been formed before a change: one that executes, and two that wait."""
 PAIRS, PAIR_S = 5, 3.0

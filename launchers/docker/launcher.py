@@ -85,6 +85,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                 "GPUs can be given to containers" if toolkit else "no NVIDIA runtime, no GPUs by CDI",
                 None if toolkit else "install the NVIDIA container toolkit and restart the engine",
             ),
+            batches.capability(),
             *checks.capabilities(self._mps),
         )
 

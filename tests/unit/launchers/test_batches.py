@@ -68,8 +68,10 @@ def test_without_a_library_or_switched_off_batches_are_fixed(
 ) -> None:
     monkeypatch.setattr(batches, "_LIBRARIES", tmp_path)
     assert batches.library() is None
+    assert not batches.capability().available
     built = tmp_path / f"batch_limit.{platform.machine()}.so"
     built.touch()
     assert batches.library() == str(built)
+    assert batches.capability().available
     monkeypatch.setenv(batches.SWITCH, "off")
     assert batches.library() is None
