@@ -10,23 +10,27 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A function of a module, and the names of its options; None: all that it takes."""
+    """A function of a module, and the names of its options; None: all that it takes.
+
+    `variant`: its first argument, where it makes several.
+    """
 
     module: str
     function: str
     options: tuple[str, ...] | None = ()
+    variant: str | None = None
 
     def load(self) -> Callable[..., Any]:
         """Import the function."""
         function: Callable[..., Any] = getattr(import_module(self.module), self.function)
-        return function
+        return function if self.variant is None else partial(function, self.variant)
 
     def takes(self, option: str) -> bool:
         """Whether the function has this option."""
@@ -53,6 +57,8 @@ class Registry(Mapping[str, Named]):
 
     def installed(self) -> dict[str, Named]:
         """The functions of other distributions; none takes the name of one of ours."""
+        from importlib.metadata import entry_points  # slow, and most commands need none
+
         return {
             point.name: Named(point.module, point.attr, None)
             for point in entry_points(group=self._group)

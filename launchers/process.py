@@ -134,10 +134,11 @@ class ProcessLauncher(HostLifecycle[None]):
             # Asked again after the group was seen: its server may have started meanwhile.
             if group.server not in alive and group.server not in self._alive(fleet):
                 removed += _leave(mechanism, group)
-        folders = server_sockets.begun(self._state, fleet)
+        sockets = server_sockets.folder_of_fleet(self._state, fleet)
+        begun = server_sockets.begun(sockets)
         alive = self._alive(fleet)
-        server_sockets.sweep(folders, alive)
         batches.sweep(self._batch_root(fleet), alive)
+        server_sockets.sweep(sockets, begun, alive)
         return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
     def _connected(self) -> contextlib.nullcontext[None]:
@@ -167,7 +168,7 @@ class ProcessLauncher(HostLifecycle[None]):
             if place.batches is not None:
                 place.batches.make(spec.batches, owner=None)
             if (sockets := server_sockets.folder_of(server)) is not None:
-                server_sockets.make(sockets, os.getuid(), os.getgid())
+                server_sockets.close(sockets)
             mechanism = None if place.gpu else self._mechanism()
             prefix = mechanism.enter(Group.of(spec), spec.percent) if mechanism else []
             # On a GPU, MPS needs the host's shared memory; a client's own regions are there too.

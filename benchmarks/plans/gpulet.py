@@ -27,7 +27,7 @@ import planning
 import turing
 
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.workload import WITHIN_S, Arrivals, ShadowPolicy, ShadowWish, Workload
+from controlplane.domain.workload import LOADED, WITHIN_S, Arrivals, ShadowPolicy, ShadowWish, Workload
 from controlplane.papers.gpulet import elastic
 from controlplane.papers.gpulet import sizing as schemes
 from controlplane.papers.gpulet.gpulets import Cluster, Gpu
@@ -149,8 +149,10 @@ def standbys() -> bool:
     print(
         f"joint, P99, {len(some)} scenarios on {GPUS} GPUs, by the shadows' policy; a warm one loads for an"
     )
-    print(f"unknown time, so those that stand ready within {WITHIN_S:g} s are the hot ones")
-    print(f"{'policy':<8}{'held':>6}{'GPUs':>6}{'hot':>6}{'warm':>6}{'in time':>9}{'ms each':>9}")
+    print(f"unknown time, so those that stand ready within {WITHIN_S:g} s are the hot and shared ones")
+    print(
+        f"{'policy':<8}{'held':>6}{'GPUs':>6}{'hot':>6}{'shared':>8}{'warm':>6}{'in time':>9}{'ms each':>9}"
+    )
     held = {}
     for policy in (ShadowPolicy.NONE, ShadowPolicy.HOT, ShadowPolicy.AUTO):
         before = time.process_time()
@@ -159,10 +161,10 @@ def standbys() -> bool:
         good = [plan for plan in plans if plan is not None]
         shadows = [p.shadow for plan in good for _, p in plan.partitions() if p.shadow is not None]
         by = Counter(s.policy for s in shadows)
-        ready = sum(s.policy is ShadowPolicy.HOT or (s.load_s or WITHIN_S + 1.0) <= WITHIN_S for s in shadows)
+        ready = sum(s.policy in LOADED or (s.load_s or WITHIN_S + 1.0) <= WITHIN_S for s in shadows)
         print(
             f"{policy:<8}{len(good):>6}{sum(len(plan.gpus) for plan in good):>6}{by[ShadowPolicy.HOT]:>6}"
-            f"{by[ShadowPolicy.WARM]:>6}{f'{ready}/{len(shadows)}':>9}{each_ms:>9.0f}",
+            f"{by[ShadowPolicy.SHARED]:>8}{by[ShadowPolicy.WARM]:>6}{f'{ready}/{len(shadows)}':>9}{each_ms:>9.0f}",
             flush=True,
         )
         held[policy] = len(good)

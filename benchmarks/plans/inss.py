@@ -25,7 +25,7 @@ from planning import RealClock
 from benchmarks.harness import Figures
 from benchmarks.support import inss_baselines
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
-from controlplane.papers.inss.place import moved, place, running
+from controlplane.papers.inss.place import place, running
 from controlplane.papers.inss.policy import Weights, built_in
 from controlplane.papers.inss.problem import Bda, Problem, Surfaces, goodput
 from controlplane.planning.judge.estimates import times
@@ -406,7 +406,9 @@ def online(seeds: int) -> None:
                 now = place(problem, CLOCK, seed=second, before=before, policy=built_in())
                 spent.append(1000.0 * (time.process_time() - began))
                 if last is not None:
-                    moves = int(moved(running(last.gpu, last.units), now.gpu, now.units).sum())
+                    moves = int((now.gpu != last.gpu).sum()) + int(
+                        ((now.gpu == last.gpu) & (now.gpu >= 0) & (now.units != last.units)).sum()
+                    )
                     total += moves
                     alone += moves == 0
                     changed += moves > 0 or not np.array_equal(now.batch, last.batch)

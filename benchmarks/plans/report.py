@@ -4,7 +4,6 @@
 
 Sections:
 * fig14: Table 3's 12 workloads: GPUs, cost, late workloads
-* fig21: planning time by the number of workloads
 * many: 500 workloads, 5 strategies, 5 truths; aim: 60 s on two cores
 * page: the report of 200 workloads; aims: 2 MB, 1 s
 * scrape: the monitor's page of 1,000 endpoints; aim: 100 ms of CPU
@@ -45,7 +44,6 @@ PAPER_FIG14 = {
     "gpu-lets+": (8, 24.48, "3"),
     "gslice+": (6, 18.36, "3"),
 }
-PAPER_FIG21_S = {12: 0.00364, 1000: 4.61}
 GPUS = 220
 HOUR = (("resnet50", 40.0, 60.0), ("vgg19", 60.0, 40.0), ("ssd", 80.0, 30.0), ("alexnet", 20.0, 20.0))
 """Model, SLO in ms, requests/s."""
@@ -85,21 +83,6 @@ def fig14(directory: Path) -> bool:
             f"{one.strategy:<11}{one.gpus:>5}{gpus:>7}{one.cost_per_hour:>8.2f}{cost:>8}"
             f"{even:>12}{late:>7}{poisson:>9}"
         )
-    return True
-
-
-def fig21(directory: Path) -> bool:
-    print("\nFig 21: planning time in s by the number of workloads")
-    print(f"{'workloads':<11}{'igniter':>9}{'paper':>9}{'ratio':>7}{'joint':>9}")
-    for count in (12, 50, 200, 1000):
-        times = {}
-        for strategy in ("igniter", "joint") if count < 1000 else ("igniter",):
-            found = compare(Question(spec_of(count, directory), directory), [strategy], ())
-            times[strategy] = found.strategies[0].planning_ms / 1000.0
-        paper = PAPER_FIG21_S.get(count)
-        ratio = "–" if paper is None else f"{times['igniter'] / paper:.2f}"
-        joint = f"{times['joint']:.2f}" if "joint" in times else "–"
-        print(f"{count:<11}{times['igniter']:>9.4f}{paper or '–':>9}{ratio:>7}{joint:>9}")
     return True
 
 
@@ -172,7 +155,6 @@ def hour(directory: Path) -> bool:
 def main() -> int:
     sections = {
         "fig14": fig14,
-        "fig21": fig21,
         "many": many,
         "page": page,
         "scrape": scrape,

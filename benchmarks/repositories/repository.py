@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from ctl_fleet import ROOT, Ctl
+from open_load import open_loop
 from rich.table import Table
 
 from benchmarks.harness import show, table
@@ -29,7 +30,7 @@ from benchmarks.support import corpus
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import TrisectError
 from controlplane.files.measurements.profiles import read_profile
-from controlplane.profiler.load import Answers, ClosedLoop, off_core, open_loop, poisson_times
+from controlplane.profiler.load import Answers, ClosedLoop, off_core, poisson_times
 from controlplane.profiler.requests import Inputs
 from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.runtime.devices import known_device
@@ -37,7 +38,7 @@ from controlplane.runtime.devices import known_device
 WHEELS = ROOT / ".tools" / "real-models"
 LEAST_REAL = 12
 _LOAD_PART = 1 / 3
-_SHARES = ("--percents", "20", "--batches", "1", "--budget", "5")
+_SHARES = ("--set=percents=20", "--set=batches=1", "--budget", "5")
 _TOGETHER = 4
 _TIMED = ("profile", "plan", "apply", "load")
 _WHERE = ("--repository", "models", "--launcher", "process")
@@ -139,9 +140,8 @@ class Bench:
         spec = {"schema_version": 1, "gpus": [{"type": CPU_DEVICE, "count": 1}], "workloads": workloads}
         (self.host.directory / "spec.json").write_text(json.dumps(spec))
         _, planned_s = self.ctl("plan", "spec.json", "--output", "plan.json")
-        ports = ["--http-port", str(self.host.http), "--grpc-port", str(self.host.grpc)]
-        ports += ["--metrics-port", str(self.host.metrics)]
-        _, applied_s = self.ctl("apply", "plan.json", "--yes", *_WHERE, *ports)
+        where = ["--repository", "models", "--set=serve.launcher=process", *self.host.listening]
+        _, applied_s = self.ctl("apply", "plan.json", "--yes", *where)
         for row in rows:
             row.seconds |= {"plan": planned_s, "apply": applied_s}
 

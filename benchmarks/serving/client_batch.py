@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from open_load import open_loop
 from planning import RealClock, published, v100, workload
 from sleeping_triton import EACH_MS, FIXED_MS, Served, overhead, request, sleeping
 from tritonclient.grpc.service_pb2 import ModelInferRequest
@@ -39,7 +40,7 @@ from controlplane.latency import registry as latency_registry
 from controlplane.planning import registry
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.planning.protocol import PlanRequest
-from controlplane.profiler.load import open_loop, poisson_times
+from controlplane.profiler.load import poisson_times
 from controlplane.profiler.requests import request_of, requests_for
 from controlplane.profiler.session import Place, Profiler, endpoint_of
 from controlplane.profiler.subject import Wishes, read_subject

@@ -23,9 +23,10 @@ import guard_rig as rig
 import numpy as np
 import psutil
 from guard_rig import Guarded
+from open_load import open_loop
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
-from controlplane.profiler.load import open_loop, poisson_times
+from controlplane.profiler.load import poisson_times
 
 SLO_MS = 5000.0
 CORES = 2

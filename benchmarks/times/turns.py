@@ -22,11 +22,12 @@ from pathlib import Path
 
 import numpy as np
 from known_service import KnownService
+from open_load import open_loop
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from benchmarks.support.mixed_models import Mixed, plan_of, triton
 from controlplane.latency.queueing.turns import bound_turns
-from controlplane.profiler.load import ClosedLoop, open_loop, poisson_times
+from controlplane.profiler.load import ClosedLoop, poisson_times
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise

@@ -110,6 +110,8 @@ RELOAD_HEADER = "trisect-reload"
 
 UNIX = "unix:"
 """Begins the host of a server that listens on Unix sockets."""
+OWN_FOLDER = "/t"
+"""Ends the host of one whose sockets are in a folder of their own."""
 
 
 def socket_path(host: str, port: int) -> str | None:
@@ -123,7 +125,8 @@ def socket_path(host: str, port: int) -> str | None:
 
 def instance(name: str, host: str, http_port: int) -> str:
     """Return the name of one start of a server: `NAME:` and where it listens."""
-    place = host.split("/")[-2] if host.startswith(UNIX) else f"{host}:{http_port}"
+    on_sockets = host.startswith(UNIX)
+    place = host.removesuffix(OWN_FOLDER).rpartition("/")[2] if on_sockets else f"{host}:{http_port}"
     return f"{name}:{place}"
 
 
@@ -290,6 +293,10 @@ class GatewayConfig:
     late_binding: bool = False
     overtake_ms: int = 1000
     trace_endpoint: str = ""
+
+
+LOAD_TIMEOUT_S = 90.0
+"""How long a start may be without progress (log, memory, processor time), unless the section says else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ class Shadow:
     With `other_node`, that GPU must be on another node than the partition's. `covers`: how many times slower
     than planned the partition's model may be on all its servers while every promise is kept, with all shadows
     of that model active; at most 2, and 1 where the shadow cures nothing. `load_s`: how long the models of a
-    warm one take to load, None where that is unknown.
+    warm one take to load, None where that is unknown. A shared one is `shared` of its GPU, with the memory.
     """
 
     policy: Annotated[ShadowPolicy, Predicate(decided)]
@@ -121,6 +121,18 @@ class Shadow:
     other_node: bool = field(default=False, metadata=SPARSE)
     covers: Annotated[float, Ge(1)] | None = field(default=None, metadata=SPARSE)
     load_s: Positive | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedShadow:
+    """One Triton with the models of all partitions of its GPU whose shadow is shared.
+
+    Its share is the same whichever partition it serves. `id` is no partition's.
+    """
+
+    id: Name
+    percent: Percent
+    memory_mb: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +186,7 @@ def busy_bits(partitions: Iterable[Partition]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGpu:
-    """One GPU of a plan, on a node with the labels of `node_selector`."""
+    """One GPU of a plan, on a node with the labels of `node_selector`; `shared` stands by for several."""
 
     id: Name
     type: str
@@ -182,10 +194,16 @@ class PlannedGpu:
     memory_mb: float | None = field(default=None, kw_only=True)
     # Left out where there is none: a plan that needs no cluster has the hash that it always had.
     node_selector: Mapping[str, str] = field(default_factory=dict, kw_only=True, metadata=SPARSE)
+    shared: SharedShadow | None = field(default=None, kw_only=True, metadata=SPARSE)
     partitions: tuple[Partition, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "node_selector", dict(sorted(self.node_selector.items())))
+
+    @property
+    def sharers(self) -> tuple[Partition, ...]:
+        """The partitions that its shared shadow stands by for."""
+        return tuple(p for p in self.partitions if p.shadow and p.shadow.policy is ShadowPolicy.SHARED)
 
     @property
     def percent(self) -> float:
@@ -203,6 +221,8 @@ def memory_used_mb(gpus: Sequence[PlannedGpu]) -> dict[str, dict[str, float]]:
             shadow = partition.shadow
             if shadow is not None and shadow.memory_mb is not None:
                 used.setdefault(shadow.gpu, {})[f"the shadow of {partition.id}"] = shadow.memory_mb
+        if gpu.shared is not None and gpu.shared.memory_mb is not None:
+            used[gpu.id]["the shared shadow"] = gpu.shared.memory_mb
     return used
 
 

@@ -32,17 +32,23 @@ class ShadowPolicy(StrEnum):
 
     HOT = "hot"
     """The model is loaded and tested."""
+    SHARED = "shared"
+    """One server for several partitions of a GPU holds their models, loaded and tested."""
     WARM = "warm"
     """The server is up, the model unloaded."""
     NONE = "none"
     AUTO = "auto"
-    """Of a spec: hot where that costs no GPU more, else warm."""
+    """Of a spec: hot where that costs no GPU more, else shared or warm."""
+
+
+LOADED = (ShadowPolicy.HOT, ShadowPolicy.SHARED)
+"""The policies whose models are in memory."""
 
 
 def decided(policy: ShadowPolicy) -> ShadowPolicy:
     """Return `policy`. Raises InputError where a plan does not say what stands by."""
     if policy is ShadowPolicy.AUTO:
-        raise InputError("must be hot, warm or none in a plan")
+        raise InputError("must be hot, shared, warm or none in a plan")
     return policy
 
 
@@ -81,6 +87,8 @@ class ShadowWish(Checked):
         for field_, demand in (("covers", self.covers), ("within_s", self.within_s)):
             if demand is not None and self.policy is ShadowPolicy.NONE:
                 raise InputError("needs a shadow, and its policy is none", field=field_)
+        if self.policy is ShadowPolicy.SHARED and self.place is not ShadowPlace.SAME_GPU:
+            raise InputError("must be same-gpu: a shared shadow stands beside its partitions", field="place")
 
     def policy_for(self, load_s: float | None) -> ShadowPolicy:
         """Return the policy where models take `load_s` to load: hot too where a demand leaves no other."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.domain.device import noun
-from controlplane.domain.plan import Partition, Plan
+from controlplane.domain.plan import Partition, Plan, PlannedGpu
+from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.documents import Document, read, versioned
 from controlplane.files.mistakes import Location
 from controlplane.files.writing import to_json, write_json
@@ -44,10 +45,12 @@ def _checked(document: Document, plan: Plan) -> Plan:
     every_gpu = {g.id for g in plan.gpus}
     for g, gpu in enumerate(plan.gpus):
         _once(document, gpu.id, gpu_ids, ("gpus", g, "id"))
+        if gpu.shared is not None:
+            _once(document, gpu.shared.id, partition_ids, ("gpus", g, "shared", "id"))
         for p, partition in enumerate(gpu.partitions):
             here: Location = ("gpus", g, "partitions", p)
             _once(document, partition.id, partition_ids, (*here, "id"))
-            _check_shadow(document, partition, gpu.id, here, every_gpu)
+            _check_shadow(document, partition, gpu, here, every_gpu)
             _check_workloads(document, partition, here, endpoints)
         if gpu.percent > 100 + _OVER_MARGIN_PERCENT:
             document.fail(
@@ -57,14 +60,21 @@ def _checked(document: Document, plan: Plan) -> Plan:
     return plan
 
 
-def _check_shadow(document: Document, partition: Partition, gpu: str, here: Location, gpus: set[str]) -> None:
+def _check_shadow(
+    document: Document, partition: Partition, gpu: PlannedGpu, here: Location, gpus: set[str]
+) -> None:
     shadow = partition.shadow
     if shadow is None:
         return
     if shadow.gpu not in gpus:
         document.fail(f"{shadow.gpu!r} is not a GPU of this plan", (*here, "shadow", "gpu"))
-    if shadow.other_node and shadow.gpu == gpu:
-        document.fail(f"{gpu!r} is the partition's own, on the same node", (*here, "shadow", "gpu"))
+    if shadow.policy is ShadowPolicy.SHARED:
+        if gpu.shared is None or shadow.gpu != gpu.id:
+            document.fail(f"there is no `shared` of {gpu.id}, its own GPU", (*here, "shadow", "policy"))
+        elif shadow.percent != gpu.shared.percent:
+            document.fail(f"is {gpu.shared.percent:g} in `shared` of {gpu.id}", (*here, "shadow", "percent"))
+    if shadow.other_node and shadow.gpu == gpu.id:
+        document.fail(f"{gpu.id!r} is the partition's own, on the same node", (*here, "shadow", "gpu"))
 
 
 def _check_workloads(

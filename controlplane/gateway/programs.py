@@ -101,26 +101,8 @@ class Programs:
         """Start the monitor."""
         # Known by name only: the monitor's package is beside the gateway's, not below it.
         self._log_pipe()
-        return processes.spawn(
-            self._paths,
-            processes.MONITOR,
-            [
-                sys.executable,
-                *("-m", "controlplane.monitor.collect"),
-                *("--settings", str(self._paths.settings)),
-                *("--slots", str(self._paths.slots)),
-                *("--haproxy", str(self._paths.runtime_socket)),
-                *("--listen", str(self._paths.monitor_socket)),
-                *("--clients", str(self._paths.clients)),
-                *("--certificate", str(self._paths.certificate)),
-                *("--audit", str(self._paths.audit)),
-                *("--discounts", str(self._paths.discounts)),
-                *("--plan", str(self._paths.plan)),
-                *("--controller", str(self._paths.controller_socket)),
-                *("--exporter", str(self._paths.exporter_socket)),
-                *("--log", str(self._paths.log_pipe)),
-            ],
-        )
+        command = [sys.executable, "-m", "controlplane.monitor.collect", str(self._paths.state)]
+        return processes.spawn(self._paths, processes.MONITOR, command)
 
 
 def _in_memory(text: str) -> BinaryIO:

@@ -6,7 +6,7 @@ A latency model covers one device and the served models named in `models`, which
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,6 +66,12 @@ class Slots:
         columns = np.broadcast_arrays(np.asarray(model), np.asarray(batch), np.asarray(percent))
         return Slots.of(*(np.atleast_1d(c)[:, None] for c in columns))
 
+    @staticmethod
+    def every(models: int, largest_batch: int, percents: Sequence[float]) -> Slots:
+        """Each model with each batch from 1 on at each share, alone: shape (models x batches x shares, 1)."""
+        model, batch, share = np.indices((models, largest_batch, len(percents))).reshape(3, -1)
+        return Slots.alone(model, batch + 1, np.asarray(percents)[share])
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -93,11 +99,6 @@ class Estimate:
             cycle_upper_ms=change(self.cycle_upper_ms),
             power_w=self.power_w,
         )
-
-    def throughput_rps(self, slots: Slots) -> FloatArray:
-        """Inferences per second at saturation, shape (GPUs, slots), 0 in empty slots (iGniter Eq 2)."""
-        safe = np.where(self.cycle_ms > 0, self.cycle_ms, 1.0)
-        return np.where(slots.mask, 1000.0 * slots.batch / safe, 0.0)
 
 
 class LatencyModel(Protocol):

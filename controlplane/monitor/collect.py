@@ -1,4 +1,4 @@
-"""The gateway's monitor, a process of its own: `python -m controlplane.monitor.collect`.
+"""The gateway's monitor, a process of its own: `python -m controlplane.monitor.collect STATE`.
 
 It reads the gateway's log from a pipe, answers queries on a Unix socket, forwards the log to followers, and
 serves the fleet's metrics. The gateway's supervisor restarts it, and holds the pipe too, so lines wait there
@@ -7,7 +7,6 @@ during a restart. Traffic does not depend on it.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import csv
@@ -24,7 +23,7 @@ from typing import Protocol
 from aiohttp import web
 
 from controlplane.files.gateway import GatewaySettings, accepting, read_settings
-from controlplane.files.gateway_paths import open_log
+from controlplane.files.gateway_paths import GatewayPaths, open_log
 from controlplane.monitor.audit import AuditLog
 from controlplane.monitor.client import AGAIN_S, BEAT_S, FOLLOW
 from controlplane.monitor.page_access import PageAccess
@@ -148,17 +147,16 @@ def _readers(given: GatewaySettings, audit: Path) -> list[Reader]:
     return found
 
 
-async def _run(places: argparse.Namespace) -> None:
+async def _run(places: GatewayPaths) -> None:
     given = read_settings(places.settings)
-    slots, haproxy = places.slots, places.haproxy
     access = PageAccess(given.protection, places.certificate, places.clients)
-    monitor = Monitor(ServedRoutes(slots), places.plan)
+    monitor = Monitor(ServedRoutes(places.slots), places.plan)
     monitor.refresh()
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
-    with open(open_log(places.log), "rb", buffering=0) as incoming:
+    with open(open_log(places.log_pipe), "rb", buffering=0) as incoming:
         log = Log(incoming.fileno(), monitor, _readers(given, places.audit))
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -173,7 +171,7 @@ async def _run(places: argparse.Namespace) -> None:
                     await writer.drain()
             writer.close()
 
-        async with sources(places.controller, places.exporter) as found:
+        async with sources(places.controller_socket, places.exporter_socket) as found:
             pages = Pages(monitor, found, places.discounts)
 
             def served(page: Handler) -> Handler:
@@ -190,9 +188,9 @@ async def _run(places: argparse.Namespace) -> None:
             runner = web.AppRunner(app, access_log=None)
             await runner.setup()
             await web.TCPSite(runner, given.host, given.metrics_port, ssl_context=access.tls).start()
-            questions = await asyncio.start_unix_server(talk, str(places.listen))
+            questions = await asyncio.start_unix_server(talk, str(places.monitor_socket))
             log.listen()
-            made_up = asyncio.create_task(_make_up_for(monitor, log, haproxy))
+            made_up = asyncio.create_task(_make_up_for(monitor, log, places.runtime_socket))
             beats = 0
             while not stopped.is_set():
                 with contextlib.suppress(TimeoutError):
@@ -209,13 +207,8 @@ async def _run(places: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Watch one gateway until SIGTERM."""
-    parser = argparse.ArgumentParser(description="The monitor of a gateway.")
-    for name in ("settings", "slots", "haproxy", "listen", "clients", "certificate", "audit", "discounts"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    for name in ("plan", "controller", "exporter", "log"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    accepting.run(_run(parser.parse_args()))
+    """Watch the gateway whose state folder is given until SIGTERM."""
+    accepting.run(_run(GatewayPaths.of(Path(sys.argv[1]))))
     return 0
 
 

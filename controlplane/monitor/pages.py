@@ -134,10 +134,10 @@ class Sources:
 
 
 @contextlib.asynccontextmanager
-async def sources(controller: Path | None, exporter: Path | None) -> AsyncIterator[Sources]:
-    """Connections that are closed with the context; a missing path is one that does not answer."""
+async def sources(controller: Path, exporter: Path) -> AsyncIterator[Sources]:
+    """Connections that are closed with the context."""
     timeout = aiohttp.ClientTimeout(total=_SCRAPE_S)
-    controllers, exporters = (aiohttp.UnixConnector(str(path or "")) for path in (controller, exporter))
+    controllers, exporters = (aiohttp.UnixConnector(str(path)) for path in (controller, exporter))
     async with (
         contextlib.aclosing(TritonSessions(timeout=timeout)) as servers,
         aiohttp.ClientSession(timeout=timeout, connector=controllers) as of_controller,

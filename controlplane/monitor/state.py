@@ -61,21 +61,20 @@ def read_promises(plan: Path) -> Promises:
 class Monitor:
     """The monitor's data."""
 
-    def __init__(self, served: ServedRoutes, plan: Path | None = None) -> None:
+    def __init__(self, served: ServedRoutes, plan: Path) -> None:
         self.served = served
         self.windows = Windows()
         self.losses = Losses()
         self.unlogged = Unlogged()
         self.totals = Totals()
         self.promises = Promises()
-        self._plan = Remembered(plan, partial(read_promises, plan)) if plan is not None else None
+        self._plan = Remembered(plan, partial(read_promises, plan))
 
     def refresh(self) -> None:
         """Read the routes and the plan again if they have changed; a broken plan leaves the last promises."""
         self.served.refresh()
-        if self._plan is not None:
-            with contextlib.suppress(OSError, TrisectError):
-                self.promises = self._plan.get()
+        with contextlib.suppress(OSError, TrisectError):
+            self.promises = self._plan.get()
 
     def take(self, line: bytes) -> None:
         """Count one line of the log."""

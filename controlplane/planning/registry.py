@@ -6,26 +6,29 @@ makes a `Strategy`, whose parameters are its options.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from controlplane.domain.errors import InputError
 from controlplane.extensions import Named, Registry
-from controlplane.planning.protocol import Strategy
 
-_GPULET = "controlplane.papers.gpulet.strategy"
+if TYPE_CHECKING:
+    from controlplane.planning.protocol import Strategy
+
+_IGNITER = "controlplane.papers.igniter.strategy"
 DEFAULT = "joint"
 STRATEGIES = Registry(
     "trisect.strategies",
     {
         DEFAULT: Named("controlplane.planning.joint.strategy", "Joint", ("iterations", "late_binding")),
-        "igniter": Named("controlplane.papers.igniter.strategy", "igniter"),
+        "igniter": Named(_IGNITER, "strategy", variant="igniter"),
         "inss": Named("controlplane.papers.inss.strategy", "strategy", ("iterations", "bda", "policy")),
-        "ffd+": Named("controlplane.papers.igniter.strategy", "ffd_plus"),
-        "ffd++": Named("controlplane.papers.igniter.strategy", "ffd_plus_plus"),
+        "ffd+": Named(_IGNITER, "strategy", variant="ffd+"),
+        "ffd++": Named(_IGNITER, "strategy", variant="ffd++"),
         "gslice+": Named("controlplane.papers.igniter.gslice", "strategy"),
-        "sbp": Named(_GPULET, "sbp", ("as_coded",)),
-        "greedy-best-fit": Named(_GPULET, "greedy_best_fit", ("as_coded",)),
-        "gpulet": Named(_GPULET, "gpulet", ("as_coded",)),
-        "gpulet+int": Named(_GPULET, "gpulet_int", ("as_coded",)),
-        "gpulet-ideal": Named(_GPULET, "gpulet_ideal", ("as_coded",)),
+        **{
+            name: Named("controlplane.papers.gpulet.strategy", "strategy", ("as_coded",), variant=name)
+            for name in ("sbp", "greedy-best-fit", "gpulet", "gpulet+int", "gpulet-ideal")
+        },
         "gpu-lets+": Named("controlplane.papers.gpulet.plus", "strategy"),
         "latency-aware": Named("controlplane.papers.latency_aware.strategy", "strategy"),
     },
@@ -44,8 +47,6 @@ def strategy(name: str, **options: object) -> Strategy:
     for option in given:
         if not chosen.takes(option):
             others = " or ".join(other for other in STRATEGIES if STRATEGIES[other].takes(option))
-            raise InputError(
-                f"is for --strategy {others} alone, not for {name}", field=f"--{option.replace('_', '-')}"
-            )
+            raise InputError(f"is for --strategy {others} alone, not for {name}", field=option)
     made: Strategy = chosen.load()(**given)
     return made

@@ -1,4 +1,4 @@
-"""Load for a server: a closed loop (a constant number of requests in flight) and an open loop (given times).
+"""Load for a server: a closed loop (a constant number of requests in flight).
 
 To keep the generator out of the measurement, requests are serialized once and answers are not parsed. A
 request costs about a tenth of a millisecond of another core.
@@ -25,7 +25,7 @@ from controlplane.domain.errors import EngineError, RequestRefused, server_words
 from controlplane.profiler.stream import StreamCall
 
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
-_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 ANSWER_LATE_S = 30.0
 """The longest wait for an answer; then the request counts as failed."""
 
@@ -100,11 +100,11 @@ class ClosedLoop:
         self._failure: EngineError | None = None
 
     def __enter__(self) -> ClosedLoop:
-        self._channel = grpc.insecure_channel(self._target, options=_OPTIONS)
+        self._channel = grpc.insecure_channel(self._target, options=OPTIONS)
         try:
             if self._streamed:
                 self._stream = StreamCall(self._channel)
-            self._call: Call = self._stream or _call(self._channel, self._late_s)
+            self._call: Call = self._stream or inference(self._channel, self._late_s)
             self._under_way = self._concurrency
             for _ in range(self._concurrency):
                 self._send()
@@ -181,42 +181,6 @@ class ClosedLoop:
             raise self._failure
 
 
-def open_loop(target: str, request: bytes, due_s: Sequence[float], *, deadline_s: float) -> Answers:
-    """Send a request at each of these times from now, independent of the answers, and wait for all answers.
-
-    Latencies count from the due time, so they include the delay of requests behind a stalled server. Raises
-    EngineError where a request fails or has no answer `deadline_s` after the last due time.
-    """
-    ended: list[tuple[float, float]] = []
-    failures: list[str] = []
-    left = threading.Semaphore(0)
-
-    def done(due: float, answer: Answer) -> None:
-        error = answer.exception()
-        if error is None:
-            ended.append((time.monotonic(), due))
-        else:
-            failures.append(_words(error))
-        left.release()
-
-    with grpc.insecure_channel(target, options=_OPTIONS) as channel:
-        call = _call(channel)
-        start = time.monotonic()
-        for offset in due_s:
-            due = start + offset
-            # A point in time has no event to wait for.
-            time.sleep(max(0.0, due - time.monotonic()))
-            call(request).add_done_callback(partial(done, due))
-        deadline = time.monotonic() + deadline_s
-        for _ in due_s:
-            if not left.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                raise EngineError(f"{target}: not every request was answered within {deadline_s:.0f} s")
-    if failures:
-        raise EngineError(f"{target}: {len(failures)} of {len(due_s)} requests failed: {failures[0]}")
-    rows = np.array(sorted(ended)).reshape(-1, 2)
-    return Answers(rows[:, 0], 1000.0 * (rows[:, 0] - rows[:, 1]))
-
-
 def poisson_times(rate_rps: float, seconds: float, random: np.random.Generator) -> list[float]:
     """Return the arrival times of a Poisson process within `seconds`, ascending."""
     count = int(random.poisson(rate_rps * seconds))
@@ -238,7 +202,7 @@ def off_core(core: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _call(channel: grpc.Channel, late_s: float = ANSWER_LATE_S) -> Call:
+def inference(channel: grpc.Channel, late_s: float = ANSWER_LATE_S) -> Call:
     """Return the inference method on bytes, without serialization and parsing."""
     method = channel.unary_unary(_METHOD, request_serializer=None, response_deserializer=None)
     return lambda request: method.future(request, timeout=late_s)
@@ -248,10 +212,10 @@ def _failure(target: str, error: BaseException) -> EngineError:
     if isinstance(error, RequestRefused):
         return error
     if isinstance(error, grpc.RpcError) and error.code() not in _UNANSWERED:
-        return RequestRefused(_words(error))
-    return EngineError(f"{target}: a request failed: {_words(error)}")
+        return RequestRefused(words_of(error))
+    return EngineError(f"{target}: a request failed: {words_of(error)}")
 
 
-def _words(error: BaseException) -> str:
+def words_of(error: BaseException) -> str:
     """Return the server's message, if it sent one."""
     return server_words(str(error.details() if isinstance(error, grpc.RpcError) else error))

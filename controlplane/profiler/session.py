@@ -381,17 +381,8 @@ def resumed(fresh: Profile, partial: Profile | None, points: Collection[Point]) 
     old, new = partial.environment, fresh.environment
     wanted = {(p.percent, p.batch) for p in points}
     kept = tuple(m for m in partial.points if (m.percent, m.batch) in wanted)
-    return replace(
-        fresh,
-        points=kept,
-        frontend_ms=partial.frontend_ms,
-        answers=partial.answers,
-        request_ms=partial.request_ms,
-        memory_mb=partial.memory_mb,
-        memory_by_batch=partial.memory_by_batch,
-        load_s=partial.load_s,
-        environment=replace(new, triton=old.triton),
-    )
+    now = replace(new, triton=old.triton)
+    return replace(partial, points=kept, environment=now, inputs=fresh.inputs, share_kind=fresh.share_kind)
 
 
 def _identity(profile: Profile) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ decoupled or not. A partition's shadow reads the same repository.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -204,6 +204,36 @@ def _taken(partition: Partition, model: str, name: str) -> InputError:
         "the same with another batch, has that name: write `isolated: true` at one of the workloads "
         "in the spec, or name its endpoint differently, and plan again",
         field="endpoint",
+    )
+
+
+def together(trees: Iterable[Tree], gpu: str) -> Tree:
+    """Return one repository with the models of several partitions of a GPU.
+
+    Raises InputError where they execute models of one name in different ways.
+    """
+    entries: dict[str, str | Link] = {}
+    for tree in trees:
+        if taken := _differing(entries, tree.entries):
+            raise _differently(taken, gpu)
+        entries |= tree.entries
+    return Tree(entries)
+
+
+def together_batches(each: Iterable[Batches], gpu: str) -> Batches:
+    """Return the batches of the models of such a repository. Raises InputError as `together`."""
+    found: dict[str, int] = {}
+    for model, batch in (one for batches in each for one in batches):
+        if found.setdefault(model, batch) != batch:
+            raise _differently(model, gpu)
+    return tuple(sorted(found.items()))
+
+
+def _differently(model: str, gpu: str) -> InputError:
+    return InputError(
+        f"partitions of {gpu} serve {model!r} differently, so no shadow can be shared by them: write "
+        "`shadow: {policy: hot}` or `warm` in the spec, and plan again",
+        field="shared",
     )
 
 

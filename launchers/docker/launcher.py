@@ -16,7 +16,7 @@ import requests.exceptions
 
 from controlplane.domain import triton_releases
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.fleet import OWN_FOLDER, QuotaUse, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.domain.observation import out_of_memory
 from controlplane.ports import Capability
 from launchers.cpu_quota.counters import QuotaCounters, memory_kills
@@ -177,7 +177,8 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove the fleet's containers that do not run, and shared memory without a server."""
         removed: list[str] = []
-        folders, starting = server_sockets.begun(self._state, fleet), self._starting.names()
+        sockets = server_sockets.folder_of_fleet(self._state, fleet)
+        begun, starting = server_sockets.begun(sockets), self._starting.names()
         with self._connected() as client:
             alive: set[str] = {labels.digest(name) for name in starting}
             for one in self._of_fleet(client, fleet):
@@ -188,7 +189,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                 else:
                     alive.add(labels.digest(name))
         batches.sweep(self._batch_root(fleet), alive)
-        server_sockets.sweep(folders, alive)
+        server_sockets.sweep(sockets, begun, alive)
         return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
     def _find(self, client: docker.DockerClient, spec: ServerSpec) -> Server | None:
@@ -206,6 +207,9 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         shared_memory.remove(labels.memory_prefix(spec))
         self._batch_files(spec).remove()
         server_sockets.remove(self._state, spec)
+
+    def _host(self, spec: ServerSpec) -> str:
+        return f"{super()._host(spec)}{OWN_FOLDER}"
 
     def _user(self, client: mps.MpsClient) -> int:
         return client.uid

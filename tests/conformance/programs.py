@@ -234,7 +234,9 @@ def _compared(
         servers = Servers(bare.http_port, bare.grpc_port, free_ports(1)[0])
         plain = [_ended(program, servers, here / "plain", roots) for program in programs]
     with Ctl(here, models=models) as fleet:
-        fleet.apply(_plan(models), "--allow", "all-cores", "--no-serve", "--fleet-wide-calls")
+        fleet.apply(
+            _plan(models), "--allow", "all-cores", "--no-controller", "--set=serve.fleet_wide_calls=true"
+        )
         servers = Servers(fleet.http, fleet.grpc, fleet.metrics)
         rows = []
         for name, program, before in zip(names, programs, plain, strict=True):

@@ -111,8 +111,8 @@ def test_a_dry_run_and_another_launcher_render_nothing(host: Ctl) -> None:
     other = plan(partition("a", 25) | {"models": [{"model": "echo", "batch": 2}]})
     shown = host.apply(other, "--dry-run", ports=False)
     assert "start " in shown.stdout
-    refused = host.apply(other, "--launcher", "docker", ports=False, exit_code=2)
-    assert f"--launcher: fleet '{host.fleet}' runs with process" in refused.stderr
+    refused = host.apply(other, "--set=serve.launcher=docker", ports=False, exit_code=2)
+    assert f"serve.launcher: fleet '{host.fleet}' runs with process" in refused.stderr
     assert sorted(host.directory.glob("rendered/*/*/*")) == before
 
 

@@ -23,7 +23,16 @@ from hypothesis import strategies as st
 from controlplane.control.converge.desired import as_moved, stands_for
 from controlplane.control.guard.effects import Topic
 from controlplane.domain.fleet import ServerState
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
+from controlplane.domain.plan import (
+    Partition,
+    Placement,
+    Plan,
+    PlannedGpu,
+    Rule,
+    ServedModel,
+    Shadow,
+    SharedShadow,
+)
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.fleet.execute import observe
@@ -64,6 +73,7 @@ wishes = st.builds(
 wish_lists = st.lists(st.none() | wishes, min_size=1, max_size=3)
 
 FIRST = Wish(0, False, 20.0, ShadowPolicy.HOT, False, 1, 50.0, 10.0, False, False)
+SHARED_PERCENT = 40.0
 CROWDED: list[Wish | None] = [FIRST, FIRST, replace(FIRST, pooled=True, percent=30.0, away=True)]
 """A shadow of the pool has no room: the controller ends it at its first look."""
 
@@ -82,12 +92,20 @@ def plan_of(wanted: list[Wish | None]) -> Plan:
             continue
         where = {f"{name}-1": 0, f"{name}-2": 1} if wish.pooled else {name: wish.gpu}
         for part, gpu in where.items():
-            other = 1 - gpu if wish.away else gpu
-            shadow = Shadow(wish.policy, f"cpu-{other}", 10.0, wish.percent + 10.0)
+            shares = wish.policy is ShadowPolicy.SHARED
+            other = 1 - gpu if wish.away and not shares else gpu
+            percent = SHARED_PERCENT if shares else wish.percent + 10.0
+            shadow = Shadow(wish.policy, f"cpu-{other}", percent - wish.percent, percent)
             model = ServedModel("echo", wish.batch)
             parts.append((gpu, Partition(part, wish.percent, (model,), (placement,), shadow=shadow)))
-    gpus = tuple(PlannedGpu(f"cpu-{g}", "cpu", tuple(p for at, p in parts if at == g)) for g in (0, 1))
+    gpus = tuple(gpu_of(g, tuple(p for at, p in parts if at == g)) for g in (0, 1))
     return Plan("by-hand", Rule.P99, "ours", gpus)
+
+
+def gpu_of(number: int, partitions: tuple[Partition, ...]) -> PlannedGpu:
+    """With one shadow for all whose shadow is shared."""
+    gpu = PlannedGpu(f"cpu-{number}", "cpu", partitions)
+    return replace(gpu, shared=SharedShadow(f"{gpu.id}.shared", SHARED_PERCENT)) if gpu.sharers else gpu
 
 
 Step = Callable[[World], None]

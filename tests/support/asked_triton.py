@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
-import json
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from http_server import Quiet, serving
 
 CONFIG = {"max_batch_size": 4, "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}]}
 
@@ -27,7 +27,7 @@ def asked_triton(
     """
     asked: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             asked.append(self.path)
             count = {"count": executions * len(asked), "ns": executions * 10**6 * len(asked)}
@@ -36,30 +36,18 @@ def asked_triton(
             done = {"inference_count": 4 * count["count"], "execution_count": count["count"]}
             model = {"name": self.path.split("/")[3], "version": "1", **done} if "/stats" in self.path else {}
             stats = {"model_stats": [{**model, "inference_stats": totals, "batch_stats": [batch]}]}
-            self._answer(stats if self.path.endswith("/stats") else config)
+            self.answer(stats if self.path.endswith("/stats") else config)
 
         def do_POST(self) -> None:
             asked.append(self.path)
-            self.rfile.read(int(self.headers["Content-Length"]))
+            self.body()
             if inference is not None:
                 inference.wait(30.0)
-            self._answer({"error": refusal} if refusal else {}, 503 if refusal else 200)
+            self.answer({"error": refusal} if refusal else {}, 503 if refusal else 200)
 
-        def _answer(self, content: object, status: int = 200) -> None:
-            body = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with serving(Handler) as port:
         try:
-            yield server.server_port, asked
+            yield port, asked
         finally:
             if inference is not None:
                 inference.set()
-            server.shutdown()

@@ -19,7 +19,7 @@ import planning
 
 from controlplane.domain.device import GpuPool
 from controlplane.domain.workload import Workload
-from controlplane.latency.protocol import FloatArray, IntArray, Slots
+from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 from controlplane.planning.protocol import Device
 from controlplane.simulate.engine import Scaled
 
@@ -30,6 +30,12 @@ AT_ONCE = 4096
 
 Member = tuple[Workload, int]
 """What a queue holds, as one workload, and of how many servers this is one."""
+
+
+def throughput_rps(answer: Estimate, slots: Slots) -> FloatArray:
+    """Inferences per second at saturation, 0 in empty slots."""
+    safe = np.where(answer.cycle_ms > 0, answer.cycle_ms, 1.0)
+    return np.where(slots.mask, 1000.0 * slots.batch / safe, 0.0)
 
 
 def mixed(latency: str = "igniter") -> dict[str, Device]:
@@ -57,7 +63,7 @@ def small_case(seed: int) -> tuple[Workload, ...]:
         batch = np.array([1, 32])
         slots = Slots.alone(np.full(2, v100.latency.models.index(name)), batch, np.full(2, 100.0))
         first_ms = float(v100.latency.estimate(slots, 0.5).execution_ms[0, 0])
-        most_rps = float(v100.latency.estimate(slots, 0.5).throughput_rps(slots)[1, 0])
+        most_rps = float(throughput_rps(v100.latency.estimate(slots, 0.5), slots)[1, 0])
         slo_ms = round(2.0 * first_ms * chance.uniform(1.3, 6.0), 1)
         made.append(planning.workload(f"w{i}", name, slo_ms, round(most_rps * chance.uniform(0.1, 0.5))))
     return tuple(made)
@@ -178,7 +184,7 @@ def _alone(device: Device, member: Member) -> dict[int, int]:
     slots = Slots.alone(model, batch.ravel(), percents[share.ravel()])
     answer = device.latency.estimate(slots, 0.5)
     holds = answer.execution_ms[:, 0] <= workload.slo_ms / 2.0 * SLACK
-    holds &= answer.throughput_rps(slots)[:, 0] * SLACK >= workload.rate_rps / servers
+    holds &= throughput_rps(answer, slots)[:, 0] * SLACK >= workload.rate_rps / servers
     return {b + 1: int(row.argmax()) for b, row in enumerate(holds.reshape(batch.shape)) if row.any()}
 
 
@@ -190,7 +196,7 @@ def _some_hold(
     while batch.size:
         slots = Slots.of(np.broadcast_to(model, batch.shape), batch, percents[share])
         answer = device.latency.estimate(slots, 0.5)
-        holds = (answer.execution_ms <= half * SLACK) & (answer.throughput_rps(slots) * SLACK >= rate)
+        holds = (answer.execution_ms <= half * SLACK) & (throughput_rps(answer, slots) * SLACK >= rate)
         if holds.all(axis=1).any():
             return True
         share = np.where(holds, share, share + 1)

@@ -11,14 +11,17 @@ def validate_state(state: GuardState) -> None:
     A GPU may be overdrawn only by servers that took over from dead
     ones and give the excess back: one of its partitions owns more than was planned.
     """
-    names: set[str] = set()
+    names: dict[str, object] = {}
+    seated: set[str] = set()
     for watch in state.watches.values():
         for placed in (watch.active, watch.standby):
             if placed is None:
                 continue
-            assert placed.server not in names, f"{placed.server} has two places"
+            one_of = (placed.server, watch.partition.shared if placed.shared else None)
+            assert names.setdefault(placed.server, one_of) == one_of, f"{placed.server} has two places"
+            assert placed.shared or placed.server not in seated, f"{placed.server} has two places"
             assert 0.0 < placed.percent <= WHOLE_PERCENT + 1e-6, f"{placed} is no share"
-            names.add(placed.server)
+            seated.add(placed.server)
         assert tuple(queue.promise for queue in watch.queues) == watch.partition.promises
         assert watch.launches.failures >= 0
         assert not watch.launches.open or watch.launches.failures >= state.limits.failures

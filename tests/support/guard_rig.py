@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,32 @@ partition = partial(ctl_fleet.partition, model="spin")
 """Of the model that works as long as a request says."""
 
 
+SHARERS = {"a": 22.0, "b": 20.0, "c": 18.0}
+SHARED_PERCENT = 40.0
+SHARED_ID = "standby"
+
+
+def three(
+    policy: str, rates_rps: Mapping[str, float], slo_ms: float, limit_mb: float | None = None
+) -> dict[str, Any]:
+    """A plan of three partitions of a core, with a shadow each of this policy, or one for all.
+
+    `limit_mb` is each partition's memory limit.
+    """
+    partitions = []
+    for name, percent in SHARERS.items():
+        extra = SHARED_PERCENT - percent
+        made = partition(name, percent, extra=extra, rate_rps=rates_rps[name], slo_ms=slo_ms)
+        made["shadow"]["policy"] = policy
+        if limit_mb is not None:
+            made["memory_limit_mb"] = limit_mb
+        partitions.append(made)
+    document = ctl_fleet.plan(*partitions)
+    if policy == "shared":
+        document["gpus"][0]["shared"] = {"id": SHARED_ID, "percent": SHARED_PERCENT}
+    return document
+
+
 class Guarded(Ctl):
     """A fleet whose controller acts."""
 
@@ -48,7 +74,7 @@ class Guarded(Ctl):
     def apply(self, document: dict[str, Any], *more: str, **how: Any) -> subprocess.CompletedProcess[str]:
         """Returns once the controller has adopted it."""
         told = super().apply(document, *more, **how)
-        if "--no-serve" not in more:
+        if "--no-controller" not in more:
             self.await_event("adopt")
         return told
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from background import until
 from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.resources.policy_v1 import PodDisruptionBudget
 
@@ -55,10 +55,7 @@ class KubernetesEngine:
     def kill(self, server: Server) -> None:
         pid = self.pid(server)
         os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 30
-        while Path(f"/proc/{pid}").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: not Path(f"/proc/{pid}").exists(), 30.0)
 
     def end(self, server: Server) -> None:
         api = ClusterApi(self.place)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 import direct
 import docker
 import pytest
+from background import until
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ShareUsage, socket_path
 from controlplane.ports import GivesWay, Launcher, always
@@ -129,10 +129,7 @@ class ProcessEngine(LocalEngine):
 
     def kill(self, server: Server) -> None:
         os.kill(int(server.id), signal.SIGKILL)
-        deadline = time.monotonic() + 30
-        while process_table.find(int(server.id)) is not None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: process_table.find(int(server.id)) is None, 30.0)
 
     def end(self, server: Server) -> None:
         os.kill(int(server.id), signal.SIGTERM)
@@ -162,10 +159,7 @@ class DockerEngine(LocalEngine):
     def kill(self, server: Server) -> None:
         pid = self.pid(server)
         os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 30
-        while Path(f"/proc/{pid}").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: not Path(f"/proc/{pid}").exists(), 30.0)
 
     def end(self, server: Server) -> None:
         def stop() -> None:
@@ -218,7 +212,7 @@ class Fleet:
         for server in self.seen:
             for port in (server.http_port, server.grpc_port, server.metrics_port):
                 path = socket_path(server.host, port)
-                if path is not None and Path(path).parents[0].exists():
+                if path is not None and Path(path).exists():
                     found.append(path)
                 # The address of a pod that is gone refuses nothing.
                 with contextlib.suppress(OSError), connect(server.host, port, 1.0):

@@ -22,6 +22,7 @@ from ctl_fleet import plan
 from gateway_rig import a_gateway
 from guard_rig import Guarded
 from known_service import KnownService
+from open_load import open_loop
 from sleeping_triton import (
     EACH_MS,
     FIXED_MS,
@@ -37,7 +38,7 @@ from sleeping_triton import (
 from controlplane.domain.fleet import Backend, Route
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.gateway import read_slots
-from controlplane.profiler.load import ClosedLoop, open_loop, poisson_times
+from controlplane.profiler.load import ClosedLoop, poisson_times
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
@@ -156,7 +157,7 @@ def applied_table(seconds: float = 15.0, repeats: int = 3) -> None:
             }
             for i in range(SERVERS)
         ]
-        fleet.apply(plan(*parts), "--no-serve")
+        fleet.apply(plan(*parts), "--no-controller")
         target = f"127.0.0.1:{fleet.grpc}"
         (slot,) = read_slots(fleet.files / "gateway" / "slots.json").slots
         with ClosedLoop(target, [request(model)], 1) as lone:

@@ -20,10 +20,11 @@ from pathlib import Path
 import numpy as np
 from bare_triton import BareTriton, bare_triton
 from known_service import KnownService
+from open_load import open_loop
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
-from controlplane.profiler.load import ClosedLoop, open_loop, poisson_times
+from controlplane.profiler.load import ClosedLoop, poisson_times
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from controlplane.domain.fleet import Batches, Labels, Role, ServerSpec
-from controlplane.domain.plan import Partition, Plan
+from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.domain.server_options import ServerOptions
 from controlplane.domain.workload import ShadowPolicy
 
@@ -54,48 +54,63 @@ def desired_fleet(
 ) -> Desired:
     """The fleet of a plan.
 
-    `rendered` maps a partition's id to its repository, `devices` a plan's GPU id to what the launcher
-    calls it (`cpu-0`, a UUID). `fleet_wide_calls` is the fleet's option for its clients.
+    `rendered` maps the id of a partition or shared shadow to its repository, `devices` a plan's GPU id to
+    what the launcher calls it (`cpu-0`, a UUID). `fleet_wide_calls` is the fleet's option for its clients.
     """
     servers: dict[str, ServerSpec] = {}
     members: dict[str, list[str]] = {}
     backups: dict[str, str] = {}
     warm: set[str] = set()
-    shared = _Shared(fleet, plan_hash, plan.options, fleet_wide_calls)
-    for gpu, partition in plan.partitions():
-        active = _spec(
-            partition,
-            Role.ACTIVE,
-            rendered[partition.id],
-            shared,
-            device=devices[gpu.id],
-            percent=partition.percent,
-            memory_mb=partition.memory_mb,
-        )
-        servers[active.name] = active
-        for placement in partition.workloads:
-            members.setdefault(placement.endpoint, []).append(active.name)
-        shadow = partition.shadow
-        if shadow is None or shadow.policy is ShadowPolicy.NONE:
-            continue
-        standby = _spec(
-            partition,
-            Role.SHADOW,
-            rendered[partition.id],
-            shared,
-            device=devices[shadow.gpu],
-            percent=shadow.percent,
-            memory_mb=shadow.memory_mb,
-            reloads=shadow.policy is ShadowPolicy.WARM,
-        )
-        servers[standby.name] = standby
-        if shadow.policy is ShadowPolicy.WARM:
-            warm.add(standby.name)
-            continue
-        for placement in partition.workloads:
-            backups.setdefault(placement.endpoint, standby.name)
+    common = _Common(fleet, plan_hash, plan.options, fleet_wide_calls)
+
+    def add(spec: ServerSpec) -> ServerSpec:
+        servers[spec.name] = spec
+        return spec
+
+    for gpu in plan.gpus:
+        standing: dict[str, ServerSpec] = {}
+        if gpu.shared is not None:
+            standby = add(_shared(gpu, common, rendered, devices))
+            standing = dict.fromkeys((p.id for p in gpu.sharers), standby)
+        for partition in gpu.partitions:
+            content = _Content(
+                partition.id,
+                rendered[partition.id],
+                tuple(p.endpoint for p in partition.workloads),
+                partition.memory_limit_mb,
+            )
+            size = _Size(devices[gpu.id], partition.percent, partition.memory_mb)
+            active = add(_spec(common, content, Role.ACTIVE, size))
+            for endpoint in content.endpoints:
+                members.setdefault(endpoint, []).append(active.name)
+            shadow, its = partition.shadow, standing.get(partition.id)
+            if shadow is None or shadow.policy is ShadowPolicy.NONE:
+                continue
+            if its is None:
+                size = _Size(devices[shadow.gpu], shadow.percent, shadow.memory_mb)
+                reloads = shadow.policy is ShadowPolicy.WARM
+                its = add(_spec(common, content, Role.SHADOW, size, reloads=reloads))
+            if shadow.policy is ShadowPolicy.WARM:
+                warm.add(its.name)
+                continue
+            for endpoint in content.endpoints:
+                backups.setdefault(endpoint, its.name)
     routes = {e: NamedRoute(tuple(names), backups.get(e)) for e, names in members.items()}
     return Desired(servers, routes, frozenset(warm))
+
+
+def _shared(
+    gpu: PlannedGpu, common: _Common, rendered: Mapping[str, Rendered], devices: Mapping[str, str]
+) -> ServerSpec:
+    """The server that stands by for several partitions of a GPU."""
+    assert gpu.shared is not None
+    limits = [p.memory_limit_mb for p in gpu.sharers]
+    known = [limit_mb for limit_mb in limits if limit_mb is not None]
+    endpoints = dict.fromkeys(p.endpoint for sharer in gpu.sharers for p in sharer.workloads)
+    limit_mb = sum(known) if len(known) == len(limits) else None
+    content = _Content(gpu.shared.id, rendered[gpu.shared.id], tuple(endpoints), limit_mb)
+    size = _Size(devices[gpu.id], gpu.shared.percent, gpu.shared.memory_mb)
+    return _spec(common, content, Role.SHADOW, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +133,7 @@ def moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[str, 
 def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[str, NamedRoute]) -> Desired:
     """The same fleet with every partition left as it is: the server that answers, and what stands by."""
     specs, wanted, running = dict(desired.servers), dict(desired.routes), tuple(servers)
+    partitions = {s.labels.partition for s in specs.values() if s.labels.role is Role.ACTIVE}
     for one in _present(desired, running, routes):
         others = [s for s in running if stands_for(s, one.planned, desired) and s.name != one.present.name]
         if one.present.name == one.planned.name and not others:
@@ -129,6 +145,13 @@ def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[st
             members = wanted[endpoint].members
             members = tuple(one.present.name if m == one.planned.name else m for m in members)
             wanted[endpoint] = NamedRoute(members, wanted[endpoint].backup)
+    for planned in tuple(specs.values()):
+        # A shared shadow is no partition's: one that was started since is as good as the planned one.
+        of_plan = planned.name in desired.servers and planned.labels.partition not in partitions
+        later = [s for s in running if s.name != planned.name and stands_for(s, planned, desired)]
+        if of_plan and later and planned.name not in {s.name for s in running}:
+            del specs[planned.name]
+            specs[later[0].name] = later[0]
     for endpoint, route in wanted.items():
         present = routes[endpoint].backup if endpoint in routes else None
         backup = next((b for b in (present, route.backup) if b in specs and b not in route.members), None)
@@ -167,7 +190,7 @@ def stands_for(present: ServerSpec, planned: ServerSpec, desired: Desired) -> bo
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
+class _Common:
     """What all servers of a plan have in common."""
 
     fleet: str
@@ -176,35 +199,47 @@ class _Shared:
     fleet_wide_calls: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a partition's servers, or a shared shadow, serve; `id` is its id in the plan."""
+
+    id: str
+    rendered: Rendered
+    endpoints: tuple[str, ...]
+    memory_limit_mb: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """What a server takes of a device."""
+
+    device: str
+    percent: float
+    memory_mb: float | None
+
+
 def _spec(
-    partition: Partition,
-    role: Role,
-    rendered: Rendered,
-    shared: _Shared,
-    *,
-    device: str,
-    percent: float,
-    memory_mb: float | None,
-    reloads: bool = False,
+    common: _Common, content: _Content, role: Role, size: _Size, *, reloads: bool = False
 ) -> ServerSpec:
     # All that is fixed once the server runs: a server with the same revision needs no touching. Whether its
     # models take turns follows from what was rendered.
-    limit_mb, options = partition.memory_limit_mb, shared.options
-    fixed = f"{device}|{percent:g}|{limit_mb}|{rendered.content_hash}|{reloads}|{shared.fleet_wide_calls}"
+    limit_mb, options, rendered = content.memory_limit_mb, common.options, content.rendered
+    fixed = f"{size.device}|{size.percent:g}|{limit_mb}|{rendered.content_hash}|{reloads}"
+    fixed += f"|{common.fleet_wide_calls}"
     fixed += "|sockets"  # a server of an earlier version listens on ports, and is replaced
     if options:
         fixed += f"|{options.triton_args}|{tuple(options.env.items())}"
     revision = hashlib.sha256(fixed.encode()).hexdigest()[:10]
     return ServerSpec(
-        labels=Labels(shared.fleet, shared.plan_hash, partition.id, role, revision),
+        labels=Labels(common.fleet, common.plan_hash, content.id, role, revision),
         repository=rendered.path,
-        endpoints=tuple(p.endpoint for p in partition.workloads),
-        device=device,
-        percent=percent,
-        memory_mb=memory_mb,
+        endpoints=content.endpoints,
+        device=size.device,
+        percent=size.percent,
+        memory_mb=size.memory_mb,
         memory_limit_mb=limit_mb,
         reloads=reloads,
-        fleet_wide_calls=shared.fleet_wide_calls,
+        fleet_wide_calls=common.fleet_wide_calls,
         turns=rendered.turns,
         options=options,
         batches=rendered.batches,

@@ -6,13 +6,15 @@ from collections.abc import Collection, Iterable, Mapping
 
 from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Role
 
 
 def companions(desired: Desired, endpoints: Iterable[str]) -> tuple[str, ...]:
     """The other endpoints that these share a server with, if only through one another: they move together."""
     asked = set(endpoints)
     together = set(asked)
-    sharing = [set(spec.endpoints) for spec in desired.servers.values()]
+    active = (spec for spec in desired.servers.values() if spec.labels.role is Role.ACTIVE)
+    sharing = [set(spec.endpoints) for spec in active]
     while joined := [s for s in sharing if s & together and not s <= together]:
         together.update(*joined)
     return tuple(sorted(together - asked))

@@ -17,14 +17,13 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard import deaths, learning, liveness, queues, reasons, rule, standbys
+from controlplane.control.guard import deaths, learning, liveness, queues, rule, standbys
 from controlplane.control.guard.batch_times import BatchTimes
-from controlplane.control.guard.causes import contention, over_plan
 from controlplane.control.guard.effects import Cause, DrainAndStop, Effect, Ending, Learn, Redirect, Topic
 from controlplane.control.guard.learning import ModelError
-from controlplane.control.guard.observe import due, observe, resumed
-from controlplane.control.guard.rule import Verdict
-from controlplane.control.guard.slo_window import KEPT_S, SloWindow, is_kept
+from controlplane.control.guard.observe import Tick, due, health, observe, resumed
+from controlplane.control.guard.queues import KEPT_S, SloWindow, is_kept
+from controlplane.control.guard.rule import Verdict, contention, over_plan
 from controlplane.control.guard.state import (
     GuardedPartition,
     GuardState,
@@ -33,13 +32,10 @@ from controlplane.control.guard.state import (
     PlacedServer,
     Share,
     Watch,
-    fits,
     overdrawn,
 )
-from controlplane.control.guard.tick import Tick, health
 from controlplane.domain.device import noun_of
 from controlplane.domain.observation import FleetSeen, Health, Level
-from controlplane.domain.workload import ShadowPolicy
 
 _ENDINGS = {
     Cause.SLOW: Ending.DRAINED,
@@ -181,10 +177,11 @@ def _alive(tick: Tick, watch: Watch) -> Watch:
     watch = _report_slo(tick, watch)
     if tick.now_s < watch.settled_s:
         return watch
-    verdict = rule.verdict(watch, active, tick.seen.host, tick.now_s, limits)
+    borrowed = watch.active.shared  # for as long as a server of its own starts
+    verdict = Verdict.KEPT if borrowed else rule.verdict(watch, active, tick.seen.host, tick.now_s, limits)
     if verdict is not Verdict.KEPT:
         return _broken(tick, watch, verdict)
-    if watch.owned is not None or overdrawn(tick.used, watch.active.gpu):
+    if borrowed or watch.owned is not None or overdrawn(tick.used, watch.active.gpu):
         if standbys.gives_back(tick, watch):
             return _redirect(tick, watch, Cause.SHARE)
         if watch.owned is not None:
@@ -199,7 +196,7 @@ def _report_slo(tick: Tick, watch: Watch) -> Watch:
         tick.report(Level.INFO, watch.partition.id, "the P99 is within the SLO again")
         fresh = tuple(queue._replace(window=SloWindow()) for queue in watch.queues)
         return replace(watch, reported=watch.reported_but(Topic.SLO), queues=fresh)
-    reason = reasons.broken_slo(watch, tick.active(watch), tick.seen.host)
+    reason = rule.broken_slo(watch, tick.active(watch), tick.seen.host)
     return watch if reason is None else tick.report_once(watch, Topic.SLO, Level.WARNING, reason)
 
 
@@ -212,7 +209,7 @@ def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
     if verdict is Verdict.TRAFFIC:
         reason = f"more traffic than planned: {over_plan(watch.queues, tick.active(watch))}"
         return _forget(tick.report_once(watch, Topic.TRAFFIC, Level.WARNING, reason))
-    slowness = reasons.slowness(watch, tick.active(watch), tick.seen.host)
+    slowness = rule.slowness(watch, tick.active(watch), tick.seen.host)
     if verdict is Verdict.SLOW:
         watch = _learned(tick, watch)
     if verdict is Verdict.HOST:
@@ -224,8 +221,7 @@ def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
         watch = replace(watch, owned=None)
         tick.set(watch)
     standby = watch.standby
-    larger_standby = standby is not None and standby.percent > watch.active.percent
-    if standby is not None and larger_standby and fits(tick.used, watch.active, standby):
+    if standbys.can_cure(tick, watch):
         if tick.is_covered(watch):
             return _redirect(tick, watch, Cause.SLOW)
         reason = f"{slowness}; its shadow is not ready yet"
@@ -263,7 +259,7 @@ def _move_together(tick: Tick, error: ModelError) -> None:
     present = [resumed(watch, tick.now_s) for watch in tick.watches.values()]
     broken = [(learning.overrun(watch, error), watch) for watch in present if _may_move(tick, watch, error)]
     for over, watch in sorted(broken, key=lambda one: -one[0]):
-        if over > 1.0 and watch.standby is not None and fits(tick.used, watch.active, watch.standby):
+        if over > 1.0 and standbys.can_cure(tick, watch):
             tick.decided.append(watch.partition.id)
             tick.set(standbys.upkeep(tick, _redirect(tick, watch, Cause.SLOW, _in_words(error))))
 
@@ -276,8 +272,7 @@ def _may_move(tick: Tick, watch: Watch, error: ModelError) -> bool:
         and tick.active(watch).health is Health.READY
         and watch.active.percent <= watch.partition.percent
         and tick.is_covered(watch)
-        and watch.standby is not None
-        and watch.standby.percent > watch.active.percent
+        and not watch.active.shared
     )
 
 
@@ -318,10 +313,9 @@ def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Wat
     assert target is not None
     tick.effects.append(Redirect(watch.partition.id, watch.active.server, target.server, cause))
     died = cause in _DEATHS
-    # A shadow that lent its share stands by again; one that is warm would keep its models loaded.
-    lent = watch.owned is not None and cause is Cause.SHARE and watch.partition.policy is ShadowPolicy.HOT
-    if not lent:
-        tick.effects.append(_ending(tick, watch, cause))
+    stays = cause is Cause.SHARE and standbys.stands_by_again(watch)
+    if not stays:
+        standbys.leave(tick, watch, _ending(tick, watch, cause))
     if watch.active.gpu not in tick.state.lost_gpus:
         evidence = evidence or _evidence(tick, watch, cause)
         share = f"{target.percent:g} % of {target.gpu}"
@@ -339,7 +333,7 @@ def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Wat
         owned=standbys.lent(tick, watch, target) if died or cause is Cause.ENDING else None,
         queues=tuple(queue._replace(batches=BatchTimes()) for queue in forgotten.queues),
         unexplained=1.0,
-        standby=watch.active if lent else None,
+        standby=watch.active if stays else None,
         down=False,
         ending=False,
         answered_s=now,
@@ -360,9 +354,9 @@ def _evidence(tick: Tick, watch: Watch, cause: Cause) -> str:
     """Return the evidence for a redirect, in words."""
     active = tick.active(watch)
     if cause is Cause.SLOW:
-        return reasons.slowness(watch, active, tick.seen.host)
+        return rule.slowness(watch, active, tick.seen.host)
     if cause is Cause.HANG and not active.reason:
-        return reasons.silence(watch, active, tick.now_s)
+        return rule.silence(watch, active, tick.now_s)
     return active.reason
 
 

@@ -73,7 +73,10 @@ class DrainAndStop:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a server for a partition, as its shadow or, where no other lives, as its active server."""
+    """Start a server for a partition, as its shadow or, where no other lives, as its active server.
+
+    One that several partitions share is launched by the id that it has in the plan.
+    """
 
     partition: str
     server: str

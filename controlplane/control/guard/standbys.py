@@ -7,8 +7,16 @@ from dataclasses import replace
 
 from controlplane.control.guard import deaths, liveness
 from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Topic
-from controlplane.control.guard.state import PlacedServer, Share, Watch, exceeds, fits, room_percent
-from controlplane.control.guard.tick import Tick
+from controlplane.control.guard.observe import Tick
+from controlplane.control.guard.state import (
+    Launches,
+    PlacedServer,
+    Share,
+    Watch,
+    exceeds,
+    fits,
+    room_percent,
+)
 from controlplane.domain.observation import Health, Level
 from controlplane.domain.workload import ShadowPolicy
 
@@ -38,26 +46,46 @@ def look_after(tick: Tick, watch: Watch) -> Watch:
     if placed.gpu not in tick.state.lost_gpus:
         why = tick.seen.servers.get(placed.server, liveness.GONE).reason or str(health)
         tick.report(Level.WARNING, watch.partition.id, f"shadow {placed.server} lost: {why}")
+    for other in _sharers(tick, watch) if placed.shared else ():
+        if other.standby is not None and other.standby.server == placed.server:
+            _set(tick, replace(other, standby=None, launches=_failed(tick, other, placed)))
     end(tick, watch, placed)
-    served = not watch.down and tick.health(watch.active) is not Health.GONE
-    launches = deaths.record_failure(tick, watch, placed, served=served)
-    if health in (Health.GONE, Health.IMPAIRED):
+    launches = _failed(tick, watch, placed)
+    if health in (Health.GONE, Health.IMPAIRED) and not placed.shared:  # that serves others' requests too
         watch = deaths.record_death(tick, watch, placed, whole=health is Health.GONE)
     return replace(watch, standby=None, launches=launches)
 
 
+def _failed(tick: Tick, watch: Watch, standby: PlacedServer) -> Launches:
+    served = not watch.down and tick.health(watch.active) is not Health.GONE
+    return deaths.record_failure(tick, watch, standby, served=served)
+
+
 def end(tick: Tick, watch: Watch, standby: PlacedServer) -> None:
-    """End a shadow."""
+    """End a shadow, unless other partitions have it too."""
+    if any(one.server == standby.server for other in _sharers(tick, watch) for one in other.servers):
+        return
     ending = _ENDINGS.get(tick.health(standby), Ending.AT_ONCE)
     patience_s = liveness.drain_s(watch, tick.state.limits)
     tick.effects.append(DrainAndStop(standby.server, ending, patience_s))
+
+
+def leave(tick: Tick, watch: Watch, stop: DrainAndStop) -> None:
+    """End the active server, which is no partition's shadow any more, unless it still serves another one."""
+    sharers = _sharers(tick, watch)
+    for other in sharers:
+        if other.standby is not None and other.standby.server == stop.server:
+            _set(tick, replace(other, standby=None))
+    if all(other.active.server != stop.server for other in sharers):
+        tick.effects.append(stop)
 
 
 def upkeep(tick: Tick, watch: Watch) -> Watch:
     """Launch a shadow that fits, or a successor of a dead active server."""
     tick.set(watch)
     standby = watch.standby
-    if standby is not None and not watch.down and not fits(tick.owned, watch.share, standby):
+    movable = standby is not None and not watch.down and not standby.shared
+    if standby is not None and movable and not fits(tick.owned, watch.share, standby):
         end(tick, watch, standby)
         watch = replace(watch, standby=None)
     if watch.standby is not None or tick.now_s < watch.launches.retry_at_s:
@@ -65,6 +93,8 @@ def upkeep(tick: Tick, watch: Watch) -> Watch:
     serves_badly = watch.down or tick.health(watch.active) in (Health.IMPAIRED, Health.ENDING)
     if watch.partition.policy is ShadowPolicy.NONE and not serves_badly:
         return watch
+    if not serves_badly and _may_share(watch):
+        return _share(tick, watch)
     placed = next_server(tick, watch)
     if placed is None:
         reason = "no share is free for a shadow: nothing covers a fault"
@@ -73,6 +103,62 @@ def upkeep(tick: Tick, watch: Watch) -> Watch:
     tick.effects.append(Launch(watch.partition.id, placed.server, placed.gpu, placed.percent, attempt))
     reported = watch.reported_but(Topic.NO_ROOM)
     return replace(watch, standby=placed, generation=watch.generation + 1, reported=reported)
+
+
+def _sharers(tick: Tick, watch: Watch) -> list[Watch]:
+    """Return the other partitions that share a shadow with this one."""
+    own = watch.partition
+    if own.shared is None:
+        return []
+    return [
+        other
+        for other in tick.watches.values()
+        if other.partition.shared == own.shared and other.partition.id != own.id
+    ]
+
+
+def _may_share(watch: Watch) -> bool:
+    """Return whether a partition needs no server of its own beside the active one."""
+    borrows = watch.active.shared or watch.owned is not None or watch.down
+    return watch.partition.shared is not None and not borrows and Topic.WAITING not in watch.reported
+
+
+def _share(tick: Tick, watch: Watch) -> Watch:
+    """Have the shared shadow stand by for a partition; launch it where there is none, for all that may."""
+    assert watch.partition.shared is not None
+    sharers = _sharers(tick, watch)
+    for placed in (one for other in sharers for one in other.servers if one.shared):
+        if tick.health(placed) in (Health.READY, Health.STARTING):
+            return replace(watch, standby=placed)
+    name, percent = watch.partition.shared
+    generation = 1 + max(one.generation for one in (watch, *sharers))
+    placed = PlacedServer(f"{name}.{generation}", watch.partition.gpu, percent, shared=True)
+    tick.effects.append(Launch(name, placed.server, placed.gpu, percent, watch.launches.failures + 1))
+    for other in sharers:
+        if other.standby is None and _may_share(other):
+            _set(tick, replace(other, standby=placed, generation=generation))
+    return replace(watch, standby=placed, generation=generation)
+
+
+def _set(tick: Tick, watch: Watch) -> None:
+    """Keep what a partition has become that this tick may not look at."""
+    tick.set(watch)
+    tick.decided.append(watch.partition.id)
+
+
+def can_cure(tick: Tick, watch: Watch) -> bool:
+    """Return whether the shadow has a larger share, which fits; a shared one while it serves no other."""
+    standby = watch.standby
+    if standby is None or standby.percent <= watch.active.percent:
+        return False
+    serves = any(other.active.server == standby.server for other in _sharers(tick, watch))
+    return not serves and fits(tick.used, watch.active, standby)
+
+
+def stands_by_again(watch: Watch) -> bool:
+    """Return whether an active server that gives its share back stands by: a warm one would stay loaded."""
+    lends = watch.owned is not None and watch.partition.policy is ShadowPolicy.HOT
+    return lends or watch.active.shared
 
 
 def is_awaited(watch: Watch) -> bool:
@@ -92,7 +178,7 @@ def next_server(tick: Tick, watch: Watch) -> PlacedServer | None:
         other = partition.gpu if active.gpu == partition.shadow_gpu else partition.shadow_gpu
         gpus = [other, active.gpu]
     least = share.percent
-    if not watch.down and watch.owned is None and partition.step_percent:
+    if not watch.down and watch.owned is None and partition.step_percent and not active.shared:
         learned = [tick.state.learned.get((p.model, partition.gpu_type), 1.0) for p in partition.promises]
         least = max(share.percent + partition.step_percent, max(learned) * partition.percent)
     for gpu in gpus:
@@ -115,11 +201,11 @@ def lent(tick: Tick, watch: Watch, target: PlacedServer) -> Share | None:
 def gives_back(tick: Tick, watch: Watch) -> bool:
     """Return whether a standby of a smaller share can take over from an active server that lends its own."""
     standby = watch.standby
-    if standby is None or not tick.is_covered(watch):
+    if standby is None or standby.shared or not tick.is_covered(watch):
         return False
-    if not exceeds(watch.active, Share(standby.gpu, standby.percent)):
+    if not watch.active.shared and not exceeds(watch.active, Share(standby.gpu, standby.percent)):
         return False
-    if watch.owned is not None:
+    if watch.active.shared or watch.owned is not None:
         # Another partition may have moved to its GPU in this very tick.
         return fits(tick.owned, watch.share, standby)
     return fits(tick.used, watch.active, standby)

@@ -73,6 +73,7 @@ class GuardedPartition:
     """A partition as planned: its promises, and where its shadow may run.
 
     `covers` is how many times slower than planned its models may be on the shadow; None where unknown.
+    `shared` is the shadow that it shares with other partitions, by its id in the plan and with its share.
     """
 
     id: str
@@ -84,6 +85,7 @@ class GuardedPartition:
     step_percent: float
     gpu_type: str = ""
     covers: float | None = None
+    shared: tuple[str, float] | None = None
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -95,13 +97,15 @@ class GuardedPartition:
 class PlacedServer:
     """A server by its unique name, its GPU and its percent.
 
-    `since_s` is when it was first seen ready: inf is not yet, -inf before this controller began.
+    `since_s` is when it was first seen ready: inf is not yet, -inf before this controller began. `shared`: it
+    stands by for several partitions, and serves one only until that has a server of its own again.
     """
 
     server: str
     gpu: str
     percent: float
     since_s: float = math.inf
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +170,7 @@ class Watch:
     longest time without an answer that one ended, of any server of this partition. `looked_s` is the look
     that this is from: a partition that rests is not looked at in each tick (`observe`). `owned` is the
     partition's share while a shadow that took over from a dead server has another one; else None. `deaths`
-    are the recent ones, `held` the requests that failed in a server (`culprits`). `ending`: another program
+    are the recent ones, `held` the requests that failed in a server (`deaths`). `ending`: another program
     ends the active server. `slower` is the last verdict on batches that take longer than planned.
     """
 
@@ -292,6 +296,7 @@ def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
     for gpu, partition in plan.partitions():
         shadow = partition.shadow
         served = {one.model: one for one in partition.models}
+        shared = None if gpu.shared is None else (gpu.shared.id, gpu.shared.percent)
         policy = ShadowPolicy.NONE if shadow is None else shadow.policy
         promises = tuple(
             promise_of(queue, served.get(model, ServedModel(model, 1)))
@@ -308,6 +313,7 @@ def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
                 step_percent=0.0 if policy is ShadowPolicy.NONE else STEP_PERCENT,
                 gpu_type=gpu.type,
                 covers=1.0 if shadow is None else shadow.covers,
+                shared=shared if policy is ShadowPolicy.SHARED else None,
             )
         )
     return tuple(result)

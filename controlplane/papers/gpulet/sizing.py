@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.latency.protocol import Slots
 from controlplane.papers.gpulet.latency import Gpulet
@@ -62,18 +60,14 @@ class Times:
     @staticmethod
     def of(model: Gpulet, largest_batch: int, margin: float = MARGIN) -> Times:
         """Tabulate what the model says, for batches of 1 to `largest_batch`."""
-        models = np.arange(len(model.models))[:, None, None]
-        percent = np.array(SIZES, dtype=np.float64)[None, :, None]
-        batch = np.arange(1.0, largest_batch + 1)[None, None, :]
-        shape = np.broadcast_shapes(models.shape, percent.shape, batch.shape)
-        flat = [np.broadcast_to(a, shape).reshape(-1, 1) for a in (models, batch, percent)]
-        slots = Slots.of(*flat)
+        shape = len(model.models), largest_batch, len(SIZES)
+        slots = Slots.every(len(model.models), largest_batch, SIZES)
         solo, _, _ = model.base.tables.look_up(slots.model, slots.batch, slots.percent)
         factor = model.base.contention
-        own, theirs = (a.reshape(*shape, 2).tolist() for a in factor.parts(slots, solo))
+        own, theirs = (a.reshape(*shape, 2).swapaxes(1, 2).tolist() for a in factor.parts(slots, solo))
         host = model.host_ms[:, :largest_batch].tolist()
         constant = float(factor.constants[4])
-        return Times(solo.reshape(shape).tolist(), host, own, theirs, constant, margin=margin)
+        return Times(solo.reshape(shape).swapaxes(1, 2).tolist(), host, own, theirs, constant, margin=margin)
 
     def alone(self, model: int, percent: int, batch: int) -> float:
         """Time of a batch without neighbours, with the margin."""
@@ -144,12 +138,19 @@ class Scheme:
         return self.sizes != (100,)
 
 
-SBP = Scheme("sbp", sizes=(100,))
-GREEDY = Scheme("greedy-best-fit", turns=False, greedy=True)
 GPULET = Scheme("gpulet")
-GPULET_INT = Scheme("gpulet+int", interference=True)
 IDEAL = Scheme("gpulet-ideal", interference=True, cuts=False)
-"""The same on every fixed partitioning."""
+"""On every fixed partitioning in turn. No upper bound: each is filled greedily."""
+SCHEMES = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("sbp", sizes=(100,)),
+        Scheme("greedy-best-fit", turns=False, greedy=True),
+        GPULET,
+        Scheme("gpulet+int", interference=True),
+        IDEAL,
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,9 @@ from controlplane.papers.gpulet import latency as model
 from controlplane.papers.gpulet.gpulets import Cluster, Gpu, Gpulet
 from controlplane.papers.gpulet.sizing import (
     CODE,
-    GPULET,
-    GPULET_INT,
-    GREEDY,
     IDEAL,
     PAPER,
-    SBP,
+    SCHEMES,
     Demand,
     Reading,
     Scheme,
@@ -46,34 +43,10 @@ NORMAL_FROM_RPS = 550
 """Above this rate the authors take a tenth more in place of the 99th percentile."""
 
 
-def sbp(as_coded: bool = False) -> PerGpuType:
-    """Squishy bin packing: whole GPUs in turns."""
-    return _family(SBP, as_coded)
-
-
-def greedy_best_fit(as_coded: bool = False) -> PerGpuType:
-    """The smallest share that carries the rate, without turns."""
-    return _family(GREEDY, as_coded)
-
-
-def gpulet(as_coded: bool = False) -> PerGpuType:
-    """Elastic partitioning that knows no interference."""
-    return _family(GPULET, as_coded)
-
-
-def gpulet_int(as_coded: bool = False) -> PerGpuType:
-    """Elastic partitioning that knows interference."""
-    return _family(GPULET_INT, as_coded)
-
-
-def gpulet_ideal(as_coded: bool = False) -> PerGpuType:
-    """The same on every fixed partitioning in turn. No upper bound: each is filled greedily."""
-    return _family(IDEAL, as_coded)
-
-
-def _family(scheme: Scheme, as_coded: bool) -> PerGpuType:
+def strategy(name: str, as_coded: bool = False) -> PerGpuType:
+    """One of `SCHEMES`; `as_coded`: as the authors' code where it differs from the papers."""
     reading = CODE if as_coded else PAPER
-    return PerGpuType(scheme.name, model.NAME, partial(_draft_on, scheme=scheme, reading=reading))
+    return PerGpuType(name, model.NAME, partial(_draft_on, scheme=SCHEMES[name], reading=reading))
 
 
 def _draft_on(device: Device, workloads: Sequence[Workload], scheme: Scheme, reading: Reading) -> Draft:

@@ -40,23 +40,14 @@ UNREACHABLE = 1e9
 """The lower bound of a workload that no share can hold."""
 
 
-def igniter() -> PerGpuType:
-    """IGniter, with each workload on the GPU whose shares grow least."""
-    return _greedy("igniter", Pick.LEAST_INCREASE)
+PICKS = {"igniter": Pick.LEAST_INCREASE, "ffd+": Pick.FIRST_FLOOR, "ffd++": Pick.FIRST_FIT}
+"""By strategy. FFD+ takes the lower bound of each share and looks no further: its plans break promises by
+design."""
 
 
-def ffd_plus() -> PerGpuType:
-    """FFD+: the lower bound of each share and no further look. Its plans break promises by design."""
-    return _greedy("ffd+", Pick.FIRST_FLOOR)
-
-
-def ffd_plus_plus() -> PerGpuType:
-    """FFD++: the first GPU where Alg 2 finds room."""
-    return _greedy("ffd++", Pick.FIRST_FIT)
-
-
-def _greedy(name: str, pick: Pick) -> PerGpuType:
-    return PerGpuType(name, model.NAME, partial(draft_on, pick=pick))
+def strategy(name: str) -> PerGpuType:
+    """IGniter, with each workload on the GPU whose shares grow least, or one of its first-fit baselines."""
+    return PerGpuType(name, model.NAME, partial(draft_on, pick=PICKS[name]))
 
 
 def draft_on(device: Device, workloads: Sequence[Workload], pick: Pick = Pick.LEAST_INCREASE) -> Draft:

@@ -7,12 +7,11 @@ changes shares, which takes a new process beside the old one: each move must sav
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from controlplane.latency.protocol import BoolArray, IntArray
+from controlplane.latency.protocol import IntArray
 from controlplane.papers.inss import search
 from controlplane.papers.inss.problem import REJECTED, Bda, Problem, fits, goodput
 from controlplane.papers.inss.search import Previous
@@ -25,13 +24,6 @@ MOVE_COST = 0.1
 """A move must serve this part of an average model's requests."""
 
 
-class Case(StrEnum):
-    """The parts of a running plan that a decision may change."""
-
-    BATCHES = "batches"
-    SHARES = "shares"
-
-
 @dataclass(frozen=True, slots=True)
 class Placed:
     """GPU, units and batch of each model, (n,): REJECTED and 0 where it is not served within its SLO.
@@ -42,7 +34,6 @@ class Placed:
     gpu: IntArray
     units: IntArray
     batch: IntArray
-    case: Case
     stopped_by: str
     phases_ms: tuple[tuple[str, float], ...]
 
@@ -50,12 +41,6 @@ class Placed:
 def running(gpu: IntArray, units: IntArray) -> Previous:
     """Return the running plan, (n,) or (E, n), with the cost of a move."""
     return Previous(gpu, units, MOVE_COST / gpu.shape[-1])
-
-
-def moved(before: Previous, gpu: IntArray, units: IntArray) -> BoolArray:
-    """Return which models start, stop or change GPU or share, (n,); a change of batch is no move."""
-    found: BoolArray = (gpu != before.gpu) | ((gpu != REJECTED) & (units != before.units))
-    return found
 
 
 def place(
@@ -87,7 +72,7 @@ def place(
         kept = goodput(problem, before.gpu, before.units, bda)
         spent("batches")
         if not kept.violated.any():
-            return Placed(before.gpu, before.units, kept.batch, Case.BATCHES, "converged", tuple(phases))
+            return Placed(before.gpu, before.units, kept.batch, "converged", tuple(phases))
         starts.append((before.gpu, before.units))
     if policy is not None:
         from controlplane.papers.inss.policy import decide
@@ -117,5 +102,4 @@ def place(
     # Rejected models slow no neighbour, so the batches of the others may be larger now.
     batch = goodput(problem, gpu, units, bda).batch
     spent("batches")
-    case = Case.SHARES if before is None or moved(before, gpu, units).any() else Case.BATCHES
-    return Placed(gpu, units, batch, case, best.stopped_by, tuple(phases))
+    return Placed(gpu, units, batch, best.stopped_by, tuple(phases))

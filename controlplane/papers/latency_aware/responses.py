@@ -44,15 +44,12 @@ class Tables:
     @staticmethod
     def of(model: LatencyAware, percents: Sequence[float], largest_batch: int) -> Tables:
         """Tabulate a fitted latency-aware model."""
-        names = np.arange(len(model.models))[:, None, None]
-        batch = np.arange(1.0, largest_batch + 1)[None, :, None]
-        percent = np.array(percents)[None, None, :]
-        shape = np.broadcast_shapes(names.shape, batch.shape, percent.shape)
-        flat = [np.broadcast_to(a, shape).reshape(-1, 1) for a in (names, batch, percent)]
-        slots = Slots.of(*flat)
+        shape = len(model.models), largest_batch, len(percents)
+        slots = Slots.every(len(model.models), largest_batch, percents)
         solo, _, _ = model.tables.look_up(slots.model, slots.batch, slots.percent)
         weight = model.contention.weight(slots, solo)
-        return Tables(batch[0], percent[0], solo.reshape(shape), weight.reshape(shape))
+        batch, percent = np.arange(1.0, largest_batch + 1)[:, None], np.array(percents)[None, :]
+        return Tables(batch, percent, solo.reshape(shape), weight.reshape(shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """What a share of a GPU can serve. Calculated from latency models and queues, before anything is placed.
 
+context         one question: its GPU types, workloads and queues, and when to stop
 gpu_types       one GPU type with its latency model, rule, quantile and the times of every model alone
 client_batches  requests of several inferences, counted back and forth
 items           which workloads may share a queue, and what one partition serves

@@ -26,11 +26,10 @@ class BatchTimes:
     @staticmethod
     def alone(device: Device, quantile: float | None) -> BatchTimes:
         """Ask the latency model about every batch at every share; `quantile` None takes its means."""
-        percents = np.array(device.pool.device.grid.percents())
+        percents = device.pool.device.grid.percents()
         largest = [min(LARGEST_BATCH, device.profiles[m].largest_batch) for m in device.latency.models]
-        shape = (len(largest), max(largest, default=1), percents.size)
-        model, batch, share = (index.ravel() for index in np.indices(shape))
-        slots = Slots.alone(model, batch + 1, percents[share])
+        shape = (len(largest), max(largest, default=1), len(percents))
+        slots = Slots.every(shape[0], shape[1], percents)
         execution, cycle = (times.reshape(shape) for times in ask(device.latency, slots, quantile))
         # A larger batch is never faster, whatever a fit says.
         execution = np.maximum.accumulate(execution, axis=1)

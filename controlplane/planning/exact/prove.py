@@ -22,13 +22,13 @@ from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planning.capacity.client_batches import InRequests
+from controlplane.planning.capacity.context import Context
 from controlplane.planning.capacity.gpu_types import GpuType
 from controlplane.planning.capacity.lower_bound import attainable, lower_bound
 from controlplane.planning.capacity.options import serving_options
 from controlplane.planning.capacity.sizing import SizedGpu, planned_gpus
 from controlplane.planning.exact.patterns import Patterns, Services, patterns_of, settle
 from controlplane.planning.exact.program import IntegerProgram
-from controlplane.planning.joint.context import Context
 from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.queues import QueueCache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -155,21 +155,20 @@ def refuse_unknown(workload: str, names: Set[str]) -> None:
         raise InputError(f"no workload is called {workload}{hint}", field="explain")
 
 
-class _KnownTypes:
+_TypesOf = Callable[[Mapping[str, Device]], Mapping[str, GpuType]]
+
+
+def _types_of(rule: Rule, quantile: float) -> _TypesOf:
     """GPU types by their devices, each computed once: the times of every batch alone take milliseconds."""
+    known: dict[tuple[int, ...], tuple[Mapping[str, Device], Mapping[str, GpuType]]] = {}
 
-    def __init__(self, rule: Rule, quantile: float) -> None:
-        self._rule = rule
-        self._quantile = quantile
-        self._known: dict[tuple[int, ...], tuple[Mapping[str, Device], dict[str, GpuType]]] = {}
-
-    def of(self, devices: Mapping[str, Device]) -> dict[str, GpuType]:
-        """Return the GPU types of these devices, by name."""
+    def types(devices: Mapping[str, Device]) -> Mapping[str, GpuType]:
         key = tuple(map(id, devices.values()))
-        if key not in self._known:
-            # The devices are kept too, so that no other object gets their ids.
-            self._known[key] = devices, gpu_types(devices, self._rule, self._quantile)
-        return self._known[key][1]
+        if key not in known:  # the devices are kept too, so that no other object gets their ids
+            known[key] = devices, gpu_types(devices, rule, quantile)
+        return known[key][1]
+
+    return types
 
 
 def _strictness(placement: Placement) -> tuple[float, str]:
@@ -178,7 +177,7 @@ def _strictness(placement: Placement) -> tuple[float, str]:
 
 def _explained(plan: Plan, subjects: Sequence[Subject], devices: Mapping[str, Device]) -> list[Explanation]:
     found = alternatives(plan, subjects, devices)
-    types = _KnownTypes(plan.rule, Terms.of(plan).quantile or 0.5)
+    types = _types_of(plan.rule, Terms.of(plan).quantile or 0.5)
     servers: dict[str, list[tuple[PlannedGpu, Partition]]] = {}
     for gpu, partition, placement in plan.placements():
         servers.setdefault(placement.name, []).append((gpu, partition))
@@ -193,7 +192,7 @@ def _explanation(
     judged: tuple[Alternative, ...],
     servers: Sequence[tuple[PlannedGpu, Partition]],
     devices: Mapping[str, Device],
-    types: _KnownTypes,
+    types: _TypesOf,
 ) -> Explanation:
     gpu, partition, own = subject.gpu, subject.partition, subject.own
     strictest = min(subject.queue, key=_strictness)
@@ -239,6 +238,8 @@ def _memory(gpu: PlannedGpu, partition: Partition, device: Device) -> str:
     shadow = partition.shadow
     if shadow is not None and shadow.memory_mb is not None:
         said += f" and its shadow {shadow.memory_mb:g} MB of {shadow.gpu}"
+    if gpu.shared is not None and gpu.shared.memory_mb is not None and partition in gpu.sharers:
+        said += f" and the shadow that it shares with others {gpu.shared.memory_mb:g} MB"
     return said if gpu.memory_mb is None else f"{said}; {gpu.id} has {gpu.memory_mb:g} MB"
 
 
@@ -251,12 +252,12 @@ def _by_itself(
     servers: Sequence[tuple[PlannedGpu, Partition]],
     name: str,
     devices: Mapping[str, Device],
-    types: _KnownTypes,
+    types: _TypesOf,
 ) -> str:
     """What a workload would take with a queue of its own, beside average neighbours."""
     parts = [w for _, p in servers for w in p.workloads if w.name == name]
     own, rate, k = parts[0], sum(w.rate_rps for w in parts), parts[0].client_batch
     alone = Workload(name, own.model, own.slo_ms, rate, own.endpoint, own.arrivals, client_batch=k)
     group, able = in_requests([alone], {n: d for n, d in devices.items() if refusal(alone, d) is None})
-    options = serving_options([group], types.of(able))[0]
+    options = serving_options([group], types(able))[0]
     return f"about {options[0].takes}" if options else "more than any pool has"

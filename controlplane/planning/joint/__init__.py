@@ -3,7 +3,6 @@
 strategy     the entry: a request becomes a plan; where arrivals are bursty, Poisson rates grow until servers
              hold the bursts
 choice       the cheapest of all searches, and what to leave out where GPUs are limited
-context      what all searches for one plan share
 small_cases  up to 12 workloads: combinations of pools weighed by plain sizes
 grouping     more workloads: which of them share a queue, and on how many servers. What pools cost and carry
              (`offers`, `pairs`), a family's cheapest `partition`, what the exact queue refuses, lower offers

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from controlplane.domain.plan import Infeasible
 from controlplane.domain.workload import Workload
+from controlplane.planning.capacity.context import Context
 from controlplane.planning.capacity.options import ServingOption, serving_options
 from controlplane.planning.explain.infeasible import Reasons
-from controlplane.planning.joint.context import Context
 from controlplane.planning.joint.grouping import Grouping, Pool, groupings, options_of
 from controlplane.planning.joint.search import DEFAULT_ITERATIONS, Search
 from controlplane.planning.joint.small_cases import Combination, combinations

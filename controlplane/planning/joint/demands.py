@@ -1,18 +1,24 @@
-"""Plans whose shadows cover what the spec demands of them, at more GPUs where nothing less does.
+"""What the spec demands of shadows: what they cover, at more GPUs where nothing less does; which are hot.
 
 A model that is f times slower at a rate within an SLO waits as it does at f times the rate within an f-th of
 the SLO. A workload that is planned with those has a share that covers f by itself. How much of a demand the
 free part of its GPU covers is seen in a whole plan only: what is short there is planned for so much slower,
 and all is planned again. Demands in full for all are the last try.
+
+Which shadows are hot: all of them where that costs no GPU more. A hot shadow takes the memory of a second
+server, a warm one none for its models. A plan is packed with all shadows hot; only where memory may keep it
+from being cheaper, it is packed without their memory too. Then as many are hot as each GPU has memory for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from controlplane.domain.plan import Infeasible, Plan
+from controlplane.domain.plan import Infeasible, Plan, memory_used_mb
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.planning.judge.placements import memory_with_shadow
 from controlplane.planning.judge.shadows import short_of_cover
 from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.replan.reuse import cost_of
@@ -43,8 +49,18 @@ def covering(plan: Plan, request: PlanRequest, plan_for: Callable[[Factors], Pla
 
 def with_any_load(request: PlanRequest) -> PlanRequest:
     """The request without demands on how long models load that decide on a shadow; itself where none does."""
+    return _decided(request, within_s=None)
+
+
+def all_hot(request: PlanRequest) -> PlanRequest:
+    """The request with every shadow hot that may be; itself where each is decided."""
+    return _decided(request, policy=ShadowPolicy.HOT)
+
+
+def _decided(request: PlanRequest, **wish: Any) -> PlanRequest:
+    """The request with another wish of each shadow whose policy is open."""
     workloads = tuple(
-        replace(w, shadow=replace(w.shadow, within_s=None)) if w.shadow.policy is ShadowPolicy.AUTO else w
+        replace(w, shadow=replace(w.shadow, **wish)) if w.shadow.policy is ShadowPolicy.AUTO else w
         for w in request.workloads
     )
     return request if workloads == request.workloads else replace(request, workloads=workloads)
@@ -85,4 +101,20 @@ def at_speed(refused: Infeasible, factors: Factors) -> Infeasible:
         f"planned for a model {factor:.3g} times slower, for `shadow: covers`: {refused.reason}",
         nearest_slo_ms=None if slo_ms is None else slo_ms * factor,
         nearest_rate_rps=None if rate_rps is None else rate_rps / factor,
+    )
+
+
+def memory_binds(plan: Plan, request: PlanRequest) -> bool:
+    """Whether a GPU of a plan, or one more, might have no memory for a partition more and its shadow."""
+    if plan.infeasible:
+        return any(device.pool.device.memory_mb is not None for device in request.devices.values())
+    used = memory_used_mb(plan.gpus)
+    largest = {
+        name: max(memory_with_shadow(w, d) for w in request.workloads if w.model in d.profiles)
+        for name, d in request.devices.items()
+        if any(w.model in d.profiles for w in request.workloads)
+    }
+    return any(
+        gpu.memory_mb is not None and sum(used[gpu.id].values()) + largest.get(gpu.type, 0.0) > gpu.memory_mb
+        for gpu in plan.gpus
     )

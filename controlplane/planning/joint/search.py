@@ -9,11 +9,11 @@ import numpy as np
 
 from controlplane.domain.plan import Infeasible, Rule
 from controlplane.latency.protocol import FloatArray
+from controlplane.planning.capacity.context import Context
 from controlplane.planning.capacity.items import Group, Item
 from controlplane.planning.capacity.options import ServingOption
 from controlplane.planning.capacity.sizing import planned_gpus
 from controlplane.planning.capacity.tolerance import ToleranceTable
-from controlplane.planning.joint.context import Context
 from controlplane.planning.joint.grouping import FixedGpu, Grouping
 from controlplane.planning.joint.packing import ALL_TIGHTNESSES, ONE_TIGHTNESS, Packing, empty_gpus
 from controlplane.planning.joint.queue_check import QueueCheck, Verdict

@@ -7,12 +7,20 @@ from dataclasses import dataclass, replace
 
 from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.planning.capacity.client_batches import InRequests
+from controlplane.planning.capacity.context import Context
 from controlplane.planning.capacity.lower_bound import lower_bound
 from controlplane.planning.explain.infeasible import with_model_limit
 from controlplane.planning.joint.choice import Choice
-from controlplane.planning.joint.context import Context
-from controlplane.planning.joint.demands import Factors, at_speed, covering, priced, slowed, with_any_load
-from controlplane.planning.joint.policies import all_hot, memory_binds
+from controlplane.planning.joint.demands import (
+    Factors,
+    all_hot,
+    at_speed,
+    covering,
+    memory_binds,
+    priced,
+    slowed,
+    with_any_load,
+)
 from controlplane.planning.joint.spread import spread
 from controlplane.planning.joint.turns import Turns
 from controlplane.planning.judge.evaluate import SLACK, Evaluation, Terms, evaluate

@@ -15,7 +15,7 @@ import numpy as np
 
 from controlplane.domain.plan import Partition, PlannedGpu, Rule
 from controlplane.domain.units import MILLIS_PER_SECOND
-from controlplane.domain.workload import LARGEST_COVER
+from controlplane.domain.workload import LARGEST_COVER, ShadowPolicy
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planning.judge.evaluate import (
     SLACK,
@@ -183,17 +183,21 @@ def _activated(
 ) -> tuple[dict[str, PlannedGpu], dict[str, str]]:
     """The GPUs that change where these standbys are active together, and where each is active, by partition.
 
-    Where a GPU has no room for all of them, it has those that fit, in the plan's order.
+    Where a GPU has no room for all of them, it has those that fit, in the plan's order. A shared one serves
+    one partition at a time.
     """
     changed: dict[str, dict[str, Partition]] = {}
     active: dict[str, str] = {}
+    serving: set[str] = set()
     room = {name: 100.0 - gpu.percent for name, gpu in gpus.items()}
     for gpu, partition in moving:
         shadow = partition.shadow
         assert shadow is not None
         more = shadow.percent - (partition.percent if shadow.gpu == gpu.id else 0.0)
-        if shadow.gpu not in room or more > room[shadow.gpu] + _ROUNDING:
+        if shadow.gpu not in room or more > room[shadow.gpu] + _ROUNDING or gpu.id in serving:
             continue
+        if shadow.policy is ShadowPolicy.SHARED:
+            serving.add(gpu.id)
         room[shadow.gpu] -= more
         active[partition.id] = shadow.gpu
         for name in {gpu.id, shadow.gpu} & gpus.keys():

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from controlplane.domain.plan import MOST_BUSY_BITS, Partition, Placement, PlannedGpu, ServedModel
-from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
+from controlplane.domain.workload import LOADED, ShadowPlace, Workload
 from controlplane.planning.protocol import Device
 
 PROCESS = "process_mb"
@@ -123,10 +123,10 @@ def memory_with_shadow(workload: Workload, device: Device, batch: int | None = N
 
 
 def servers_loaded(workload: Workload, device: Device) -> int:
-    """How many servers of a partition hold its model on its GPU: two where a hot shadow stands beside."""
+    """How many servers of a partition hold its model on its GPU: two where a loaded shadow stands beside."""
     wish = workload.shadow
-    hot = wish.policy_for(load_s_of([workload.model], device)) is ShadowPolicy.HOT
-    return 2 if hot and wish.place is ShadowPlace.SAME_GPU else 1
+    loaded = wish.policy_for(load_s_of([workload.model], device)) in LOADED
+    return 2 if loaded and wish.place is ShadowPlace.SAME_GPU else 1
 
 
 def largest_batch_in_memory(workload: Workload, device: Device) -> float:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.domain.plan import Partition, Plan, PlannedGpu, Shadow
-from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Shadow, SharedShadow, memory_used_mb
+from controlplane.domain.workload import LOADED, ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate_changed, with_guest
 from controlplane.planning.judge.extras import covering_extras, harmless
 from controlplane.planning.judge.placements import load_s_of
+from controlplane.planning.judge.shared import shared_shadow
 from controlplane.planning.protocol import Device
 
 EXTRA_PERCENT = 10.0
@@ -25,7 +26,9 @@ EXTRA_PERCENT = 10.0
 
 _RANK = {
     policy: rank
-    for rank, policy in enumerate((ShadowPolicy.NONE, ShadowPolicy.WARM, ShadowPolicy.AUTO, ShadowPolicy.HOT))
+    for rank, policy in enumerate(
+        (ShadowPolicy.NONE, ShadowPolicy.WARM, ShadowPolicy.AUTO, ShadowPolicy.SHARED, ShadowPolicy.HOT)
+    )
 }
 _FARNESS = {place: rank for rank, place in enumerate(ShadowPlace)}
 
@@ -49,15 +52,18 @@ def with_shadows(
     for gpu in gpus:
         partitions: list[Partition] = []
         device = devices[gpu.type]
-        policies = _policies_here(gpu, wishes, device)
+        policies, shared = _policies_here(gpu, wishes, device, found[gpu.type], terms)
         for partition in gpu.partitions:
             policy = policies.get(partition.id)
             if policy is not None and len(gpu.partitions) + len(partitions) < most_servers(device):
                 wish = replace(wish_of(partition, wishes), policy=policy)
-                shadow = _shadow(partition, wish, gpu.id, extras.get(partition.id, 0.0), device)
+                extra = extras.get(partition.id, 0.0)
+                if shared is not None and policy is ShadowPolicy.SHARED:
+                    extra = shared.percent - partition.percent
+                shadow = _shadow(partition, wish, gpu.id, extra, device)
                 partition = replace(partition, shadow=shadow)
             partitions.append(partition)
-        made.append(replace(gpu, partitions=tuple(partitions)))
+        made.append(replace(gpu, partitions=tuple(partitions), shared=shared))
     placing = _Elsewhere(made, wishes, found, devices, terms)
     for i, gpu in enumerate(gpus):
         for j, partition in enumerate(gpu.partitions):
@@ -77,12 +83,12 @@ def wish_of(partition: Partition, wishes: Mapping[str, ShadowWish]) -> ShadowWis
 
 
 def _policies_here(
-    gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device
-) -> dict[str, ShadowPolicy]:
-    """The policy of each shadow that stands on this GPU, by the partition's id.
+    gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device, base: Evaluation, terms: Terms
+) -> tuple[dict[str, ShadowPolicy], SharedShadow | None]:
+    """The policy of each shadow that stands on this GPU, by the partition's id, and the shared one.
 
     Where the memory is not enough for all to be hot, as many as possible are of those that would load for
-    longer than they should.
+    longer than they should. They share one where so more of them are loaded.
     """
     policies: dict[str, ShadowPolicy] = {}
     for p in gpu.partitions:
@@ -94,16 +100,36 @@ def _policies_here(
         left -= sum(p.memory_mb or 0.0 for p in gpu.partitions if policies.get(p.id) is ShadowPolicy.HOT)
     else:
         left = math.inf
+    demanded = [p for p in gpu.partitions if policies.get(p.id) is ShadowPolicy.SHARED]
     open_ = [p for p in gpu.partitions if policies.get(p.id) is ShadowPolicy.AUTO]
+    in_time = {p.id: wish_of(p, wishes).in_time(_load_s(p, device)) for p in open_}
+    hot = _hot(sorted(open_, key=lambda p: (in_time[p.id], p.memory_mb or 0.0)), left)
+    late = [p for p in open_ if not in_time[p.id]]
+    wishing = demanded or (late if not hot.issuperset(p.id for p in late) else [])
+    found = shared_shadow(gpu, wishing, base, device, terms) if wishing else None
+    shared, members = found or (None, ())
+    needed = 0.0 if shared is None else shared.memory_mb or 0.0
+    if not demanded and (needed > left or len(members) <= sum(p.id in hot for p in late)):
+        shared, members, needed = None, (), 0.0
+    sharing = {p.id for p in members}
+    rest = [p for p in open_ if p.id not in sharing]
+    hot = _hot(sorted(rest, key=lambda p: (in_time[p.id], p.memory_mb or 0.0)), left - needed)
+    # One that no other partition can share is a hot one.
+    policies |= {p.id: ShadowPolicy.HOT if p.id in hot else ShadowPolicy.WARM for p in rest}
+    policies |= {
+        p.id: ShadowPolicy.SHARED if p.id in sharing else ShadowPolicy.HOT for p in (*demanded, *members)
+    }
+    return policies, shared
 
-    def urgency(p: Partition) -> tuple[bool, float]:
-        return wish_of(p, wishes).in_time(_load_s(p, device)), p.memory_mb or 0.0
 
-    for p in sorted(open_, key=urgency):
-        needed = p.memory_mb or 0.0
-        policies[p.id] = ShadowPolicy.HOT if needed <= left else ShadowPolicy.WARM
-        left -= needed if needed <= left else 0.0
-    return policies
+def _hot(partitions: Sequence[Partition], left_mb: float) -> set[str]:
+    """Those of these partitions whose shadows the memory that is left suffices for, one after the other."""
+    hot = set()
+    for p in partitions:
+        if (p.memory_mb or 0.0) <= left_mb:
+            hot.add(p.id)
+            left_mb -= p.memory_mb or 0.0
+    return hot
 
 
 def _load_s(partition: Partition, device: Device) -> float | None:
@@ -124,16 +150,16 @@ def taken_with_shadows(
     for partition in gpu.partitions:
         wish = wish_of(partition, wishes)
         here = stands_here(wish)
-        hot = wish.policy_for(_load_s(partition, device)) is ShadowPolicy.HOT
+        loaded = wish.policy_for(_load_s(partition, device)) in LOADED
         servers += 2 if here else 1
-        needed_mb += (partition.memory_mb or 0.0) * (2.0 if here and hot else 1.0)
+        needed_mb += (partition.memory_mb or 0.0) * (2.0 if here and loaded else 1.0)
     return servers, needed_mb
 
 
 def _shadow(partition: Partition, wish: ShadowWish, gpu: str, extra: float, device: Device) -> Shadow:
-    hot = wish.policy is ShadowPolicy.HOT
-    # An unloaded model takes no memory of its own that was measured.
-    memory, load_s = (partition.memory_mb, None) if hot else (None, _load_s(partition, device))
+    # An unloaded model takes no memory of its own that was measured; what is shared has it once for all.
+    memory = partition.memory_mb if wish.policy is ShadowPolicy.HOT else None
+    load_s = _load_s(partition, device) if wish.policy is ShadowPolicy.WARM else None
     # Which GPUs share a node is known where the plan is applied.
     other_node = wish.place is ShadowPlace.OTHER_NODE
     percent = partition.percent + extra
@@ -243,8 +269,7 @@ class _Elsewhere:
             return False
         if host.memory_mb is None or memory_mb is None or policy is not ShadowPolicy.HOT:
             return True
-        used = sum(p.memory_mb or 0.0 for p in host.partitions) + sum(s.memory_mb or 0.0 for s in shadows)
-        return used + memory_mb <= host.memory_mb
+        return sum(memory_used_mb(self.made)[host.id].values()) + memory_mb <= host.memory_mb
 
 
 def most_servers(device: Device) -> float:

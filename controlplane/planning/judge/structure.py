@@ -252,6 +252,8 @@ def _shadow(gpu: PlannedGpu, partition: Partition, by_id: Mapping[str, PlannedGp
     if not (math.isfinite(shadow.percent) and math.isfinite(shadow.extra_percent)):
         yield Violation(partition.id, f"{_NOT_FINITE}: shadow.percent")
         return
+    if shadow.policy is ShadowPolicy.SHARED and (gpu.shared is None or shadow.percent != gpu.shared.percent):
+        yield Violation(partition.id, f"its shadow is shared, and {gpu.id} has none of its share")
     if abs(shadow.percent - partition.percent - shadow.extra_percent) > 1e-6:
         yield Violation(partition.id, "its shadow's percent is not its own and the extra")
     if shadow.extra_percent < -1e-6:
@@ -263,7 +265,9 @@ def _shadow(gpu: PlannedGpu, partition: Partition, by_id: Mapping[str, PlannedGp
 
 def _servers(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
     running = Counter(gpu.id for gpu, _ in plan.partitions())
-    running.update(p.shadow.gpu for _, p in plan.partitions() if has_standby(p.shadow))
+    running.update(gpu.id for gpu in plan.gpus if gpu.shared is not None)
+    own = (p.shadow for gpu in plan.gpus for p in gpu.partitions if p not in gpu.sharers)
+    running.update(shadow.gpu for shadow in own if has_standby(shadow))
     for gpu in plan.gpus:
         most = devices[gpu.type].pool.device.most_servers if gpu.type in devices else None
         if most is not None and running[gpu.id] > most:

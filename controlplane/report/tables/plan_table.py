@@ -215,7 +215,7 @@ def _uncovered(plan: Plan) -> Iterator[str]:
 
 
 def _unknown(plan: Plan) -> Iterator[str]:
-    """Warn about memory and loading times that nothing is known of, and say the way out."""
+    """Say what is shared; warn about memory and loading times that nothing is known of."""
     limited = [p for gpu, p in plan.partitions() if gpu.memory_mb is not None]
     unknown = sum(p.memory_mb is None for p in limited)
     if unknown:
@@ -223,6 +223,9 @@ def _unknown(plan: Plan) -> Iterator[str]:
             f"partitions whose memory is unknown and counts as none: {unknown} of {len(limited)} "
             "(write `memory_mb` in the spec, or `ctl profile` them)"
         )
+    shared = [len(gpu.sharers) for gpu in plan.gpus if gpu.shared is not None]
+    if shared:
+        yield f"shared shadows: {len(shared)} for {sum(shared)} partitions; each cures one of them at a time"
     warm = [s for _, p in plan.partitions() if (s := p.shadow) is not None and s.policy is ShadowPolicy.WARM]
     if warm:
         times = [s.load_s for s in warm if s.load_s is not None]

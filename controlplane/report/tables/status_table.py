@@ -157,8 +157,8 @@ def _few(names: Sequence[str]) -> str:
 class GuardRow:
     """The controller's state for one partition. Times are seconds ago; None: unknown, or it never happened.
 
-    `phase` is None where no controller runs. The last five fields are the plan's: what the shadow covers and
-    the partition survives, what both take of the memory, and how long a warm shadow loads.
+    `phase` is None where no controller runs. The last six fields are the plan's: what the shadow covers and
+    the partition survives, what both take of the memory, how long a warm shadow loads, and its policy.
     """
 
     partition: str
@@ -178,6 +178,7 @@ class GuardRow:
     memory_mb: float | None = None
     shadow_memory_mb: float | None = None
     load_s: float | None = None
+    policy: str | None = None
 
 
 def guard_table(rows: Sequence[GuardRow]) -> Table:
@@ -189,6 +190,7 @@ def guard_table(rows: Sequence[GuardRow]) -> Table:
         else:
             phase = f"{row.phase} for {_age(row.phase_since_s)}"
             shadow = "none" if row.shadow is None else "ready" if row.shadow_ready else "not ready"
+            shadow = f"{row.policy}, {shadow}" if row.policy and row.shadow else shadow
             starts = _starts(row)
         cause = (row.redirect or "").rpartition(": ")[2]
         redirect = "never" if row.redirect is None else f"{_age(row.redirected_s)} ago: {cause}"
@@ -272,7 +274,7 @@ def status_view(status: Status) -> RenderableType:
     if status.gateway_down:
         parts += ["", status.gateway_down]
     if status.controller is None:
-        parts += ["", "no controller runs: nothing is redirected or restarted (`ctl serve` starts one)"]
+        parts += ["", "no controller runs: nothing is redirected or restarted (`ctl controller` starts one)"]
     return Group(*parts)
 
 

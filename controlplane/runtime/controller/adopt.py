@@ -43,7 +43,8 @@ class Adopted:
 
     def gives_way(self, partition: str) -> bool:
         """Return whether a start of this partition gives way to other servers: no request waits for it."""
-        return not is_awaited(self.state.watches[partition])
+        watch = self.state.watches.get(partition)
+        return watch is None or not is_awaited(watch)  # none for a shared shadow
 
     def addressed(self, routes: Mapping[str, NamedRoute], workers: Workers) -> dict[str, Route]:
         """Return the routes with addresses, without servers whose address is unknown."""
@@ -98,9 +99,10 @@ def adoption(
         for server, how in one.ending.items()
     }
     owned: dict[str, Share] = {}
-    planned = {
-        spec.labels.partition: spec for spec in desired.servers.values() if spec.labels.role is Role.ACTIVE
-    }
+    planned: dict[str, ServerSpec] = {}
+    for spec in desired.servers.values():
+        if spec.labels.role is Role.ACTIVE or spec.labels.partition not in planned:
+            planned[spec.labels.partition] = spec
     gpus = {device: gpu for gpu, device in settings.devices.items()}
     found = [s for s in servers if s.spec.labels.role is not Role.PROFILE]
     running = {s.name: s for s in found if s.state is ServerState.RUNNING}
@@ -114,14 +116,16 @@ def adoption(
         routed = {m for e in partition.endpoints if e in routes for m in routes[e].members}
         spec = planned[partition.id]
         # A server that an interrupted apply started may belong to another plan: it must not get traffic.
+        own = (partition.id,) if partition.shared is None else (partition.id, partition.shared[0])
         candidates = [
             s
-            for s in of_partition.get(partition.id, ())
+            for name in own
+            for s in of_partition.get(name, ())
             if s.spec.device in gpus
             and (
                 s.name in routed
                 or s.name in backups
-                or (s.name not in endings and stands_for(s.spec, spec, desired))
+                or (s.name not in endings and stands_for(s.spec, planned[name], desired))
             )
         ]
         # Routed first, then what backs it up, then as planned, then the others.
@@ -130,12 +134,7 @@ def adoption(
         )
         chosen = [s for s in candidates if s.name in routed or _can_serve(s, partition)][:1]
         # A routed one was ready before: this controller did not start it, and its end is no failed start.
-        placed = [
-            PlacedServer(
-                s.name, gpus[s.spec.device], s.spec.percent, -math.inf if s.name in routed else math.inf
-            )
-            for s in chosen
-        ]
+        placed = [_placed(s, partition, gpus, -math.inf if s.name in routed else math.inf) for s in chosen]
         placed = placed or [PlacedServer(spec.name, partition.gpu, partition.percent)]
         if partition.policy is not ShadowPolicy.NONE:
             # A server that is neither a backup nor as large as the active one is surplus.
@@ -149,15 +148,23 @@ def adoption(
             shadows = [
                 s for s in candidates if s not in chosen and (s.name in backups or s.spec.percent >= least)
             ]
-            placed += [PlacedServer(s.name, gpus[s.spec.device], s.spec.percent) for s in shadows[:1]]
+            placed += [_placed(s, partition, gpus) for s in shadows[:1]]
             chosen += shadows[:1]
-        kept += chosen
+        kept += [server for server in chosen if server not in kept]
         placed_servers[partition.id] = tuple(placed)
     names = {server.name for server in kept}
     surplus = tuple(server for server in found if server.name not in names)
     endings.update((s.name, _DEAD_ENDINGS[s.state]) for s in surplus if s.state in _DEAD_ENDINGS)
     state = decide.begin(guarded, placed_servers, limits, generation, owned)
     return Adoption(state, planned, tuple(kept), surplus, endings)
+
+
+def _placed(
+    server: Server, partition: GuardedPartition, gpus: Mapping[str, str], since_s: float = math.inf
+) -> PlacedServer:
+    spec = server.spec
+    shared = spec.labels.partition != partition.id
+    return PlacedServer(server.name, gpus[spec.device], spec.percent, since_s, shared)
 
 
 def _recorded(

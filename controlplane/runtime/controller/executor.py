@@ -169,8 +169,8 @@ def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Obs
         case Launch():
             planned = adopted.planned[effect.partition]
             spec = spec_for(effect, planned, adopted.devices[effect.gpu])
-            watch = adopted.state.watches[effect.partition]
-            warm = watch.partition.policy is ShadowPolicy.WARM and not watch.down
+            watch = adopted.state.watches.get(effect.partition)  # None for a shared shadow
+            warm = watch is not None and watch.partition.policy is ShadowPolicy.WARM and not watch.down
             running = [s.spec for s in workers.servers().values()]
             limit_mb = memory_limit_mb(planned, running, observer.exhausted_mb.get(effect.partition))
             spec = replace(spec, reloads=warm, memory_limit_mb=limit_mb)

@@ -271,7 +271,7 @@ class Controller:
         for server in found.kept:
             if server.name in backends:
                 self._workers.adopt(server, Health.READY)
-            elif server.spec.reloads and policies[server.spec.labels.partition] is ShadowPolicy.WARM:
+            elif server.spec.reloads and policies.get(server.spec.labels.partition) is ShadowPolicy.WARM:
                 self._actor.adopt_warm(server, self._workers)
             else:
                 gives_way = partial(adopted.gives_way, server.spec.labels.partition)

@@ -15,10 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from controlplane.control.guard.causes import contention, starved
 from controlplane.control.guard.liveness import overdue_s, patience_s
 from controlplane.control.guard.observe import due, resumed
-from controlplane.control.guard.rule import suspicion
+from controlplane.control.guard.rule import contention, starved, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, InFlight, Server
@@ -154,7 +153,7 @@ class Observer:
             return
         now = record.canary_s = time.monotonic()
         server = record.server
-        watch = self._state.watches.get(server.spec.labels.partition)
+        watch = self._watch(server)
         slow_s = patience_s(watch, self._state.limits) if watch is not None else 0.0
         # Through an alias where there is one, to test a request's whole path.
         endpoints = [queue[-1] for queue in self._queues(server)]
@@ -288,7 +287,7 @@ class Observer:
         health, reason = self._health(name, condition, record, now)
         if OUT_OF_MEMORY in reason and server.spec.memory_limit_mb is not None:
             self.exhausted_mb[server.spec.labels.partition] = server.spec.memory_limit_mb
-        watch = self._state.watches.get(server.spec.labels.partition)
+        watch = self._watch(server)
         if health is Health.HUNG:
             return _hung(record.in_flight, reason)
         if watch is None or watch.active.server != name or health not in _SERVING:
@@ -375,7 +374,7 @@ class Observer:
         from the first request on, is the fault of the requests.
         """
         queue = self._queue(record.server, verdict.endpoint)
-        row, watch = record.failed(queue), self._state.watches.get(record.server.spec.labels.partition)
+        row, watch = record.failed(queue), self._watch(record.server)
         if watch is not None and watch.failed_s > record.answered(queue):
             return False
         waited = row.requests >= _FAILED_IN_A_ROW and row.waited_s > verdict.sent_s
@@ -394,7 +393,7 @@ class Observer:
         if endpoint != verdict.endpoint or works_s > since_s:
             record.owed = verdict.endpoint, verdict.sent_s
             return False
-        watch, limits = self._state.watches.get(server.spec.labels.partition), self._state.limits
+        watch, limits = self._watch(server), self._state.limits
         sequences = record.in_flight.sequences
         allowed_s = limits.overdue_s if watch is None else overdue_s(watch, limits, sequences)
         return now - since_s > allowed_s and record.signs.compared_s > since_s
@@ -478,6 +477,12 @@ class Observer:
         if watch is None:
             return tuple((endpoint,) for endpoint in server.spec.endpoints)
         return tuple(promise.endpoints for promise in watch.partition.promises)
+
+    def _watch(self, server: Server) -> Watch | None:
+        """Return the partition of a server; of a shared one, that which it serves."""
+        own = self._state.watches.get(server.spec.labels.partition)
+        name = self._by_own_name.get(server.name)
+        return own or next((w for w in self._state.watches.values() if w.active.server == name), None)
 
     def _is_silent(self, record: ServerRecord, now: float) -> bool:
         """Return whether a process has been silent since it spoke; a contended core delays a healthy one."""

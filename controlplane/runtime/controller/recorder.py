@@ -62,14 +62,14 @@ class Recorder:
     def hear(self, answers: Iterable[Answer], watches: Collection[Watch]) -> None:
         """Add answers of the partitions' servers, including those replaced within the minute.
 
-        An answer of an unknown server counts for the first partition that serves its endpoint.
+        An answer of an unknown or shared server counts for the first partition that serves its endpoint.
         """
         for watch in watches:
             if self._watches.get(watch.partition.id) is watch:
                 continue
             self._watches[watch.partition.id] = watch
-            for placed in (watch.active, watch.standby):
-                if placed is not None:
+            for placed in watch.servers:
+                if not placed.shared:
                     self._partitions[placed.server] = watch.partition.id
         for answer in answers:
             partition = self._partitions.get(answer.server) or _serving(answer.endpoint, watches)

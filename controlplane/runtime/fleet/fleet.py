@@ -176,6 +176,9 @@ class Fleet:
         models = self.files.record().previous
         # None where another leader in the cluster applied it.
         models = models if models and models.plan == plan_hash(plan) else None
+        if plan.serve is not None:
+            load_s = plan.serve.load_timeout_s
+            settings = replace(settings, endpoints=plan.serve.gateway, load_timeout_s=load_s)
         # These endpoints were served before, and a rollback consents to them; the ones that end are reported.
         return ApplyRequest(plan, settings, rename_endpoints=True, verb="rollback", models=models)
 

@@ -26,6 +26,8 @@ from controlplane.render.repository import (
     refuse_large_requests,
     refuse_pooled_sequences,
     takes_turns,
+    together,
+    together_batches,
 )
 from controlplane.render.source import SourceModel, folders_of, pinned_at, read_source
 from controlplane.runtime.fleet.execute import Say
@@ -131,6 +133,12 @@ def _trees(
         tree = partition_tree(partition, gpu_type=gpu.type, sources=its, library=library)
         batches = () if library is None else live_batches(partition, its)
         trees[partition.id] = (tree, takes_turns(partition, its), batches)
+    for gpu in plan.gpus:
+        if gpu.shared is not None:
+            own = [trees[partition.id] for partition in gpu.sharers]
+            tree = together([tree for tree, _, _ in own], gpu.id)
+            batches = together_batches([batches for _, _, batches in own], gpu.id)
+            trees[gpu.shared.id] = tree, any(turns for _, turns, _ in own), batches
     return trees
 
 

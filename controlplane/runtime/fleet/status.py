@@ -132,6 +132,7 @@ def guard_rows(
         )
         if (shadow := partition.shadow) is not None:
             row = replace(row, covers=shadow.covers, shadow_memory_mb=shadow.memory_mb, load_s=shadow.load_s)
+            row = replace(row, policy=shadow.policy.value)
         if (known := guarding.get(partition.id)) is not None:
             row = replace(
                 row,

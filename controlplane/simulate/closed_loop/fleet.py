@@ -49,13 +49,17 @@ class _Start:
 
 
 class SimulatedFleet:
-    """Each partition has two places on its GPU, and two on its shadow's where that is another one."""
+    """Each partition has two places on its GPU, and two on its shadow's where that is another one.
+
+    It has three where it shares a shadow, which stays while a server of its own starts.
+    """
 
     def __init__(
         self, plan: Plan, truth: Mapping[str, LatencyModel], settings: Settings, conditions: Conditions
     ) -> None:
         self._truth, self._conditions = truth, conditions
         self._gpus, homes = _with_places(plan)
+        self._sharers = {g.shared.id: [p.id for p in g.sharers] for g in plan.gpus if g.shared is not None}
         self.part = whole(plan, self._gpus, truth, conditions)
         self._loop = LiveLoop(self.part, conditions, settings.seed)
         self._arriving = Arriving(self.part, settings.demands or {}, settings.seed)
@@ -77,8 +81,12 @@ class SimulatedFleet:
         self._dropped = np.zeros(len(self.part.streams), dtype=np.int64)
 
     def start(self, server: str, partition: str, gpu: str, percent: float, takes_s: float) -> None:
-        """Start a server; it begins once a place of its partition is free."""
-        self._waiting.append(_Start(server, partition, gpu, percent, self.now_s + takes_s))
+        """Start a server; it begins once a place of its partition is free.
+
+        A shared shadow has a place of each partition that it stands by for.
+        """
+        for one in self._sharers.get(partition, (partition,)):
+            self._waiting.append(_Start(server, one, gpu, percent, self.now_s + takes_s))
         self._settle()
 
     def unload(self, server: str) -> None:
@@ -111,6 +119,7 @@ class SimulatedFleet:
         """Make the server that answers for a partition take `factor` times as long."""
         for place in self._answering(partition):
             place.slowdown = factor
+        for place in self._answering(partition)[:1]:
             self._retime(place.gpu)
 
     def slow_model(self, model: str, factor: float) -> None:
@@ -147,14 +156,13 @@ class SimulatedFleet:
     def seen(self, answers: tuple[Answer, ...]) -> FleetSeen:
         """Return what a controller sees of this fleet now."""
         servers = {w.server: ServerSeen(Health.STARTING) for w in self._waiting}
-        for place in self._places:
-            if place.server is None:
-                continue
-            health = Health.READY if place.serves(self.now_s) else Health.STARTING
-            servers[place.server] = ServerSeen(
-                Health.UNLOADED if place.unloaded else health,
-                in_flight=sum(map(self._loop.held, place.queues.values())),
-                inferences={p.endpoint: float(p.client_batch) for p in place.partition.workloads},
+        for name in {place.server for place in self._places if place.server} - servers.keys():
+            own = self._running(name)
+            health = Health.READY if all(p.serves(self.now_s) for p in own) else Health.STARTING
+            servers[name] = ServerSeen(
+                Health.UNLOADED if any(p.unloaded for p in own) else health,
+                in_flight=sum(self._loop.held(q) for p in own for q in p.queues.values()),
+                inferences={w.endpoint: float(w.client_batch) for p in own for w in p.partition.workloads},
             )
         return FleetSeen(self.now_s, answers, servers)
 
@@ -220,7 +228,8 @@ class SimulatedFleet:
         """The places that new requests go to: as in HAProxy the members that live, else the backup."""
         route = self._routes.get(endpoint, NamedRoute(()))
         for names in (route.members, (route.backup,) if route.backup else ()):
-            living = [p for name in names for p in self._running(name) if p.serves(self.now_s)]
+            running = (p for name in names for p in self._running(name) if p.serves(self.now_s))
+            living = [p for p in running if any(w.endpoint == endpoint for w in p.partition.workloads)]
             if living:
                 return living
         return []
@@ -269,7 +278,8 @@ class SimulatedFleet:
     def _answering(self, partition: str) -> Sequence[_Place]:
         own = [p for p in self._places if p.partition.id == partition and p.serves(self.now_s)]
         routed = {m for route in self._routes.values() for m in route.members}
-        return [p for p in own if p.server in routed][:1]
+        answering = next((p.server for p in own if p.server in routed), None)
+        return [] if answering is None else self._running(answering)
 
 
 def _with_places(plan: Plan) -> tuple[list[PlannedGpu], list[tuple[int, Partition, Partition]]]:
@@ -281,6 +291,8 @@ def _with_places(plan: Plan) -> tuple[list[PlannedGpu], list[tuple[int, Partitio
         if shadow is None or shadow.policy is ShadowPolicy.NONE:
             continue
         here = [shadow.gpu] if shadow.gpu == gpu.id else [gpu.id, shadow.gpu, shadow.gpu]
+        if shadow.policy is ShadowPolicy.SHARED:
+            here *= 2
         for n, where in enumerate(here, 2):
             twin = replace(partition, id=f"{partition.id}#{n}", percent=shadow.percent, shadow=None)
             added.setdefault(index[where], []).append((twin, partition))

@@ -78,7 +78,7 @@ def _deploy(plan: Plan, fleet: SimulatedFleet) -> GuardState:
         plan,
         fleet="simulated",
         plan_hash="",
-        rendered={p.id: Rendered(p.id, "", p.turns) for _, p in plan.partitions()},
+        rendered={name: Rendered(name, "", turns=False) for name in _contents(plan)},
         devices={gpu.id: gpu.id for gpu in plan.gpus},
     )
     for action in converge(desired, Actual((), {})):
@@ -89,15 +89,23 @@ def _deploy(plan: Plan, fleet: SimulatedFleet) -> GuardState:
                 fleet.unload(server)
             case Commit(routes):
                 fleet.route(routes)
-    placed = {partition.id: _placed(desired, partition.id) for _, partition in plan.partitions()}
+    placed = {partition.id: _placed(desired, gpu, partition) for gpu, partition in plan.partitions()}
     return decide.begin(guarded_partitions(plan), placed, Limits())
 
 
-def _placed(desired: Desired, partition: str) -> tuple[PlacedServer, ...]:
+def _contents(plan: Plan) -> list[str]:
+    """The ids of partitions and shared shadows."""
+    return [p.id for _, p in plan.partitions()] + [g.shared.id for g in plan.gpus if g.shared is not None]
+
+
+def _placed(desired: Desired, gpu: PlannedGpu, partition: Partition) -> tuple[PlacedServer, ...]:
     """The servers of a partition, the active one first."""
-    own = [spec for spec in desired.servers.values() if spec.labels.partition == partition]
+    shared = gpu.shared.id if gpu.shared is not None and partition in gpu.sharers else None
+    own = [spec for spec in desired.servers.values() if spec.labels.partition in (partition.id, shared)]
     own.sort(key=lambda spec: spec.labels.role is not Role.ACTIVE)
-    return tuple(PlacedServer(spec.name, spec.device, spec.percent, 0.0) for spec in own)
+    return tuple(
+        PlacedServer(s.name, s.device, s.percent, 0.0, shared=s.labels.partition == shared) for s in own
+    )
 
 
 def _hit(fleet: SimulatedFleet, fault: Fault) -> None:

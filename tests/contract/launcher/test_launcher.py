@@ -9,11 +9,11 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from background import until
 from direct import call, get
 from launcher_rig import BROKEN, HANGING, MODEL, Fleet, engines, infer
 
@@ -81,12 +81,12 @@ def test_a_start_gives_way_to_the_servers_that_are_ready_until_requests_wait_for
     with ThreadPoolExecutor(1) as pool:
         starting = pool.submit(fleet.start, spec, gives_way=lambda: not awaited.is_set())
         try:
-            await_true(lambda: starting.done() or len(fleet.launcher.servers(fleet.name)) == 2)
+            until(lambda: starting.done() or len(fleet.launcher.servers(fleet.name)) == 2)
             (listed,) = [s for s in fleet.launcher.servers(fleet.name) if s.name == spec.name]
-            await_true(lambda: fleet.engine.pid(listed) > 0)
+            until(lambda: fleet.engine.pid(listed) > 0)
             assert cpu_weight(fleet.engine.pid(listed)) * 10 < full
             awaited.set()
-            await_true(lambda: cpu_weight(fleet.engine.pid(listed)) == full)
+            until(lambda: cpu_weight(fleet.engine.pid(listed)) == full)
         finally:
             (Path(spec.repository) / "spin" / "go").touch()
         server = starting.result()
@@ -125,7 +125,7 @@ def test_stop_lets_requests_in_flight_finish(fleet: Fleet) -> None:
     with ThreadPoolExecutor(3) as pool:
         answers = [pool.submit(infer, server, sleep_s=0.75) for _ in range(3)]
         # And one runs. A Triton that is told to stop refuses what it has not taken in yet.
-        await_true(lambda: queued(server) == 2 or all(a.done() for a in answers))
+        until(lambda: queued(server) == 2 or all(a.done() for a in answers))
         fleet.launcher.stop(server, drain_s=30)
         assert [a.result() for a in answers] == [[0.75, 0.0]] * 3
     assert fleet.launcher.servers(fleet.name) == ()
@@ -145,7 +145,7 @@ def test_stop_without_time_to_drain_ends_it_at_once(fleet: Fleet) -> None:
 
 def await_connected(server: Server) -> None:
     """Until somebody is connected: a request is on the way to the model."""
-    await_true(lambda: connections(server) > 0)
+    until(lambda: connections(server) > 0)
     time.sleep(0.1)
 
 
@@ -154,13 +154,6 @@ def queued(server: Server) -> int:
     lines = call(server, "GET", "/metrics", port=server.metrics_port)[1].decode().splitlines()
     (line,) = [line for line in lines if line.startswith("nv_inference_pending_request_count{")]
     return int(float(line.split()[-1]))
-
-
-def await_true(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def connections(server: Server) -> int:
@@ -306,7 +299,7 @@ def test_a_models_process_that_dies_is_heard_and_one_that_is_unloaded_is_not(fle
         unload(server, endpoint, deadline_s=30.0)
         load(server, endpoint, deadline_s=30.0)
         assert watch.news((server,)) == ()
-        await_true(lambda: len(models()) == 1)
+        until(lambda: len(models()) == 1)
         fleet.launcher.servers(fleet.name)
         assert watch.news((server,)) == ()
         os.kill(models()[0], signal.SIGKILL)
@@ -326,7 +319,7 @@ def test_a_server_that_another_program_ends_serves_on_and_says_so(fleet: Fleet) 
             assert listed.state is ServerState.RUNNING
             return listed.end is not None or [n.health for n in watch.news((server,))] == [Health.ENDING]
 
-        await_true(says_so)
+        until(says_so)
         assert infer(server) == [0.0, 0.0]
         fleet.launcher.stop(server, drain_s=30)
     assert fleet.leftovers() == []

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import http.server
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -16,6 +14,7 @@ import pytest
 import requests
 import tritonclient.grpc as tg
 from background import until
+from http_server import Quiet, serving
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -32,26 +31,20 @@ class Collector:
         bodies: list[bytes] = []  # Triton's, which are JSON
         exported: list[ExportTraceServiceRequest] = []
 
-        class Handler(http.server.BaseHTTPRequestHandler):
+        class Handler(Quiet):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.body()
                 if self.headers["Content-Type"] == "application/json":
                     bodies.append(body)
                 else:
                     body = gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body
                     exported.append(ExportTraceServiceRequest.FromString(body))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
+                self.answer()
 
         self._bodies = bodies
         self._exported = exported
-        self._server = http.server.ThreadingHTTPServer((rig.HOST, 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        self.url = f"http://{rig.HOST}:{self._server.server_port}/v1/traces"
+        self.handler = Handler
+        self.url = ""
 
     def has(self, trace: str, parent: str) -> bool:
         """Whether a span of this trace was exported that names this parent."""
@@ -69,16 +62,13 @@ class Collector:
         scopes = [s for body in [*self._exported] for r in body.resource_spans for s in r.scope_spans]
         return [span for scope in scopes for span in scope.spans if span.trace_id.hex() == trace]
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
     made = Collector()
-    yield made
-    made.close()
+    with serving(made.handler) as port:
+        made.url = f"http://{rig.HOST}:{port}/v1/traces"
+        yield made
 
 
 @pytest.fixture(scope="module")

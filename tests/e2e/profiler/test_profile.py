@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from bare_triton import ROOT, bare_triton
+from open_load import open_loop
 
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.errors import EngineError, RequestRefused
 from controlplane.files.measurements.profiles import partial_path, read_partial, read_profiles, write_profile
 from controlplane.profiler.colocate import Neighbourhood
-from controlplane.profiler.load import ClosedLoop, open_loop
+from controlplane.profiler.load import ClosedLoop
 from controlplane.profiler.requests import requests_for
 from controlplane.profiler.session import Place, Profiler
 from controlplane.profiler.subject import Subject, Wishes, read_subject

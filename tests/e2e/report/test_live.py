@@ -31,14 +31,6 @@ PATIENCE_MS = 30_000
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    if browser.CHROMIUM is None:
-        pytest.skip(browser.NOT_RUN)
-    with browser.browser() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with Guarded(tmp_path_factory.mktemp("live")) as made:
         made.apply(PLAN)

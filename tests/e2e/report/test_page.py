@@ -21,14 +21,6 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    if browser.CHROMIUM is None:
-        pytest.skip(browser.NOT_RUN)
-    with browser.browser() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def plan() -> Plan:
     return planning.planned("joint", planning.published(12), rule=Rule.P99, latency="ours")
 

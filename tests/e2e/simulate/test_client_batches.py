@@ -11,10 +11,9 @@ import httpx
 import numpy as np
 import pytest
 from bare_triton import BareTriton, bare_triton
+from open_load import open_loop
 from triton_batches import SEEN, Case
 from tritonclient.grpc.service_pb2 import ModelInferRequest
-
-from controlplane.profiler.load import open_loop
 
 EXECUTION_S = 0.4
 APART_S = 0.02

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
-import json
 import threading
 from collections.abc import Iterator
 
 import pytest
+from http_server import HOST, Quiet, serving
 
 from controlplane.domain.fleet import Backend
 from controlplane.files.gateway import Traits
@@ -24,23 +23,14 @@ def awake() -> threading.Event:
 
 @pytest.fixture
 def server(awake: threading.Event) -> Iterator[Backend]:
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             awake.wait(60)
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(CONFIG).encode())
+            self.answer(CONFIG)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        try:
-            yield Backend("one", "127.0.0.1", made.server_port, 1)
-        finally:
-            awake.set()
-            made.shutdown()
+    with serving(Handler) as port:
+        yield Backend("one", HOST, port, 1)
+        awake.set()
 
 
 def test_a_server_has_as_long_as_it_is_given(server: Backend, awake: threading.Event) -> None:

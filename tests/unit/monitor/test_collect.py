@@ -30,7 +30,8 @@ def test_every_line_in_the_pipe_is_read_once_and_whole(tmp_path: Path) -> None:
                 if len(read) >= COUNT:
                     all_read.set()
 
-        log = Log(open_log(tmp_path / "log.pipe"), Monitor(ServedRoutes(tmp_path / "slots")), [Reader()])
+        monitor = Monitor(ServedRoutes(tmp_path / "slots"), tmp_path / "plan")
+        log = Log(open_log(tmp_path / "log.pipe"), monitor, [Reader()])
         content = b"".join(line + b"\n" for line in lines)
         os.write(pipe, content[: len(content) // 2])
         log.listen(looks=0)

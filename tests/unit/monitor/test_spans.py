@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import threading
 
 import pytest
+from http_server import Quiet, serving
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from controlplane.monitor.audit import entry
@@ -65,31 +65,24 @@ def test_the_audit_log_says_the_same_of_a_traced_line() -> None:
     assert entry(line("-")) is None
 
 
-class Collector(http.server.BaseHTTPRequestHandler):
+class Collector(Quiet):
     """Answers once it may, and counts spans."""
 
     may_answer = threading.Event()
     spans = 0
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.body()
         self.may_answer.wait(60)
         request = ExportTraceServiceRequest.FromString(body)
         Collector.spans += sum(len(s.spans) for r in request.resource_spans for s in r.scope_spans)
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.answer()
 
 
 def test_a_collector_that_does_not_answer_costs_spans_and_no_time() -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        spans = Spans(f"http://127.0.0.1:{server.server_port}/v1/traces")
+    with serving(Collector) as port:
+        spans = Spans(f"http://127.0.0.1:{port}/v1/traces")
         spans.take([line(f"00-{TRACE}-{PARENT}-01")] * 5000)
         Collector.may_answer.set()
         spans.close()
-        server.shutdown()
     assert 2048 <= Collector.spans <= 2048 + 512, "what waits, and the batch that was on its way"

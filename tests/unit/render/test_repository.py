@@ -23,6 +23,7 @@ from controlplane.render.repository import (
     refuse_pooled_sequences,
     render_partition,
     takes_turns,
+    together,
 )
 from controlplane.render.source import pinned_at, read_source, to_complete
 
@@ -397,3 +398,16 @@ def test_models_whose_batches_the_library_cannot_count_are_served_as_without_it(
         partition("W1"), models=(replace(partition("W1").models[0], max_queue_delay_us=delay_us),)
     )
     assert tree == render_partition(served, gpu_type="cpu", repository=repository)
+
+
+def test_a_shared_shadow_has_the_models_of_all_its_partitions_which_must_not_differ(repository: Path) -> None:
+    write_ensemble(repository)
+    (repository / "other" / "config.pbtxt").write_text(f'backend: "b" max_batch_size: 2 {TENSORS}')
+    first, second, other = (
+        render_partition(one, gpu_type="cpu", repository=repository)
+        for one in (partition("E", model="e"), partition("W"), partition("F", model="e", batch=2))
+    )
+    both = together([first, second], "cpu-0")
+    assert both.entries == {**first.entries, **second.entries}
+    with pytest.raises(InputError, match="cpu-0 serve 'm' differently, so no shadow can be shared"):
+        together([first, other], "cpu-0")

@@ -10,7 +10,7 @@ from known_service import KnownService
 
 from controlplane.control.guard.state import STEP_PERCENT
 from controlplane.domain.errors import InputError
-from controlplane.domain.plan import Partition, Plan, Prediction, ServedModel, Shadow
+from controlplane.domain.plan import Partition, Plan, Prediction, ServedModel, Shadow, SharedShadow
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.simulate.closed_loop.faults import Fault, Kind, Outcome, parse
 from controlplane.simulate.closed_loop.run import START_S, run
@@ -186,3 +186,28 @@ def test_a_wrong_fault_is_named(plan: Plan, text: str, says: str) -> None:
 def test_a_fault_after_the_end_is_refused(plan: Plan) -> None:
     with pytest.raises(InputError, match="after the end, 40 s"):
         served(plan, Fault(Kind.CRASH, "wa-1", 40.0))
+
+
+def sharing(plan: Plan) -> Plan:
+    """The plan with one shadow for both partitions of its first GPU."""
+    first, *others = shadowed(plan, ShadowPolicy.SHARED).gpus
+    own = replace(first, shared=SharedShadow("standby", 50.0))
+    return replace(plan, gpus=(own, *(replace(g, partitions=()) for g in others)))
+
+
+@pytest.mark.parametrize("kind", [Kind.CRASH, Kind.SLOW])
+def test_a_shared_shadow_serves_one_partition_until_that_has_a_server_of_its_own(plan_of, kind: Kind) -> None:
+    rows = (
+        ("t4-0", "wa-1", ServedModel("a", 8), [("wa", 200.0)]),
+        ("t4-0", "wb-1", ServedModel("b", 1), [("wb", 50.0)]),
+    )
+    plan = sharing(plan_of(*rows, slo_ms=60.0))
+    outcome = served(plan, Fault(kind, "wa-1", 20.0, 3.0 if kind is Kind.SLOW else 1.0))
+    moves = [h for h in outcome.happened if h.redirect]
+    assert [h.subject for h in moves] == ["wa-1", "wa-1"], "there and back, and its neighbour stays"
+    assert ".standby.shadow." in moves[0].text
+    assert "share given back" in moves[1].text
+    (repair,) = outcome.repairs
+    assert repair.late_s < 10
+    late = {w.name: w.late[-10:].sum() for w in outcome.workloads}
+    assert late == {"wa": 0.0, "wb": 0.0}

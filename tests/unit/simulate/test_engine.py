@@ -220,17 +220,6 @@ def test_exponential_service_makes_mm1(plan_of):
     assert result.p99_ms == pytest.approx(2.0 + 10.0 * math.log(100), rel=0.05)
 
 
-def test_the_short_loop_and_the_event_loop_agree(plan_of):
-    plan = plan_of(("g", "p", ONE, [("w", 1500.0)]))
-    conditions = Conditions(noise={("t4", "a"): Noise(0.2, 0.3)}, waiting=40)
-    short = only(simulate(plan, TRUTH, Settings(200.0), conditions))
-    events = only(simulate(plan, TRUTH, Settings(200.0, answers=1), conditions))
-    assert short.drops_percent == events.drops_percent > 1
-    assert short.requests == events.requests
-    assert np.array_equal(short.counts, events.counts)
-    assert short.mean_ms == pytest.approx(events.mean_ms)
-
-
 def test_equal_settings_give_equal_results(plan_of):
     plan = plan_of(("g", "p1", ONE, [("w", 300.0)]), ("g", "p2", ServedModel("b", 1), [("v", 50.0)]))
     first, again = (simulate(plan, TRUTH, Settings(20.0)).document() for _ in range(2))

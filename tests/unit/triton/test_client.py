@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from http_server import Quiet, serving
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.triton.client import TritonClient
 
 
-class Closing(BaseHTTPRequestHandler):
+class Closing(Quiet):
     """Answers GET /v2, anything else with 400, and closes the connection without a word of it."""
 
     protocol_version = "HTTP/1.1"
@@ -19,14 +18,8 @@ class Closing(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         known = self.path == "/v2"
         body = b'{"version": "2.51.0"}' if known else b"no such model"
-        self.send_response(200 if known else 400)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.answer(body, 200 if known else 400)
         self.close_connection = True
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def server_at(port: int) -> Server:
@@ -36,14 +29,8 @@ def server_at(port: int) -> Server:
 
 @pytest.fixture
 def client() -> Iterator[TritonClient]:
-    listening = HTTPServer(("127.0.0.1", 0), Closing)
-    thread = threading.Thread(target=listening.serve_forever, daemon=True)
-    thread.start()
-    with TritonClient(server_at(listening.server_port)) as found:
+    with serving(Closing) as port, TritonClient(server_at(port)) as found:
         yield found
-    listening.shutdown()
-    listening.server_close()
-    thread.join()
 
 
 def test_a_connection_that_the_server_has_closed_is_opened_again(client: TritonClient) -> None:

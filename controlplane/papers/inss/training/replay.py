@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +24,11 @@ class Replay:
     def __init__(self, capacity: int, lanes: int, actions: int) -> None:
         self._lanes = lanes
         self._rows = {
-            "actions": np.zeros((capacity, actions, FEATURES), dtype=np.float32),
-            "valid": np.zeros((capacity, actions), dtype=np.bool_),
-            "action": np.zeros(capacity, dtype=np.int64),
-            "reward": np.zeros(capacity, dtype=np.float32),
-            "last": np.zeros(capacity, dtype=np.float32),
+            "actions": torch.zeros((capacity, actions, FEATURES)),
+            "valid": torch.zeros((capacity, actions), dtype=torch.bool),
+            "action": torch.zeros(capacity, dtype=torch.int64),
+            "reward": torch.zeros(capacity),
+            "last": torch.zeros(capacity),
         }
         self._at = 0
         self.size = 0
@@ -44,46 +45,33 @@ class Replay:
         for t, (state, action, reward) in enumerate(zip(seen, actions, rewards, strict=True)):
             rows = (self._at + np.arange(self._lanes)) % self.capacity
             width = state.valid.shape[1]
-            self._rows["actions"][rows, :width] = state.actions
+            self._rows["actions"][rows, :width] = torch.from_numpy(state.actions)
             self._rows["valid"][rows] = False
-            self._rows["valid"][rows, :width] = state.valid
-            self._rows["action"][rows] = action
-            self._rows["reward"][rows] = reward
+            self._rows["valid"][rows, :width] = torch.from_numpy(state.valid)
+            self._rows["action"][rows] = torch.from_numpy(action)
+            self._rows["reward"][rows] = torch.from_numpy(reward).float()
             self._rows["last"][rows] = float(t == len(seen) - 1)
             self._at = int((self._at + self._lanes) % self.capacity)
             self.size = min(self.size + self._lanes, self.capacity)
 
     def sample(self, rng: np.random.Generator, count: int) -> Transitions:
         """Draw `count` steps uniformly, with replacement."""
-        rows = rng.integers(self.size, size=count)
-        after = np.where(self._rows["last"][rows] > 0, rows, (rows + self._lanes) % self.capacity)
-        return Transitions(
-            self._state(rows),
-            torch.from_numpy(self._rows["action"][rows]),
-            torch.from_numpy(self._rows["reward"][rows]),
-            self._state(after),
-            torch.from_numpy(self._rows["last"][rows]),
-        )
+        rows = torch.from_numpy(rng.integers(self.size, size=count))
+        last = self._rows["last"][rows]
+        after = torch.where(last > 0, rows, (rows + self._lanes) % self.capacity)
+        action, reward = self._rows["action"][rows], self._rows["reward"][rows]
+        return Transitions(self._state(rows), action, reward, self._state(after), last)
 
     def state_dict(self) -> dict[str, object]:
         """Return the whole state, for a checkpoint."""
-        return {
-            "at": self._at,
-            "size": self.size,
-            "rows": {name: torch.from_numpy(rows[: self.size].copy()) for name, rows in self._rows.items()},
-        }
+        rows = {name: rows[: self.size].clone() for name, rows in self._rows.items()}
+        return {"at": self._at, "size": self.size, "rows": rows}
 
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a `state_dict` of a buffer of the same shape."""
-        at, size, rows = state["at"], state["size"], state["rows"]
-        assert isinstance(at, int)
-        assert isinstance(size, int)
-        assert isinstance(rows, dict)
-        self._at, self.size = at, size
-        for name, kept in rows.items():
-            assert isinstance(kept, Tensor)
-            self._rows[name][:size] = kept.numpy()
+        self._at, self.size = state["at"], state["size"]
+        for name, kept in state["rows"].items():
+            self._rows[name][: self.size] = kept
 
-    def _state(self, rows: IntArray) -> TensorObservation:
-        drawn = (self._rows[name][rows] for name in TensorObservation._fields)
-        return TensorObservation(*(torch.from_numpy(a).clone() for a in drawn))
+    def _state(self, rows: Tensor) -> TensorObservation:
+        return TensorObservation(self._rows["actions"][rows], self._rows["valid"][rows])

@@ -25,7 +25,16 @@ from controlplane.control.converge.actions import (
 )
 from controlplane.control.converge.desired import Desired, NamedRoute, Rendered, desired_fleet
 from controlplane.domain.fleet import Server, ServerState
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
+from controlplane.domain.plan import (
+    Partition,
+    Placement,
+    Plan,
+    PlannedGpu,
+    Rule,
+    ServedModel,
+    Shadow,
+    SharedShadow,
+)
 from controlplane.domain.workload import ShadowPolicy
 
 
@@ -88,11 +97,13 @@ def fleets(draw: st.DrawFn) -> Desired:
         for part in [f"{name}-1", f"{name}-2"] if pooled else [name]:
             placement = Placement(name, name, "m", 1, 10)
             partitions.append(Partition(part, percent, (ServedModel("m", 1),), (placement,), shadow=shadow))
-    gpu = PlannedGpu("cpu-0", "cpu", tuple(partitions))
+    shared = SharedShadow("shared", draw(shares)) if draw(st.booleans()) else None
+    gpu = PlannedGpu("cpu-0", "cpu", tuple(partitions), shared=shared)
     plan = Plan("igniter", Rule.P99, "igniter", (gpu,))
     content = draw(st.sampled_from(["x", "y"]))
     batches = (("m", draw(st.integers(1, 3))),)
-    rendered = {p.id: Rendered(f"/r/{p.id}", content, p.turns, batches) for p in partitions}
+    names = (*(p.id for p in partitions), "shared")
+    rendered = {name: Rendered(f"/r/{name}", content, False, batches) for name in names}
     return desired_fleet(plan, fleet="f", plan_hash="h", rendered=rendered, devices={"cpu-0": "cpu-0"})
 
 

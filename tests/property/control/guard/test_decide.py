@@ -12,7 +12,7 @@ from guard_invariants import validate_state
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controlplane.control.guard import culprits, decide, observe
+from controlplane.control.guard import decide, observe
 from controlplane.control.guard.effects import (
     Cause,
     DrainAndStop,
@@ -90,6 +90,8 @@ class World:
         validate_state(self.state)
         assert effects == thoroughly
         assert decide.routes(self.state, seen) == decide.routes(self.thorough, seen)
+        begun = {effect.server for effect in effects if isinstance(effect, Launch)}
+        assert not any(isinstance(effect, DrainAndStop) and effect.server in begun for effect in effects)
         # Who leaves a dead server takes its shadow whatever the account says, in the same tick too.
         died = any(isinstance(e, Redirect) and e.cause in DEAD for e in effects)
         for effect in effects:
@@ -191,7 +193,10 @@ def world(percents: Sequence[float], policy: ShadowPolicy, elsewhere: bool) -> W
     partitions, placed_servers, machines = [], {}, {}
     for i, percent in enumerate(percents):
         name = f"W{i}"
-        shadow_gpu = "g1" if elsewhere else "g0"
+        is_shared = policy is ShadowPolicy.SHARED
+        shadow_gpu = "g1" if elsewhere and not is_shared else "g0"
+        # The one server has the same share for all, which fits whichever of them it serves.
+        most = max(*percents, 100.0 - sum(percents) + min(percents))
         # Every other one serves two workloads through one queue.
         promise = Promise(name, 50.0, 100.0, aliases=(f"{name}b",) if i % 2 else ())
         partitions.append(
@@ -203,18 +208,22 @@ def world(percents: Sequence[float], policy: ShadowPolicy, elsewhere: bool) -> W
                 policy,
                 shadow_gpu,
                 0.0 if policy is ShadowPolicy.NONE else 10.0,
+                shared=("g0.shared", most) if is_shared else None,
             )
         )
         active, shadow = (
             PlacedServer(f"{name}.a", "g0", percent),
-            PlacedServer(f"{name}.s", shadow_gpu, percent + spare),
+            PlacedServer("g0.shared", "g0", most, shared=True)
+            if is_shared
+            else PlacedServer(f"{name}.s", shadow_gpu, percent + spare),
         )
         machines[active.server] = Machine("g0", Health.READY)
         if policy is ShadowPolicy.NONE:
             placed_servers[name] = (active,)
             continue
         placed_servers[name] = (active, shadow)
-        standing = Health.READY if policy is ShadowPolicy.HOT else Health.UNLOADED
+        loaded = (ShadowPolicy.HOT, ShadowPolicy.SHARED)
+        standing = Health.READY if policy in loaded else Health.UNLOADED
         machines[shadow.server] = Machine(shadow_gpu, standing)
     begun = decide.begin(tuple(partitions), placed_servers, Limits())
     made = World(tuple(partitions), begun, machines, begun)
@@ -412,11 +421,15 @@ def keeps_to_the_plan(fleet: World, lent_s: dict[str, float], hit: set[str]) -> 
             active = fleet.machines.get(watch.active.server)
             serves = active is not None and active.health is Health.READY and not active.hung
             if serves and settled and next_one is not None and next_one.health is Health.READY:
-                lent_s.setdefault(watch.active.server, fleet.now_s)
-                assert fleet.now_s - lent_s[watch.active.server] <= 2 * TICK_S, "given back at once"
+                lent_s.setdefault(partition.id, fleet.now_s)
+                assert fleet.now_s - lent_s[partition.id] <= 2 * TICK_S, "given back at once"
             else:
-                lent_s.pop(watch.active.server, None)
-        if partition.id not in hit and partition.policy is not ShadowPolicy.NONE:
+                lent_s.pop(partition.id, None)
+        if partition.id not in hit and partition.policy is ShadowPolicy.SHARED:
+            shared = fleet.machines.get("g0.shared")
+            lives = shared is not None and shared.health is Health.READY and not shared.hung
+            assert not lives or (watch.standby is not None and watch.standby.server == "g0.shared")
+        elif partition.id not in hit and partition.policy is not ShadowPolicy.NONE:
             assert watch.standby is not None
             assert watch.standby.server == f"{partition.id}.s", "a neighbour's own shadow"
 
@@ -448,6 +461,6 @@ def test_only_an_endpoint_open_at_the_last_deaths_is_refused(
             fleet.tick()
             for refused in fleet.refused[before:]:
                 assert refused.accused.endpoint == poison
-                recently_s = fleet.now_s - Limits().deaths_s - culprits.AFTER_S
+                recently_s = fleet.now_s - Limits().deaths_s - deaths.AFTER_S
                 assert lost_s[-1] >= recently_s
                 assert sum(at >= recently_s for at in died_s) >= (1 if before else 2)

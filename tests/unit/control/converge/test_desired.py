@@ -18,7 +18,16 @@ from controlplane.control.converge.desired import (
 from controlplane.control.converge.redirect import companions, redirected
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Role, ServerSpec
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
+from controlplane.domain.plan import (
+    Partition,
+    Placement,
+    Plan,
+    PlannedGpu,
+    Rule,
+    ServedModel,
+    Shadow,
+    SharedShadow,
+)
 from controlplane.domain.workload import ShadowPolicy
 
 
@@ -201,3 +210,40 @@ def test_what_was_measured_limits_no_server_and_what_the_user_set_limits_both(po
     limited = fleet(replace(measured, memory_limit_mb=600.0))
     assert {s.memory_limit_mb for s in limited.servers.values()} == {600.0}
     assert not limited.servers.keys() & again.servers.keys()
+
+
+def sharing(*names: str) -> Desired:
+    partitions = tuple(part(one, one, ShadowPolicy.SHARED) for one in names)
+    gpu = PlannedGpu("v100-0", "v100", partitions, shared=SharedShadow("standby", 40.0, 900.0))
+    rendered = {one: Rendered(f"/r/{one}", "c", False) for one in (*names, "standby")}
+    plan = Plan("igniter", Rule.P99, "ours", (gpu,))
+    return desired_fleet(plan, fleet="f", plan_hash="h", rendered=rendered, devices={"v100-0": "GPU-uuid"})
+
+
+def test_a_shared_shadow_is_one_server_that_backs_all_its_partitions_up() -> None:
+    desired = sharing("a", "b", "c")
+    standby = name(desired, "standby", Role.SHADOW)
+    assert len(desired.servers) == 4
+    assert desired.servers[standby].endpoints == ("a", "b", "c")
+    assert (desired.servers[standby].percent, desired.servers[standby].memory_mb) == (40.0, 900.0)
+    assert {route.backup for route in desired.routes.values()} == {standby}
+
+
+def test_to_a_shared_shadow_an_endpoint_moves_without_the_others() -> None:
+    desired = sharing("a", "b", "c")
+    standby = name(desired, "standby", Role.SHADOW)
+    assert companions(desired, ["a"]) == ()
+    routes = redirected(desired, desired.routes, ["a"], set(desired.servers))
+    assert routes["a"].members == (standby,)
+    assert {e: routes[e] for e in "bc"} == {e: desired.routes[e] for e in "bc"}
+
+
+def test_a_shared_shadow_that_was_started_since_stays_with_the_same_plan() -> None:
+    desired = sharing("a", "b")
+    planned = desired.servers[name(desired, "standby", Role.SHADOW)]
+    later = replace(planned, labels=replace(planned.labels, revision=descendant(planned, "later")))
+    running = [s for s in desired.servers.values() if s.name != planned.name] + [later]
+    routes = {e: NamedRoute(r.members, later.name) for e, r in desired.routes.items()}
+    kept = as_moved(desired, running, routes)
+    assert kept.servers.keys() == {s.name for s in running}
+    assert kept.routes == routes

@@ -5,7 +5,7 @@ import numpy as np
 from inss_setup import surfaces
 from planning import StoppedClock
 
-from controlplane.papers.inss.place import Case, Placed, place, running
+from controlplane.papers.inss.place import Placed, place, running
 from controlplane.papers.inss.problem import REJECTED, Problem, fits, goodput
 
 CLOCK = StoppedClock()
@@ -24,10 +24,8 @@ def served(asked: Problem, placed: Placed) -> bool:
 
 def test_a_small_change_is_met_by_batches_alone() -> None:
     first = place(problem(RATES), CLOCK)
-    assert first.case is Case.SHARES
     asked = problem(RATES * 0.8)
     then = place(asked, CLOCK, before=running(first.gpu, first.units))
-    assert then.case is Case.BATCHES
     assert np.array_equal(then.gpu, first.gpu)
     assert np.array_equal(then.units, first.units)
     assert not np.array_equal(then.batch, first.batch)
@@ -43,9 +41,8 @@ def test_what_batches_cannot_meet_moves_as_little_as_needed() -> None:
     assert fits(asked, few, units)
     assert goodput(asked, few, units).violated.any()
     then = place(asked, CLOCK, before=running(few, units))
-    assert then.case is Case.SHARES
     assert served(asked, then)
-    assert ((then.gpu != few) | (then.units != units)).sum() <= 3
+    assert 1 <= ((then.gpu != few) | (then.units != units)).sum() <= 3
 
 
 def test_what_cannot_be_served_is_rejected_and_does_not_move_the_others_for_ever() -> None:
@@ -54,5 +51,5 @@ def test_what_cannot_be_served_is_rejected_and_does_not_move_the_others_for_ever
     assert first.gpu[2] == REJECTED
     assert first.batch[2] == 0
     again = place(asked, CLOCK, seed=9, before=running(first.gpu, first.units))
-    assert again.case is Case.BATCHES
     assert np.array_equal(again.gpu, first.gpu)
+    assert np.array_equal(again.units[again.gpu != REJECTED], first.units[again.gpu != REJECTED])

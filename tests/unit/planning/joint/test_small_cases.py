@@ -11,7 +11,7 @@ from planning import planned, published, workload
 
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
-from controlplane.planning.joint.context import Context
+from controlplane.planning.capacity.context import Context
 from controlplane.planning.joint.small_cases import Combination, combinations
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import planning
+import pytest
 from planning import v100, workload
 
 from controlplane.domain.device import MAX_MPS_CLIENTS
@@ -81,3 +82,54 @@ def test_as_many_are_hot_as_fit_of_those_that_would_load_longer_than_a_second() 
 def on(partition: Partition, gpu: PlannedGpu) -> Partition:
     assert partition.shadow is not None
     return replace(partition, shadow=replace(partition.shadow, gpu=gpu.id))
+
+
+def short_of_memory(policy: ShadowPolicy, shares: Sequence[float], left_mb: float) -> Plan:
+    """Models of a GPU with so much memory left, of which none would load in time; a context takes 400 MB."""
+    device = v100("ours")
+    memory_mb = dict(zip(("vgg19", "resnet50", "ssd"), (1500.0, 1200.0, 900.0), strict=True))
+    workloads = [replace(workload(m, m, 800.0, 5.0), shadow=ShadowWish(policy)) for m in memory_mb]
+    partitions = [
+        partition_of(w.name, [w], percent, 1, memory_mb[w.model])
+        for w, percent in zip(workloads, shares, strict=True)
+    ]
+    kind = device.pool.device
+    pool = replace(device.pool, device=replace(kind, hardware={**kind.hardware, "process_mb": 400.0}))
+    device = replace(device, pool=pool)
+    gpu = replace(gpu_of(0, device, partitions), memory_mb=3600.0 + left_mb)
+    request = replace(planning.request(workloads, latency="ours", rule=Rule.P99), devices={"v100": device})
+    return finalise("by-hand", request, Draft((gpu,)), 0.0)
+
+
+@pytest.mark.parametrize("policy", [ShadowPolicy.AUTO, ShadowPolicy.SHARED])
+def test_partitions_share_a_shadow_where_memory_lacks_for_one_each(policy: ShadowPolicy) -> None:
+    plan = short_of_memory(policy, (30.0, 20.0, 20.0), 2900.0)
+    assert plan.verified, plan.violations
+    (gpu,) = plan.gpus
+    assert gpu.shared is not None
+    assert gpu.shared.memory_mb == 2800.0, "a context once, the weights of all"
+    assert {p.id for p in gpu.sharers} == {"vgg19", "resnet50", "ssd"}
+    assert {p.shadow.percent for p in gpu.sharers if p.shadow} == {gpu.shared.percent}
+    assert 30.0 <= gpu.shared.percent <= 50.0, "enough for the largest, and what the smallest leaves"
+    assert all(p.shadow.covers is not None for p in gpu.sharers if p.shadow)
+
+
+def test_only_partitions_of_like_shares_share_a_shadow() -> None:
+    plan = short_of_memory(ShadowPolicy.AUTO, (60.0, 15.0, 20.0), 1800.0)
+    assert {p.id for g in plan.gpus for p in g.sharers} == {"resnet50", "ssd"}
+
+
+def test_where_memory_suffices_or_not_even_one_context_fits_no_shadow_is_shared() -> None:
+    for left_mb in (3600.0, 100.0):
+        (gpu,) = short_of_memory(ShadowPolicy.AUTO, (30.0, 20.0, 20.0), left_mb).gpus
+        assert gpu.shared is None
+
+
+def test_a_shared_shadow_counts_once_and_must_be_there() -> None:
+    plan = short_of_memory(ShadowPolicy.SHARED, (30.0, 20.0, 20.0), 2700.0)
+    assert [v.reason for v in plan.violations] == [
+        "needs 6400 MB and has 6300 MB: vgg19 1500, resnet50 1200, ssd 900, the shared shadow 2800"
+    ]
+    without = replace(plan, gpus=tuple(replace(g, shared=None) for g in plan.gpus))
+    said = [v.reason for v in verify(without, {"v100": v100("ours")})]
+    assert said == ["its shadow is shared, and v100-0 has none of its share"] * 3

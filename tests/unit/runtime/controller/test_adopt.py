@@ -39,3 +39,39 @@ def test_a_server_that_was_routed_to_did_not_fail_to_start_when_it_dies_after_th
     for now_s, servers in enumerate(({ACTIVE.name, SHADOW.name}, {ACTIVE.name}, set[str]())):
         state, effects = decide.tick(state, FleetSeen(now_s, (), dict.fromkeys(servers, ready)))
     assert [type(effect) for effect in effects if isinstance(effect, Launch)] == [Launch], "at once"
+
+
+def test_a_shared_shadow_is_adopted_once_where_it_serves_one_partition_and_stands_by_for_others() -> None:
+    standby = spec("standby", models=("a", "b", "c"), role=Role.SHADOW, percent=60.0)
+    actives = {one: spec(one, models=(one,), percent=20.0) for one in "abc"}
+    partitions = tuple(
+        replace(
+            PARTITION, id=one, percent=20.0, promises=(Promise(one, 100.0, 10.0),), shared=("standby", 60.0)
+        )
+        for one in actives
+    )
+    desired = Desired({s.name: s for s in (*actives.values(), standby)}, {})
+    routes = {one: NamedRoute((actives[one].name,), standby.name) for one in "bc"}
+    found = adoption(
+        partitions,
+        desired,
+        FleetSettings("process", "/m", "/o", {"g0": "cpu-0"}),
+        tuple(server(s) for s in (actives["b"], actives["c"], standby)),
+        {**routes, "a": NamedRoute((standby.name,))},
+        Limits(),
+        0,
+    )
+    watches = found.state.watches
+    assert watches["a"].active.server == standby.name
+    assert watches["a"].active.shared
+    assert [w.standby.server for w in watches.values() if w.standby] == [standby.name] * 2
+    assert sorted(s.name for s in found.kept) == sorted(
+        s.name for s in desired.servers.values() if s.labels.partition != "a"
+    )
+    assert found.surplus == ()
+    _, effects = decide.tick(found.state, ready(standby.name, actives["b"].name, actives["c"].name))
+    assert [e.partition for e in effects if isinstance(e, Launch)] == ["a"], "a server of its own again"
+
+
+def ready(*servers: str) -> FleetSeen:
+    return FleetSeen(1.0, (), dict.fromkeys(servers, ServerSeen(Health.READY)))

@@ -66,6 +66,15 @@ def test_what_stands_by_is_measured_or_is_our_own_does_not_count() -> None:
     assert shares_of_others(servers, "mine") == {"cpu-0": {"theirs": 60.0}, "cpu-1": {"theirs": 30.0}}
 
 
+def test_a_shadow_that_several_partitions_share_does_not_count() -> None:
+    servers = [
+        server("theirs", "a", 30, models=("a",)),
+        server("theirs", "b", 20, models=("b",)),
+        server("theirs", "standby", 40, role=Role.SHADOW, models=("a", "b")),
+    ]
+    assert shares_of_others(servers, "mine") == {"cpu-0": {"theirs": 50.0}}
+
+
 def test_a_fleet_of_the_same_name_in_another_state_folder_is_not_taken_over(tmp_path: Path) -> None:
     theirs = FleetFiles(tmp_path / "theirs" / "trisect", "f")
     servers = [server("f", "a", 20, log=str(theirs.directory / "logs" / "a.log"))]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
 import build
 import pytest
+from http_server import Quiet, serving
 
 from controlplane.domain import triton_releases
 from controlplane.domain.fleet import Server
@@ -24,27 +22,14 @@ from controlplane.runtime.jobs.doctor import examine
 from launchers.triton import program
 
 
-class Answers(BaseHTTPRequestHandler):
-    body = b""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.body)))
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    handler = type("Told", (Answers,), {"body": json.dumps(request.param).encode()})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        port = http.server_address[1]
+    class Handler(Quiet):
+        def do_GET(self) -> None:
+            self.answer(request.param)
+
+    with serving(Handler) as port:
         yield build.server(build.spec(), port=port)
-        http.shutdown()
 
 
 class OneServer:

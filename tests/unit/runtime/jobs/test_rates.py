@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
-import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from host_ports import free_ports
+from http_server import Quiet, serving
 
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.observation import RateSeen
@@ -64,22 +62,13 @@ def prometheus(content: object) -> Iterator[tuple[str, list[str]]]:
     """A server that answers every query with `content`, and the queries."""
     asked: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             asked.append(parse_qs(urlsplit(self.path).query)["query"][0])
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(content).encode())
+            self.answer(content)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        try:
-            yield f"prometheus:http://127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
+    with serving(Handler) as port:
+        yield f"prometheus:http://127.0.0.1:{port}", asked
 
 
 def vector(*series: tuple[dict[str, str], str]) -> dict[str, object]:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from controlplane.control.guard.predicted_p99 import STEP, p99_s, rounded_p99_s
+from controlplane.control.guard.baseline import P99_STEP, p99_s, rounded_p99_s
 from controlplane.latency.queueing.batch_queue import solve
 
 
@@ -38,7 +38,7 @@ def test_batches_that_vary_make_the_p99_longer_at_the_same_mean() -> None:
 def test_a_rounded_p99_is_that_of_a_rate_and_times_nearby(rate_rps: float, slowdown: float) -> None:
     usual_s = (0.004, 0.006, 0.008, 0.01)
     found = rounded_p99_s(rate_rps, [slowdown * usual for usual in usual_s], (1.2, 1.5))
-    off = math.sqrt(STEP)
+    off = math.sqrt(P99_STEP)
     low, high = (
         p99_s(rate_rps * by, [by * slowdown * usual for usual in usual_s], (1.2, 1.5))
         for by in (1.0 / off, off)

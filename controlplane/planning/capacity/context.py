@@ -1,4 +1,4 @@
-"""What all searches for one plan share."""
+"""One question, as all searches and proofs for its plan share it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from controlplane.planning.protocol import Device, PlanRequest
 
 @dataclass(slots=True)
 class Context:
-    """One question to the strategy.
+    """One question.
 
     `workloads` are in an order that does not depend on the spec's. `started`: when planning began, by the
     request's clock. `stopped_by` becomes "budget" once the time is over. `queues` are those solved so far.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controlplane.control.guard.slo_window import BROKEN_S, SLOT_S, SloWindow, broken, count, is_kept
+from controlplane.control.guard.queues import BROKEN_S, SLOT_S, SloWindow, broken, count, is_kept
 from controlplane.domain.observation import Answer
 
 LOOK_S = 0.2
