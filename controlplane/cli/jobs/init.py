@@ -13,15 +13,24 @@ from controlplane.cli.output import print_json, say
 from controlplane.domain.errors import InfeasibleError, InputError
 from controlplane.report.words import counted, printable
 
+_Repository = Annotated[
+    Path,
+    typer.Argument(
+        metavar="REPOSITORY",
+        help="A model repository as Triton serves it; one in s3://, gs:// or as:// is copied here first.",
+    ),
+]
+_Check = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="Exit code 1 unless every model is ready. A spec that exists stays as it is.",
+    ),
+]
+
 
 def init(
-    repository: Annotated[
-        Path,
-        typer.Argument(
-            metavar="REPOSITORY",
-            help="A model repository as Triton serves it; one in s3://, gs:// or as:// is copied here first.",
-        ),
-    ],
+    repository: _Repository,
     output: Annotated[
         Path,
         typer.Option("--output", "-o", help="The spec to write.", callback=options.writable("--output")),
@@ -29,13 +38,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace a spec that exists.")] = False,
     launcher: options.Launcher = None,
     given: options.SetStart = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Exit code 1 unless every model is ready. A spec that exists stays as it is.",
-        ),
-    ] = False,
+    check: _Check = False,
     json: options.Json = False,
 ) -> None:
     """Look at every model of REPOSITORY and write the skeleton of a spec. Measures nothing.
