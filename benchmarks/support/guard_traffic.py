@@ -15,7 +15,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.control.guard import arrivals, baseline, batch_times, causes, late_answers, queues, rule
+from controlplane.control.guard import baseline, batch_times, late_answers, queues, rule
 from controlplane.control.guard.batch_times import HostPart, Weighing
 from controlplane.control.guard.late_answers import Alarm, LateAnswers
 from controlplane.control.guard.promise import Promise
@@ -140,8 +140,8 @@ _compile(batch_times, "own_s", "_delayed", "_scored", "_weigh_block")
 _compile(late_answers, "_moved", "_learned", "highest", "bounded_scale")
 scan_batches = numba.njit(batch_times.scan)
 scan_late = numba.njit(late_answers.scan)
-count_arrivals = numba.njit(arrivals.scan)
-dispersion = numba.njit(arrivals.dispersion)
+count_arrivals = numba.njit(late_answers.scan_arrivals)
+dispersion = numba.njit(late_answers.dispersion)
 is_enough = numba.njit(rule.is_enough)
 
 
@@ -167,7 +167,7 @@ class Guard:
         alarm = Alarm(p.slo_ms / 1000.0, p.rarity, p.natural_scale, p.largest_scale)
         looks = max(1, round(LOOK_S * p.rate_rps)), max(1, round(HURRIED_LOOK_S * p.rate_rps))
         memories = tuple(queues.memory_s(p, memory) for memory in queues.MEMORIES)
-        constants = (batch_times.height(p.rate_rps), arrivals.window_s(p.rate_rps, alarm.slo_s))
+        constants = (batch_times.height(p.rate_rps), late_answers.window_s(p.rate_rps, alarm.slo_s))
         while to < len(ended):
             evidence = (self.queue.late, self.queue.batches, self.queue.rates_rps)
             evidence, to, late, certain = _hear(
@@ -177,7 +177,7 @@ class Guard:
             planned = self.queue._replace(rates_rps=(p.rate_rps, p.rate_rps))
             if not late and not (certain and rule.is_slow(planned)):
                 continue
-            if not certain and any(causes.exceeding(p, self.queue.rates_rps)):
+            if not certain and any(rule.exceeding(p, self.queue.rates_rps)):
                 self.overloads += 1
                 self.restart()
                 continue

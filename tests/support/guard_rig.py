@@ -67,7 +67,7 @@ class Guarded(Ctl):
     def apply(self, document: dict[str, Any], *more: str, **how: Any) -> subprocess.CompletedProcess[str]:
         """Returns once the controller has adopted it."""
         told = super().apply(document, *more, **how)
-        if "--no-serve" not in more:
+        if "--no-controller" not in more:
             self.await_event("adopt")
         return told
 

@@ -17,14 +17,13 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard import deaths, learning, liveness, queues, reasons, rule, standbys
+from controlplane.control.guard import deaths, learning, liveness, queues, rule, standbys
 from controlplane.control.guard.batch_times import BatchTimes
-from controlplane.control.guard.causes import contention, over_plan
 from controlplane.control.guard.effects import Cause, DrainAndStop, Effect, Ending, Learn, Redirect, Topic
 from controlplane.control.guard.learning import ModelError
-from controlplane.control.guard.observe import due, observe, resumed
-from controlplane.control.guard.rule import Verdict
-from controlplane.control.guard.slo_window import KEPT_S, SloWindow, is_kept
+from controlplane.control.guard.observe import Tick, due, health, observe, resumed
+from controlplane.control.guard.queues import KEPT_S, SloWindow, is_kept
+from controlplane.control.guard.rule import Verdict, contention, over_plan
 from controlplane.control.guard.state import (
     GuardedPartition,
     GuardState,
@@ -35,7 +34,6 @@ from controlplane.control.guard.state import (
     Watch,
     overdrawn,
 )
-from controlplane.control.guard.tick import Tick, health
 from controlplane.domain.device import noun_of
 from controlplane.domain.observation import FleetSeen, Health, Level
 
@@ -198,7 +196,7 @@ def _report_slo(tick: Tick, watch: Watch) -> Watch:
         tick.report(Level.INFO, watch.partition.id, "the P99 is within the SLO again")
         fresh = tuple(queue._replace(window=SloWindow()) for queue in watch.queues)
         return replace(watch, reported=watch.reported_but(Topic.SLO), queues=fresh)
-    reason = reasons.broken_slo(watch, tick.active(watch), tick.seen.host)
+    reason = rule.broken_slo(watch, tick.active(watch), tick.seen.host)
     return watch if reason is None else tick.report_once(watch, Topic.SLO, Level.WARNING, reason)
 
 
@@ -211,7 +209,7 @@ def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
     if verdict is Verdict.TRAFFIC:
         reason = f"more traffic than planned: {over_plan(watch.queues, tick.active(watch))}"
         return _forget(tick.report_once(watch, Topic.TRAFFIC, Level.WARNING, reason))
-    slowness = reasons.slowness(watch, tick.active(watch), tick.seen.host)
+    slowness = rule.slowness(watch, tick.active(watch), tick.seen.host)
     if verdict is Verdict.SLOW:
         watch = _learned(tick, watch)
     if verdict is Verdict.HOST:
@@ -356,9 +354,9 @@ def _evidence(tick: Tick, watch: Watch, cause: Cause) -> str:
     """Return the evidence for a redirect, in words."""
     active = tick.active(watch)
     if cause is Cause.SLOW:
-        return reasons.slowness(watch, active, tick.seen.host)
+        return rule.slowness(watch, active, tick.seen.host)
     if cause is Cause.HANG and not active.reason:
-        return reasons.silence(watch, active, tick.now_s)
+        return rule.silence(watch, active, tick.now_s)
     return active.reason
 
 

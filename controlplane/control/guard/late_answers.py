@@ -10,6 +10,10 @@ P(a chart ever exceeds h) ~ exp(-h (1 - p/k) / c) with p = 1 %, gives the height
 c is half of E[size^2] / E[size]. What is learned of it counts between the plan's value (`Promise`), times the
 dispersion of arrivals, and a multiple of that. Clusters are learned when the chart of 2 % is back at zero, so
 that a violation does not raise the height of its own alarm.
+
+The dispersion of arrivals is the variance of their number in a window over its mean. Arrivals in clumps make
+the clusters larger by it, on a server as fast as ever, and thousands of arrivals show it before dozens of
+clusters do. Each window is compared with the one before it, so that a rate that rises over minutes is none.
 """
 
 from __future__ import annotations
@@ -18,10 +22,64 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from controlplane.control.guard import arrivals
-from controlplane.control.guard.arrivals import Arrivals
 from controlplane.control.guard.promise import Promise
 from controlplane.domain.observation import Answer
+
+LEAST_IN_WINDOW = 10.0
+"""Arrivals, in the mean, in a window of at least two SLOs, in which a queue builds up and empties."""
+PRIOR_WINDOWS = 20.0
+MEMORY_WINDOWS = 500.0
+LARGEST_DISPERSION = 8.0
+
+
+class Arrivals(NamedTuple):
+    """The arrivals in the window that ends at `until_s`, and in the windows before it.
+
+    `before` are those of the last one, -1 for none. `mean` is the moving mean of the arrivals in a window,
+    `half_square` that of half the squared difference between two.
+    """
+
+    until_s: float = 0.0
+    arrived: float = 0.0
+    before: float = -1.0
+    windows: float = 0.0
+    mean: float = 0.0
+    half_square: float = 0.0
+
+
+def window_s(rate_rps: float, slo_s: float) -> float:
+    """Return the length of a window."""
+    return max(2.0 * slo_s, LEAST_IN_WINDOW / rate_rps)
+
+
+def dispersion(seen: Arrivals) -> float:
+    """Return the dispersion seen, 1 for Poisson arrivals and for none."""
+    if seen.mean <= 0.0:
+        return 1.0
+    known = seen.windows / (seen.windows + PRIOR_WINDOWS)
+    return min(LARGEST_DISPERSION, max(1.0, 1.0 + known * (seen.half_square / seen.mean - 1.0)))
+
+
+def scan_arrivals(seen: Arrivals, arrived_s: Sequence[float], length_s: float) -> Arrivals:
+    """Count arrivals, in the order of their answers. Plain arithmetic, so that the bench compiles it."""
+    until_s, count, before, windows, mean, half_square = seen
+    for i in range(len(arrived_s)):
+        if arrived_s[i] >= until_s:
+            if arrived_s[i] >= until_s + length_s:
+                before = -1.0  # the first one, or one after a pause
+                until_s = arrived_s[i] + length_s
+            else:
+                if before >= 0.0:
+                    weight = max(1.0 / (windows + 1.0), 1.0 / MEMORY_WINDOWS)
+                    mean += weight * (count - mean)
+                    half_square += weight * (0.5 * (count - before) ** 2 - half_square)
+                    windows += 1.0
+                before = count
+                until_s += length_s
+            count = 0.0
+        count += 1.0
+    return Arrivals(until_s, count, before, windows, mean, half_square)
+
 
 EXCESS = 0.01
 """The share of requests that may take longer than the SLO."""
@@ -117,7 +175,7 @@ def bounded_scale(sizes: ClusterSizes, alarm: Alarm) -> float:
 
 def alarm_of(late: LateAnswers, promise: Promise) -> Alarm:
     """Return the alarm for arrivals as they are dispersed."""
-    clumped = arrivals.dispersion(late.arrivals)
+    clumped = dispersion(late.arrivals)
     scales = promise.natural_scale * clumped, promise.largest_scale * clumped
     return Alarm(promise.slo_ms / 1000.0, promise.rarity, *scales)
 
@@ -126,9 +184,9 @@ def count(late: LateAnswers, promise: Promise, answers: Sequence[Answer]) -> Lat
     """Return the evidence with the arrivals of these answers counted."""
     if not answers:
         return late
-    length_s = arrivals.window_s(promise.rate_rps, promise.slo_ms / 1000.0)
+    length_s = window_s(promise.rate_rps, promise.slo_ms / 1000.0)
     arrived_s = [a.ended_s - a.latency_ms / 1000.0 for a in answers]
-    return late._replace(arrivals=arrivals.scan(late.arrivals, arrived_s, length_s))
+    return late._replace(arrivals=scan_arrivals(late.arrivals, arrived_s, length_s))
 
 
 def weigh(late: LateAnswers, promise: Promise, answers: Sequence[Answer]) -> tuple[LateAnswers, bool]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from controlplane.control.guard import baseline, batch_times
-from controlplane.control.guard.predicted_p99 import rounded_p99_s
+from controlplane.control.guard.baseline import rounded_p99_s
 from controlplane.control.guard.queues import QueueState
 from controlplane.control.guard.rule import longer_than_planned, slower_than_planned
 from controlplane.control.guard.state import GuardedPartition, ModelOnGpu, Slower, Watch

@@ -5,8 +5,8 @@ The reasons are in docs/design/liveness.md.
 
 from __future__ import annotations
 
-from controlplane.control.guard.causes import contention
 from controlplane.control.guard.effects import Cause
+from controlplane.control.guard.rule import contention
 from controlplane.control.guard.state import Limits, Watch
 from controlplane.domain.observation import Health, HostSeen, ServerSeen
 

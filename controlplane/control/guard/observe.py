@@ -1,4 +1,4 @@
-"""What a tick observes: the answers weighed as evidence on their partitions. Pure.
+"""What a tick observes, and what becomes of it: answers weighed as evidence, then state and effects. Pure.
 
 Most of a large fleet rests: its servers are ready, no request waits, no evidence stands against them. Such a
 partition is looked at once something is new about it, or at a time that is known before. The effect of the
@@ -9,22 +9,26 @@ its size.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from controlplane.control.guard import culprits, queues
+from controlplane.control.guard import queues
 from controlplane.control.guard.batch_times import NO_PART, HostPart
-from controlplane.control.guard.causes import host_part
+from controlplane.control.guard.effects import Accused, Effect, Launch, Load, Probe, Report, Topic
+from controlplane.control.guard.learning import ModelError
 from controlplane.control.guard.liveness import GONE
-from controlplane.control.guard.rule import LATE, is_slow, suspicion
-from controlplane.control.guard.state import GuardState, Limits, Watch
-from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
+from controlplane.control.guard.rule import LATE, host_part, is_slow, suspicion
+from controlplane.control.guard.state import GuardState, Held, Limits, PlacedServer, Watch, percent_by_gpu
+from controlplane.domain.observation import Answer, FleetSeen, Health, Level, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
 AT_ONCE = -math.inf
 
 RECENT = 15.0
 """The number of late answers over which the host's part in them is averaged: single readings are noisy."""
+
+MOST_HELD = 1000
+"""Requests that are kept: a model may fail all of them without any death."""
 
 
 def observe(state: GuardState, seen: FleetSeen) -> GuardState:
@@ -57,8 +61,19 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
         watch = update(
             watch, active, heard, (state.now_s, now), host_part(seen.host, active, watch.active.percent)
         )
-        watches[partition] = culprits.heard(watch, failed)
+        watches[partition] = _held(watch, failed)
     return replace(present, watches=watches, due_s={**state.due_s, **dict.fromkeys(looked_at, AT_ONCE)})
+
+
+def _held(watch: Watch, answers: Iterable[Answer]) -> Watch:
+    """Return the watch with those of `answers` that failed while a server of the partition had them."""
+    endpoints = watch.partition.endpoints
+    held = [
+        Held(a.ended_s, Accused(a.endpoint, a.client), a.lost)
+        for a in answers
+        if a.held and a.endpoint in endpoints
+    ]
+    return replace(watch, held=(*watch.held, *held)[-MOST_HELD:]) if held else watch
 
 
 def missed_s(state: GuardState, seen: FleetSeen) -> float:
@@ -194,3 +209,105 @@ def _changed(before: Mapping[str, ServerSeen], now: Mapping[str, ServerSeen]) ->
         known = before.get(name)
         if known is not seen and known != seen:
             yield name
+
+
+def health(seen: FleetSeen, placed: PlacedServer) -> Health:
+    """Return the health of a server; one that is not seen is gone."""
+    return seen.servers.get(placed.server, GONE).health
+
+
+@dataclass(slots=True)
+class Tick:
+    """The state and the effects of one tick.
+
+    `watches` is the state's own mapping and changes only here. `used` is the percentage of each GPU that
+    active servers have, `owned` what partitions own, whatever shadows have taken over for a moment; `moved`
+    are the GPUs of which one of them changed. `decided` are the partitions so far, `failed_gpus` those on
+    which the servers of several partitions died at once, `errors` those of models that were found.
+    """
+
+    state: GuardState
+    seen: FleetSeen
+    watches: dict[str, Watch]
+    used: dict[str, float] = field(default_factory=dict)
+    owned: dict[str, float] = field(default_factory=dict)
+    effects: list[Effect] = field(default_factory=list)
+    moved: set[str] = field(default_factory=set)
+    decided: list[str] = field(default_factory=list)
+    failed_gpus: frozenset[str] = frozenset()
+    errors: list[ModelError] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.state = replace(self.state, watches=self.watches)
+        self._sum_shares()
+
+    def _sum_shares(self) -> None:
+        # A dead server's share is its successor's.
+        self.used = percent_by_gpu(watch.active for watch in self.watches.values())
+        self.owned = percent_by_gpu(watch.share for watch in self.watches.values())
+
+    @property
+    def now_s(self) -> float:
+        """The time of the look."""
+        return self.seen.now_s
+
+    def set(self, watch: Watch) -> None:
+        """Keep what a partition has become."""
+        before = self.watches[watch.partition.id]
+        if watch is before:
+            return
+        self.watches[watch.partition.id] = watch
+        if watch.active.server != before.active.server or watch.share != before.share:
+            self._sum_shares()
+            self.moved |= {before.active.gpu, before.share.gpu, watch.active.gpu, watch.share.gpu}
+
+    def is_concerned(self, watch: Watch) -> bool:
+        """Return whether a share has moved on a GPU of this partition: what fitted there may fit no more."""
+        return bool(self.moved) and any(one.gpu in self.moved for one in watch.servers)
+
+    def next_looks(self) -> Iterator[tuple[str, float]]:
+        """Yield when those partitions are looked at again of which that may have changed."""
+        for partition in self.decided:
+            yield partition, next_look_s(self.watches[partition], self.seen, self.state.limits)
+        for partition, watch in self.watches.items():
+            if self.is_concerned(watch):
+                yield partition, AT_ONCE
+
+    def active(self, watch: Watch) -> ServerSeen:
+        """Return what was seen of the active server."""
+        return self.seen.servers.get(watch.active.server, GONE)
+
+    def health(self, placed: PlacedServer) -> Health:
+        """Return the health of a server; one that this tick has launched for several partitions starts."""
+        if placed.shared and any(isinstance(e, Launch) and e.server == placed.server for e in self.effects):
+            return Health.STARTING
+        return health(self.seen, placed)
+
+    def is_covered(self, watch: Watch) -> bool:
+        """Return whether the shadow can take over now."""
+        return watch.standby is not None and self.health(watch.standby) is Health.READY
+
+    def wake(self, watch: Watch) -> Watch:
+        """Load the models of a warm shadow."""
+        if watch.standby is not None and self.health(watch.standby) is Health.UNLOADED:
+            self.effects.append(Load(watch.standby.server))
+        return watch
+
+    def probe(self, watch: Watch) -> Watch:
+        """Probe the active server, unless that was done a moment ago."""
+        if self.now_s - watch.probed_s <= self.state.limits.probe_s:
+            return watch
+        self.effects.append(Probe(watch.active.server))
+        return replace(watch, probed_s=self.now_s)
+
+    def report(self, level: Level, subject: str, reason: str) -> None:
+        """Add a message to the events."""
+        self.effects.append(Report(level, subject, reason))
+
+    def report_once(self, watch: Watch, topic: Topic, level: Level, reason: str) -> Watch:
+        """Report on a topic, unless that was done lately."""
+        at_s = watch.reported.get(topic)
+        if at_s is not None and self.now_s - at_s < self.state.limits.repeat_s:
+            return watch
+        self.report(level, watch.partition.id, reason)
+        return replace(watch, reported={**watch.reported, topic: self.now_s})

@@ -1,16 +1,24 @@
-"""The rule: whether a server breaks a promise, and whose fault it is. Pure; docs/design/guard.md."""
+"""The rule: whether a server breaks a promise, whose fault it is, and why in words. Pure; design/guard.md.
+
+The kernel counts how long the busiest thread of a server is ready to run without running: because the server
+has used up its quota, or because other work has the core. The host explains the second part of a batch's time
+and nothing else. The gateway runs under no quota of ours and works little, so its waits show the whole host:
+where it mostly waits for a core while it is ready to run, a larger share of that core is no larger.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 from controlplane.control.guard import baseline, batch_times
+from controlplane.control.guard.baseline import rounded_p99_s
 from controlplane.control.guard.batch_times import NO_PART, HostPart
-from controlplane.control.guard.causes import contention, host_part, over_plan, starves
-from controlplane.control.guard.predicted_p99 import rounded_p99_s
-from controlplane.control.guard.queues import QueueState
+from controlplane.control.guard.promise import Promise
+from controlplane.control.guard.queues import MEMORIES, QueueState, broken, memory_s
 from controlplane.control.guard.state import Limits, Watch
+from controlplane.domain.fleet import Delays
 from controlplane.domain.observation import HostSeen, ServerSeen
 
 SHARED = 0.8
@@ -146,3 +154,168 @@ def longer_than_planned(queue: QueueState) -> float:
     ratio, error = batch_times.lasting(queue.batches)
     factor = ratio * slower_than_planned(queue)
     return factor if factor > 1.0 + SURE * error else 1.0
+
+
+SLOW_COMPUTE = 1.15
+"""A server computes slowly if its mean batch takes this many times the predicted time of a full one."""
+
+OVER_PLAN = 1.1
+
+
+def over_plan(queues: Sequence[QueueState], seen: ServerSeen) -> str | None:
+    """Return the message if more traffic than planned broke the SLO; None otherwise.
+
+    The rate must be above the planned one by 3 standard deviations of its noise, or by 1 where Triton's times
+    show that a batch takes no longer than predicted. A batch that takes longer is the server's fault at any
+    rate, unless requests have more inferences than planned: the rate counts inferences.
+    """
+    for queue in queues:
+        promise = queue.promise
+        each = seen.inferences.get(promise.endpoint, promise.inferences)
+        carried = each / promise.inferences
+        timed = seen.compute_ms is not None and bool(promise.execution_ms)
+        longer = timed and seen.compute_ms > SLOW_COMPUTE * promise.execution_ms  # type: ignore[operator]
+        if (longer or queue.slowness >= 1.0) and carried <= OVER_PLAN:
+            continue
+        deviations = 1.0 if timed and not longer else 3.0
+        mean = next(exceeding(promise, queue.rates_rps, carried, deviations), None)
+        if mean is None:
+            continue
+        sent = f"{mean:.0f} req/s against {promise.rate_rps:g} planned"
+        if carried > OVER_PLAN:
+            sent += f", of {each:.1f} inferences each instead of {promise.inferences:g}"
+        return f"{promise.subject}: {'; '.join(filter(None, (sent, split(seen))))}"
+    return None
+
+
+def exceeding(
+    promise: Promise, rates_rps: Sequence[float], carried: float = 1.0, deviations: float = 3.0
+) -> Iterator[float]:
+    """Yield the moving means of the rate that are above the planned one, whatever their noise.
+
+    `carried` is the inferences of a request as a multiple of the planned ones.
+    """
+    for mean, memory in zip(rates_rps, MEMORIES, strict=True):
+        noise = math.sqrt(promise.rate_rps / (2.0 * memory_s(promise, memory)))
+        if mean * carried > OVER_PLAN * promise.rate_rps + deviations * noise * carried:
+            yield mean
+
+
+def split(seen: ServerSeen) -> str:
+    """Return where Triton says that the time goes, in words; empty where that was not read."""
+    if seen.queue_ms is None or seen.compute_ms is None:
+        return ""
+    return f"queue {seen.queue_ms:.1f} ms, compute {seen.compute_ms:.1f} ms"
+
+
+WAITING = 0.5
+"""Ready to run, it waits more than it runs. At 110 requests/s: 75 % on two cores at a load average of 7.5."""
+STEAL = 0.05
+THROTTLED = 0.05
+
+UNEXPLAINED = 0.8
+"""Late answers alone count where the host explains less than a fifth of a server's time."""
+
+LEAST_UNEXPLAINED = 0.05
+
+LOST = 0.5
+"""A server whose quota lets it run for less than this part of its share has lost it. One that has its share
+runs for all of it: a little less where Triton's other threads work too."""
+
+
+def contention(host: HostSeen | None) -> str:
+    """Return the evidence that the host is contended, in words; empty where there is none."""
+    if host is None:
+        return ""
+    found = []
+    if host.waiting >= WAITING:
+        found.append(f"the gateway waited for a core in {host.waiting:.0%} of the time it was ready to run")
+    if host.steal >= STEAL:
+        found.append(f"the hypervisor withheld {host.steal:.0%} of the cores' time")
+    if host.throttled >= THROTTLED:
+        found.append(f"the gateway's own cgroup was throttled for {host.throttled:.0%} of the time")
+    return f"the host is contended: {', '.join(found)}" if found else ""
+
+
+def starved(delays: Delays | None) -> bool:
+    """Return whether a server waits for its core more than it runs, where that is known."""
+    return delays is not None and delays.starved >= WAITING
+
+
+def host_part(host: HostSeen | None, server: ServerSeen, percent: float) -> HostPart:
+    """Return what the host explains of a batch's time: nothing of a server's own where nothing counts that.
+
+    `percent` is the server's share. A server that is ready all the time is throttled for the rest of it.
+    Stolen time is neither a thread's run time nor its wait. A part remains at any delay: a batch that takes
+    twenty times as long is no batch of usual time.
+    """
+    wait_s = host.wait_s if host is not None else 0.0
+    if server.delays is None:
+        return HostPart(1.0, wait_s)
+    steal = host.steal if host is not None else 0.0
+    own, throttled = 1.0 - server.delays.starved, server.delays.throttled
+    cut = throttled > 0.0 and own - throttled < LOST * percent / 100.0 * own
+    return HostPart(max(LEAST_UNEXPLAINED, own * (1.0 - steal)), wait_s, cut)
+
+
+def starves(host: HostSeen | None, unexplained_part: float) -> bool:
+    """Return whether late answers are no evidence: the host is contended and explains a part of them."""
+    return bool(contention(host)) and unexplained_part < UNEXPLAINED
+
+
+def slowness(watch: Watch, seen: ServerSeen, host: HostSeen | None) -> str:
+    """Return the evidence of a slow server, and of a contended host."""
+    parts = [
+        f"{queue.promise.subject}: batches take longer than they did"
+        for queue in watch.queues
+        if queue.slowness >= 1.0
+    ]
+    parts += [
+        longer_in_words(watch),
+        *(
+            f"{queue.promise.subject}: more than 1 % above {queue.promise.slo_ms:g} ms "
+            f"at {queue.rates_rps[0]:.0f} of {queue.promise.rate_rps:g} req/s"
+            for queue in watch.queues
+            if queue.lateness >= LATE
+        ),
+        split(seen),
+    ]
+    found = "; ".join(filter(None, parts)) or "more than 1 % above the SLO"
+    return "; ".join(filter(None, (found, contention(host))))
+
+
+def longer_in_words(watch: Watch) -> str:
+    """Return by how much batches certainly take longer than planned; empty where none does."""
+    factors = ((queue.promise.subject, longer_than_planned(queue)) for queue in watch.queues)
+    return "; ".join(
+        f"{subject}: batches take {factor:.2f} times as long as planned"
+        for subject, factor in factors
+        if factor > 1.0
+    )
+
+
+def broken_slo(watch: Watch, seen: ServerSeen, host: HostSeen | None) -> str | None:
+    """Return what clients saw where a P99 was above its SLO lately, and why; None where none was."""
+    for queue in watch.queues:
+        lately = broken(queue.window, queue.promise.natural_scale)
+        if lately is None:
+            continue
+        found = (
+            f"{queue.promise.subject}: the P99 is above {queue.promise.slo_ms:g} ms: {lately.late} of "
+            f"{lately.requests} requests of {queue.window.until_s - lately.began_s:.0f} s took longer"
+        )
+        overrun = over_plan(watch.queues, seen)
+        more = f"more traffic than planned: {overrun}" if overrun else ""
+        causes = filter(None, (more, longer_in_words(watch), contention(host)))
+        return f"{found}; {'; '.join(causes) or 'the cause is not known'}"
+    return None
+
+
+def silence(watch: Watch, seen: ServerSeen, now_s: float) -> str:
+    """Return the evidence of a hang, and the way out where the requests were only long ones."""
+    count = seen.in_flight + seen.streaming
+    no = "no answer" if watch.answered_s <= watch.worked_s else "no answer but refusals"
+    return (
+        f"{no} for {now_s - watch.worked_s:.1f} s with {count} requests open; "
+        "if requests may take so long, say so by longest_ms in the spec"
+    )

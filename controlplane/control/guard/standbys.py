@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from controlplane.control.guard import deaths, liveness
 from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Topic
+from controlplane.control.guard.observe import Tick
 from controlplane.control.guard.state import (
     Launches,
     PlacedServer,
@@ -16,7 +17,6 @@ from controlplane.control.guard.state import (
     fits,
     room_percent,
 )
-from controlplane.control.guard.tick import Tick
 from controlplane.domain.observation import Health, Level
 from controlplane.domain.workload import ShadowPolicy
 

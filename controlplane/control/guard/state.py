@@ -170,7 +170,7 @@ class Watch:
     longest time without an answer that one ended, of any server of this partition. `looked_s` is the look
     that this is from: a partition that rests is not looked at in each tick (`observe`). `owned` is the
     partition's share while a shadow that took over from a dead server has another one; else None. `deaths`
-    are the recent ones, `held` the requests that failed in a server (`culprits`). `ending`: another program
+    are the recent ones, `held` the requests that failed in a server (`deaths`). `ending`: another program
     ends the active server. `slower` is the last verdict on batches that take longer than planned.
     """
 

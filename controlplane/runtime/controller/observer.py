@@ -15,10 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from controlplane.control.guard.causes import contention, starved
 from controlplane.control.guard.liveness import overdue_s, patience_s
 from controlplane.control.guard.observe import due, resumed
-from controlplane.control.guard.rule import suspicion
+from controlplane.control.guard.rule import contention, starved, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, InFlight, Server

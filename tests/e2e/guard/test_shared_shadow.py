@@ -10,7 +10,7 @@ import guard_rig as rig
 import pytest
 from guard_rig import Guarded, Load
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 RATES_RPS = {"a": 100.0, "b": 20.0, "c": 20.0}
 SLO_MS = 1000.0

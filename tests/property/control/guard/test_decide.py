@@ -12,7 +12,7 @@ from guard_invariants import validate_state
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controlplane.control.guard import culprits, decide, observe
+from controlplane.control.guard import decide, observe
 from controlplane.control.guard.effects import (
     Cause,
     DrainAndStop,
@@ -461,6 +461,6 @@ def test_only_an_endpoint_open_at_the_last_deaths_is_refused(
             fleet.tick()
             for refused in fleet.refused[before:]:
                 assert refused.accused.endpoint == poison
-                recently_s = fleet.now_s - Limits().deaths_s - culprits.AFTER_S
+                recently_s = fleet.now_s - Limits().deaths_s - deaths.AFTER_S
                 assert lost_s[-1] >= recently_s
                 assert sum(at >= recently_s for at in died_s) >= (1 if before else 2)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.control.guard import arrivals, late_answers
+from controlplane.control.guard import late_answers
 from controlplane.control.guard.promise import Promise
 from controlplane.domain.observation import Answer
 
@@ -18,8 +18,8 @@ PROMISE = Promise("w", 500.0, RATE_RPS, utilisation=0.5)
 
 
 def seen(due_s: list[float]) -> float:
-    found = arrivals.scan(arrivals.Arrivals(), due_s, arrivals.window_s(RATE_RPS, 0.5))
-    return arrivals.dispersion(found)
+    found = late_answers.scan_arrivals(late_answers.Arrivals(), due_s, late_answers.window_s(RATE_RPS, 0.5))
+    return late_answers.dispersion(found)
 
 
 def clumped(arrived: int, size: int, seed: int = 1) -> list[float]:
@@ -55,7 +55,7 @@ def test_few_arrivals_say_little() -> None:
 @settings(deadline=None)
 @given(st.lists(st.floats(0.0, 100.0), max_size=300).map(sorted))
 def test_dispersion_stays_in_its_range(due_s: list[float]) -> None:
-    assert 1.0 <= seen(due_s) <= arrivals.LARGEST
+    assert 1.0 <= seen(due_s) <= late_answers.LARGEST_DISPERSION
 
 
 def test_clumps_of_late_answers_are_no_slow_server() -> None:

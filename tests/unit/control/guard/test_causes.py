@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.control.guard.batch_times import NO_PART
-from controlplane.control.guard.causes import (
+from controlplane.control.guard.rule import (
     LEAST_UNEXPLAINED,
     STEAL,
     THROTTLED,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.control.guard import baseline, batch_times, causes, late_answers, queues, rule
+from controlplane.control.guard import baseline, batch_times, late_answers, queues, rule
 from controlplane.control.guard.batch_times import BatchTimes, Chart, HostPart, Lasting, Recent
 from controlplane.control.guard.decide import begin
 from controlplane.control.guard.promise import Promise
@@ -81,8 +81,8 @@ def test_a_verdict_from_batch_times_waits_for_what_requests_carry() -> None:
 
 def test_larger_requests_than_planned_are_more_traffic_though_batches_take_longer() -> None:
     larger, usual = (ServerSeen(Health.READY, inferences={"w": each}) for each in (4.0, 1.0))
-    assert causes.over_plan(suspected(7).queues, larger) is not None
-    assert causes.over_plan(suspected(7).queues, usual) is None
+    assert rule.over_plan(suspected(7).queues, larger) is not None
+    assert rule.over_plan(suspected(7).queues, usual) is None
 
 
 def slower(slowdown: float) -> BatchTimes:

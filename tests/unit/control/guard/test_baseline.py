@@ -1,0 +1,46 @@
+"""The look-ahead's queue against the exact one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from controlplane.control.guard.baseline import P99_STEP, p99_s, rounded_p99_s
+from controlplane.latency.queueing.batch_queue import solve
+
+
+@pytest.mark.parametrize("load", [0.4, 0.6, 0.75, 0.85])
+@pytest.mark.parametrize("batch", [1, 4, 8])
+def test_a_p99_is_within_eight_per_cent_of_the_exact_one(batch: int, load: float) -> None:
+    times_s = [load / 100.0 * (0.5 * batch + 0.5 * size) for size in range(1, batch + 1)]
+    exact_ms = float(solve([100.0], [[1000.0 * s for s in times_s]], [batch]).p99_ms[0])
+    assert 1000.0 * p99_s(100.0, times_s) == pytest.approx(exact_ms, rel=0.08)
+
+
+def test_a_queue_without_spare_capacity_has_no_p99() -> None:
+    assert p99_s(100.0, [0.010]) == math.inf
+    assert p99_s(100.0, [0.010, 0.011]) < math.inf
+
+
+def test_a_queue_without_traffic_takes_the_time_of_one() -> None:
+    assert p99_s(0.0, [0.010, 0.015]) == 0.010
+
+
+def test_batches_that_vary_make_the_p99_longer_at_the_same_mean() -> None:
+    times_s = (0.004, 0.006, 0.008, 0.01)
+    even, varied = p99_s(120.0, times_s), p99_s(120.0, times_s, (1.5, 3.0))
+    assert even < varied < 2.0 * even
+
+
+@pytest.mark.parametrize("rate_rps", [0.3, 97.0])
+@pytest.mark.parametrize("slowdown", [0.9, 1.0, 1.47])
+def test_a_rounded_p99_is_that_of_a_rate_and_times_nearby(rate_rps: float, slowdown: float) -> None:
+    usual_s = (0.004, 0.006, 0.008, 0.01)
+    found = rounded_p99_s(rate_rps, [slowdown * usual for usual in usual_s], (1.2, 1.5))
+    off = math.sqrt(P99_STEP)
+    low, high = (
+        p99_s(rate_rps * by, [by * slowdown * usual for usual in usual_s], (1.2, 1.5))
+        for by in (1.0 / off, off)
+    )
+    assert 0.98 * low <= found <= 1.02 * high
