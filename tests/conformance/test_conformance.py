@@ -118,6 +118,9 @@ def _table() -> str:
     for feature, cells in rows.items():
         found = (_cell(cells.get(column, [])) for column in COLUMNS)
         lines.append(f"| {' | '.join((feature, *found))} |")
+    columns = [[row for cells in rows.values() for row in cells.get(column, [])] for column in COLUMNS]
+    counts = (f"{of.count(None)} =, {len(of) - of.count(None)} in rows" for of in columns)
+    lines.append(f"| **{len(CASES)} calls** | {' | '.join(counts)} |")
     return "\n".join(lines) + "\n"
 
 
