@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 
@@ -58,6 +57,8 @@ class Registry(Mapping[str, Named]):
 
     def installed(self) -> dict[str, Named]:
         """The functions of other distributions; none takes the name of one of ours."""
+        from importlib.metadata import entry_points  # slow, and most commands need none
+
         return {
             point.name: Named(point.module, point.attr, None)
             for point in entry_points(group=self._group)

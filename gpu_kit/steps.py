@@ -24,8 +24,8 @@ from typing import Any
 
 from controlplane.cli import wiring
 from controlplane.domain.errors import EngineError, TrisectError
-from controlplane.domain.fleet import GatewayConfig, Labels, Role, Server, ServerSpec
-from controlplane.domain.serving import LauncherName
+from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
+from controlplane.domain.serving import LauncherName, Listen, Serving
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.subject import Wishes, read_subject
 from controlplane.profiler.temporary import running, to_its_end
@@ -133,7 +133,7 @@ def serve(on: Subject, record: Record) -> None:
         repository=MODELS,
         output=on.folder / "rendered",
         scratch=on.folder / "scratch",
-        endpoints=GatewayConfig("127.0.0.1", http, grpc, metrics),
+        section=Serving(listen=Listen("127.0.0.1", http, grpc, metrics)),
         perf_home=None,
         closed_loop_s=1.0 if on.short else 6.0,
         poisson_s=3.0 if on.short else 15.0,

@@ -41,7 +41,7 @@ class Patience:
         """Return after how long the start has failed, in words; empty while it may go on."""
         now = time.monotonic()
         if now - self._moved_s > self.limit_s:
-            return f"after {self.limit_s:g} s without progress (--load-timeout sets them)"
+            return f"after {self.limit_s:g} s without progress (load_timeout_s sets them)"
         if now - self._began_s > _LONGEST * self.limit_s:
-            return f"after {_LONGEST} times {self.limit_s:g} s (--load-timeout sets them)"
+            return f"after {_LONGEST} times {self.limit_s:g} s (load_timeout_s sets them)"
         return ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from controlplane.domain.plan import Plan as PlanValue
 from controlplane.domain.plan import Rule, Violation
 from controlplane.domain.profile import Profile
+from controlplane.domain.settings import PlanSettings
 from controlplane.files.documents import versioned
 from controlplane.files.plans import read_plan, write_plan
 from controlplane.files.writing import to_json
@@ -70,7 +71,9 @@ def plan(
         make_plan(
             spec.parsed,
             spec.document,
-            Choices(strategy, rule, latency_model, quantile, seed, budget_s=budget_s),
+            Choices(
+                strategy, PlanSettings(rule, latency_model, quantile=quantile, seed=seed, budget_s=budget_s)
+            ),
             profiles=Path(profiles),
             cores=len(os.sched_getaffinity(0)),
             clock=SystemClock(),

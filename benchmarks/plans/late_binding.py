@@ -2,7 +2,7 @@
 
 python -m benchmarks.plans.late_binding paella      a minute: Figs 2, 12 and 13 in simulated time
 python -m benchmarks.plans.late_binding order       2 and 30 ms on one Triton, in three orders
-python -m benchmarks.plans.late_binding threshold   the same over --overtake-ms
+python -m benchmarks.plans.late_binding threshold   the same over overtake_ms
 python -m benchmarks.plans.late_binding overload    1.5 times the planned rate of one of four models
 python -m benchmarks.plans.late_binding cost        rates and p50 with gates and without, in pairs
 python -m benchmarks.plans.late_binding plans       GPUs for 50 models with late binding and without
@@ -273,7 +273,7 @@ def order(options: argparse.Namespace, figures: Figures) -> None:
 def threshold(options: argparse.Namespace, figures: Figures) -> None:
     ways = tuple(Way(f"{ms} ms", True, ms) for ms in OVERTAKE_MS)
     runs = interleaved(ways, options)
-    show_runs(f"over --overtake-ms, load {options.load:g}, batch {options.batch}", runs)
+    show_runs(f"over overtake_ms, load {options.load:g}, batch {options.batch}", runs)
     curves = {m: [middle(runs[way], m, 0.99) for way in ways] for m in ("short", "long")}
     rise = max(b / a for a, b in pairwise(curves["short"]))
     fall = max(a / b for a, b in pairwise(curves["long"]))

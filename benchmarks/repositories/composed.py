@@ -41,7 +41,7 @@ X = clients.Tensor("X", "FP32", np.zeros((1, 1), np.float32))
 def planned(host: Ctl) -> dict[str, dict[str, float]]:
     """Profile and plan both; return what was found by workload."""
     place = ["--repository", str(host.repository), "--device", "cpu-0", "--launcher", "process"]
-    few = ["--percents", "30,100", "--batches", "1,2,4", "--budget", "25"]
+    few = ["--set=percents=30,100", "--set=batches=1,2,4", "--budget", "25"]
     for name in RATES:
         print(host.bare("profile", name, *place, *few).stdout, end="", flush=True)
     workloads = [{"name": n, "model": n, "slo_ms": SLO_MS, "rate_rps": rate} for n, rate in RATES.items()]
@@ -102,9 +102,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch, Ctl(Path(scratch), "steps") as host:
         write_models(host.repository)
         found = planned(host)
-        ports = ["--http-port", str(host.http), "--grpc-port", str(host.grpc)]
-        ports += ["--metrics-port", str(host.metrics), "--repository", str(host.repository)]
-        host.ctl("apply", "plan.json", "--yes", "--launcher", "process", *ports)
+        where = ["--repository", str(host.repository), "--set=serve.launcher=process"]
+        host.ctl("apply", "plan.json", "--yes", *where, *host.listening)
         with off_core(0), ThreadPoolExecutor(2) as pool:
             seen = [{n: f.result() for n, f in loaded(host, pool, one).items()} for one in rounds]
             moving = loaded(host, pool, drawn(REDIRECT_S, asked.rounds))

@@ -115,15 +115,9 @@ class Bench:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        ports = [
-            "--http-port",
-            str(self.http),
-            "--grpc-port",
-            str(self.grpc),
-            "--metrics-port",
-            str(self.metrics),
-        ]
-        where = ["--repository", "models", "--launcher", "process", "--fleet", self.fleet]
+        ports = [f"--set=serve.listen.http={self.http}", f"--set=serve.listen.grpc={self.grpc}"]
+        ports.append(f"--set=serve.listen.metrics={self.metrics}")
+        where = ["--repository", "models", "--set=serve.launcher=process", "--fleet", self.fleet]
         try:
             self.ctl("apply", "plan.json", "--yes", *where, *ports)
             yield

@@ -38,7 +38,7 @@ from controlplane.runtime.devices import known_device
 WHEELS = ROOT / ".tools" / "real-models"
 LEAST_REAL = 12
 _LOAD_PART = 1 / 3
-_SHARES = ("--percents", "20", "--batches", "1", "--budget", "5")
+_SHARES = ("--set=percents=20", "--set=batches=1", "--budget", "5")
 _TOGETHER = 4
 _TIMED = ("profile", "plan", "apply", "load")
 _WHERE = ("--repository", "models", "--launcher", "process")
@@ -140,9 +140,8 @@ class Bench:
         spec = {"schema_version": 1, "gpus": [{"type": CPU_DEVICE, "count": 1}], "workloads": workloads}
         (self.host.directory / "spec.json").write_text(json.dumps(spec))
         _, planned_s = self.ctl("plan", "spec.json", "--output", "plan.json")
-        ports = ["--http-port", str(self.host.http), "--grpc-port", str(self.host.grpc)]
-        ports += ["--metrics-port", str(self.host.metrics)]
-        _, applied_s = self.ctl("apply", "plan.json", "--yes", *_WHERE, *ports)
+        where = ["--repository", "models", "--set=serve.launcher=process", *self.host.listening]
+        _, applied_s = self.ctl("apply", "plan.json", "--yes", *where)
         for row in rows:
             row.seconds |= {"plan": planned_s, "apply": applied_s}
 

@@ -95,7 +95,7 @@ def measured(rates: Rates, tight: float, *, docker: bool) -> tuple[Planned, floa
     Those go to the planned share first, then to the shadow's.
     """
     with fleet_of(docker) as fleet:
-        fleet.apply(document(rates.rate_rps, None), "--no-serve")
+        fleet.apply(document(rates.rate_rps, None), "--no-controller")
         with rates.load(fleet, 1.0):
             time.sleep(WARM_S)
         (server,) = (s for s in fleet.launched() if s.name == fleet.active("w"))
@@ -134,7 +134,7 @@ def served(
 ) -> Served:
     """Serve as planned, then slower requests; `seconds` of each."""
     with fleet_of(docker) as fleet:
-        fleet.apply(document(rates.rate_rps, planned), *([] if guard else ["--no-serve"]))
+        fleet.apply(document(rates.rate_rps, planned), *([] if guard else ["--no-controller"]))
         if guard:
             fleet.await_guarded()
         if seconds[0]:

@@ -14,8 +14,8 @@ import typer
 
 from controlplane.cli.output import say
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Cluster, GatewayConfig
-from controlplane.domain.serving import LauncherName
+from controlplane.domain.fleet import Cluster
+from controlplane.domain.serving import LauncherName, Listen, Serving
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.ports import Gateway
 from controlplane.runtime import SystemClock
@@ -138,8 +138,7 @@ def _settings(fleet: Any, repository: Path, plan: Plan, devices: Mapping[str, st
         fleet,
         repository=repository,
         output=fleet.files.directory / "rendered",
-        endpoints=GatewayConfig("0.0.0.0"),
-        cluster=_HERE,
+        section=Serving(listen=Listen("0.0.0.0")),
         known=devices,
     )
 

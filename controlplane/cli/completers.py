@@ -60,11 +60,16 @@ def strategies(incomplete: str) -> list[str]:
     return _matching(incomplete, STRATEGIES.names)
 
 
-def latency_models(incomplete: str) -> list[str]:
-    """Return the latency models."""
-    from controlplane.latency.registry import FITS
+def settings(kind: str) -> Callable[[str], list[str]]:
+    """Return what proposes the keys of a verb's settings, for `--set`."""
 
-    return _matching(incomplete, FITS.names)
+    def proposed(incomplete: str) -> list[str]:
+        from controlplane.domain import settings
+        from controlplane.files.set_values import keys
+
+        return _matching(incomplete, lambda: [f"{key.path}=" for key in keys(getattr(settings, kind))])
+
+    return proposed
 
 
 def built_in_devices(incomplete: str) -> list[str]:

@@ -154,7 +154,8 @@ def misused(error: typer.TyperException, arguments: Sequence[str]) -> int:
     shown: Any = error
     shown.show()
     message = error.format_message()
-    if (now := FORMER_OPTIONS.get(getattr(error, "option_name", ""))) is not None:
+    option, verb = getattr(error, "option_name", ""), getattr(getattr(error, "ctx", None), "info_name", "")
+    if (now := FORMER_OPTIONS.get(f"{verb} {option}", FORMER_OPTIONS.get(option))) is not None:
         message += f" It is `{now}` now."
         print(f"It is `{now}` now.", file=sys.stderr)
     _print_document("usage", error.exit_code, message, arguments)

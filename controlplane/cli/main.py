@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import io
-import keyword
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +15,8 @@ from typer.core import TyperGroup
 
 from controlplane.cli.defaults import configured
 from controlplane.cli.endings import ClosedPipe, Interrupted, end, handle_signals, misused
-from controlplane.cli.output import Quiet, Verbose, Verbosity, choose, detail, with_verbosity
-from controlplane.cli.verbs import GROUPS, VERBS
+from controlplane.cli.output import Quiet, Verbose, Verbosity, choose, detail, say, with_verbosity
+from controlplane.cli.verbs import FORMER_VERBS, GROUPS, VERBS
 
 _WIDEST = max(map(len, VERBS))
 
@@ -27,8 +26,8 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         verb = VERBS[name]
-        attribute = f"{name}_" if keyword.iskeyword(name) else name
-        found = getattr(import_module(f"controlplane.cli.{verb.module}"), attribute)
+        module = import_module(f"controlplane.cli.{verb.module}")
+        found = getattr(module, f"{name}_", None) or getattr(module, name)
         example = f"Example: {verb.example}"
         if isinstance(found, typer.Typer):  # a verb with verbs of its own
             found.info.epilog = example
@@ -123,9 +122,18 @@ def _ctl(
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code."""
     choose(Verbosity.NORMAL)
-    code = _run(arguments)
+    code = _run(_renamed(arguments))
     detail(f"exit code {code}")
     return code
+
+
+def _renamed(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the command line with a verb's present name in place of its former one, and say so."""
+    at = next((i for i, one in enumerate(arguments) if not one.startswith("-")), None)
+    if at is None or (now := FORMER_VERBS.get(arguments[at])) is None:
+        return arguments
+    say(f"`ctl {arguments[at]}` is `ctl {now}` now")
+    return [*arguments[:at], now, *arguments[at + 1 :]]
 
 
 def _run(arguments: Sequence[str]) -> int:

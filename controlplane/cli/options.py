@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, TypeVar
-from urllib.parse import urlsplit
+from typing import Annotated, Any
 
 import typer
 
 from controlplane.cli import completers
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import GatewayConfig
-from controlplane.domain.order import LONGEST_MS
-from controlplane.domain.server_options import ServerOptions
 from controlplane.domain.serving import LauncherName
-from controlplane.files.mistakes import nearest
-from controlplane.stores import url
-
-Number = TypeVar("Number", int, float)
 
 
 def local_repository(path: Path) -> Path:
     """Return a local path. Raises InputError for an object store."""
+    from controlplane.stores import url
+
     if not url.is_store(str(path)):
         return path
     place = url.parse(str(path))
@@ -64,18 +57,11 @@ Launcher = Annotated[
         envvar="TRISECT_LAUNCHER",
     ),
 ]
-Context = Annotated[
-    str | None,
-    typer.Option(help="With --launcher kubernetes: the kubeconfig's context; by default the current one."),
-]
-Namespace = Annotated[
-    str | None,
-    typer.Option(help="With --launcher kubernetes: the namespace; by default the context's."),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-NoServe = Annotated[
-    bool, typer.Option("--no-serve", help="Start no controller: dead and slow servers are not replaced.")
+NoController = Annotated[
+    bool,
+    typer.Option("--no-controller", help="Start no controller: dead and slow servers are not replaced."),
 ]
 
 
@@ -104,6 +90,8 @@ Allow = Annotated[
 
 def allowances(given: list[str] | None) -> frozenset[Allowance]:
     """Return what `--allow` accepts. Raises InputError, with the nearest name, for anything else."""
+    from controlplane.files.mistakes import nearest
+
     known = [str(one) for one in Allowance]
     names = [name for text in given or () for name in text.split(",")]
     for name in names:
@@ -113,126 +101,6 @@ def allowances(given: list[str] | None) -> frozenset[Allowance]:
     return frozenset(map(Allowance, names))
 
 
-HttpPort = Annotated[int, typer.Option(help="The gateway's HTTP port.", min=1, max=65535)]
-GrpcPort = Annotated[int, typer.Option(help="The gateway's gRPC port.", min=1, max=65535)]
-MetricsPort = Annotated[int, typer.Option(help="The gateway's metrics port.", min=1, max=65535)]
-
-
-def _fleets(what: str, default: object) -> str:
-    return f"The gateway's {what}; by default the running fleet's, {default} for a new fleet."
-
-
-_DEFAULTS = GatewayConfig()
-FleetsHost = Annotated[str | None, typer.Option(help=_fleets("address", _DEFAULTS.host))]
-FleetsHttpPort = Annotated[
-    int | None, typer.Option(help=_fleets("HTTP port", _DEFAULTS.http_port), min=1, max=65535)
-]
-FleetsGrpcPort = Annotated[
-    int | None, typer.Option(help=_fleets("gRPC port", _DEFAULTS.grpc_port), min=1, max=65535)
-]
-FleetsMetricsPort = Annotated[
-    int | None, typer.Option(help=_fleets("metrics port", _DEFAULTS.metrics_port), min=1, max=65535)
-]
-FleetsCompression = Annotated[
-    bool | None,
-    typer.Option(
-        "--compress-answers/--no-compress-answers",
-        help="Compress HTTP answers for clients that accept gzip or deflate; by default as the running fleet "
-        "does; a new fleet does not.",
-    ),
-]
-FleetsLateBinding = Annotated[
-    bool | None,
-    typer.Option(
-        "--late-binding/--no-late-binding",
-        help="Let requests of a partition with several models wait at the gateway, where shorter ones pass "
-        "longer ones; by default as the running fleet does; a new fleet does not.",
-    ),
-]
-FleetsOvertake = Annotated[
-    int | None,
-    typer.Option(
-        "--overtake-ms",
-        help="With --late-binding: how long a shorter request may pass longer ones. 0: first come, first "
-        "served. [1000]",
-        min=0,
-        max=LONGEST_MS,
-    ),
-]
-
-
-def collector(url: str | None) -> str | None:
-    """Return the URL of a collector.
-
-    Raises InputError for a wrong one, ModuleNotFoundError without the extra `otel`.
-    """
-    if url:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            problem = f"{url!r} is no URL of a collector, such as http://127.0.0.1:4318/v1/traces"
-            raise InputError(problem, field="--trace-endpoint")
-        import_module("opentelemetry.exporter.otlp.proto.http")
-    return url
-
-
-FleetsTraces = Annotated[
-    str | None,
-    typer.Option(
-        "--trace-endpoint",
-        help="Send a span of each request that its client samples to this OTLP collector over HTTP, such as "
-        "http://127.0.0.1:4318/v1/traces (needs the extra otel); '' sends none; by default as the running "
-        "fleet does; a new fleet sends none.",
-        callback=collector,
-    ),
-]
-FleetsFleetWideCalls = Annotated[
-    bool | None,
-    typer.Option(
-        "--fleet-wide-calls/--no-fleet-wide-calls",
-        help="Allow calls that affect every client: shared memory, trace and log settings; by default as the "
-        "running fleet does; a new fleet does not.",
-    ),
-]
-TlsCert = Annotated[
-    Path | None,
-    typer.Option("--tls-cert", help="Certificate with its chain (PEM): all three ports speak TLS."),
-]
-TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM, without a password).")]
-TlsClientCa = Annotated[
-    Path | None,
-    typer.Option("--tls-client-ca", help="Authority that signs the certificates of clients (PEM)."),
-]
-RequireTokens = Annotated[
-    bool | None,
-    typer.Option(
-        "--require-tokens/--no-require-tokens",
-        help="Serve only clients with a token or a certificate that `ctl token create` granted endpoints.",
-    ),
-]
-PlainText = Annotated[
-    bool | None,
-    typer.Option("--plain-text/--no-plain-text", help="Allow a --host that other hosts reach without TLS."),
-]
-Audit = Annotated[
-    bool | None,
-    typer.Option("--audit/--no-audit", help="Write a line for every request to the fleet's audit.jsonl."),
-]
-MaxConnections = Annotated[
-    int | None,
-    typer.Option(
-        "--max-connections",
-        help="Connections that one source address may hold; by default half of all that the gateway takes.",
-        min=1,
-    ),
-]
-TritonArg = Annotated[
-    list[str] | None,
-    typer.Option("--triton-arg", help="--NAME=VALUE for tritonserver; the spec's `triton_args` for a fleet."),
-]
-Env = Annotated[
-    list[str] | None,
-    typer.Option("--env", help="NAME=VALUE for the servers' environment; the spec's `env` for a fleet."),
-]
 MaxRate = Annotated[int | None, typer.Option(help="Requests that may begin in a second.", min=1)]
 MaxRequests = Annotated[int | None, typer.Option(help="Requests that may run at once.", min=1)]
 MaxBody = Annotated[
@@ -269,13 +137,49 @@ def of_this_host(launcher: LauncherName | None) -> None:
         )
 
 
-def server_options(triton_args: list[str] | None, env: list[str] | None) -> ServerOptions:
-    """Return the options of servers. Raises InputError for a wrong form and for what Trisect sets itself."""
-    pairs = [text.partition("=") for text in env or ()]
-    for name, equals, _ in pairs:
-        if not equals:
-            raise InputError(f"{name!r} is not NAME=VALUE", field="--env")
-    return ServerOptions(tuple(triton_args or ()), {name: value for name, _, value in pairs})
+def _listing(kind: str) -> Callable[[list[str] | None], list[str] | None]:
+    """Return what lists the keys of a verb's settings in place of setting one, and ends the command."""
+
+    def listed(given: list[str] | None) -> list[str] | None:
+        if "help" not in (given or ()):
+            return given
+        from controlplane.domain import settings
+        from controlplane.files.set_values import keys
+
+        rows = [(*key, settings.NOTES.get(key.path, "")) for key in keys(getattr(settings, kind))]
+        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            print("  ".join(text.ljust(width) for text, width in zip(row, wide, strict=True)).rstrip())
+        raise typer.Exit
+
+    return listed
+
+
+def _set(kind: str, what: str) -> Any:
+    return typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        autocompletion=completers.settings(kind),
+        help=f"{what} (`--set help` lists the keys); may be repeated.",
+        callback=_listing(kind),
+        is_eager=True,
+    )
+
+
+SetPlan = Annotated[
+    list[str] | None,
+    _set("PlanSettings", "One setting, such as quantile=0.99, budget_s=10 or serve.listen.http=9000"),
+]
+SetServe = Annotated[
+    list[str] | None,
+    _set("ServeSettings", "One value in place of the section's, such as serve.listen.http=9000"),
+]
+SetStart = Annotated[
+    list[str] | None, _set("StartSettings", "One setting, such as load_timeout_s=600 or env.NAME=VALUE")
+]
+SetProfile = Annotated[
+    list[str] | None, _set("ProfileSettings", "One setting, such as percents=20,50 or env.NAME=VALUE")
+]
 
 
 def refuse(problem: str, given: Mapping[str, object | None]) -> None:
@@ -310,15 +214,6 @@ def page_file(option: str) -> Callable[[Path | None], Path | None]:
     return check
 
 
-LoadTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--load-timeout",
-        help="Seconds without progress (log, memory, processor time) after which a start has failed.",
-        min=1,
-    ),
-]
-
 Report = Annotated[
     Path | None,
     typer.Option(
@@ -337,11 +232,8 @@ def drawable(path: Path | None) -> Path | None:
     return writable("--plot")(path)
 
 
-def numbers(text: str | None, field: str, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:
-    """Parse `1,4,16`; None gives None. Raises InputError naming the option."""
-    if text is None:
-        return None
-    try:
-        return tuple(kind(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"{text!r} is not a list of numbers like 1,4,16", field=field) from None
+Plot = Annotated[
+    Path | None,
+    typer.Option(help="Draw a figure here (.svg, .png or .pdf).", callback=drawable),
+]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]

@@ -119,7 +119,7 @@ _STATUS = _document("Status", fleet=str, **get_type_hints(Status))
 _CLIENT = _mapping("Client", name=str, endpoints=list[str], certificate=_TEXT, operator=bool, limit=Limit)
 _REFUSED = _mapping("Refused", endpoint=str, client=_TEXT, seconds_left=int)
 _MISTAKE = _mapping("Mistake", kind=str, exit_code=int, message=str, file=_TEXT, line=int | None, field=_TEXT)
-_DRY_RUN = _document("DryRun", **_STEPS, gateway=list[Difference], commands=list[str])
+_DRY_RUN = _document("DryRun", **_STEPS, serve=list[Difference], commands=list[str])
 _FLEET = _mapping(
     "Fleet", fleet=str, launcher=str, host=str, http=int, grpc=int, metrics=int, applied_s=_NUMBER
 )
@@ -168,7 +168,7 @@ _DOCUMENTS: dict[str, Any] = {
     "token": _document("TokenCreated", fleet=str, client=str, token=_TEXT)
     | _document("TokenList", fleet=str, clients=_list(_CLIENT))
     | _document("TokenRevoked", fleet=str, revoked=str),
-    "serve": _document("Serve", **get_type_hints(Event)),
+    "controller": _document("Controller", **get_type_hints(Event)),
     "destroy": _document("Destroy", fleet=str, destroyed=bool),
 }
 NAMES = tuple(_DOCUMENTS)

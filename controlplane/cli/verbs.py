@@ -9,7 +9,7 @@ from typing import NamedTuple
 class Verb(NamedTuple):
     """A verb. Its module has a function or an app of the verb's name; using the verb imports it.
 
-    Where the name is a word of Python, the function's ends with an underscore. The help shows `summary`
+    Where the name is one of Python's, the function's ends with an underscore. The help shows `summary`
     and `example`. `left` says what an interruption leaves and how to go on.
     """
 
@@ -23,9 +23,9 @@ _UNCHANGED = "nothing was changed"
 _WHOLE_FILES = "each output file is the old one or the new one, never a part of it"
 
 GROUPS: Mapping[str, Mapping[str, Verb]] = {
-    "Begin": {
+    "Set up": {
         "doctor": Verb(
-            "jobs.doctor",
+            "jobs.about",
             "Check this host for GPUs, Triton, HAProxy, Docker and quotas.",
             "ctl doctor",
             _UNCHANGED,
@@ -36,12 +36,6 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "ctl init model_repository -o spec.yaml",
             "nothing was written; what Triton completed so far is kept, and the same command continues",
         ),
-        "schema": Verb(
-            "jobs.schema",
-            "Print the JSON Schema of a verb's --json document.",
-            "ctl schema plan",
-            _UNCHANGED,
-        ),
         "demo": Verb(
             "jobs.demo",
             "Run every step on this host with real Tritons.",
@@ -49,7 +43,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "the demo destroys its fleet as it ends; `ctl destroy --fleet demo` removes what may be left",
         ),
     },
-    "Measure and plan": {
+    "Measure": {
         "profile": Verb(
             "jobs.profile",
             "Measure models and write a profile of each.",
@@ -68,17 +62,13 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "ctl validate --catalogue v100",
             f"{_WHOLE_FILES}; the same command begins again",
         ),
-        "train": Verb(
-            "jobs.train",
-            "Train a policy for `ctl plan --strategy inss`.",
-            "ctl train examples/twelve.yaml -o policy.npz",
-            "the checkpoint beside --output is kept; the same command continues from there",
-        ),
+    },
+    "Plan": {
         "plan": Verb(
             "jobs.plan",
             "Choose the GPU, share and batch of every workload.",
             "ctl plan examples/twelve.yaml -o plan.json",
-            f"{_WHOLE_FILES}; the same command begins again, and --budget SECONDS ends the search earlier",
+            f"{_WHOLE_FILES}; the same command begins again, and --set budget_s=N ends the search earlier",
         ),
         "show": Verb(
             "jobs.show",
@@ -86,26 +76,32 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "ctl show plan.json --explain search",
             _WHOLE_FILES,
         ),
-        "simulate": Verb(
-            "jobs.simulate",
-            "Simulate a plan under load.",
-            "ctl simulate plan.json --seconds 60",
-            "the plan is unchanged; the same command begins again, and fewer --seconds take less time",
-        ),
         "compare": Verb(
-            "jobs.compare",
+            "jobs.judging",
             "Compare strategies on one spec: GPUs and late workloads.",
             "ctl compare examples/twelve.yaml --strategies joint,igniter --report compared.html",
             f"{_WHOLE_FILES}; the same command begins again, and fewer --seconds take less time",
         ),
+        "simulate": Verb(
+            "jobs.judging",
+            "Simulate a plan under load.",
+            "ctl simulate plan.json --seconds 60",
+            "the plan is unchanged; the same command begins again, and fewer --seconds take less time",
+        ),
         "render": Verb(
-            "jobs.render",
+            "jobs.show",
             "Write the model repositories of a plan.",
             "ctl render plan.json --output triton_configs",
             "some repositories may be missing; the same command writes all of them",
         ),
+        "train": Verb(
+            "jobs.train",
+            "Train a policy for `ctl plan --strategy inss`.",
+            "ctl train examples/twelve.yaml -o policy.npz",
+            "the checkpoint beside --output is kept; the same command continues from there",
+        ),
     },
-    "Run a fleet": {
+    "Run": {
         "apply": Verb(
             "fleet.apply",
             "Make the running fleet match a plan.",
@@ -114,86 +110,154 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "continues from what runs, `ctl status` shows it, `ctl destroy` ends the fleet",
         ),
         "diff": Verb(
-            "fleet.diff",
+            "fleet.apply",
             "Show what an apply would change; exit code 1 if anything.",
             "ctl diff plan.json",
             _UNCHANGED,
         ),
-        "list": Verb("fleet.list", "List the fleets of this host.", "ctl list", _UNCHANGED),
+        "list": Verb("fleet.looking", "List the fleets of this host.", "ctl list", _UNCHANGED),
         "status": Verb(
-            "fleet.status", "Show a fleet's servers and their latencies.", "ctl status --watch", _UNCHANGED
+            "fleet.looking", "Show a fleet's servers and their latencies.", "ctl status --watch", _UNCHANGED
         ),
         "top": Verb(
-            "fleet.top",
+            "fleet.looking",
             "Watch a fleet on the whole terminal.",
             "ctl top --fleet shop",
             "a redirect that you asked for is done; nothing else was changed",
         ),
         "wait": Verb(
-            "fleet.wait",
+            "fleet.looking",
             "Wait until a fleet serves and keeps its SLOs.",
             "ctl wait --timeout 120",
             _UNCHANGED,
         ),
-        "dashboard": Verb(
-            "fleet.dashboard", "Serve a live page of a fleet.", "ctl dashboard --no-browser", _UNCHANGED
-        ),
-        "report": Verb(
-            "fleet.report",
-            "Write a page of a fleet and its record.",
-            "ctl report --fleet shop -o shop.html",
-            _WHOLE_FILES,
-        ),
         "events": Verb(
-            "fleet.events", "Show the history of a fleet.", "ctl events --since 3600 --json", _UNCHANGED
+            "fleet.record", "Show the history of a fleet.", "ctl events --since 3600 --json", _UNCHANGED
         ),
         "logs": Verb(
-            "fleet.logs", "Show what the servers of a workload have logged.", "ctl logs search -f", _UNCHANGED
+            "fleet.record",
+            "Show what the servers of a workload have logged.",
+            "ctl logs search -f",
+            _UNCHANGED,
         ),
         "redirect": Verb(
-            "fleet.redirect",
+            "fleet.changing",
             "Move a workload's traffic to its shadow, or back.",
             "ctl redirect search",
             "all routes are the old ones or all are the new ones; look with `ctl status` first: the same "
             "command moves them back where they have moved",
         ),
         "rollback": Verb(
-            "fleet.rollback",
+            "fleet.changing",
             "Apply the previous plan again.",
             "ctl rollback --yes",
             "servers that answered clients still do; `ctl status` shows what runs, and `ctl apply` with the "
             "plan that you want continues from there",
         ),
+        "destroy": Verb(
+            "fleet.changing",
+            "Stop a fleet.",
+            "ctl destroy --fleet shop",
+            "some servers may still run; the same command stops them",
+        ),
+    },
+    "Look": {
+        "dashboard": Verb(
+            "fleet.pages", "Serve a live page of a fleet.", "ctl dashboard --no-browser", _UNCHANGED
+        ),
+        "report": Verb(
+            "fleet.pages",
+            "Write a page of a fleet and its record.",
+            "ctl report --fleet shop -o shop.html",
+            _WHOLE_FILES,
+        ),
+    },
+    "Access": {
         "token": Verb(
-            "fleet.token",
+            "fleet.access",
             "Grant and revoke clients' access to endpoints.",
             "ctl token create shop --endpoint resnet50",
             "`ctl token list` shows the clients; a token that was not printed is lost: revoke and create it "
             "again",
         ),
         "limit": Verb(
-            "fleet.limit",
+            "fleet.access",
             "Limit the requests of an endpoint.",
             "ctl limit set resnet50 --max-rate 500",
             "`ctl limit list` shows the limits that hold",
         ),
-        "serve": Verb(
-            "fleet.serve",
+    },
+    "Other": {
+        "controller": Verb(
+            "fleet.controller",
             "Run the controller of a fleet.",
-            "ctl serve --once",
-            "the servers go on without a controller; `ctl serve` continues",
+            "ctl controller --once",
+            "the servers go on without a controller; `ctl controller` continues",
         ),
-        "destroy": Verb(
-            "fleet.destroy",
-            "Stop a fleet.",
-            "ctl destroy --fleet shop",
-            "some servers may still run; the same command stops them",
+        "schema": Verb(
+            "jobs.about",
+            "Print the JSON Schema of a verb's --json document.",
+            "ctl schema plan",
+            _UNCHANGED,
         ),
     },
 }
 
 VERBS: Mapping[str, Verb] = {name: verb for group in GROUPS.values() for name, verb in group.items()}
+FORMER_VERBS: Mapping[str, str] = {"serve": "controller"}
+"""Names of earlier versions: supervisors of gateways that run on, and units, may start a controller so."""
+
+_SET: Mapping[str, str] = {
+    "as-coded": "gpulet.as_coded=true",
+    "audit": "serve.access.audit=true",
+    "batches": "batches=1,4",
+    "bda": "inss.bda=",
+    "budget": "budget_s=",
+    "compress-answers": "serve.compress=true",
+    "context": "serve.context=",
+    "covers": "covers=",
+    "dwell": "serve.follow_load.stabilisation_s=",
+    "env": "env.NAME=VALUE",
+    "fleet-wide-calls": "serve.fleet_wide_calls=true",
+    "follow-load": "serve.follow_load={}",
+    "grpc-port": "serve.listen.grpc=",
+    "host": "serve.listen.host=",
+    "http-port": "serve.listen.http=",
+    "iterations": "iterations=",
+    "latency": "latency=",
+    "launcher": "serve.launcher=",
+    "max-connections": "serve.access.max_connections=",
+    "metrics-port": "serve.listen.metrics=",
+    "namespace": "serve.namespace=",
+    "no-audit": "serve.access.audit=false",
+    "no-compress-answers": "serve.compress=false",
+    "no-fleet-wide-calls": "serve.fleet_wide_calls=false",
+    "no-follow-load": "serve.follow_load=null",
+    "no-late-binding": "serve.late_binding=null",
+    "no-plain-text": "serve.access.plain_text=false",
+    "no-require-tokens": "serve.access.tokens=false",
+    "no-resume": "resume=false",
+    "overtake-ms": "serve.late_binding.overtake_ms=",
+    "percents": "percents=20,50",
+    "plain-text": "serve.access.plain_text=true",
+    "policy": "inss.policy=",
+    "quantile": "quantile=",
+    "require-tokens": "serve.access.tokens=true",
+    "resume": "resume=true",
+    "rule": "rule=",
+    "seed": "seed=",
+    "tls-cert": "serve.tls.cert=",
+    "tls-client-ca": "serve.tls.client_ca=",
+    "tls-key": "serve.tls.key=",
+    "trace-endpoint": "serve.traces=",
+    "triton-arg": "triton_args=",
+}
 FORMER_OPTIONS: Mapping[str, str] = {
+    **{f"--{option}": f"--set {value}" for option, value in _SET.items()},
+    "apply --late-binding": "--set serve.late_binding={}",
+    "apply --load-timeout": "--set serve.load_timeout_s=",
+    "plan --late-binding": "--set late_binding=true",
+    "--load-timeout": "--set load_timeout_s=",
     "--all-cores": "--allow all-cores",
     "--allow-violations": "--allow violations",
     "--exit-code": "ctl diff PLAN",
@@ -202,6 +266,7 @@ FORMER_OPTIONS: Mapping[str, str] = {
     "--from-model-analyzer": "ctl import MODEL FILE --from model-analyzer",
     "--from-perf-analyzer": "ctl import MODEL FILE --from perf-analyzer",
     "--measured-at": "ctl import MODEL FILE --at",
+    "--no-serve": "--no-controller",
     "--ncu": "ctl import MODEL FILE --from ncu",
     "--nsys": "ctl import MODEL FILE --from nsys",
     "--overcommit": "--allow overcommit",
@@ -211,4 +276,4 @@ FORMER_OPTIONS: Mapping[str, str] = {
     "--report": "ctl show PLAN --report",
     "--what-if": "ctl compare SPEC --scale",
 }
-"""What is written now in place of an option of earlier versions."""
+"""What is written now in place of an option of earlier versions, of one verb or of any."""

@@ -7,10 +7,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 from functools import partial
-from itertools import combinations
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controlplane.cli.launcher_registry import DEFAULT_CLUSTER, launcher, pin_rules
@@ -18,7 +16,7 @@ from controlplane.cli.output import say
 from controlplane.domain import units
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError, MissingTool
-from controlplane.domain.fleet import AccessConfig, Cluster, GatewayConfig
+from controlplane.domain.fleet import Cluster
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.domain.serving import LauncherName
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets, state_root
@@ -27,7 +25,6 @@ from controlplane.runtime import SystemClock
 if TYPE_CHECKING:
     from controlplane.domain.device import DeviceLimits
     from controlplane.domain.observation import Event
-    from controlplane.domain.serving import Serving
     from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
     from controlplane.ports import Gateway, Launcher
     from controlplane.profiler.session import Place
@@ -81,97 +78,39 @@ def _applied(name: str) -> FleetFiles:
     return files
 
 
-_FIELDS = {
-    "--tls-cert": "certificate",
-    "--tls-key": "key",
-    "--tls-client-ca": "client_ca",
-    "--require-tokens": "tokens",
-}
-"""The fields of options that are not called like theirs."""
-
-
-def chosen_gateway(name: str, given: Mapping[str, object], section: Serving | None = None) -> GatewayConfig:
-    """Return where a fleet is to listen, and how: as given, else as the plan's section says.
-
-    Without a section: as it does now, else on Triton's own ports. `given` has the values of options by their
-    names, None for those not given. Raises InputError for a port given twice.
-    """
-    units.safe_name(name, "--fleet")
-    settings = FleetFiles(state_root(), name).settings()
-    running = GatewayConfig() if settings is None else settings.endpoints
-    known = running if section is None else _absolute(section.gateway)
-    access = replace(known.protection, **_given(given, AccessConfig))
-    chosen = replace(known, protection=access, **_given(given, GatewayConfig))
-    ports = {
-        "--http-port": chosen.http_port,
-        "--grpc-port": chosen.grpc_port,
-        "--metrics-port": chosen.metrics_port,
-    }
-    for (one, port), (other, its) in combinations(ports.items(), 2):
-        if port == its:
-            raise InputError(f"{port} is {one} already; each needs its own", field=other)
-    return chosen
-
-
-def _absolute(gateway: GatewayConfig) -> GatewayConfig:
-    """Return the options with absolute paths of PEM files."""
-
-    def absolute(path: str | None) -> str | None:
-        return None if path is None else str(Path(path).absolute())
-
-    guarded = gateway.protection
-    moved = replace(
-        guarded,
-        certificate=absolute(guarded.certificate),
-        key=absolute(guarded.key),
-        client_ca=absolute(guarded.client_ca),
-    )
-    return replace(gateway, protection=moved)
-
-
-def _given(given: Mapping[str, object], kind: type[AccessConfig | GatewayConfig]) -> dict[str, Any]:
-    """Return the options that were given, by the fields of `kind` that they set."""
-    known = {field.name for field in fields(kind)}
-    named = {_FIELDS.get(o, o.removeprefix("--").replace("-", "_")): value for o, value in given.items()}
-    return {
-        name: str(value.absolute()) if isinstance(value, Path) else value
-        for name, value in named.items()
-        if name in known and value is not None
-    }
-
-
-def chosen_launcher(name: str, given: LauncherName | None) -> LauncherName | None:
+def chosen_launcher(files: FleetFiles, given: LauncherName | None) -> LauncherName | None:
     """Return the launcher to apply a fleet with: the one with which it runs, if it runs.
 
     Raises InputError for a different one: it would not find the fleet's servers.
     """
-    settings = FleetFiles(state_root(), name).settings()
+    settings = files.settings()
     if settings is None:
         return given
     known = LauncherName(settings.launcher)
     if given not in (None, known):
         raise InputError(
-            f"fleet {name!r} runs with {known}: `ctl destroy` the fleet first", field="--launcher"
+            f"fleet {files.fleet!r} runs with {known}: `ctl destroy` the fleet first", field="serve.launcher"
         )
     return known
 
 
-def chosen_cluster(name: str, given: Cluster) -> Cluster:
+def chosen_cluster(files: FleetFiles, given: Cluster) -> Cluster:
     """Return where to apply a fleet: where it runs, if it runs.
 
     Raises InputError for another place: the fleet's servers would not be found there.
     """
-    settings = FleetFiles(state_root(), name).settings()
+    settings = files.settings()
     if settings is None:
         return given
     known = settings.cluster
-    for option, old, new in (
-        ("--context", known.context, given.context),
-        ("--namespace", known.namespace, given.namespace),
+    for key, old, new in (
+        ("context", known.context, given.context),
+        ("namespace", known.namespace, given.namespace),
     ):
         if new not in (None, old):
-            problem = f"fleet {name!r} runs in {old or 'the default one'}: `ctl destroy` the fleet first"
-            raise InputError(problem, field=option)
+            where = old or "the default one"
+            problem = f"fleet {files.fleet!r} runs in {where}: `ctl destroy` the fleet first"
+            raise InputError(problem, field=f"serve.{key}")
     return known
 
 

@@ -47,6 +47,10 @@ class Labels:
     revision: str
 
 
+Batches = tuple[tuple[str, int], ...]
+"""Models of a server, sorted, each with its largest dynamic batch."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
     """One Triton to start.
@@ -60,7 +64,9 @@ class ServerSpec:
     its clients may share memory with it and change its trace and log settings. A server refuses the calls of
     both kinds to every process of its host unless these say otherwise. `turns`: one of its models executes at
     a time. `completes`: it loads no model by itself, and completes the configuration of each one that it is
-    made to load; it `reloads`, and serves no client. `options` are the user's own.
+    made to load; it `reloads`, and serves no client. `options` are the user's own. `batches` are the largest
+    dynamic batches by model, of those that take another one while they serve: the start's, and of a server
+    that is listed, the present ones.
     """
 
     labels: Labels
@@ -75,6 +81,7 @@ class ServerSpec:
     turns: bool = False
     completes: bool = False
     options: ServerOptions = NO_OPTIONS
+    batches: Batches = ()
     name: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +110,8 @@ RELOAD_HEADER = "trisect-reload"
 
 UNIX = "unix:"
 """Begins the host of a server that listens on Unix sockets."""
+OWN_FOLDER = "/t"
+"""Ends the host of one whose sockets are in a folder of their own."""
 
 
 def socket_path(host: str, port: int) -> str | None:
@@ -116,7 +125,8 @@ def socket_path(host: str, port: int) -> str | None:
 
 def instance(name: str, host: str, http_port: int) -> str:
     """Return the name of one start of a server: `NAME:` and where it listens."""
-    place = host.split("/")[-2] if host.startswith(UNIX) else f"{host}:{http_port}"
+    on_sockets = host.startswith(UNIX)
+    place = host.removesuffix(OWN_FOLDER).rpartition("/")[2] if on_sockets else f"{host}:{http_port}"
     return f"{name}:{place}"
 
 
@@ -283,6 +293,10 @@ class GatewayConfig:
     late_binding: bool = False
     overtake_ms: int = 1000
     trace_endpoint: str = ""
+
+
+LOAD_TIMEOUT_S = 90.0
+"""How long a start may be without progress (log, memory, processor time), unless the section says else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from statistics import linear_regression
 from typing import Annotated
 
@@ -13,6 +14,16 @@ from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.domain.units import Checked, Count, Fraction, Name, NonNegative, Percent, Positive
+
+
+class Tool(StrEnum):
+    """What wrote the files of measurements from elsewhere."""
+
+    PERF_ANALYZER = "perf-analyzer"
+    MODEL_ANALYZER = "model-analyzer"
+    AIPERF = "aiperf"
+    NSYS = "nsys"
+    NCU = "ncu"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from annotated_types import Ge, Le
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import AccessConfig, Cluster, GatewayConfig
+from controlplane.domain.fleet import LOAD_TIMEOUT_S, AccessConfig, Cluster, GatewayConfig
 from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.units import Checked, Count
 
@@ -81,7 +81,8 @@ class FollowLoad(Checked):
 class Serving:
     """How a fleet is served; what is left out has its default. Paths may be relative to where apply runs.
 
-    `context` and `namespace` are for the launcher kubernetes. `traces` is the URL of an OTLP collector.
+    `context` and `namespace` are for the launcher kubernetes. `traces` is the URL of an OTLP collector. A
+    start has failed after `load_timeout_s` without progress.
     """
 
     launcher: LauncherName | None = None
@@ -95,6 +96,7 @@ class Serving:
     traces: str = ""
     late_binding: LateBinding | None = None
     follow_load: FollowLoad | None = None
+    load_timeout_s: Annotated[float, Ge(1)] = LOAD_TIMEOUT_S
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.traces)
@@ -129,7 +131,12 @@ class Serving:
 
     @classmethod
     def of(
-        cls, launcher: LauncherName | None, gateway: GatewayConfig, cluster: Cluster, dwell_s: float | None
+        cls,
+        launcher: LauncherName | None,
+        gateway: GatewayConfig,
+        cluster: Cluster,
+        dwell_s: float | None,
+        load_timeout_s: float = LOAD_TIMEOUT_S,
     ) -> Serving:
         """Return the section of a running fleet; `dwell_s` is None where it does not follow its load."""
         guarded = gateway.protection
@@ -146,25 +153,26 @@ class Serving:
             traces=gateway.trace_endpoint,
             late_binding=LateBinding(gateway.overtake_ms) if gateway.late_binding else None,
             follow_load=None if dwell_s is None else FollowLoad(dwell_s),
+            load_timeout_s=load_timeout_s,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field that two records of one kind do not share, as `protection.tokens`."""
+    """A field that two records of one kind do not share, as `access.tokens`."""
 
     path: str
-    before: str | int | bool | None
-    after: str | int | bool | None
+    before: str | float | bool | None
+    after: str | float | bool | None
 
 
 def differences(before: Any, after: Any, within: str = "") -> tuple[Difference, ...]:
-    """Return the fields that differ, those of inner records by their paths."""
+    """Return the fields that differ, those of inner records by their paths; None has none of them."""
     found: list[Difference] = []
-    for one in fields(before):
-        old, new, path = getattr(before, one.name), getattr(after, one.name), f"{within}{one.name}"
-        if is_dataclass(old):
-            found += differences(old, new, f"{path}.")
+    for one in fields(after if before is None else before):
+        old, new = getattr(before, one.name, None), getattr(after, one.name, None)
+        if is_dataclass(old) or is_dataclass(new):
+            found += differences(old, new, f"{within}{one.name}.")
         elif old != new:
-            found.append(Difference(path, old, new))
+            found.append(Difference(f"{within}{one.name}", old, new))
     return tuple(found)

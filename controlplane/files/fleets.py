@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Cluster, GatewayConfig
+from controlplane.domain.fleet import LOAD_TIMEOUT_S, Cluster, GatewayConfig
 from controlplane.domain.observation import Guarding
+from controlplane.domain.serving import LauncherName, Serving
 from controlplane.domain.units import Positive
 from controlplane.files.documents import read, read_listed, read_text, versioned
 from controlplane.files.writing import append_line, to_json, write_derived, write_json, write_text
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import Plan
-    from controlplane.files.following import FollowingFiles
+    from controlplane.files.following import Following, FollowingFiles
     from controlplane.files.pinned import Record
 
 
@@ -33,6 +34,7 @@ class FleetSettings:
 
     `devices` maps a plan's GPU id to the launcher's name for it. `former_outputs` are earlier output folders
     from which a server still reads. `load_timeout_s` is how long a start may be without progress.
+    `batch_library` is what lets servers change their batches while they serve; None: batches are fixed.
     """
 
     launcher: str
@@ -42,7 +44,14 @@ class FleetSettings:
     endpoints: GatewayConfig = field(default_factory=GatewayConfig)
     former_outputs: tuple[str, ...] = ()
     cluster: Cluster = field(default_factory=Cluster)
-    load_timeout_s: Positive = 90.0
+    load_timeout_s: Positive = LOAD_TIMEOUT_S
+    batch_library: str | None = None
+
+    def section(self, following: Following) -> Serving:
+        """Return these settings, and how the fleet follows its load, as a spec's section says them."""
+        dwell_s = following.dwell_s if following.follow else None
+        launcher = LauncherName(self.launcher)
+        return Serving.of(launcher, self.endpoints, self.cluster, dwell_s, self.load_timeout_s)
 
     def after(self, before: FleetSettings | None) -> FleetSettings:
         """Return these settings with the earlier devices and output folders.
@@ -150,6 +159,11 @@ class FleetFiles:
             return None
         with _way_out():
             return read(self._settings).parse(FleetSettings, newer=True)
+
+    def section(self) -> Serving | None:
+        """Return how the fleet is served, as a spec's section says it; None where it was not applied."""
+        settings = self.settings()
+        return None if settings is None else settings.section(self.following.settings())
 
     def unknown_keys(self) -> tuple[str, ...]:
         """Return the keys of the settings that this version leaves out: a newer one wrote them."""

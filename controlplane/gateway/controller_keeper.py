@@ -31,7 +31,7 @@ _LONGEST_WAIT_S = 300.0
 
 def command(files: FleetFiles) -> list[str]:
     """Return the command line of a fleet's controller, whose package is above this one."""
-    return [sys.executable, "-m", "controlplane.cli.main", "serve", "--fleet", files.fleet]
+    return [sys.executable, "-m", "controlplane.cli.main", "controller", "--fleet", files.fleet]
 
 
 def environment(files: FleetFiles) -> dict[str, str]:

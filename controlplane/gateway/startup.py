@@ -31,6 +31,9 @@ _END_S = 5.0
 _SOFT_STOP = signal.SIGUSR1
 """HAProxy stops listening, tells its clients to connect elsewhere, and ends with its last request."""
 _POLL_S = 0.01
+_WAY_OUT = (
+    "write into the spec's section `serve` what `ctl show --fleet` prints, or `ctl destroy` the fleet first"
+)
 _MORE_PATHS = ("/usr/sbin", "/usr/local/sbin")
 
 _READ_BY_HAPROXY = re.compile(r"[\w./@+:~=-]+")
@@ -230,9 +233,8 @@ def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> Ga
     _refuse_another_place(present, options)
     if present.fleet_wide_calls != options.fleet_wide_calls:
         raise GatewayError(
-            f"this fleet's gateway runs with --{'' if present.fleet_wide_calls else 'no-'}fleet-wide-calls, "
-            "which cannot change while it runs: leave --fleet-wide-calls and --no-fleet-wide-calls out, or "
-            "`ctl destroy` the fleet first"
+            f"this fleet's gateway runs with{'' if present.fleet_wide_calls else 'out'} fleet-wide calls, "
+            f"which cannot change while it runs: {_WAY_OUT}"
         )
     # `former` is perhaps of a change that was interrupted: its HAProxy may still run.
     unchanged = present.protection == options.protection
@@ -275,8 +277,7 @@ def _refuse_another_place(present: GatewaySettings, options: GatewayConfig) -> N
         raise GatewayError(
             f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP), "
             f":{present.grpc_port} (gRPC) and :{present.metrics_port} (metrics), and does not "
-            "move: leave --host, --http-port, --grpc-port and --metrics-port out, or "
-            "`ctl destroy` the fleet first"
+            f"move: {_WAY_OUT}"
         )
 
 

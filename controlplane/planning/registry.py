@@ -6,9 +6,13 @@ makes a `Strategy`, whose parameters are its options.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from controlplane.domain.errors import InputError
 from controlplane.extensions import Named, Registry
-from controlplane.planning.protocol import Strategy
+
+if TYPE_CHECKING:
+    from controlplane.planning.protocol import Strategy
 
 _IGNITER = "controlplane.papers.igniter.strategy"
 DEFAULT = "joint"
@@ -43,8 +47,6 @@ def strategy(name: str, **options: object) -> Strategy:
     for option in given:
         if not chosen.takes(option):
             others = " or ".join(other for other in STRATEGIES if STRATEGIES[other].takes(option))
-            raise InputError(
-                f"is for --strategy {others} alone, not for {name}", field=f"--{option.replace('_', '-')}"
-            )
+            raise InputError(f"is for --strategy {others} alone, not for {name}", field=option)
     made: Strategy = chosen.load()(**given)
     return made

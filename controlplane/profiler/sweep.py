@@ -95,12 +95,12 @@ def chosen_points(
             raise InputError(
                 f"{percent:g} is not on this device's grid: {grid.minimum_percent:g} to 100 in steps of "
                 f"{grid.step_percent:g}",
-                field="--percents",
+                field="percents",
             )
     for batch in batches or ():
         if not 1 <= batch <= max_batch:
             problem = f"{batch} is not between 1 and the {max_batch} of model {model!r}"
-            raise InputError(problem, field="--batches")
+            raise InputError(problem, field="batches")
     sizes = sorted(set(batches or default_batches(max_batch)))
     shares = sorted(set(percents or default_percents(grid, 3)))
     return tuple(Point(p, b) for p in shares for b in sizes)

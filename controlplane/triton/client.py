@@ -190,7 +190,7 @@ def _change(server: Server, model: str, verb: str, deadline_s: float, config: st
         reason = str(error)
         if timed_out(error):
             reason = (
-                f"no answer within {deadline_s:g} s (--load-timeout gives a load more); if the model's code "
+                f"no answer within {deadline_s:g} s (load_timeout_s gives a load more); if the model's code "
                 "ends its own process, Triton waits for ever"
             )
         raise EngineError(f"{server.name}: {verb} {model}: {reason}") from error.__cause__

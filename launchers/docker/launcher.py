@@ -16,7 +16,7 @@ import requests.exceptions
 
 from controlplane.domain import triton_releases
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import QuotaUse, Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.fleet import OWN_FOLDER, QuotaUse, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.domain.observation import out_of_memory
 from controlplane.ports import Capability
 from launchers.cpu_quota.counters import QuotaCounters, memory_kills
@@ -29,7 +29,7 @@ from launchers.host import process_table, server_sockets, shared_memory
 from launchers.host.process_table import ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
 from launchers.lifecycle import HostLifecycle, HostPlace, StartState
-from launchers.triton import labels, readiness
+from launchers.triton import batches, labels, readiness
 from launchers.triton.readiness import await_read
 from launchers.watch import ServerWatcher
 
@@ -85,6 +85,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                 "GPUs can be given to containers" if toolkit else "no NVIDIA runtime, no GPUs by CDI",
                 None if toolkit else "install the NVIDIA container toolkit and restart the engine",
             ),
+            batches.capability(),
             *checks.capabilities(self._mps),
         )
 
@@ -176,7 +177,8 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove the fleet's containers that do not run, and shared memory without a server."""
         removed: list[str] = []
-        folders, starting = server_sockets.begun(self._state, fleet), self._starting.names()
+        sockets = server_sockets.folder_of_fleet(self._state, fleet)
+        begun, starting = server_sockets.begun(sockets), self._starting.names()
         with self._connected() as client:
             alive: set[str] = {labels.digest(name) for name in starting}
             for one in self._of_fleet(client, fleet):
@@ -186,7 +188,8 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                     removed.append(f"container {name}")
                 else:
                     alive.add(labels.digest(name))
-        server_sockets.sweep(folders, alive)
+        batches.sweep(self._batch_root(fleet), alive)
+        server_sockets.sweep(sockets, begun, alive)
         return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
     def _find(self, client: docker.DockerClient, spec: ServerSpec) -> Server | None:
@@ -202,7 +205,11 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
 
     def _clean(self, spec: ServerSpec) -> None:
         shared_memory.remove(labels.memory_prefix(spec))
+        self._batch_files(spec).remove()
         server_sockets.remove(self._state, spec)
+
+    def _host(self, spec: ServerSpec) -> str:
+        return f"{super()._host(spec)}{OWN_FOLDER}"
 
     def _user(self, client: mps.MpsClient) -> int:
         return client.uid
@@ -218,6 +225,8 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
 
     def _create(self, client: docker.DockerClient, server: Server, place: HostPlace) -> Server:
         have_image(client, self._options, self._say)
+        if place.batches is not None:
+            place.batches.make(server.spec.batches, owner=containers.user_of(place))
         if (sockets := server_sockets.folder_of(server)) is not None:
             server_sockets.make(sockets, *containers.user_of(place))
         one = client.containers.create(**self._arguments(server, place))

@@ -1,6 +1,7 @@
-"""The folder of each server's Unix sockets, below one of its fleet that no other user can enter.
+"""The Unix sockets of servers, in a folder of their fleet that no other user can enter.
 
-Each start has a folder of its own, so that no path ever leads to another start of a server.
+Each start has paths of its own, so that none ever leads to another start of a server. A container's are in a
+folder that it alone has. Those of a process are not: a full disk has room for a socket, and for no folder.
 """
 
 from __future__ import annotations
@@ -14,21 +15,19 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError
-from controlplane.domain.fleet import UNIX, Server, ServerSpec
+from controlplane.domain.fleet import OWN_FOLDER, UNIX, Server, ServerSpec
 from controlplane.sockets import close_to_others, socket_folder
 from launchers.triton.labels import digest
 
-_SOCKETS = "t"
-"""The beginning of the sockets' names."""
-_LONGEST_NAME = 12 + 1 + 8 + len(f"/{_SOCKETS}:8000")
+_LONGEST_NAME = 12 + 1 + 8 + len(f"{OWN_FOLDER}:8000")
 _STARTING_S = 60.0
 """The age below which a folder may be that of a start in another program."""
 
 
 def new_host(state: Path, spec: ServerSpec) -> str:
     """Return the host of a server that is about to start. Makes nothing."""
-    folder = folder_of_fleet(state, spec.labels.fleet) / f"{digest(spec.name)}-{secrets.token_hex(4)}"
-    return f"{UNIX}{folder / _SOCKETS}"
+    start = f"{digest(spec.name)}-{secrets.token_hex(4)}"
+    return f"{UNIX}{folder_of_fleet(state, spec.labels.fleet) / start}"
 
 
 def folder_of(server: Server) -> Path | None:
@@ -36,12 +35,17 @@ def folder_of(server: Server) -> Path | None:
     return Path(server.host.removeprefix(UNIX)).parent if server.host.startswith(UNIX) else None
 
 
+def close(folder: Path) -> None:
+    """Make a folder that is open to this user only. Raises EngineError."""
+    if (problem := close_to_others(folder)) is not None:
+        raise EngineError(problem)
+
+
 def make(folder: Path, uid: int, gid: int) -> None:
-    """Make a server's folder, for the user as which it runs. Raises EngineError."""
+    """Make the folder of one server, for the user as which it runs. Raises EngineError."""
     # The outer one once more: where another start's end removed it, the inner one's making left it open.
     for one in (folder.parent, folder, folder.parent):
-        if (problem := close_to_others(one)) is not None:
-            raise EngineError(problem)
+        close(one)
     if uid == os.getuid():
         return
     # Of another user's server, who cannot enter the folder above, everyone else is kept out by that one.
@@ -52,23 +56,26 @@ def make(folder: Path, uid: int, gid: int) -> None:
 
 
 def remove(state: Path, spec: ServerSpec) -> None:
-    """Remove the folders of all starts of a server."""
+    """Remove the sockets and folders of all starts of a server."""
     _remove(tuple(folder_of_fleet(state, spec.labels.fleet).glob(f"{digest(spec.name)}-*")))
 
 
-def begun(state: Path, fleet: str) -> tuple[Path, ...]:
-    """Return the folders of a fleet's servers, but for those of starts that may not have a process yet."""
+def begun(folder: Path) -> tuple[Path, ...]:
+    """Return what is in a fleet's folder, but for starts that may not have a process yet."""
     before_s, found = time.time() - _STARTING_S, []
-    for folder in folder_of_fleet(state, fleet).glob("*-*"):
+    for one in folder.glob("*-*"):
         with contextlib.suppress(FileNotFoundError):
-            if any(folder.iterdir()) or folder.stat().st_mtime < before_s:
-                found.append(folder)
+            if not one.is_dir() or any(one.iterdir()) or one.stat().st_mtime < before_s:
+                found.append(one)
     return tuple(found)
 
 
-def sweep(folders: Iterable[Path], alive: Collection[str]) -> None:
-    """Remove those of these folders, `begun` before, whose server is not among the digests in `alive`."""
-    _remove(folder for folder in folders if folder.name.partition("-")[0] not in alive)
+def sweep(folder: Path, begun: Iterable[Path], alive: Collection[str]) -> None:
+    """Remove what had `begun` before in a fleet's folder and has no server among the digests in `alive`."""
+    _remove(one for one in begun if one.name.partition("-")[0] not in alive)
+    if not alive:
+        with contextlib.suppress(OSError):  # a start has made its own, or there is none
+            folder.rmdir()
 
 
 def folder_of_fleet(state: Path, fleet: str) -> Path:
@@ -76,8 +83,9 @@ def folder_of_fleet(state: Path, fleet: str) -> Path:
     return socket_folder((state / fleet).absolute(), "servers", _LONGEST_NAME)
 
 
-def _remove(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # others are in it
-            folder.parent.rmdir()
+def _remove(those: Iterable[Path]) -> None:
+    for one in those:
+        if one.is_dir():
+            shutil.rmtree(one, ignore_errors=True)
+        else:
+            one.unlink(missing_ok=True)

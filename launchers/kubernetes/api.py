@@ -58,14 +58,14 @@ def config_of(cluster: Cluster) -> SingleConfig:
     """
     if cluster.namespace is not None and not _NAMESPACE.fullmatch(cluster.namespace):
         problem = f"{cluster.namespace!r} is no namespace: use a-z, 0-9 and '-', at most 63 characters"
-        raise InputError(problem, field="--namespace")
+        raise InputError(problem, field="namespace")
     try:
         found = KubeConfig.from_env().get(cluster.context)
     except (ConfigError, KeyError, OSError, ValueError) as error:
         problem = f"no cluster: {error}; set KUBECONFIG, or name a context that it has"
-        raise InputError(problem, field="--context") from error
+        raise InputError(problem, field="context") from error
     if found is None:
-        raise InputError("the kubeconfig names no current context", field="--context")
+        raise InputError("the kubeconfig names no current context", field="context")
     return found
 
 

@@ -89,7 +89,7 @@ def test_a_killed_controller_is_started_again_unless_it_was_ended_on_purpose(hos
     await_back(host, ("controller",), {first.pid})
     (second,) = processes(host, "controller")
     # Nor where the last command wants none.
-    host.apply(PLAN, "--no-serve", ports=False)
+    host.apply(PLAN, "--no-controller", ports=False)
     second.kill()
     second.wait(10)
     (supervisor,) = processes(host, "supervisor")

@@ -57,7 +57,7 @@ class Unit(Background):
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            with self._host.running("serve") as serving:
+            with self._host.running("controller") as serving:
                 while serving.poll() is None and not self._stop.wait(0.1):
                     pass
             self._stop.wait(2.0)
@@ -232,7 +232,7 @@ def test_faults_at_random_cost_what_was_in_flight(host: Ctl, seconds: float) -> 
     seed = int(os.environ.get("TRISECT_STORM_SEED", "1"))
     clock = None if stepped_clock.COMPILER is None else SteppedClock(host.directory)
     host.environment.update({} if clock is None else clock.environment)
-    host.apply(PLAN, "--no-serve")
+    host.apply(PLAN, "--no-controller")
     storm = Storm(host, random.Random(seed), clock)
     with Unit(host), Traffic(host) as traffic:
         await_whole(host)

@@ -75,6 +75,9 @@ _PARAMETER = """backend: "python" max_batch_size: 0
                { name: "value" data_type: TYPE_STRING dims: -1 } ]
       """
 """That of a model whose code completes it."""
+_OF_PYTHON = """add_sub async_execute_decouple error_code execute_cancel execute_error identity_bf16
+    identity_fp32 identity_fp32_logging iterative_sequence non_contiguous optional request_rescheduling_addsub
+    response_parameters response_parameters_decoupled response_sender string string_fixed"""
 _EXAMPLES = "docs/examples/model_repository"
 _BACKEND = re.compile(r'^\s*(?:platform|backend)\s*:\s*"([^"]*)"', re.MULTILINE)
 _KINDS = {"python", "ensemble"}
@@ -110,7 +113,6 @@ GROUPS = (
             "qa/L0_decoupled/*_test.py",
             "qa/L0_optional_input/*_test.py",
             "qa/L0_http/generate_endpoint_test.py",
-            "qa/L0_*/*_client_plugin_test.py",
             "qa/L0_*/python_*_aio_test.py",
         ),
         (
@@ -118,7 +120,6 @@ GROUPS = (
             "qa/L0_nan_inf/models/*",
             "qa/L0_decoupled/models/*",
             "qa/L0_optional_input/models/*",
-            "qa/L0_grpc/client_plugin_models/*",
             "qa/python_models/generate_models/*",
             f"{_EXAMPLES}/simple*",
         ),
@@ -138,27 +139,7 @@ GROUPS = (
         ),
         (
             "qa/L0_backend_python/decoupled/models/decoupled_[er]*",
-            *(
-                f"qa/python_models/{name}"
-                for name in (
-                    *(
-                        "async_execute_decouple",
-                        "error_code",
-                        "execute_error",
-                        "identity_bf16",
-                        "identity_fp32",
-                    ),
-                    *(
-                        "identity_fp32_logging",
-                        "init_args",
-                        "iterative_sequence",
-                        "non_contiguous",
-                        "optional",
-                    ),
-                    *("request_rescheduling_addsub", "response_parameters", "response_parameters_decoupled"),
-                    *("response_sender", "string", "string_fixed", "execute_cancel", "add_sub"),
-                )
-            ),
+            *(f"qa/python_models/{name}" for name in re.findall(r"\w+", _OF_PYTHON)),
         ),
     ),
     Group(
@@ -234,7 +215,9 @@ def _compared(
         servers = Servers(bare.http_port, bare.grpc_port, free_ports(1)[0])
         plain = [_ended(program, servers, here / "plain", roots) for program in programs]
     with Ctl(here, models=models) as fleet:
-        fleet.apply(_plan(models), "--allow", "all-cores", "--no-serve", "--fleet-wide-calls")
+        fleet.apply(
+            _plan(models), "--allow", "all-cores", "--no-controller", "--set=serve.fleet_wide_calls=true"
+        )
         servers = Servers(fleet.http, fleet.grpc, fleet.metrics)
         rows = []
         for name, program, before in zip(names, programs, plain, strict=True):

@@ -67,7 +67,13 @@ def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             fleet.in_containers(*engine)
         more = (*more, *conformance_zoo.ARGUMENTS)
         bare = stack.enter_context(bare_triton(here / "plain", here / "plain.log", *more, deadline_s=120))
-        fleet.apply(conformance_zoo.plan(), "--allow", "all-cores", "--no-serve", "--fleet-wide-calls")
+        fleet.apply(
+            conformance_zoo.plan(),
+            "--allow",
+            "all-cores",
+            "--no-controller",
+            "--set=serve.fleet_wide_calls=true",
+        )
         redirected: list[str] = []
 
         def redirect() -> None:
@@ -112,6 +118,9 @@ def _table() -> str:
     for feature, cells in rows.items():
         found = (_cell(cells.get(column, [])) for column in COLUMNS)
         lines.append(f"| {' | '.join((feature, *found))} |")
+    columns = [[row for cells in rows.values() for row in cells.get(column, [])] for column in COLUMNS]
+    counts = (f"{of.count(None)} =, {len(of) - of.count(None)} in rows" for of in columns)
+    lines.append(f"| **{len(CASES)} calls** | {' | '.join(counts)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -25,7 +25,7 @@ def test_models_that_execute_others_are_surveyed_and_measured_with_them(tmp_path
         whole = "executes first, second: measured as a whole, with them in its server"
         assert notes["pipeline"] == notes["calls"] == ("ready", whole)
 
-        few = ["--percents", "100", "--batches", "1,4", "--budget", "5", "--launcher", "process"]
+        few = ["--set=percents=100", "--set=batches=1,4", "--budget", "5", "--launcher", "process"]
         host.bare("profile", "pipeline", "calls", "--repository", str(host.repository), *few)
         for model in ("pipeline", "calls"):
             one, four = read_profile(tmp_path / "profiles" / "cpu" / f"{model}.json").points

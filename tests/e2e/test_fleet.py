@@ -50,12 +50,11 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Ctl) -> None:
     changed = host.diff(plan(partition("a", 40), partition("b", 30)), exit_code=1)
     assert "resize" in changed.stdout or "start" in changed.stdout
     with_section = plan(partition("a", 30), partition("b", 30))
-    ports = {"http": host.http, "grpc": host.grpc, "metrics": host.metrics}
-    with_section["serve"] = {"launcher": "process", "listen": ports}
+    with_section["serve"] = {"launcher": "process", "listen": host.listen}
     host.diff(with_section, exit_code=0)
     with_section["serve"]["compress"] = True
     told = host.diff(with_section, exit_code=1)
-    assert "compress_answers False -> True" in told.stdout
+    assert "serve: compress False -> True" in told.stdout
     assert host.servers() == running, "nothing was changed"
 
     before = {s["http"] for s in running if s["partition"] == "b"}
@@ -80,7 +79,7 @@ def test_apply_serve_change_redirect_roll_back_destroy(host: Ctl) -> None:
     assert {s["http"] for s in host.servers() if s["partition"] == "b"} == before
 
     moved = host.apply(
-        plan(partition("a", 30), partition("b", 30)), "--http-port", "1", ports=False, exit_code=5
+        plan(partition("a", 30), partition("b", 30)), "--set=serve.listen.http=1", ports=False, exit_code=5
     )
     assert "`ctl destroy` the fleet first" in moved.stderr
     told = host.document("events")["events"]

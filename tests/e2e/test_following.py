@@ -47,7 +47,7 @@ def test_a_doubled_rate_changes_batches_a_tripled_one_servers_and_back(host: Ctl
 def test_a_profile_that_is_a_fifth_wrong_is_learned_and_the_next_plan_is_right(host: Ctl) -> None:
     shares, batches = (20.0, 40.0, 60.0, 80.0, 100.0), (1, 2)
     rig.profile(host, {(p, b): WRONG * (FIXED_MS + EACH_MS * b + 2.0) for p in shares for b in batches})
-    rig.applied(host, rig.planned(host, LEARNING_RPS, LEARNING_SLO_MS), "--no-serve")
+    rig.applied(host, rig.planned(host, LEARNING_RPS, LEARNING_SLO_MS), "--no-controller")
     before_ms = execution_ms(host)
     with rig.loaded(host, LEARNING_RPS) as load, rig.brief_controller(host):
         asked = host.await_event("load", says="review of the execution times", deadline_s=REVIEW_S)

@@ -108,11 +108,11 @@ def test_a_rollback_leaves_a_controller(host: Ctl) -> None:
 
 def test_a_dry_run_and_another_launcher_render_nothing(host: Ctl) -> None:
     before = sorted(host.directory.glob("rendered/*/*/*"))
-    other = plan(partition("a", 20) | {"models": [{"model": "echo", "batch": 2}]})
+    other = plan(partition("a", 25) | {"models": [{"model": "echo", "batch": 2}]})
     shown = host.apply(other, "--dry-run", ports=False)
     assert "start " in shown.stdout
-    refused = host.apply(other, "--launcher", "docker", ports=False, exit_code=2)
-    assert f"--launcher: fleet '{host.fleet}' runs with process" in refused.stderr
+    refused = host.apply(other, "--set=serve.launcher=docker", ports=False, exit_code=2)
+    assert f"serve.launcher: fleet '{host.fleet}' runs with process" in refused.stderr
     assert sorted(host.directory.glob("rendered/*/*/*")) == before
 
 

@@ -86,7 +86,7 @@ def test_models_without_a_whole_configuration_are_surveyed_and_served(
 
         write(host.repository, "broken", 'raise ValueError("no such weights")')
         write(host.repository, "ends", "import os\nos.kill(os.getppid(), 9)")
-        surveyed = host.bare("init", str(host.repository), "--json", "--load-timeout", "15")
+        surveyed = host.bare("init", str(host.repository), "--json", "--set", "load_timeout_s=15")
         found = {one["model"]: one for one in json.loads(surveyed.stdout)["models"]}
         assert {model: (one["state"], one["completed"]) for model, one in found.items()} == {
             "bare": ("ready", True),

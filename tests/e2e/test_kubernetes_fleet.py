@@ -46,7 +46,7 @@ def host(cluster: tuple[FakeCluster, FakeKubelet], tmp_path: Path) -> Iterator[C
         yield made
 
 
-WHERE = ("--launcher", "kubernetes", "--namespace", "trisect")
+WHERE = ("--set=serve.launcher=kubernetes", "--set=serve.namespace=trisect")
 
 
 def test_a_fleet_on_a_cluster_from_its_apply_to_its_end(

@@ -105,7 +105,7 @@ def test_a_fleet_is_served_again_after_the_host_started_cold(host: Ctl) -> None:
             region.unlink()
     for folder in host.files.rglob("run"):
         shutil.rmtree(folder)
-    with host.running("serve"):  # the unit's command
+    with host.running("controller"):  # the unit's command
         await_served(host)
     assert serves(host), "without its controller"
 

@@ -185,7 +185,7 @@ def test_an_endpoint_joins_a_queue_and_another_leaves_it_under_load(fleet: Guard
     with loads(fleet, "a", "b", "c") as clients:
         await_answers(clients)
         swapped = (together("P", "a", "c", shadow=False), together("Q", "b", percent=20, shadow=False))
-        told = fleet.apply(plan(*swapped), "--no-serve")
+        told = fleet.apply(plan(*swapped), "--no-controller")
         assert fleet.active("a") == fleet.active("c") != fleet.active("b"), told.stderr
         await_answers(clients, since_s=time.time())
     assert [load.failed() for load in clients] == [[], [], []]

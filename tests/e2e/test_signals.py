@@ -150,7 +150,7 @@ def gone(ctl: Ctl) -> None:
 
 def test_an_interrupted_profile_keeps_what_is_measured_and_leaves_no_server(tmp_path: Path) -> None:
     profiles = tmp_path / "profiles"
-    few = ("--percents", "100,50", "--batches", "1,2,4", "--budget", "10")
+    few = ("--set=percents=100,50", "--set=batches=1,2,4", "--budget", "10")
     command = (*CTL, "profile", MODEL, "--device", "cpu", "--profiles", str(profiles))
     with running(tmp_path, *command, *few) as ctl:
         until(lambda: partial_path(profiles, "cpu", MODEL).exists() or ctl.process.poll() is not None, 300.0)
@@ -161,7 +161,7 @@ def test_an_interrupted_profile_keeps_what_is_measured_and_leaves_no_server(tmp_
 
 
 def test_a_profile_that_is_terminated_twice_at_a_start_leaves_nothing(tmp_path: Path) -> None:
-    few = ("--percents", "100", "--batches", "1")
+    few = ("--set=percents=100", "--set=batches=1")
     command = (*CTL, "profile", MODEL, "--device", "cpu", "--profiles", str(tmp_path / "p"))
     with running(tmp_path, *command, *few) as ctl:
         until(lambda: bool(ctl.left()[1:]))  # the command itself, and its server's group or process
@@ -173,7 +173,8 @@ def demo_options(directory: Path) -> list[str]:
     spec = directory / "spec.yaml"
     spec.write_text(DEMO_SPEC)
     http, grpc, metrics = map(str, free_ports(3))
-    ports = ["--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics]
+    ports = [f"--set=serve.listen.http={http}", f"--set=serve.listen.grpc={grpc}"]
+    ports.append(f"--set=serve.listen.metrics={metrics}")
     return ["--name", DEMO_NAME, "--spec", str(spec), "--output", str(directory / "rendered"), *ports]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import former_version
 import pytest
+import yaml
 from background import until
 from ctl_fleet import Ctl, partition, plan
 from steady_clients import CLIENTS, Traffic
@@ -25,7 +26,8 @@ def test_a_fleet_of_the_version_before_is_upgraded_without_a_lost_request(tmp_pa
     with Ctl(tmp_path, "upgrade") as host:
         host.environment["PYTHONPATH"] = str(installed.path)
         now, host.allowed = host.allowed, former_version.ALLOWED
-        host.apply(PLAN)
+        ports = [f"--{name}-port={host.listen[name]}" for name in former_version.PORTS]
+        host.apply(PLAN, *ports, "--compress-answers", ports=False)
         places = GatewayPaths.of(host.files / "gateway")
         with Traffic(host) as traffic:
             traffic.await_more(20)
@@ -44,6 +46,22 @@ def test_a_fleet_of_the_version_before_is_upgraded_without_a_lost_request(tmp_pa
             traffic.await_more(20)
         assert len(traffic.failed) <= CLIENTS, traffic.failed
         assert host.apply(PLAN, ports=False).stdout.strip() == "nothing to do"
+        _section_says_the_same(host)
+
+
+def _section_says_the_same(host: Ctl) -> None:
+    """What the flags of before said is the section that the fleet shows, and that section changes nothing."""
+    shown = yaml.safe_load(host.ctl("show").stdout)
+    assert shown["serve"]["listen"] == {"host": "127.0.0.1", **host.listen}
+    assert shown["serve"]["compress"] is True
+    written = {"listen": host.listen, "compress": True}
+    for section in (shown["serve"], written):
+        host.diff({**PLAN, "serve": section}, exit_code=0)
+        applied = host.apply({**PLAN, "serve": section}, ports=False)
+        assert applied.stdout.strip() == "nothing to do"
+        assert "serve:" not in applied.stderr
+    told = host.diff({**PLAN, "serve": {"listen": host.listen}}, exit_code=1)
+    assert "serve: compress True -> False" in told.stdout
 
 
 def _replaced(places: GatewayPaths, role: str, by: signal.Signals) -> None:

@@ -25,8 +25,10 @@ def test_the_demo_tells_its_story_in_pods(cluster: Cluster, triton_image: str, t
         "TRISECT_PULL": "never",
         "TRISECT_MODELS": f"host:{ROOT / 'model_repository'}",
     }
-    ports = ["--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics]
-    where = ["--launcher", "kubernetes", "--namespace", NAMESPACE, "--output", str(tmp_path / "rendered")]
+    ports = [f"--set=serve.listen.http={http}", f"--set=serve.listen.grpc={grpc}"]
+    ports.append(f"--set=serve.listen.metrics={metrics}")
+    where = ["--set=serve.launcher=kubernetes", f"--set=serve.namespace={NAMESPACE}"]
+    where += ["--output", str(tmp_path / "rendered")]
     done = subprocess.run(
         [str(CTL), "demo", *where, *ports],
         cwd=ROOT,

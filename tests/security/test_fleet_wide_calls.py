@@ -107,7 +107,7 @@ def test_by_default_http_refuses(closed: Rig, path: str) -> None:
     method = "GET" if path.endswith("status") else "POST"
     status, answer, _ = closed.target.raw(method, path, None if method == "GET" else b"{}")
     assert status == 403
-    assert b"--fleet-wide-calls" in answer
+    assert b"fleet_wide_calls: true" in answer
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ class Stranger:
 def test_another_user_gets_no_connection_no_request_and_no_place_of_a_server(
     fleet: Ctl, controller: bool
 ) -> None:
-    more = () if controller else ("--no-serve",)
+    more = () if controller else ("--no-controller",)
     fleet.apply(plan(partition("p", 20)), *more)
     tritons = [p for p in fleet.processes(TRISECT_FLEET=fleet.fleet) if p.info["name"] == "tritonserver"]
     assert len(tritons) == 2

@@ -1,4 +1,4 @@
-"""`ctl serve` with a record and reviews every few seconds: `brief_controller.py --fleet NAME`.
+"""`ctl controller` with a record and reviews every few seconds: `brief_controller.py --fleet NAME`.
 
 The product knows nothing of it: its intervals are replaced from outside.
 """
@@ -32,7 +32,7 @@ def main() -> None:
         (Running, "limits", limits),
     ):
         setattr(owner, name, brief)
-    sys.argv = ["ctl", "serve", *sys.argv[1:]]
+    sys.argv = ["ctl", "controller", *sys.argv[1:]]
     cli.main()
 
 

@@ -674,6 +674,11 @@ def _(target: Target) -> Any:
     return target.raw("GET", "/v2/models/step")[0]
 
 
+@case("grpc: what a model's code sees of others", "own-server")
+def _(target: Target) -> Any:
+    return _infer(target, "grpc", "sees", _x(1), None, {})
+
+
 @case("grpc: index")
 def _(target: Target) -> Any:
     with tg.InferenceServerClient(target.address("grpc")) as client:

@@ -132,6 +132,17 @@ class TritonPythonModel:
             return pb_utils.InferenceResponse(error=answer.error())
         return pb_utils.InferenceResponse([pb_utils.get_output_tensor_by_name(answer, "Y")])
 '''
+_SEES = '''
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    """Whether another model is ready."""
+
+    def execute(self, requests):
+        ready = np.array([pb_utils.is_model_ready("plain")])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", ready)]) for _ in requests]
+'''
 _COUNTS = '''
 import triton_python_backend_utils as pb_utils
 
@@ -277,6 +288,7 @@ MODELS = {
     "inner": Model(_ensemble(("step", "X", "Y")), batch=4),
     "step": Model(_NUMBER, batch=4),
     "calls": Model(_NUMBER, _CALLS, batch=4),
+    "sees": Model(_tensors("input", ("X", "TYPE_FP32 1")) + _tensors("output", ("Y", "TYPE_BOOL 1")), _SEES),
     "ranked": Model(
         f"dynamic_batching {{ priority_levels: 3 default_priority_level: 2 {_POLICY} }}\n{_NUMBER}",
         _SLOW,
@@ -319,8 +331,9 @@ def write(repository: Path) -> None:
 def plan() -> dict[str, object]:
     """Return a plan of two partitions: `nested` and `calls` both execute `step`. The first has a shadow."""
     shadow = {"policy": "hot", "gpu": "cpu-1", "extra_percent": 80, "percent": 80}
-    zoo = _partition("zoo", [n for n in MODELS if n not in (*INNER, "calls")], shadow)
-    placed = {"cpu-0": [zoo], "cpu-1": [_partition("callers", ["calls"], None, percent=20)]}
+    apart = ["calls", "sees"]
+    zoo = _partition("zoo", [n for n in MODELS if n not in (*INNER, *apart)], shadow)
+    placed = {"cpu-0": [zoo], "cpu-1": [_partition("callers", apart, None, percent=20)]}
     cores = [{"id": core, "type": "cpu", "partitions": partitions} for core, partitions in placed.items()]
     terms = {
         "triton_args": list(ARGUMENTS),

@@ -75,6 +75,8 @@ class Ctl:
         self.directory = directory
         self.fleet = f"{name}{os.getpid()}x{time.monotonic_ns() % 10**6}"
         self.http, self.grpc, self.metrics = free_ports(3)
+        self.listen = {"http": self.http, "grpc": self.grpc, "metrics": self.metrics}
+        self.listening = [f"--set=serve.listen.{name}={port}" for name, port in self.listen.items()]
         self.allowed = ["--allow", "violations,overcommit"]
         """Plans of tests promise little, and other tests' fleets may run on the same core."""
         self.launcher_options: list[str] = []
@@ -110,7 +112,7 @@ class Ctl:
     def in_containers(self, engine: PrivateEngine, image: str) -> None:
         """Let the servers be containers of this image."""
         self.environment |= {"DOCKER_HOST": engine.address, "TRISECT_IMAGE": image, "TRISECT_PULL": "never"}
-        self.launcher_options = ["--launcher", "docker"]
+        self.launcher_options = ["--set", "serve.launcher=docker"]
 
     def command(self, *arguments: str, program: Sequence[str] = (str(CTL),)) -> list[str]:
         return [*program, *arguments, "--fleet", self.fleet]
@@ -169,11 +171,9 @@ class Ctl:
     def apply_command(self, document: dict[str, Any], *more: str, ports: bool = True) -> list[str]:
         path = self.directory / "plan.json"
         path.write_text(json.dumps(document, indent=1))
-        told = ["--http-port", str(self.http), "--grpc-port", str(self.grpc)]
-        told += ["--metrics-port", str(self.metrics)]
         where = ["--repository", str(self.repository), "--output", str(self.directory / "rendered")]
         accepted = [*self.allowed, "--yes", *self.launcher_options]
-        return ["apply", str(path), *accepted, *(told if ports else ()), *where, *more]
+        return ["apply", str(path), *accepted, *(self.listening if ports else ()), *where, *more]
 
     def apply(
         self, document: dict[str, Any], *more: str, ports: bool = True, exit_code: int | None = 0

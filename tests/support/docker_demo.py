@@ -1,4 +1,4 @@
-"""`ctl demo --launcher docker` with the test image: `docker_demo.py [ctl demo's arguments]`.
+"""`ctl demo --set serve.launcher=docker` with the test image: `docker_demo.py [ctl demo's arguments]`.
 
 On the host's own engine where one answers, else on a private one that ends with the demo.
 """
@@ -38,7 +38,7 @@ def main() -> int:
             "TRISECT_PULL": "never",
         }
         ctl = Path(sys.executable).parent / "ctl"
-        command = [str(ctl), "demo", "--launcher", "docker", *sys.argv[1:]]
+        command = [str(ctl), "demo", "--set=serve.launcher=docker", *sys.argv[1:]]
         return subprocess.run(command, env=environment, check=False).returncode
 
 

@@ -89,7 +89,7 @@ def of_single_requests(document: dict[str, Any]) -> dict[str, Any]:
 
 def applied(host: Ctl, document: dict[str, Any], *more: str) -> None:
     """Apply a plan that follows the load."""
-    follow = ("--follow-load", "--allow", "all-cores")
+    follow = ("--set", "serve.follow_load={}", "--allow", "all-cores")
     host.apply(document, *follow, "--profiles", str(host.directory / "profiles"), *more)
 
 
@@ -124,7 +124,7 @@ class Step:
 
 def followed(host: Ctl, steps: Sequence[tuple[float, float]]) -> list[Step]:
     """A fleet planned for 25 requests/s, then the rates and deadlines of `steps`; no request may fail."""
-    applied(host, of_single_requests(planned(host)), "--dwell", "20")
+    applied(host, of_single_requests(planned(host)), "--set", "serve.follow_load.stabilisation_s=20")
     found = []
     with loaded(host, 25.0) as load:
         await_rate(host)

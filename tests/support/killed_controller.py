@@ -1,4 +1,4 @@
-"""`ctl serve` that ends by SIGKILL at one point of a redirect: `killed_controller.py POINT --fleet NAME`.
+"""`ctl controller` that ends by SIGKILL at a point of a redirect: `killed_controller.py POINT --fleet NAME`.
 
 The product knows nothing of it: a method that the redirect comes by is wrapped from outside. All points but
 the first wait until the guard has decided to redirect.
@@ -79,7 +79,7 @@ def main() -> None:
 
     name, *arguments = sys.argv[1:]
     arm(POINTS[name], at_once=name == next(iter(POINTS)))
-    sys.argv = ["ctl", "serve", *arguments]
+    sys.argv = ["ctl", "controller", *arguments]
     cli.main()
 
 

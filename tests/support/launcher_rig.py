@@ -212,7 +212,7 @@ class Fleet:
         for server in self.seen:
             for port in (server.http_port, server.grpc_port, server.metrics_port):
                 path = socket_path(server.host, port)
-                if path is not None and Path(path).parents[0].exists():
+                if path is not None and Path(path).exists():
                     found.append(path)
                 # The address of a pod that is gone refuses nothing.
                 with contextlib.suppress(OSError), connect(server.host, port, 1.0):

@@ -157,7 +157,7 @@ def applied_table(seconds: float = 15.0, repeats: int = 3) -> None:
             }
             for i in range(SERVERS)
         ]
-        fleet.apply(plan(*parts), "--no-serve")
+        fleet.apply(plan(*parts), "--no-controller")
         target = f"127.0.0.1:{fleet.grpc}"
         (slot,) = read_slots(fleet.files / "gateway" / "slots.json").slots
         with ClosedLoop(target, [request(model)], 1) as lone:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
@@ -12,12 +12,16 @@ from controlplane.cli import cluster, launcher_registry, options, wiring
 from controlplane.cli.fleet import committed
 from controlplane.cli.options import Allowance
 from controlplane.cli.output import answer, say
-from controlplane.domain.fleet import Cluster, GatewayConfig
+from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Cluster
 from controlplane.domain.plan import Plan
-from controlplane.domain.serving import Difference, LauncherName, Serving, differences
+from controlplane.domain.serving import Difference, LauncherName, Serving, Tls, differences
+from controlplane.domain.settings import ServeSettings
 from controlplane.files.documents import Document
+from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following import Following
 from controlplane.files.plans import read_plan
+from controlplane.files.set_values import with_values
 from controlplane.render.source import with_composing
 from controlplane.report.tables.change_table import terms_line
 from controlplane.runtime.fleet import controller_process, preflight
@@ -30,9 +34,10 @@ from controlplane.runtime.jobs.completing import complete_or_refuse
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a command line says of a fleet; None, and a gateway's option without a value: as it runs now.
+    """What a command line says of a fleet.
 
-    `gateway` has the values of options by their names. `confirmed`: a person will see the steps first.
+    `given` are values in place of the section's, each KEY=VALUE. `confirmed`: a person will see the steps
+    first.
     """
 
     plan: Path
@@ -40,12 +45,8 @@ class Wish:
     repository: Path
     profiles: Path
     output: Path
-    launcher: LauncherName | None
-    place: Cluster
-    gateway: Mapping[str, object] = field(default_factory=dict)
-    follow: preflight.FollowOptions = field(default_factory=preflight.FollowOptions)
+    given: tuple[str, ...] = ()
     allowed: frozenset[Allowance] = frozenset()
-    load_timeout_s: float | None = None
     require_quota: bool = False
     as_planned: bool = False
     controlled: bool = True
@@ -68,48 +69,48 @@ class Target(Protocol):
 def target(wish: Wish) -> Target:
     """Return where a plan goes. Raises InputError and EngineError for what may not be applied."""
     plan, document = read_plan(wish.plan)
-    if plan.serve is not None:
-        wish = _with_section(wish, plan.serve)
-    chosen = wiring.chosen_launcher(wish.fleet, wish.launcher)
-    if chosen is not LauncherName.KUBERNETES:
-        options.refuse(
-            "is for --launcher kubernetes",
-            {"--context": wish.place.context, "--namespace": wish.place.namespace},
-        )
-        cores = len(os.sched_getaffinity(0))
-        preflight.check_spare_core(plan, document, cores, say, accepted=Allowance.ALL_CORES in wish.allowed)
-    else:  # what it would count are devices of this host
-        if plan.serve is not None and (plan.serve.follow_load or plan.serve.late_binding):
-            document.fail(
-                "neither follow_load nor late_binding is for the launcher kubernetes", ("serve", "launcher")
-            )
-        late_binding = wish.gateway.get("--late-binding")
-        options.refuse(
-            "is not for --launcher kubernetes",
-            {"--follow-load": wish.follow.follow or None, "--late-binding": late_binding or None},
-        )
+    files = wiring.fleet_files(wish.fleet)
+    section = _section(wish, plan, files)
+    chosen = wiring.chosen_launcher(files, section.launcher)
     if Allowance.VIOLATIONS not in wish.allowed:
         preflight.check_promises(plan, document, wish.profiles)
-    if chosen is LauncherName.KUBERNETES:
-        place = wiring.chosen_cluster(wish.fleet, wish.place)
-        kept = cluster.fleet_of_controllers(wiring.fleet_files(wish.fleet), place)
-        if kept is not None:
-            given = {"--as-planned": wish.as_planned or None, "--no-serve": not wish.controlled or None}
-            problem = "is set where gateway and controllers of the cluster are installed"
-            options.refuse(problem, {**wish.gateway, **given})
-            return _Controllers(wish, plan, kept, place)
-    return _of_host(wish, plan, document, chosen)
+    if chosen is not LauncherName.KUBERNETES:
+        for key, value in {"context": section.context, "namespace": section.namespace}.items():
+            if value is not None:
+                raise InputError("is for the launcher kubernetes", field=f"serve.{key}")
+        cores = len(os.sched_getaffinity(0))
+        preflight.check_spare_core(plan, document, cores, say, accepted=Allowance.ALL_CORES in wish.allowed)
+        return _of_host(wish, replace(plan, serve=section), document, chosen)
+    # What the check of spare cores would count are devices of this host.
+    if section.follow_load or section.late_binding:
+        key = "follow_load" if section.follow_load else "late_binding"
+        raise InputError("is not for the launcher kubernetes", field=f"serve.{key}")
+    place = wiring.chosen_cluster(files, Cluster(section.context, section.namespace))
+    kept = cluster.fleet_of_controllers(files, place)
+    if kept is None:
+        return _of_host(wish, replace(plan, serve=section), document, chosen)
+    installed = "is set where gateway and controllers of the cluster are installed"
+    allowed = replace(Serving(), launcher=section.launcher, context=section.context)
+    for one in differences(replace(allowed, namespace=section.namespace), section):
+        raise InputError(installed, field=f"serve.{one.path}")
+    given = {"--as-planned": wish.as_planned or None, "--no-controller": not wish.controlled or None}
+    options.refuse(installed, given)
+    return _Controllers(wish, plan, kept, place)
 
 
-def _with_section(wish: Wish, section: Serving) -> Wish:
-    """Return the wish with what the plan's section says of launcher and place, where no option does."""
+def _section(wish: Wish, plan: Plan, files: FleetFiles) -> Serving:
+    """Return how the fleet is to be served: as the plan's section and the command line say.
+
+    A plan of an earlier version, which has no spec, cannot say it: its fleet is served as it is.
+    """
+    stays = files.section() if plan.spec is None else None
+    section = with_values(ServeSettings(plan.serve or stays or Serving()), wish.given).serve
     if section.traces:
-        options.collector(section.traces)  # needs an extra
-    return replace(
-        wish,
-        launcher=wish.launcher or section.launcher,
-        place=Cluster(wish.place.context or section.context, wish.place.namespace or section.namespace),
-    )
+        import_module("opentelemetry.exporter.otlp.proto.http")  # of an extra
+    if (tls := section.tls) is None:
+        return section
+    client_ca = None if tls.client_ca is None else str(Path(tls.client_ca).absolute())
+    return replace(section, tls=Tls(str(Path(tls.cert).absolute()), str(Path(tls.key).absolute()), client_ca))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,34 +141,33 @@ class _Controllers:
 
 
 def _of_host(wish: Wish, plan: Plan, document: Document, chosen: LauncherName | None) -> _Host:
-    files = wiring.fleet_files(wish.fleet)
-    follow = preflight.checked_follow(files, plan, wish.follow, say)
-    endpoints = wiring.chosen_gateway(wish.fleet, wish.gateway, plan.serve)
-    place = wiring.chosen_cluster(wish.fleet, wish.place)
+    files, section = wiring.fleet_files(wish.fleet), plan.serve or Serving()
+    follow = preflight.checked_follow(files, plan, say, all_cores=Allowance.ALL_CORES in wish.allowed)
+    place = wiring.chosen_cluster(files, Cluster(section.context, section.namespace))
     built = wiring.fleet(wish.fleet, launcher_name=chosen, cluster=place)
+    section = replace(section, context=place.context, namespace=place.namespace)
     settings = preflight.settings(
-        plan, built, repository=wish.repository, output=wish.output, endpoints=endpoints, cluster=place
+        plan, built, repository=wish.repository, output=wish.output, section=section
     )
-    if wish.load_timeout_s is not None:
-        settings = replace(settings, load_timeout_s=wish.load_timeout_s)
+    plan = replace(plan, serve=settings.section(follow))  # what the fleet shows from now on
     if built.launcher.inventory() is None:
-        _check_host(wish, plan, document, built, settings.devices)
+        _check_host(wish, plan, document, built, settings)
     preflight.check_quota(built.launcher, say, required=wish.require_quota)
     renames = Allowance.RENAMES in wish.allowed or wish.confirmed
     request = preflight.ApplyRequest(plan, settings, wish.as_planned, renames, controlled=wish.controlled)
-    return _Host(wish, built, request, follow, endpoints)
+    return _Host(wish, built, request, follow)
 
 
-def _check_host(wish: Wish, plan: Plan, document: Document, built: Fleet, devices: Mapping[str, str]) -> None:
+def _check_host(wish: Wish, plan: Plan, document: Document, built: Fleet, settings: FleetSettings) -> None:
     """Raise InputError for what this host's other fleets, or its model repository, do not allow."""
     present = launcher_registry.servers_of_host()
     preflight.refuse_namesake(present, built.files)
     held = preflight.shares_of_others(present, wish.fleet)
     accepted = Allowance.OVERCOMMIT in wish.allowed
-    preflight.check_shares(plan, document, devices, held, say, accepted=accepted)
+    preflight.check_shares(plan, document, settings.devices, held, say, accepted=accepted)
     planned = sorted({placement.model for _, _, placement in plan.placements()})
     models = with_composing(wish.repository, planned)
-    completer = wiring.completer(built.launcher, plan.options, wish.load_timeout_s)
+    completer = wiring.completer(built.launcher, plan.options, settings.load_timeout_s)
     complete_or_refuse(completer, wish.repository, models)
     check_models(plan, wish.repository, wish.output, built.launcher, say)
 
@@ -180,36 +180,37 @@ class _Host:
     built: Fleet
     request: preflight.ApplyRequest
     follow: Following
-    endpoints: GatewayConfig
 
     def agreed(self) -> bool:
-        steps = describe(self.built.preview(self.request))
+        steps = [*describe(self.built.preview(self.request)), *map(_line, self._changed())]
         print("\n".join(steps) or terms_line(self.built.changed_terms(self.request.plan)))
         return not steps or options.agreed("Go on?")
 
     def preview(self, *, json: bool) -> bool:
-        actions, changed = self.built.preview(self.request), self.built.changed_terms(self.request.plan)
-        steps, gateway = describe(actions), self._gateway()
+        actions, terms = self.built.preview(self.request), self.built.changed_terms(self.request.plan)
+        steps, changed = describe(actions), self._changed()
         shown = tuple(commands(actions, self.built.launcher))
-        lines = [*steps, *(f"gateway: {one.path} {one.before} -> {one.after}" for one in gateway)]
-        text = "\n\n".join(("\n".join(lines) or terms_line(changed), *shown))
-        document = {"fleet": self.wish.fleet, "steps": steps, "gateway": gateway, "terms": changed}
+        text = "\n\n".join(("\n".join([*steps, *map(_line, changed)]) or terms_line(terms), *shown))
+        document = {"fleet": self.wish.fleet, "steps": steps, "serve": changed, "terms": terms}
         answer({**document, "commands": shown}, text, json=json)
-        return bool(steps or gateway or changed)
+        return bool(steps or changed or terms)
 
-    def _gateway(self) -> tuple[Difference, ...]:
-        """Return what the gateway does otherwise now; a new fleet has no before."""
-        before = self.built.files.settings()
-        return () if before is None else differences(before.endpoints, self.endpoints)
+    def _changed(self) -> tuple[Difference, ...]:
+        """Return how the fleet is served otherwise now; a new one has no before."""
+        before = self.built.files.section()
+        wanted = self.request.settings.section(self.follow)
+        return () if before is None else differences(before, wanted)
 
     def change(self, *, json: bool) -> None:
         say(f"launching with {self.built.launcher.name}")
+        for one in () if self.wish.confirmed else self._changed():
+            say(_line(one))
         left = controller_process.left_running if self.wish.controlled else controller_process.left_alone
         with left(self.built.files):
             outcome = self.built.apply(self.request)
             preflight.keep_follow(self.built.files, self.request.plan, self.follow, self.wish.profiles)
         preflight.warn_of_old_servers(outcome.servers, self.built)
-        at = self.endpoints
+        at = self.request.settings.endpoints
         behind = (
             f"fleet {self.wish.fleet}: {len(outcome.servers)} servers behind "
             f"http://{at.host}:{at.http_port} and grpc {at.host}:{at.grpc_port}"
@@ -217,3 +218,7 @@ class _Host:
         listening = {"host": at.host, "http": at.http_port, "grpc": at.grpc_port}
         done = {**committed.converged(self.wish.fleet, outcome), "listening": listening}
         answer(done, behind if outcome.actions else terms_line(outcome.terms), json=json)
+
+
+def _line(one: Difference) -> str:
+    return f"serve: {one.path} {one.before} -> {one.after}"

@@ -7,44 +7,38 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import launcher_registry, options, wiring
+from controlplane.cli import options
 from controlplane.cli.endings import EXIT_NO
 from controlplane.cli.output import print_json, say
 from controlplane.domain.errors import InfeasibleError, InputError
-from controlplane.domain.tensors import Readiness
-from controlplane.files.writing import write_text
-from controlplane.render.source import files_beside, no_models
-from controlplane.report.tables.survey_table import survey_table
-from controlplane.report.tables.terminal import show
 from controlplane.report.words import counted, printable
-from controlplane.runtime.jobs.survey import skeleton, survey
-from controlplane.stores import url
+
+_Repository = Annotated[
+    Path,
+    typer.Argument(
+        metavar="REPOSITORY",
+        help="A model repository as Triton serves it; one in s3://, gs:// or as:// is copied here first.",
+    ),
+]
+_Check = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="Exit code 1 unless every model is ready. A spec that exists stays as it is.",
+    ),
+]
 
 
 def init(
-    repository: Annotated[
-        Path,
-        typer.Argument(
-            metavar="REPOSITORY",
-            help="A model repository as Triton serves it; one in s3://, gs:// or as:// is copied here first.",
-        ),
-    ],
+    repository: _Repository,
     output: Annotated[
         Path,
         typer.Option("--output", "-o", help="The spec to write.", callback=options.writable("--output")),
     ] = Path("spec.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace a spec that exists.")] = False,
     launcher: options.Launcher = None,
-    triton_arg: options.TritonArg = None,
-    env: options.Env = None,
-    load_timeout: options.LoadTimeout = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Exit code 1 unless every model is ready. A spec that exists stays as it is.",
-        ),
-    ] = False,
+    given: options.SetStart = None,
+    check: _Check = False,
     json: options.Json = False,
 ) -> None:
     """Look at every model of REPOSITORY and write the skeleton of a spec. Measures nothing.
@@ -53,6 +47,15 @@ def init(
     result is kept for `ctl profile` and `ctl apply`, and the repository stays as it is. If no model can be
     planned, nothing is written and the exit code is 3.
     """
+    from controlplane.cli import launcher_registry, wiring
+    from controlplane.domain.settings import StartSettings
+    from controlplane.domain.tensors import Readiness
+    from controlplane.files.set_values import with_values
+    from controlplane.files.writing import write_text
+    from controlplane.report.tables.survey_table import survey_table
+    from controlplane.report.tables.terminal import show
+    from controlplane.runtime.jobs.survey import skeleton, survey
+
     options.of_this_host(launcher)
     kept = output.is_file() and not force
     if kept and not check:
@@ -61,9 +64,10 @@ def init(
     if not repository.is_dir():
         problem = "is not a directory; name the folder that holds one folder for each model"
         raise InputError(problem, file=str(repository), field="REPOSITORY")
-    own = options.server_options(triton_arg, env)
+    settings = with_values(StartSettings(), given or [])
     _name_what_is_beside(repository)
-    findings = survey(repository, wiring.completer(launcher_registry.launcher(launcher), own, load_timeout))
+    started_by = launcher_registry.launcher(launcher)
+    findings = survey(repository, wiring.completer(started_by, settings.options, settings.load_timeout_s))
     planned = [one for one in findings if one.state is not Readiness.UNSUPPORTED]
     if planned and not kept:
         write_text(output, skeleton(findings, str(repository), wiring.main_device()))
@@ -87,6 +91,8 @@ def _copied(path: Path) -> Path:
 
     Raises InputError, EngineError.
     """
+    from controlplane.stores import url
+
     if not url.is_store(str(path)):
         return path
     # The client of the stores belongs to an extra, and a local repository needs none.
@@ -101,6 +107,8 @@ def _copied(path: Path) -> Path:
 
 def _name_what_is_beside(repository: Path) -> None:
     """Warn of folders that are no models, and say which files no server will have."""
+    from controlplane.render.source import files_beside, no_models
+
     for name in no_models(repository):
         say(
             f"warning: {printable(str(repository / name), layout='')} is no model: it has neither a "

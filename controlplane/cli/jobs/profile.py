@@ -2,83 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from controlplane.cli import completers, launcher_registry, options, wiring
-from controlplane.cli.jobs.profile_options import model_inputs
+from controlplane.cli import completers, options
 from controlplane.cli.output import print_json, progress_bar, say, warn
 from controlplane.domain.errors import EngineError
-from controlplane.files.fleets import state_root
-from controlplane.profiler.session import START_S, Profiler
-from controlplane.profiler.subject import Wishes
-from controlplane.render.instances import instances_note
-from controlplane.render.source import all_models
 from controlplane.report.words import counted
-from controlplane.runtime import SystemClock
-from controlplane.runtime.jobs.profile import (
-    Failed,
-    Written,
-    describe_device,
-    profile_models,
-    profile_neighbours,
-    readable_subjects,
-)
+
+if TYPE_CHECKING:
+    from controlplane.profiler.session import Place, Profiler
+    from controlplane.profiler.subject import Subject
+    from controlplane.runtime.jobs.profile import Failed, Written
+
+_Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="MODELS",
+        help="The models to measure [all of the repository].",
+        autocompletion=completers.models,
+    ),
+]
+_Device = Annotated[
+    str,
+    typer.Option(help="The device: cpu or a GPU type like v100; cpu-1 or a GPU's UUID for one of them."),
+]
+_Budget = Annotated[float, typer.Option(help="The measuring time of a model in seconds, roughly.", min=5)]
+_Shape = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="MODEL:INPUT:DIMS for an input of variable shape, without the batch: ocr:IMAGE:3,48,320."
+    ),
+]
+_Range = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--range", help="MODEL:INPUT:LOW,HIGH for an input's generated values [noise, or ones for integers]."
+    ),
+]
+_InputData = Annotated[
+    list[str] | None,
+    typer.Option(help="MODEL:FILE: real inputs in perf_analyzer's JSON [generated inputs]."),
+]
+_Colocation = Annotated[
+    float | None,
+    typer.Option(help="Measure pairs of the models on one device too, for so many seconds.", min=5),
+]
 
 
 def profile(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="MODELS",
-            help="The models to measure [all of the repository].",
-            autocompletion=completers.models,
-        ),
-    ] = None,
+    models: _Models = None,
     repository: options.Repository = options.DEFAULT_REPOSITORY,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     launcher: options.Launcher = None,
-    device: Annotated[
-        str,
-        typer.Option(help="The device: cpu or a GPU type like v100; cpu-1 or a GPU's UUID for one of them."),
-    ] = "cpu",
-    percents: Annotated[
-        str | None, typer.Option(help="The shares to measure, like 20,50,100 [11 points are chosen].")
-    ] = None,
-    batches: Annotated[
-        str | None, typer.Option(help="The batches to measure, like 1,4,16 [11 points are chosen].")
-    ] = None,
-    budget: Annotated[
-        float, typer.Option(help="The measuring time of a model in seconds, roughly.", min=5)
-    ] = 40.0,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="MODEL:INPUT:DIMS for an input of variable shape, without the batch: ocr:IMAGE:3,48,320."
-        ),
-    ] = None,
-    value_range: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--range",
-            help="MODEL:INPUT:LOW,HIGH for an input's generated values [noise, or ones for integers].",
-        ),
-    ] = None,
-    input_data: Annotated[
-        list[str] | None,
-        typer.Option(help="MODEL:FILE: real inputs in perf_analyzer's JSON [generated inputs]."),
-    ] = None,
-    colocation: Annotated[
-        float | None,
-        typer.Option(help="Measure pairs of the models on one device too, for so many seconds.", min=5),
-    ] = None,
-    triton_arg: options.TritonArg = None,
-    env: options.Env = None,
-    load_timeout: options.LoadTimeout = None,
-    resume: Annotated[bool, typer.Option(help="Continue an interrupted run.")] = True,
+    device: _Device = "cpu",
+    budget: _Budget = 40.0,
+    shape: _Shape = None,
+    value_range: _Range = None,
+    input_data: _InputData = None,
+    colocation: _Colocation = None,
+    given: options.SetProfile = None,
     json: options.Json = False,
 ) -> None:
     """Measure the execution times of MODELS at several shares and batches, on real Tritons.
@@ -86,60 +72,93 @@ def profile(
     Prints the file of each profile as it is written. If a model cannot be measured, its server's message is
     shown, the other models are measured, and the exit code is 4.
     """
+    from controlplane.cli import launcher_registry, wiring
+    from controlplane.cli.jobs.profile_options import model_inputs
+    from controlplane.domain.settings import ProfileSettings
+    from controlplane.files.fleets import state_root
+    from controlplane.files.set_values import with_values
+    from controlplane.profiler.session import START_S, Profiler
+    from controlplane.profiler.subject import Wishes
+    from controlplane.render.source import all_models
+    from controlplane.runtime import SystemClock
+    from controlplane.runtime.jobs.profile import describe_device, readable_subjects
+
     options.of_this_host(launcher)
-    wanted = models or all_models(repository)
-    wishes = Wishes(
-        percents=options.numbers(percents, "--percents", float),
-        batches=options.numbers(batches, "--batches", int),
-        budget_s=budget,
-        inputs=model_inputs(shape or [], input_data or [], wanted, value_range or []),
-    )
-    place = wiring.place(device)
-    described = describe_device(profiles.resolve(), place.device.name, wiring.driver_limits(place))
+    settings, wanted = with_values(ProfileSettings(), given or []), models or all_models(repository)
+    inputs = model_inputs(shape or [], input_data or [], wanted, value_range or [])
+    wishes = Wishes(settings.percents, settings.batches, budget, inputs)
+    place, folder = wiring.place(device), profiles.resolve()
+    described = describe_device(folder, place.device.name, wiring.driver_limits(place))
     if described is not None:
         say(f"{place.device.name} is in no catalogue: its memory, power and clocks are in {described}")
-    started_by, own = launcher_registry.launcher(launcher), options.server_options(triton_arg, env)
-    subjects, unreadable = readable_subjects(
-        repository, wanted, place, wishes, wiring.completer(started_by, own, load_timeout)
-    )
+    started_by = launcher_registry.launcher(launcher)
+    own, load_s = settings.options, settings.load_timeout_s
+    completer = wiring.completer(started_by, own, load_s)
+    subjects, unreadable = readable_subjects(repository, wanted, place, wishes, completer)
+    failed = {one.model: one for one in unreadable}
+    with progress_bar() as bar:
+        scratch = state_root() / "profiling"
+        profiler = Profiler(started_by, SystemClock(), bar, folder, scratch, own, load_s or START_S)
+        measured = _measure(profiler, subjects, place, failed, resume=settings.resume, json=json)
+        gained = _beside(profiler, subjects, place, failed, colocation, json=json)
+    if json and not failed:
+        print_json({"profiles": [written_document(one, gained.get(one.path, 0)) for one in measured]})
+    if failed:
+        raise EngineError(
+            f"{len(wanted) - len(failed)} of {counted(len(wanted), 'model')} profiled; the reasons for "
+            f"{', '.join(sorted(failed))} are above"
+        )
+
+
+def _measure(
+    profiler: Profiler,
+    subjects: Sequence[Subject],
+    place: Place,
+    failed: dict[str, Failed],
+    *,
+    resume: bool,
+    json: bool,
+) -> list[Written]:
+    """Measure each model, print its file, and add those that failed to `failed`."""
+    from controlplane.render.instances import instances_note
+    from controlplane.runtime.jobs.profile import Failed, profile_models
+
     for subject in subjects:
         note = instances_note(subject.source.config, on_gpu=place.core is None)
         if note:
             say(f"{subject.source.name}: {note}")
-    for one_failed in unreadable:
+    for one_failed in failed.values():
         _print(one_failed, say)
-    failed = {one.model: one for one in unreadable}
     written: list[Written] = []
-    gained: Mapping[Path, int] = {}
-    with progress_bar() as bar:
-        profiler = Profiler(
-            started_by,
-            SystemClock(),
-            bar,
-            profiles.resolve(),
-            state_root() / "profiling",
-            own,
-            load_timeout or START_S,
-        )
-        for one in profile_models(profiler, subjects, place, resume=resume):
-            if isinstance(one, Failed):
-                failed[one.model] = one
-            else:
-                written.append(one)
-            _print(one, say if json else _print_line)
-        measured = [subject for subject in subjects if subject.source.name not in failed]
-        if colocation is not None and measured:
-            gained = profile_neighbours(profiler, measured, place, budget_s=colocation)
-            if not json:
-                for path, points in gained.items():
-                    _print_line(f"{path}: {counted(points, 'point')} beside other models")
-    if json and not failed:
-        print_json({"profiles": [written_document(one, gained.get(one.path, 0)) for one in written]})
-    if failed:
-        raise EngineError(
-            f"{len(measured)} of {counted(len(wanted), 'model')} profiled; the reasons for "
-            f"{', '.join(sorted(failed))} are above"
-        )
+    for one in profile_models(profiler, subjects, place, resume=resume):
+        if isinstance(one, Failed):
+            failed[one.model] = one
+        else:
+            written.append(one)
+        _print(one, say if json else _print_line)
+    return written
+
+
+def _beside(
+    profiler: Profiler,
+    subjects: Sequence[Subject],
+    place: Place,
+    failed: Mapping[str, Failed],
+    budget_s: float | None,
+    *,
+    json: bool,
+) -> Mapping[Path, int]:
+    """Measure the models beside each other where a time is given for it; return the points of each file."""
+    from controlplane.runtime.jobs.profile import profile_neighbours
+
+    measured = [subject for subject in subjects if subject.source.name not in failed]
+    if budget_s is None or not measured:
+        return {}
+    gained = profile_neighbours(profiler, measured, place, budget_s=budget_s)
+    if not json:
+        for path, points in gained.items():
+            _print_line(f"{path}: {counted(points, 'point')} beside other models")
+    return gained
 
 
 def _print_line(line: str) -> None:
@@ -162,6 +181,8 @@ def written_document(one: Written, beside: int) -> dict[str, object]:
 
 def _print(one: Written | Failed, result: Callable[[str], None]) -> None:
     """Print a model's file with `result`, and its problem on stderr."""
+    from controlplane.runtime.jobs.profile import Failed
+
     if isinstance(one, Failed):
         warn(f"{one.model}: not profiled: {_refusal(one)}")
         return
@@ -177,7 +198,7 @@ def _print(one: Written | Failed, result: Callable[[str], None]) -> None:
     if one.left_out:
         say(
             f"{model}: too slow for {counted(one.left_out, 'more point')} within the budget: a larger "
-            "--budget, or --percents and --batches, measures more"
+            "--budget, or --set percents=... and batches=..., measures more"
         )
     if (times := profile.answers) is not None:
         result(f"{model}: first answer after {times.first_ms:.1f} ms, last after {times.last_ms:.1f} ms")

@@ -1,21 +1,18 @@
-"""`ctl show`: what a plan says, without planning again."""
+"""`ctl show` and `ctl render`: what a plan says, without planning again; its model repositories."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from controlplane.cli import options, wiring
+from controlplane.cli import options
 from controlplane.cli.output import answer, say
 from controlplane.domain.errors import InputError
-from controlplane.domain.plan import Infeasible, Plan
-from controlplane.domain.serving import LauncherName, Serving
-from controlplane.files.documents import plain
-from controlplane.files.plans import read_plan
-from controlplane.files.writing import write_text
-from controlplane.report.tables.plan_table import plan_table
+
+if TYPE_CHECKING:
+    from controlplane.domain.plan import Plan
 
 
 def show(
@@ -32,14 +29,15 @@ def show(
     ] = None,
     against: Annotated[Path | None, typer.Option(help="Another plan: what changes from it to PLAN.")] = None,
     report: options.Report = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Draw the plan here (.svg, .png or .pdf).", callback=options.drawable),
-    ] = None,
+    plot: options.Plot = None,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     json: options.Json = False,
 ) -> None:
     """Show PLAN as `ctl plan` did, or one workload of it, or what changes; write its page or its figure."""
+    from controlplane.files.plans import read_plan
+    from controlplane.files.writing import write_text
+    from controlplane.report.tables.plan_table import plan_table
+
     if fleet is not None:
         options.refuse("is in place of a plan", {"PLAN": plan})
         _section(fleet, json=json)
@@ -68,14 +66,15 @@ def show(
 def _section(fleet: str, *, json: bool) -> None:
     import yaml
 
-    found, settings = wiring.existing_fleet(fleet)
-    following = found.files.following.settings()
-    dwell_s = following.dwell_s if following.follow else None
-    section = Serving.of(LauncherName(settings.launcher), settings.endpoints, settings.cluster, dwell_s)
+    from controlplane.cli import wiring
+    from controlplane.files.documents import plain
+
+    section = wiring.existing_fleet(fleet)[0].files.section()
     answer({"serve": section}, yaml.safe_dump({"serve": plain(section)}, sort_keys=False).rstrip(), json=json)
 
 
 def _explain(plan: Plan, workload: str, profiles: Path, *, json: bool) -> None:
+    from controlplane.domain.plan import Infeasible
     from controlplane.report.tables.explanation_table import explanation_table
     from controlplane.runtime.jobs.plan import explain_workload
 
@@ -99,3 +98,32 @@ def _compare(before: Plan, after: Plan, *, json: bool) -> None:
         "terms": terms(before, after),
     }
     answer(document, change_table(before, after), json=json)
+
+
+def render(
+    plan: options.PlanFile,
+    repository: options.Repository = options.DEFAULT_REPOSITORY,
+    output: options.Output = options.DEFAULT_OUTPUT,
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    manifest: Annotated[
+        bool,
+        typer.Option(
+            "--manifest",
+            help="Print PLAN as the Fleet object of a cluster instead, for a repository of manifests.",
+        ),
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Write the model repository of each partition of PLAN, as `ctl apply` would; start nothing."""
+    from controlplane.cli.fleet.committed import show_manifest
+    from controlplane.files.pinned import PinRules
+    from controlplane.files.plans import read_plan
+    from controlplane.runtime.fleet.rendering import Place, pinned_plan
+
+    parsed, _ = read_plan(plan)
+    if manifest:
+        show_manifest(fleet, parsed, allow_violations=False, json=json)
+        return
+    _, rendered = pinned_plan(parsed, repository, Place(output, fleet), PinRules(), {})
+    paths = {partition: str(one.path) for partition, one in rendered.items()}
+    answer({"partitions": paths}, "\n".join(paths.values()), json=json)

@@ -9,8 +9,6 @@ import typer
 
 from controlplane.cli import options
 from controlplane.cli.output import print_json, progress_bar
-from controlplane.runtime import SystemClock
-from controlplane.runtime.jobs.train import Lesson, train_policy
 
 
 def train(
@@ -37,10 +35,7 @@ def train(
     seed: Annotated[
         int, typer.Option(help="The same seed on the same machine gives the same policy.", min=0)
     ] = 1,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Draw the learning curve here (.svg, .png or .pdf).", callback=options.drawable),
-    ] = None,
+    plot: options.Plot = None,
     json: options.Json = False,
 ) -> None:
     """Train a policy for `ctl plan --strategy inss` on random specs like SPEC.
@@ -49,6 +44,9 @@ def train(
     the same command continues from its checkpoint. Training needs the extra `rl`; planning with the policy
     does not.
     """
+    from controlplane.runtime import SystemClock
+    from controlplane.runtime.jobs.train import Lesson, train_policy
+
     with progress_bar() as bar:
         learnt = train_policy(
             Lesson(spec, output, most_models, rounds, reward, seed),

@@ -6,17 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Group, RenderableType
 
-from controlplane.cli import completers, options, wiring
+from controlplane.cli import completers, options
 from controlplane.cli.output import answer, say
-from controlplane.report.tables.observed_table import (
-    kept_table,
-    observed_document,
-    observed_table,
-    validation_table,
-)
-from controlplane.runtime.jobs.validate import validation
 
 
 def validate(
@@ -55,6 +47,9 @@ def validate(
     With --catalogue alone: the built-in measurements, each batch size predicted from the others. With
     --fleet: the measured execution times of its servers beside the predicted ones, and P99s beside SLOs.
     """
+    from controlplane.report.tables.observed_table import validation_table
+    from controlplane.runtime.jobs.validate import validation
+
     if fleet is not None:
         others = {"--catalogue": catalogue, "--pairs": pairs, "--profile": profile}
         options.refuse("cannot be combined with --fleet", others)
@@ -66,7 +61,10 @@ def validate(
 
 
 def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bool, json: bool) -> None:
-    # With what runs a fleet, which planning alone does not need.
+    from rich.console import Group, RenderableType
+
+    from controlplane.cli import wiring
+    from controlplane.report.tables.observed_table import kept_table, observed_document, observed_table
     from controlplane.runtime.fleet.calibrate import learn, observe, recall
 
     found = wiring.existing_fleet(fleet)[0]

@@ -13,6 +13,7 @@ from pathlib import Path
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import RateSeen
 from controlplane.files.documents import read_state, versioned
+from controlplane.files.measurements.profiles import NAME as CALIBRATION
 from controlplane.files.writing import to_compact_json, write_derived, write_json
 
 
@@ -47,12 +48,20 @@ class FollowingFiles:
         return self._settings.stat().st_mtime if self._settings.exists() else None
 
     def keep_profiles(self, profiles: Path) -> None:
-        """Keep profiles, devices and the calibration. Raises EngineError where the disk refuses."""
+        """Keep profiles, devices and the calibration. Raises EngineError where the disk refuses.
+
+        Where none is newer than its copy they stay: a controller may be reading them, and has learned.
+        """
+        given, kept = _files(profiles), _files(self.profiles)
+        if kept.keys() - {Path(CALIBRATION)} <= given.keys() <= kept.keys() and all(
+            file.stat().st_mtime <= kept[name].stat().st_mtime for name, file in given.items()
+        ):
+            return
         try:
             shutil.rmtree(self.profiles, ignore_errors=True)
             self.profiles.mkdir(parents=True)
-            for file in (*profiles.glob("*.json"), *profiles.glob("*/*.json")):
-                copy = self.profiles / file.relative_to(profiles)
+            for name, file in given.items():
+                copy = self.profiles / name
                 copy.parent.mkdir(exist_ok=True)
                 shutil.copy(file, copy)
         except OSError as error:
@@ -61,6 +70,13 @@ class FollowingFiles:
     def write(self, following: Following) -> None:
         """Replace the settings. Raises EngineError where the disk refuses."""
         write_json(self._settings, versioned(following))
+
+
+def _files(profiles: Path) -> dict[Path, Path]:
+    """Return the files of a folder of profiles by their places in it."""
+    return {
+        file.relative_to(profiles): file for file in (*profiles.glob("*.json"), *profiles.glob("*/*.json"))
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class ReplicatedGateway:
         if order:
             raise InputError(
                 f"the plan relies on the order in which requests for {', '.join(sorted(order))} leave the "
-                "gateway, whose replicas share no queue: plan again without --late-binding",
+                "gateway, whose replicas share no queue: plan again without --set late_binding=true",
                 field="rank",
             )
 

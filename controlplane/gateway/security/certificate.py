@@ -41,18 +41,13 @@ def write(copy: Path, content: bytes) -> None:
 
 def check_exposure(host: str, protection: AccessConfig) -> None:
     """Refuse addresses beyond loopback without TLS, and files that are none. Raises InputError."""
-    if (protection.certificate is None) != (protection.key is None):
-        raise InputError("a certificate and its key come together", field="--tls-cert, --tls-key")
-    if protection.client_ca is not None and protection.certificate is None:
-        problem = "clients' certificates need TLS; give --tls-cert and --tls-key"
-        raise InputError(problem, field="--tls-client-ca")
     if protection.certificate is not None and protection.key is not None:
         combined(Path(protection.certificate), Path(protection.key))
     elif not is_loopback(host) and not protection.plain_text:
         raise InputError(
-            f"{host} can be reached from other hosts, and requests would pass in plain text; give --tls-cert "
-            "and --tls-key, or accept it with --plain-text",
-            field="--host",
+            f"{host} can be reached from other hosts, and requests would pass in plain text; give it "
+            "a certificate (serve.tls), or accept it with serve.access.plain_text",
+            field="serve.listen.host",
         )
     if protection.client_ca is not None and not Path(protection.client_ca).is_file():
         raise InputError("no such file", file=protection.client_ca)

@@ -274,7 +274,7 @@ def status_view(status: Status) -> RenderableType:
     if status.gateway_down:
         parts += ["", status.gateway_down]
     if status.controller is None:
-        parts += ["", "no controller runs: nothing is redirected or restarted (`ctl serve` starts one)"]
+        parts += ["", "no controller runs: nothing is redirected or restarted (`ctl controller` starts one)"]
     return Group(*parts)
 
 

@@ -45,7 +45,7 @@ class Decision:
 
 
 class Actor:
-    """Announces each decision as an event `would <kind>`, at most once a minute: `ctl serve --plan-only`.
+    """Announces each decision as an event `would <kind>`, at most once a minute, for --plan-only.
 
     A controller may run beside it, so it takes no lock and writes no file.
     """

@@ -194,8 +194,8 @@ def page_access(files: FleetFiles, host: str) -> PageAccess | None:
     protection = read_settings(places.settings).protection if places.settings.exists() else AccessConfig()
     if protection.certificate is None and not protection.plain_text:
         raise InputError(
-            f"{host} can be reached from other hosts, and the page would pass in plain text; `ctl apply` the "
-            "fleet with --tls-cert and --tls-key, or leave --host out and use `ssh -L`",
+            f"{host} can be reached from other hosts, and the page would pass in plain text; give the "
+            "fleet a certificate (serve.tls), or leave --host out and use `ssh -L`",
             field="--host",
         )
     return PageAccess(protection, places.certificate, places.clients)

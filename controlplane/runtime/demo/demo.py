@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -20,8 +20,9 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InfeasibleError, TrisectError
-from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server
+from controlplane.domain.fleet import Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
+from controlplane.domain.serving import Serving
 from controlplane.files.plans import write_plan
 from controlplane.files.specs import read_spec
 from controlplane.ports import Launcher, Progress
@@ -52,15 +53,17 @@ _RATES = (1.0, 0.6, 0.35)
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The demo's files, endpoints and durations. `perf_home` has perf_analyzer; None: it is not installed."""
+    """The demo's files, how its fleet is served, and durations.
+
+    `perf_home` has perf_analyzer; None: it is not installed.
+    """
 
     spec: Path
     repository: Path
     output: Path
     scratch: Path
-    endpoints: GatewayConfig
+    section: Serving
     perf_home: Path | None
-    cluster: Cluster = field(default_factory=Cluster)
     profile_budget_s: float = 20.0
     closed_loop_s: float = 6.0
     poisson_s: float = 15.0
@@ -121,8 +124,7 @@ class Demo:
             self.fleet,
             repository=self.scene.repository,
             output=self.scene.output,
-            endpoints=self.scene.endpoints,
-            cluster=self.scene.cluster,
+            section=self.scene.section,
         )
         self.fleet.apply(preflight.ApplyRequest(plan, settings))
 
@@ -196,7 +198,7 @@ class Demo:
 
     def _executions(self, placed: Sequence[tuple[Partition, Placement]]) -> Mapping[str, float]:
         servers = self._active()
-        target = f"{self.scene.endpoints.host}:{self.scene.endpoints.grpc_port}"
+        target = f"{self.scene.section.listen.host}:{self.scene.section.listen.grpc}"
         with ExitStack() as stack:
             readers = {}
             for partition, placement in placed:
@@ -232,7 +234,7 @@ class Demo:
 
     def _client(self, turn: int, placement: Placement, due_s: Sequence[float]) -> clients.Seen:
         """Send a workload's requests with one of the three clients, in turn."""
-        at, seconds = self.scene.endpoints, self.scene.poisson_s
+        at, seconds = self.scene.section.gateway, self.scene.poisson_s
         if turn % 3 == 2 and self.scene.perf_home is not None:
             grpc, deadline_s = f"{at.host}:{at.grpc_port}", 6 * seconds + 60
             stream = clients.Stream(placement.endpoint, placement.requests_rps, placement.client_batch)
@@ -240,7 +242,7 @@ class Demo:
         return self._tritonclient(turn, placement, due_s)
 
     def _tritonclient(self, turn: int, placement: Placement, due_s: Iterable[float]) -> clients.Seen:
-        at, tensors = self.scene.endpoints, clients.tensors_of(self._request(placement))
+        at, tensors = self.scene.section.gateway, clients.tensors_of(self._request(placement))
         if turn % 3 == 1:
             return clients.over_http(f"{at.host}:{at.http_port}", placement.endpoint, tensors, due_s)
         return clients.over_grpc(f"{at.host}:{at.grpc_port}", placement.endpoint, tensors, due_s)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +19,10 @@ from controlplane.control.converge.devices import NOTHING_KNOWN, map_devices
 from controlplane.domain import triton_releases
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Cluster, GatewayConfig, Role, Server, ServerSpec
+from controlplane.domain.fleet import Cluster, Role, Server, ServerSpec
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
+from controlplane.domain.serving import FollowLoad, Serving
 from controlplane.domain.spec import Spec
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
@@ -71,8 +72,7 @@ def settings(
     *,
     repository: Path,
     output: Path,
-    endpoints: GatewayConfig,
-    cluster: Cluster,
+    section: Serving,
     known: Mapping[str, str] = NOTHING_KNOWN,
 ) -> FleetSettings:
     """Return the settings for a plan. Raises InputError where the host or the cluster lacks a device.
@@ -80,15 +80,17 @@ def settings(
     `known` are devices of an earlier plan that this host has no record of.
     """
     before = fleet.files.settings()
-    made = FleetSettings(
+    return FleetSettings(
         launcher=fleet.launcher.name,
         repository=str(repository.resolve()),
         output=str(output.resolve()),
         devices=map_devices(plan, devices_of(fleet.launcher), known if before is None else before.devices),
-        endpoints=endpoints,
-        cluster=cluster,
+        endpoints=section.gateway,
+        cluster=Cluster(section.context, section.namespace),
+        load_timeout_s=section.load_timeout_s,
+        # A fleet of fixed batches keeps them: with the library all its servers would be new.
+        batch_library=None if before and not before.batch_library else fleet.launcher.batch_library(),
     )
-    return made if before is None else replace(made, load_timeout_s=before.load_timeout_s)
 
 
 def check_spare_core(
@@ -255,32 +257,18 @@ def check_endings(ended: Iterable[Ending], say: Say, *, accepted: bool) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FollowOptions:
-    """The options of `ctl apply`; None: as the plan's section says, without one as the fleet does now."""
-
-    follow: bool | None = None
-    dwell_s: float | None = None
-    all_cores: bool = False
-
-
-def checked_follow(files: FleetFiles, plan: Plan, options: FollowOptions, say: Say) -> Following:
+def checked_follow(files: FleetFiles, plan: Plan, say: Say, *, all_cores: bool) -> Following:
     """How a fleet is to follow its load with this plan, which needs its spec for that. Raises InputError."""
     known = files.following.settings()
     if spec_of(plan) is None:
-        if options.follow:
-            raise InputError("needs a plan that has its spec: `ctl plan` again", field="--follow-load")
         if known.follow:
             say("warning: the fleet stops following its load: the plan has no spec; `ctl plan` again")
         return known
-    follow, dwell_s = known.follow, known.dwell_s
-    if plan.serve is not None:
-        wanted = plan.serve.follow_load
-        follow, dwell_s = wanted is not None, dwell_s if wanted is None else wanted.stabilisation_s
+    wanted = None if plan.serve is None else plan.serve.follow_load
     return Following(
-        follow if options.follow is None else options.follow,
-        dwell_s if options.dwell_s is None else options.dwell_s,
-        options.all_cores,
+        follow=wanted is not None,
+        dwell_s=(wanted or FollowLoad()).stabilisation_s,
+        all_cores=all_cores,
     )
 
 

@@ -18,6 +18,7 @@ from controlplane.domain.comparison import Compared, Comparison, Refused, Truth,
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Profile
+from controlplane.domain.settings import PlanSettings
 from controlplane.files.mistakes import nearest
 from controlplane.files.specs import read_spec
 from controlplane.latency import registry as latency_registry
@@ -218,7 +219,7 @@ def _plan(question: Question, candidate: Candidate) -> _Planned:
     spec = replace(spec, workloads=tuple(workloads))
     cores = len(os.sched_getaffinity(0))
     clock = SystemClock()
-    choices = Choices(candidate.strategy, seed=question.seed)
+    choices = Choices(candidate.strategy, PlanSettings(seed=question.seed))
     plan = make_plan(spec, document, choices, profiles=question.profiles, cores=cores, clock=clock).plan
     believed = replace(plan, latency_model=latency_registry.DEFAULT)
     return _Planned(plan, predicted_late(plan, devices_of(believed, question.profiles)))

@@ -108,7 +108,9 @@ def after_boot(fleet: str, places: BootPlaces) -> Capability:
     if _enabled(places.system, unit):
         return Capability(name, True, f"the system starts {unit}")
     if not _enabled(places.user, unit):
-        return Capability(name, False, f"no enabled unit {unit}: nothing is served until `ctl serve`", _UNITS)
+        return Capability(
+            name, False, f"no enabled unit {unit}: nothing is served until `ctl controller`", _UNITS
+        )
     if not places.lingering.exists():
         remedy = f"loginctl enable-linger {places.lingering.name}"
         return Capability(name, False, f"{unit} starts only when its user logs in", remedy)

@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
-from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.files.measurements.elsewhere import Run
+from controlplane.domain.profile import Counters, Environment, Measurement, Profile, Tool
+from controlplane.files.measurements import nsight
+from controlplane.files.measurements.elsewhere import (
+    Run,
+    read_aiperf,
+    read_model_analyzer,
+    read_perf_analyzer,
+)
 from controlplane.files.measurements.profiles import profile_path, read_profile
+from controlplane.runtime.devices import known_device
+from controlplane.runtime.jobs.profile import with_fits
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """A tool that measured batches: its name in a profile, and how one of its files is read."""
+
+    name: str
+    read: Callable[[str, str], tuple[Run, ...]]
+    """From the argument and the model."""
+
+
+_TIMES: Mapping[Tool, _Times] = {
+    Tool.PERF_ANALYZER: _Times("perf_analyzer", lambda text, _: (read_perf_analyzer(*_of_batch(text)),)),
+    Tool.MODEL_ANALYZER: _Times("Model Analyzer", lambda text, model: read_model_analyzer(Path(text), model)),
+    Tool.AIPERF: _Times("AIPerf", lambda text, _: (read_aiperf(*_of_batch(text)),)),
+}
+
+
+def imported(
+    tool: Tool, files: Sequence[str], *, model: str, device: str, percent: float, profiles: Path
+) -> tuple[Profile, list[str]]:
+    """Return the profile with what a tool measured, and what its files cannot say. Raises InputError."""
+    if tool not in _TIMES:
+        return _with_counters(model, tool, files, device, profiles), []
+    read = _TIMES[tool]
+    runs = [run for text in files for run in read.read(text, model)]
+    found = merged_profile(
+        runs, model=model, device=known_device(device), percent=percent, tool=read.name, profiles=profiles
+    )
+    one = with_fits(found)
+    return one, _unknown(one, runs)
 
 
 def merged_profile(
@@ -83,3 +123,52 @@ def merged(known: Profile, fresh: Profile) -> Profile:
 def _larger(one: float | None, other: float | None) -> float | None:
     known = [value for value in (one, other) if value is not None]
     return max(known) if known else None
+
+
+def _with_counters(model: str, tool: Tool, files: Sequence[str], device: str, profiles: Path) -> Profile:
+    """Return a profile with the counters of NVIDIA's profilers. Raises InputError without one."""
+    path = profile_path(profiles, device, model)
+    if not path.exists():
+        raise InputError(f"has no profile on {device} in {profiles}: measure it first", field=model)
+    counters = _trace(files) if tool is Tool.NSYS else _cache(files)
+    return with_fits(read_profile(path), counters, known_device(device, profiles))
+
+
+def _trace(files: Sequence[str]) -> Counters:
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*):(.+)", files[0])
+    if match is None or len(files) > 1:
+        problem = f"{' '.join(files)!r} must be one BATCHxEXECUTIONS:FILE, like 8x200:FILE"
+        raise InputError(problem, field="FILE")
+    return Counters(nsight.read_trace(Path(match[3]), executions=int(match[2]), batch=int(match[1])), {})
+
+
+def _cache(files: Sequence[str]) -> Counters:
+    by_batch = {batch: nsight.read_cache_percent(path) for path, batch in map(_of_batch, files)}
+    return Counters(None, by_batch)
+
+
+def _of_batch(text: str) -> tuple[Path, int]:
+    match = re.fullmatch(r"([1-9]\d*):(.+)", text)
+    if match is None:
+        raise InputError(f"{text!r} must be BATCH:FILE; 8:FILE was measured with batch 8", field="FILE")
+    return Path(match[2]), int(match[1])
+
+
+def _unknown(profile: Profile, runs: Sequence[Run]) -> list[str]:
+    """Return what these measurements cannot tell, each with the way out."""
+    model, device = profile.model, profile.device
+    lines = []
+    if profile.only_percent is not None:
+        lines.append(
+            f"{model}: known at {profile.only_percent:g} % of {device} only, so plans give it no smaller "
+            f"share; for a share curve run `ctl profile {model} --device {device}` on one, or measure it at "
+            "other shares (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50) and import them with --at 50"
+        )
+    if not all(run.split for run in runs):
+        lines.append(
+            f"{model}: without the times in the server a request's whole latency counts as its execution, so "
+            "plans are too cautious"
+        )
+    if profile.memory_mb is None:
+        lines.append(f"{model}: its memory is unknown: write memory_mb in the spec, or plans do not judge it")
+    return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from controlplane.domain.device import CPU_DEVICE, Device, GpuPool, ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, ProfileUse, Rule, Violation
 from controlplane.domain.profile import Factor, Profile
+from controlplane.domain.settings import PlanSettings
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files import catalogue
 from controlplane.files.documents import Document, versioned
@@ -33,30 +34,17 @@ if TYPE_CHECKING:
     from controlplane.planning.explain.explain import Explanation
     from controlplane.simulate.result import SimulationResult
 
-NO_POLICY = Path("none")
+NO_POLICY = "none"
 Improve = Callable[[Plan, PlanRequest], Plan]
 """What is done with a strategy's plan for a request before it is handed out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The options of the command line; None is the strategy's own default.
-
-    `iterations`, `bda`, `policy`, `as_coded` and `late_binding` are options of some strategies only;
-    `NO_POLICY` in place of a file means the search without a policy.
-    """
+    """A strategy and how it plans; of `settings`, some are for some strategies only."""
 
     strategy: str
-    rule: Rule | None = None
-    latency_model: str | None = None
-    quantile: float = 0.95
-    seed: int = 1
-    iterations: int | None = None
-    budget_s: float | None = None
-    bda: str | None = None
-    policy: Path | None = None
-    as_coded: bool = False
-    late_binding: bool = False
+    settings: PlanSettings = field(default_factory=PlanSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +68,28 @@ def make_plan(
     improve: Improve | None = None,
 ) -> Planned:
     """Plan a spec. Raises InputError naming the file's line for an unknown device or model."""
+    wanted = choices.settings
     strategy = registry.strategy(
         choices.strategy,
-        iterations=choices.iterations,
-        bda=choices.bda,
-        policy=_policy(choices.policy),
-        as_coded=choices.as_coded or None,
-        late_binding=choices.late_binding or None,
+        iterations=wanted.iterations,
+        bda=wanted.inss.bda,
+        policy=_policy(wanted.inss.policy),
+        as_coded=wanted.gpulet.as_coded or None,
+        late_binding=wanted.late_binding or None,
     )
-    rule = choices.rule or strategy.rule
-    if choices.late_binding and rule is not Rule.P99:
-        raise InputError(f"is for --rule p99, not for {rule.value}", field="--late-binding")
-    latency_model = choices.latency_model or strategy.latency_model
+    rule = wanted.rule or strategy.rule
+    if wanted.late_binding and rule is not Rule.P99:
+        raise InputError(f"is for the rule p99, not for {rule.value}", field="late_binding")
+    latency_model = wanted.latency or strategy.latency_model
     devices, every = devices_for(spec, document, latency_model, profiles=profiles, cores=cores)
     request = PlanRequest(
         workloads=spec.workloads,
         devices=devices,
         rule=rule,
         clock=clock,
-        quantile=choices.quantile,
-        seed=choices.seed,
-        budget_s=choices.budget_s,
+        quantile=wanted.quantile,
+        seed=wanted.seed,
+        budget_s=wanted.budget_s,
         previous=previous,
     )
     plan = strategy.plan(request)
@@ -206,17 +195,18 @@ def mean_execution_ms(plan: Plan, profiles: Path) -> dict[tuple[str, str], float
     }
 
 
-def _policy(path: Path | None) -> OptionFile | str | None:
+def _policy(given: str | None) -> OptionFile | str | None:
     """The policy that a strategy begins with: a file, none, or the strategy's own."""
-    if path is None or path == NO_POLICY:
-        return None if path is None else str(NO_POLICY)
+    if given is None or given == NO_POLICY:
+        return given
+    path = Path(given)
 
     def read() -> bytes:
         if not path.exists():
             raise InputError("no such file; `ctl train` makes one", file=str(path))
         return read_bytes(path)
 
-    return OptionFile(str(path), read)
+    return OptionFile(given, read)
 
 
 def devices_of(plan: Plan, profiles: Path) -> dict[str, PlanningDevice]:

@@ -63,7 +63,7 @@ def train_policy(lesson: Lesson, *, profiles: Path, progress: Progress, clock: C
             counted = noun([gpu.type])
             document.fail(f"needs a count: inss plans on a fixed number of {counted}s", ("gpus", i, "type"))
     cores = len(os.sched_getaffinity(0))
-    inss = strategy("inss", policy=str(NO_POLICY))
+    inss = strategy("inss", policy=NO_POLICY)
     devices, _ = devices_for(spec, document, inss.latency_model, profiles=profiles, cores=cores)
     settings = TrainSettings(seed=lesson.seed, reward=REWARDS[lesson.reward])
     if lesson.rounds is not None:

@@ -25,7 +25,7 @@ from launcher_rig import MODEL, DockerEngine, Fleet, infer
 from private_engine import PrivateEngine
 
 from controlplane.domain.errors import EngineError, MissingTool
-from controlplane.domain.fleet import Server, ServerState
+from controlplane.domain.fleet import OWN_FOLDER, Server, ServerState
 from controlplane.domain.observation import Health, News
 from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Pull
@@ -260,7 +260,8 @@ def test_what_a_killed_start_left_is_removed(
     """A program that ends between creating a container and starting it."""
     for partition in ("swept", "started"):
         options, spec = ContainerOptions(image=engine.image), fleet.spec(partition)
-        server = Server("", spec, ServerState.RUNNING, server_sockets.new_host(engine.state, spec), 1, 2, 3)
+        host = f"{server_sockets.new_host(engine.state, spec)}{OWN_FOLDER}"
+        server = Server("", spec, ServerState.RUNNING, host, 1, 2, 3)
         server_sockets.make(server_sockets.folder_of(server), 0, 0)
         client.containers.create(**containers.arguments(server, options, HostPlace(core=0)))
     assert [s.state for s in fleet.launcher.servers(fleet.name)] == [ServerState.EXITED] * 2

@@ -191,3 +191,26 @@ def test_a_model_that_died_while_no_program_looked_is_heard_at_once(fleet: Fleet
     with contextlib.closing(launcher.watch(fleet.name)) as watch:
         launcher.servers(fleet.name)
         assert [(n.servers, n.health) for n in watch.news((server,))] == [((server.name,), Health.IMPAIRED)]
+
+
+def test_a_server_starts_on_a_full_disk(fleet: Fleet, engine: ProcessEngine, tmp_path: Path) -> None:
+    """On a real file system, which makes no folder any more."""
+    image = tmp_path / "disk"
+    engine.state.mkdir()
+    image.touch()
+    os.truncate(image, 30 * 2**20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    if subprocess.run(["mount", "-o", "loop", image, engine.state], check=False).returncode != 0:
+        pytest.skip("CAPABILITY MISSING: this user may mount no disk")
+    try:
+        fleet.launcher.stop(fleet.start(fleet.spec("before")), drain_s=0.0)
+        with (engine.state / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+            while filler.write(bytes(512)):
+                pass
+        with pytest.raises(OSError, match="No space left"):
+            (engine.state / "folder").mkdir()
+        server = fleet.start(fleet.spec("full"))
+        assert infer(server) == [0.0, 0.0]
+        fleet.launcher.stop(server, drain_s=0.0)
+    finally:
+        subprocess.run(["umount", "--lazy", engine.state], check=True)

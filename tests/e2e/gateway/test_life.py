@@ -338,7 +338,7 @@ def test_a_running_gateway_does_not_refuse_what_it_allowed(
     gateway: tuple[HaproxyGateway, rig.Ports],
 ) -> None:
     made, ports = gateway
-    with pytest.raises(GatewayError, match="runs with --fleet-wide-calls"):
+    with pytest.raises(GatewayError, match="runs with fleet-wide calls"):
         made.start(rig.options(ports, fleet_wide_calls=False))
 
 

@@ -280,7 +280,7 @@ def test_once_repairs_and_ends(fleet: Guarded) -> None:
     fleet.kill_controller()
     before = fleet.active("w")
     rig.kill(fleet.tree(before))
-    fleet.ctl("serve", "--once")
+    fleet.ctl("controller", "--once")
     fleet.await_event("controller", since_s=killed_s, says="did not end by itself")
     assert fleet.active("w") != before
     assert fleet.is_guarded()
@@ -291,7 +291,7 @@ def test_once_ends_though_the_host_can_start_nothing(fleet: Guarded) -> None:
     fleet.kill_controller()
     before = fleet.active("w")
     rig.kill(fleet.tree(before))
-    told = fleet.ctl("serve", "--once", TRISECT_TRITON_HOME="/nowhere")
+    told = fleet.ctl("controller", "--once", TRISECT_TRITON_HOME="/nowhere")
     assert "cannot be started now: no tritonserver" in told.stderr
     assert fleet.active("w") != before
     assert "breaker" not in {e.kind for e in fleet.events()}
@@ -330,16 +330,16 @@ def test_health_and_metrics_and_a_look_that_changes_nothing(fleet: Guarded) -> N
     controller = fleet.controller()
     controller.terminate()
     until(lambda: rig.is_dead(controller), 30.0, "the controller's end")
-    fleet.apply(PLAN, "--no-serve")
+    fleet.apply(PLAN, "--no-controller")
     assert not (fleet.files / "controller.pid").exists()
     began_s = time.time()
     (port,) = free_ports(1)
-    with fleet.running("serve", "--port", str(port)):
+    with fleet.running("controller", "--port", str(port)):
         fleet.await_event("adopt", since_s=began_s)
         for path, says in (("healthz", "last looked"), ("metrics", "trisect_partition_share_ratio")):
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as answer:
                 assert says in answer.read().decode()
-        second = fleet.ctl("serve", exit_code=4)
+        second = fleet.ctl("controller", exit_code=4)
         assert "already has a controller" in second.stderr
     assert "adopt" in fleet.ctl("events").stdout
     kinds = [event.kind for event in fleet.events()]
@@ -347,7 +347,7 @@ def test_health_and_metrics_and_a_look_that_changes_nothing(fleet: Guarded) -> N
     before, guarding = fleet.active("w"), (fleet.files / "guard.json").read_text()
     (standby,) = [s.name for s in fleet.launched() if s.name != before]
     rig.kill(fleet.tree(before)[:1])
-    told = fleet.ctl("serve", "--once", "--plan-only")
+    told = fleet.ctl("controller", "--once", "--plan-only")
     assert (fleet.files / "guard.json").read_text() == guarding
     said = [json.loads(line) for line in told.stderr.splitlines()]
     (route,) = [e["reason"] for e in said if e["kind"] == "would route"]

@@ -27,7 +27,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def profile(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    few = ["--percents", "100", "--batches", "1", "--budget", "5", "--launcher", "process"]
+    few = ["--set=percents=100", "--set=batches=1", "--budget", "5", "--launcher", "process"]
     where = ["--repository", "models", "--profiles", "profiles"]
     tools = {
         "XDG_STATE_HOME": str(directory / "state"),

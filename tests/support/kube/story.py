@@ -39,7 +39,7 @@ class ClusterHost(Ctl):
     def __init__(self, cluster: Cluster, directory: Path, fleet: str, namespace: str) -> None:
         super().__init__(directory)
         self.fleet = fleet
-        self.launcher_options = ["--launcher", "kubernetes", "--namespace", namespace]
+        self.launcher_options = ["--set=serve.launcher=kubernetes", f"--set=serve.namespace={namespace}"]
         self.cluster = cluster
         self.namespace = namespace
         self._write_model()

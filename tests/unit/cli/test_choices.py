@@ -9,72 +9,87 @@ import pytest
 from typer.testing import CliRunner
 
 from controlplane.cli import options, wiring
-from controlplane.cli.main import app, main
+from controlplane.cli.main import app, main, run
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import GatewayConfig
-from controlplane.domain.serving import LauncherName
+from controlplane.domain.fleet import Cluster
+from controlplane.domain.serving import LateBinding, LauncherName, Listen, Serving
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
+from controlplane.files.plans import read_plan
+
+SPEC = """schema_version: 1
+gpus: [{type: v100}]
+workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 100}]
+"""
 
 
-def test_a_fleet_keeps_its_ports_unless_others_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def plan_file(folder: Path, text: str, *options: str) -> str:
+    """The path of a plan that `ctl plan` made of a spec with this section."""
+    (folder / "spec.yaml").write_text(SPEC + text)
+    path = str(folder / "plan.json")
+    assert run(["plan", str(folder / "spec.yaml"), "-o", path, *options]) == 0
+    return path
+
+
+def refused(*arguments: str) -> InputError:
+    error = CliRunner().invoke(app, arguments).exception
+    assert isinstance(error, InputError)
+    return error
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert wiring.chosen_gateway("shop", {}) == GatewayConfig()
-    assert wiring.chosen_gateway("shop", {"--http-port": 8700}) == GatewayConfig(http_port=8700)
-    own = GatewayConfig("127.0.0.1", 8600, 8601, 8602)
-    FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}, own))
-    assert wiring.chosen_gateway("shop", {}) == own
-    assert wiring.chosen_gateway("shop", {"--grpc-port": 9}) == GatewayConfig("127.0.0.1", 8600, 9, 8602)
-    assert wiring.chosen_gateway("other", {}) == GatewayConfig()
+    return tmp_path
 
 
-def test_a_fleet_keeps_whether_its_gateway_compresses_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert not wiring.chosen_gateway("shop", {}).compress_answers
-    own = wiring.chosen_gateway("shop", {"--compress-answers": True})
-    FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}, own))
-    assert wiring.chosen_gateway("shop", {}).compress_answers
-    assert not wiring.chosen_gateway("shop", {"--compress-answers": False}).compress_answers
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ("serve.listen.grpc=8000", "serve.listen.grpc"),
+        ("serve.listen.http=0", "serve.listen.http"),
+        ("serve.traces=127.0.0.1:4318", "serve.traces"),
+        ("serve.tls.cert=c.pem", "serve.tls.key"),
+        ("serve.liste.http=9000", "serve.liste"),
+        ("serve.launcher=podman", "serve.launcher"),
+        ("quantile=0.9", "quantile"),
+        ("serve", "--set"),
+        ("serve.context=here", "serve.context"),
+    ],
+)
+def test_one_value_of_a_call_is_checked_as_the_section_is(state: Path, given: str, field: str) -> None:
+    plan = plan_file(state, "")
+    assert refused("apply", plan, "--set", given, "--allow", "violations").field == field
+    if given != "serve.context=here":
+        assert refused("diff", plan, "--set", given).field == field
 
 
-def test_a_fleet_keeps_its_traces_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    collector = "http://127.0.0.1:4318/v1/traces"
-    assert wiring.chosen_gateway("shop", {}).trace_endpoint == ""
-    own = wiring.chosen_gateway("shop", {"--trace-endpoint": collector})
-    FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}, own))
-    assert wiring.chosen_gateway("shop", {}).trace_endpoint == collector
-    assert wiring.chosen_gateway("shop", {"--trace-endpoint": ""}).trace_endpoint == ""
+def test_a_plan_has_the_section_as_its_command_line_changed_it(state: Path) -> None:
+    section = "serve: {listen: {http: 9000}, compress: true}\n"
+    plan = plan_file(state, section, "--set=serve.listen.http=9001", "--set=serve.late_binding={}")
+    found = read_plan(Path(plan))[0].serve
+    assert found == Serving(listen=Listen(http=9001), compress=True, late_binding=LateBinding())
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:4318", "grpc://host:4317", "http://"])
-def test_a_collector_is_named_by_its_url(url: str) -> None:
-    said = CliRunner().invoke(app, ["apply", "plan.json", "--trace-endpoint", url])
-    assert "--trace-endpoint" in str(said.exception)
-    assert "/v1/traces" in str(said.exception)
-
-
-def test_a_fleet_keeps_its_launcher_and_refuses_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_a_fleet_keeps_its_launcher_and_its_place_and_refuses_others(state: Path) -> None:
     docker, process = LauncherName.DOCKER, LauncherName.PROCESS
-    assert [wiring.chosen_launcher("shop", told) for told in (None, docker)] == [None, docker]
-    FleetFiles(state_root(), "shop").write_settings(FleetSettings("process", "/m", "/o", {}))
-    assert [wiring.chosen_launcher("shop", told) for told in (None, process)] == [process, process]
-    with pytest.raises(InputError, match="--launcher: fleet 'shop' runs with process: `ctl destroy`"):
-        wiring.chosen_launcher("shop", docker)
+    files = FleetFiles(state_root(), "shop")
+    assert [wiring.chosen_launcher(files, one) for one in (None, docker)] == [None, docker]
+    files.write_settings(FleetSettings("process", "/m", "/o", {}))
+    assert [wiring.chosen_launcher(files, one) for one in (None, process)] == [process, process]
+    with pytest.raises(InputError, match=r"serve\.launcher: fleet 'shop' runs with process: `ctl destroy`"):
+        wiring.chosen_launcher(files, docker)
+    with pytest.raises(InputError, match=r"serve\.namespace: fleet 'shop' runs in the default one"):
+        wiring.chosen_cluster(files, Cluster(namespace="other"))
 
 
-def test_a_port_is_not_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with pytest.raises(InputError, match="--grpc-port: 8001 is --http-port already"):
-        wiring.chosen_gateway("shop", {"--http-port": 8001})
-    with pytest.raises(InputError, match="--metrics-port: 7 is --grpc-port already"):
-        wiring.chosen_gateway("shop", {"--grpc-port": 7, "--metrics-port": 7})
+@pytest.mark.parametrize("verb", ["plan", "apply", "profile", "demo"])
+def test_the_keys_that_may_be_set_are_listed_without_an_argument(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([verb, "--set", "help"]) == 0
+    known = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert ("serve.listen.http" in known) == (verb != "profile")
+    assert ("inss.policy" in known) == (verb == "plan")
 
 
 @pytest.mark.parametrize(("answer", "meant"), [("y\n", True), ("Yes\n", True), ("\n", False), ("n\n", False)])

@@ -13,7 +13,6 @@ import pytest
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
-from controlplane.latency.registry import FITS
 from controlplane.planning.registry import STRATEGIES
 
 pytestmark = pytest.mark.slow
@@ -43,7 +42,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str,
     ("line", "expected"),
     [
         ("ctl ", list(VERBS)),
-        ("ctl re", ["render", "report", "redirect"]),
+        ("ctl re", ["render", "redirect", "report"]),
         ("ctl --vers", ["--version"]),
         ("ctl status --fl", ["--fleet"]),
         ("ctl status --fleet ", ["shop"]),
@@ -54,8 +53,8 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str,
         ("ctl token create --fleet shop web --endpoint ", ["find"]),
         ("ctl token revoke --fleet shop ", []),
         ("ctl plan --strategy ", sorted(STRATEGIES)),
-        ("ctl plan --latency ig", [name for name in sorted(FITS) if name.startswith("ig")]),
-        ("ctl plan --rule ", ["p99", "half-slo"]),
+        ("ctl plan --set quan", ["quantile="]),
+        ("ctl apply --set serve.listen.h", ["serve.listen.host=", "serve.listen.http="]),
         ("ctl profile --repository nowhere ", []),
         ("ctl validate --catalogue v", ["v100"]),
     ],

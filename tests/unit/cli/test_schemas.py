@@ -201,4 +201,4 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
         print_json(document)
         check(name, json.loads(capsys.readouterr().out))
     print_json_line(asdict(event))
-    check("serve", json.loads(capsys.readouterr().out))
+    check("controller", json.loads(capsys.readouterr().out))

@@ -16,13 +16,14 @@ from controlplane.cli import wiring
 from controlplane.cli.endings import EXIT_DEFECT, EXIT_PIPE
 from controlplane.cli.main import run
 from controlplane.cli.output import say
-from controlplane.cli.verbs import VERBS
+from controlplane.cli.verbs import FORMER_OPTIONS, VERBS
 from controlplane.domain.errors import EngineError, GatewayError, InfeasibleError, InputError
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.observation import Event
-from controlplane.domain.serving import Listen, Serving, Tls
+from controlplane.domain.settings import PlanSettings, ProfileSettings, ServeSettings
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.plans import read_plan
+from controlplane.files.set_values import keys
 
 TOKEN = [("token", verb) for verb in ("create", "list", "revoke")]
 LIMIT = [("limit", verb) for verb in ("set", "list", "remove")]
@@ -56,8 +57,8 @@ FAIL: dict[tuple[str, ...], list[str]] = {
     ("redirect",): ["search"],
     ("rollback",): ["--yes"],
     ("destroy",): ["--yes"],
-    ("serve",): ["--once"],
-    ("demo",): ["--http-port", "0"],
+    ("controller",): ["--once"],
+    ("demo",): ["--set", "serve.listen.http=0"],
     ("token", "create"): ["web", "--endpoint", "search"],
     ("token", "list"): [],
     ("token", "revoke"): ["web"],
@@ -261,6 +262,12 @@ def test_what_is_no_allowance_is_refused_with_the_nearest(capsys: pytest.Capture
         ("apply", "--exit-code", "ctl diff PLAN"),
         ("plan", "--explain", "ctl show PLAN --explain"),
         ("plan", "--what-if", "ctl compare SPEC --scale"),
+        ("apply", "--no-serve", "--no-controller"),
+        ("apply", "--launcher", "--set serve.launcher="),
+        ("apply", "--late-binding", "--set serve.late_binding={}"),
+        ("plan", "--late-binding", "--set late_binding=true"),
+        ("apply", "--load-timeout", "--set serve.load_timeout_s="),
+        ("init", "--load-timeout", "--set load_timeout_s="),
     ],
 )
 def test_a_former_option_is_refused_with_what_to_write_instead(
@@ -268,6 +275,25 @@ def test_a_former_option_is_refused_with_what_to_write_instead(
 ) -> None:
     assert run([verb, "file", former]) == 2
     assert now in capsys.readouterr().err
+
+
+def test_every_setting_that_is_named_for_a_former_option_exists() -> None:
+    records = (PlanSettings, ServeSettings, ProfileSettings)
+    known = {key.path.replace("{NAME}", "NAME") for record in records for key in keys(record)}
+    named = [now.removeprefix("--set ") for now in FORMER_OPTIONS.values() if now.startswith("--set ")]
+    assert {setting.partition("=")[0] for setting in named} <= known
+
+
+def test_the_former_name_of_the_controllers_verb_still_starts_it_and_names_the_new_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["-q", "serve", "--once", "--fleet", "none"]) == run(
+        ["controller", "--once", "--fleet", "none"]
+    )
+    assert run(["serve", "-h"]) == 0
+    out, err = capsys.readouterr()
+    assert "Usage: ctl controller" in out
+    assert "`ctl serve` is `ctl controller` now" in err
 
 
 @pytest.mark.parametrize("verb", [("status", "--check"), ("wait", "--timeout", "0")])
@@ -337,8 +363,8 @@ def test_a_watch_in_json_is_a_line_for_each_look(
             raise KeyboardInterrupt
 
     monkeypatch.setattr("controlplane.cli.wiring.status_source", look)
-    monkeypatch.setattr("controlplane.cli.fleet.status.status_document", document)
-    monkeypatch.setattr("controlplane.cli.fleet.status.time.sleep", pause)
+    monkeypatch.setattr("controlplane.report.tables.status_table.status_document", document)
+    monkeypatch.setattr("controlplane.cli.fleet.looking.time.sleep", pause)
     assert run(["status", "--watch", "--json"]) == 130
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["seen"] for line in lines[:2]] == [0, 1]
@@ -355,7 +381,7 @@ def test_followed_events_are_each_shown_once(
         if not looks.__length_hint__():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("controlplane.cli.fleet.events.time.sleep", pause)
+    monkeypatch.setattr("controlplane.cli.fleet.record.time.sleep", pause)
     assert run(["events", "--follow", "--json"]) == 130
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["reason"] for line in lines[:4]] == ["0", "1", "2", "3"]
@@ -414,7 +440,7 @@ def test_quiet_leaves_out_progress_but_no_warning_and_no_answer(
         say("warning: an old field")
         raise InputError("is wrong", file=str(path))
 
-    monkeypatch.setattr("controlplane.cli.jobs.plan.read_spec", read)
+    monkeypatch.setattr("controlplane.files.specs.read_spec", read)
     for quiet in (["plan", "spec.yaml", "-q"], ["-q", "plan", "spec.yaml"]):
         assert run(quiet) == 2
         assert capsys.readouterr().err == "warning: an old field\nctl: spec.yaml: is wrong\n"
@@ -465,12 +491,3 @@ def test_a_fleet_shows_its_section_ready_to_paste(
     assert run(["show", "--fleet", "none"]) == 2
     assert run(["show", "plan.json", "--fleet", "default"]) == 2
     assert run(["show"]) == 2
-
-
-def test_a_gateway_is_as_given_else_as_the_section_says_else_as_it_runs(directory: Path) -> None:
-    fleet()
-    section = Serving(listen=Listen(http=9000), tls=Tls("c.pem", "k.pem"))
-    assert wiring.chosen_gateway("default", {}).http_port == 8000
-    chosen = wiring.chosen_gateway("default", {"--http-port": 9009}, section)
-    assert (chosen.http_port, chosen.protection.certificate) == (9009, str(directory / "c.pem"))
-    assert wiring.chosen_gateway("default", {}, section).http_port == 9000

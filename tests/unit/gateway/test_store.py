@@ -162,6 +162,6 @@ def test_a_certificate_that_haproxy_did_not_take_is_loaded_again(tmp_path: Path)
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_no_gateway_listens_beyond_loopback_in_plain_text(tmp_path: Path, host: str) -> None:
-    with pytest.raises(InputError, match="--plain-text"):
+    with pytest.raises(InputError, match=r"serve\.listen\.host"):
         HaproxyGateway(tmp_path / "gateway").start(GatewayConfig(host))
     assert not (tmp_path / "gateway").exists()

@@ -13,7 +13,7 @@ import build
 import pytest
 
 from controlplane.domain.errors import EngineError
-from controlplane.domain.fleet import Server, socket_path
+from controlplane.domain.fleet import OWN_FOLDER, Server, socket_path
 from launchers.host import server_sockets
 from launchers.triton.labels import digest
 
@@ -21,7 +21,8 @@ SPEC = build.spec("p", fleet="fleet")
 
 
 def started(state: Path) -> tuple[Server, Path]:
-    server = replace(build.server(SPEC), host=server_sockets.new_host(state, SPEC))
+    """A container, which has a folder of its own."""
+    server = replace(build.server(SPEC), host=f"{server_sockets.new_host(state, SPEC)}{OWN_FOLDER}")
     folder = server_sockets.folder_of(server)
     assert folder is not None
     return server, folder
@@ -45,7 +46,23 @@ def test_each_start_has_a_folder_that_other_users_cannot_enter_and_paths_that_fi
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
     server_sockets.remove(state, SPEC)
+    server_sockets.sweep(folder.parent, (), {"another"})
+    assert list(folder.parent.iterdir()) == []
+    server_sockets.sweep(folder.parent, (), set())
     assert not folder.parent.exists()
+
+
+def test_starts_of_a_process_share_a_folder_and_no_path(state: Path) -> None:
+    first, second = (replace(build.server(SPEC), host=server_sockets.new_host(state, SPEC)) for _ in range(2))
+    folder = server_sockets.folder_of(first)
+    assert folder == server_sockets.folder_of(second) == server_sockets.folder_of_fleet(state, "fleet")
+    assert first.instance != second.instance
+    server_sockets.close(folder)
+    path = Path(socket_path(first.host, first.http_port + 8000) or "")
+    path.touch()
+    assert server_sockets.begun(folder) == (path,)
+    server_sockets.remove(state, SPEC)
+    assert list(folder.iterdir()) == []
 
 
 def test_what_is_swept_is_of_no_server_and_no_start(state: Path) -> None:
@@ -54,11 +71,12 @@ def test_what_is_swept_is_of_no_server_and_no_start(state: Path) -> None:
         server_sockets.make(folder, os.getuid(), os.getgid())
     os.utime(old, (0, 0))
     (dead / "t:8000").touch()
-    found = server_sockets.begun(state, "fleet")
+    fleets = dead.parent
+    found = server_sockets.begun(fleets)
     assert set(found) == {old, dead}
-    server_sockets.sweep(found, {digest(SPEC.name)})
+    server_sockets.sweep(fleets, found, {digest(SPEC.name)})
     assert [folder.exists() for folder in folders] == [True, True, True]
-    server_sockets.sweep(found, set())
+    server_sockets.sweep(fleets, found, set())
     assert [folder.exists() for folder in folders] == [True, False, False]
 
 

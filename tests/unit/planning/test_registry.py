@@ -121,7 +121,7 @@ def test_another_distribution_takes_no_name_of_ours_and_no_option_of_others() ->
     assert type(registry.strategy("joint")).__module__.startswith("controlplane.planning.joint")
     with pytest.raises(InputError, match="not for nothing") as told:
         registry.strategy("nothing", as_coded=True)
-    assert told.value.field == "--as-coded"
+    assert told.value.field == "as_coded"
 
 
 def test_a_wrong_strategy_gets_the_nearest() -> None:

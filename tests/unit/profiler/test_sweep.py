@@ -59,7 +59,7 @@ def test_what_a_user_names_is_measured_in_every_combination() -> None:
 
 @pytest.mark.parametrize(
     ("percents", "batches", "field"),
-    [([33], None, "--percents"), (None, [0], "--batches"), (None, [9], "--batches")],
+    [([33], None, "percents"), (None, [0], "batches"), (None, [9], "batches")],
 )
 def test_what_cannot_be_measured_is_refused(
     percents: list[float] | None, batches: list[int] | None, field: str

@@ -86,7 +86,7 @@ class Broadcast:
         if not caller.may_operate:
             raise Refusal(_DENIED, "this client is no operator, so it may not make fleet-wide calls")
         if not self._allowed:
-            way_out = "`ctl apply --fleet-wide-calls` does, for a new fleet"
+            way_out = "`fleet_wide_calls: true` in the section serve of its spec does, for a new fleet"
             raise Refusal(_DENIED, f"this fleet allows no fleet-wide calls; {way_out}")
         return caller.regions
 

@@ -100,7 +100,7 @@ def test_counters_join_a_profile_on_the_device_that_the_users_file_describes(
         assert counters.cache_percent == {8: 40.0}
         return profile
 
-    monkeypatch.setattr("controlplane.cli.jobs.import_.with_fits", with_fits)
+    monkeypatch.setattr("controlplane.runtime.jobs.elsewhere.with_fits", with_fits)
     assert run(["import", "alexnet", "8:ncu.csv", "--from", "ncu", "--device", "rtx3090"]) == 0
     assert used[0] is not None
     assert used[0].memory_mb == 24_000.0

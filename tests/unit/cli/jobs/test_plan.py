@@ -32,7 +32,7 @@ def spec(tmp_path: Path) -> Path:
 def test_a_proof_is_made_where_it_is_asked_for(spec: Path) -> None:
     totals = {}
     for options in ((), ("--prove",)):
-        result = CliRunner().invoke(app, ["plan", str(spec), "--rule", "half-slo", "--json", *options])
+        result = CliRunner().invoke(app, ["plan", str(spec), "--set", "rule=half-slo", "--json", *options])
         assert result.exit_code == 0, result.output
         totals[options] = json.loads(result.stdout)["totals"]
     assert totals["--prove",]["stopped_by"] == "optimal"
@@ -41,7 +41,7 @@ def test_a_proof_is_made_where_it_is_asked_for(spec: Path) -> None:
     assert totals["--prove",]["lower_bound_gpus"] == totals["--prove",]["gpus"]
 
 
-@pytest.mark.parametrize("option", [("--prove",), ("--iterations", "5"), ("--bda", "paper")])
+@pytest.mark.parametrize("option", [("--prove",), ("--set", "iterations=5"), ("--set", "inss.bda=paper")])
 def test_an_option_of_another_strategy_is_refused(spec: Path, option: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, ["plan", str(spec), "--strategy", "igniter", *option])
     assert isinstance(result.exception, InputError)
@@ -49,7 +49,7 @@ def test_an_option_of_another_strategy_is_refused(spec: Path, option: tuple[str,
 
 
 def test_covers_are_demanded_of_all_shadows_and_priced(spec: Path) -> None:
-    result = CliRunner().invoke(app, ["plan", str(spec), "--json", "--covers", "1.5"])
+    result = CliRunner().invoke(app, ["plan", str(spec), "--json", "--set", "covers=1.5"])
     assert result.exit_code == 0, result.output
     plan = json.loads(result.stdout)
     shadows = [partition["shadow"] for gpu in plan["gpus"] for partition in gpu["partitions"]]

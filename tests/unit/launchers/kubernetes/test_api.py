@@ -117,8 +117,8 @@ def test_what_admission_refuses_is_told(api: ClusterApi, cluster: FakeCluster) -
 @pytest.mark.parametrize(
     ("place", "problem"),
     [
-        (Cluster(context="other"), "--context: .*other"),
-        (Cluster(namespace="No_Name"), "--namespace: 'No_Name'"),
+        (Cluster(context="other"), "context: .*other"),
+        (Cluster(namespace="No_Name"), "namespace: 'No_Name'"),
     ],
 )
 def test_a_wrong_place_names_its_option(cluster: FakeCluster, place: Cluster, problem: str) -> None:

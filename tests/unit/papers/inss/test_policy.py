@@ -113,9 +113,10 @@ from pathlib import Path
 from controlplane.files.specs import read_spec
 from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.plan import Choices, make_plan
+from controlplane.domain.settings import PlanSettings
 import controlplane.papers.inss as inss
 spec, document = read_spec(Path(inss.__file__).parent / "policy.yaml")
-asked = Choices("inss", iterations=1)
+asked = Choices("inss", PlanSettings(iterations=1))
 plan = make_plan(spec, document, asked, profiles=Path("none"), cores=1, clock=SystemClock()).plan
 assert "policy" in dict(plan.totals.phases_ms), plan.totals
 assert "torch" not in sys.modules

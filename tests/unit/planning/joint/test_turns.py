@@ -153,5 +153,5 @@ def test_late_binding_saves_a_gpu_and_its_promises_hold_in_a_simulation() -> Non
 
 
 def test_late_binding_is_joints_option() -> None:
-    with pytest.raises(InputError, match="--late-binding: is for --strategy joint alone"):
+    with pytest.raises(InputError, match="late_binding: is for --strategy joint alone"):
         registry.strategy("igniter", late_binding=True)

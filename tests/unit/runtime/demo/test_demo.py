@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
-from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.plan import Partition, Placement, ServedModel
+from controlplane.domain.serving import Serving
 from controlplane.files.specs import read_spec
 from controlplane.profiler.session import Place
 from controlplane.runtime.demo import clients
@@ -42,7 +42,7 @@ def test_every_client_sends_requests_of_the_workloads_client_batch(
     monkeypatch.setattr(clients, "over_grpc", tritonclient)
     monkeypatch.setattr(clients, "over_http", tritonclient)
     monkeypatch.setattr(clients, "perf_analyzer", perf_analyzer)
-    scene = Scene(Path(), MODELS, Path(), Path(), GatewayConfig(), Path(), poisson_s=POISSON_S)
+    scene = Scene(Path(), MODELS, Path(), Path(), Serving(), Path(), poisson_s=POISSON_S)
     place = Place(Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID), "cpu-0")
     demo = Demo(scene, *cast(Any, (None, None)), place, *cast(Any, (None, None)))
     placements = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from controlplane.domain.serving import FollowLoad, Serving
 from controlplane.files.documents import parsed_yaml
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following import Following
-from controlplane.runtime.fleet.preflight import FollowOptions, checked_follow, keep_follow
+from controlplane.files.measurements.profiles import NAME as CALIBRATION
+from controlplane.runtime.fleet.preflight import checked_follow, keep_follow
 
 SPEC = """
 schema_version: 1
@@ -33,42 +36,46 @@ def files(tmp_path: Path) -> FleetFiles:
     return FleetFiles(tmp_path / "state", "f")
 
 
-def test_a_fleet_follows_only_where_that_is_asked_for(files: FleetFiles, plan: Plan) -> None:
-    assert checked_follow(files, plan, FollowOptions(), print) == Following()
+def test_a_fleet_follows_only_where_its_section_says_so(files: FleetFiles, plan: Plan) -> None:
+    assert checked_follow(files, plan, print, all_cores=False) == Following()
     asked = replace(plan, serve=Serving(follow_load=FollowLoad(30.0)))
-    assert checked_follow(files, asked, FollowOptions(), print) == Following(follow=True, dwell_s=30.0)
+    wanted = Following(follow=True, dwell_s=30.0, all_cores=True)
+    assert checked_follow(files, asked, print, all_cores=True) == wanted
 
 
-def test_what_was_asked_for_once_stays_without_a_section(
+def test_an_apply_that_changes_nothing_leaves_what_was_learned_and_newer_profiles_replace_it(
     files: FleetFiles, plan: Plan, tmp_path: Path
 ) -> None:
-    profiles = tmp_path / "profiles"
+    profiles, kept = tmp_path / "profiles", files.following.profiles
     (profiles / "t4").mkdir(parents=True)
-    for file in ("t4/m.json", "t4.json", "calibration.json"):
-        (profiles / file).write_text("{}")
-    asked = checked_follow(files, plan, FollowOptions(True, 30.0, True), print)
-    keep_follow(files, plan, asked, profiles)
-    assert checked_follow(files, plan, FollowOptions(), print) == Following(follow=True, dwell_s=30.0)
-    kept = files.following.profiles
-    assert {str(path.relative_to(kept)) for path in kept.rglob("*.json")} == {
-        "t4/m.json",
-        "t4.json",
-        "calibration.json",
-    }
-    assert not checked_follow(files, replace(plan, serve=Serving()), FollowOptions(), print).follow
+    measured, learned = profiles / "t4" / "m.json", kept / CALIBRATION
+    for file in (measured, profiles / "t4.json"):
+        file.write_text("{}")
+    keep_follow(files, plan, Following(), profiles)
+    assert {str(path.relative_to(kept)) for path in kept.rglob("*.json")} == {"t4/m.json", "t4.json"}
+    learned.write_text("learned")
+    keep_follow(files, plan, Following(follow=True), profiles)
+    assert learned.read_text() == "learned"
+    assert files.following.settings().follow
+    measured.write_text("{ }")
+    os.utime(measured, (time.time() + 10, time.time() + 10))
+    keep_follow(files, plan, Following(), profiles)
+    assert not learned.exists()
+    assert (kept / "t4" / "m.json").read_text() == "{ }"
+    measured.unlink()
+    keep_follow(files, plan, Following(), profiles)
+    assert not (kept / "t4" / "m.json").exists()
 
 
-def test_a_plan_without_its_spec_is_not_followed_and_that_is_said(
+def test_with_a_plan_of_an_earlier_version_a_fleet_stops_following_and_that_is_said(
     files: FleetFiles, plan: Plan, tmp_path: Path
 ) -> None:
     keep_follow(files, plan, Following(follow=True), tmp_path)
     other, told = replace(plan, spec_sha256="0" * 64, spec=None), list[str]()
-    checked_follow(files, other, FollowOptions(), told.append)
+    assert checked_follow(files, other, told.append, all_cores=False).follow
     assert [line.partition(":")[0] for line in told] == ["warning"]
-    with pytest.raises(InputError, match="--follow-load"):
-        checked_follow(files, other, FollowOptions(follow=True), print)
     with pytest.raises(InputError, match="is not the one that the plan was made from"):
-        checked_follow(files, replace(other, spec=SPEC), FollowOptions(), print)
+        checked_follow(files, replace(other, spec=SPEC), print, all_cores=False)
 
 
 def test_a_file_of_another_version_is_refused_with_its_line(files: FleetFiles) -> None:

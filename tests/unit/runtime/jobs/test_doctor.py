@@ -49,7 +49,7 @@ def enable(folder: Path, target: str, fleet: str = "f") -> None:
 def test_without_a_unit_nothing_is_served_after_a_boot(places: BootPlaces) -> None:
     enable(places.system, "multi-user", fleet="another")
     found = after_boot("f", places)
-    assert (found.available, "ctl serve" in found.detail) == (False, True)
+    assert (found.available, "ctl controller" in found.detail) == (False, True)
 
 
 def test_a_system_unit_needs_no_login(places: BootPlaces) -> None:

@@ -8,6 +8,7 @@ from controlplane.domain.device import ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
+from controlplane.domain.settings import PlanSettings
 from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.specs import read_spec
 from controlplane.runtime import SystemClock
@@ -48,18 +49,21 @@ def test_requests_larger_than_the_model_takes_are_refused_with_the_line(
 
 
 @pytest.mark.parametrize(
-    ("choices", "says"),
+    ("strategy", "settings", "says"),
     [
-        (Choices("joint", Rule.HALF_SLO, late_binding=True), "is for --rule p99, not for half-slo"),
-        (Choices("igniter", late_binding=True), "is for --strategy joint alone, not for igniter"),
+        ("joint", PlanSettings(Rule.HALF_SLO, late_binding=True), "is for the rule p99, not for half-slo"),
+        ("igniter", PlanSettings(late_binding=True), "is for --strategy joint alone, not for igniter"),
     ],
 )
-def test_late_binding_is_for_p99s_of_joint(tmp_path: Path, choices: Choices, says: str) -> None:
+def test_late_binding_is_for_p99s_of_joint(
+    tmp_path: Path, strategy: str, settings: PlanSettings, says: str
+) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     spec, document = read_spec(tmp_path / "spec.yaml")
+    choices = Choices(strategy, settings)
     with pytest.raises(InputError, match=says) as refused:
         make_plan(spec, document, choices, profiles=tmp_path, cores=1, clock=SystemClock())
-    assert refused.value.field == "--late-binding"
+    assert refused.value.field == "late_binding"
 
 
 def test_what_is_expected_is_the_mean_and_what_is_promised_leaves_room(tmp_path: Path) -> None:
@@ -87,7 +91,7 @@ def on_my_gpu(directory: Path, latency_model: str, colocation: tuple[ColocationP
         "  - {name: V, model: mine, slo_ms: 100, rate_rps: 40, isolated: true, shadow: {policy: none}}\n"
     )
     spec, document = read_spec(directory / "spec.yaml")
-    choices = Choices("igniter", latency_model=latency_model)
+    choices = Choices("igniter", PlanSettings(latency=latency_model))
     return make_plan(spec, document, choices, profiles=directory, cores=1, clock=SystemClock())
 
 

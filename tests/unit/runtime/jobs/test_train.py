@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from controlplane.domain.errors import InputError
+from controlplane.domain.settings import InssSettings, PlanSettings
 from controlplane.files.specs import read_spec
 from controlplane.papers.inss.policy import read
 from controlplane.report.plots import plot_learning
@@ -47,14 +48,14 @@ def test_a_trained_policy_plans(tmp_path: Path) -> None:
     about = read((tmp_path / "p.npz").read_bytes(), "p.npz")[1]
     spec, document = read_spec(tmp_path / "spec.yaml")
     assert about["spec_sha256"] == document.sha256
-    choices = Choices("inss", iterations=1, policy=tmp_path / "p.npz")
+    choices = Choices("inss", PlanSettings(iterations=1, inss=InssSettings(policy=str(tmp_path / "p.npz"))))
     plan = make_plan(spec, document, choices, profiles=tmp_path, cores=1, clock=SystemClock()).plan
     assert "policy" in dict(plan.totals.phases_ms)
     assert plan.verified
-    alone = Choices("inss", iterations=1, policy=Path("none"))
+    alone = Choices("inss", PlanSettings(iterations=1, inss=InssSettings(policy="none")))
     plan = make_plan(spec, document, alone, profiles=tmp_path, cores=1, clock=SystemClock()).plan
     assert "policy" not in dict(plan.totals.phases_ms)
-    missing = Choices("inss", policy=tmp_path / "none.npz")
+    missing = Choices("inss", PlanSettings(inss=InssSettings(policy=str(tmp_path / "none.npz"))))
     with pytest.raises(InputError, match="ctl train"):
         make_plan(spec, document, missing, profiles=tmp_path, cores=1, clock=SystemClock())
     plot_learning(learnt.curve, tmp_path / "curve.svg")
@@ -76,10 +77,10 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         learn(tmp_path, spec=open_ended)
 
 
-@pytest.mark.parametrize("choice", [{"policy": Path("none")}, {"bda": "paper"}])
+@pytest.mark.parametrize("choice", [{"policy": "none"}, {"bda": "paper"}])
 def test_a_policy_and_bda_are_for_inss_alone(tmp_path: Path, choice: dict[str, Any]) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC)
-    choices = Choices("joint", **choice)
+    choices = Choices("joint", PlanSettings(inss=InssSettings(**choice)))
     with pytest.raises(InputError, match="inss alone"):
         make_plan(*read_spec(spec), choices, profiles=tmp_path, cores=1, clock=SystemClock())

@@ -1,4 +1,4 @@
-"""`ctl serve`: the controller in the foreground."""
+"""`ctl controller`: the controller in the foreground."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import cluster, options, wiring
+from controlplane.cli import options
 from controlplane.cli.output import print_json_line, warn
 
 
-def serve(
+def controller(
     fleet: options.Fleet = options.DEFAULT_FLEET,
     once: Annotated[bool, typer.Option("--once", help="Repair what is broken, then exit; for cron.")] = False,
     plan_only: Annotated[
@@ -42,6 +42,8 @@ def serve(
     A fleet has one controller; `ctl apply` starts it in the background. If it is killed, the next one
     continues. Events are JSON lines on stderr, or on stdout with --json.
     """
+    from controlplane.cli import cluster, wiring
+
     show = print_json_line if json else lambda event: warn(dumps(event))
     options.refuse("is for --elected", {} if elected else {"--repository": repository})
     if elected:
@@ -49,11 +51,4 @@ def serve(
         options.refuse("is not for --elected", refused)
         cluster.lead(fleet, show, repository or options.DEFAULT_REPOSITORY, host=host, port=port)
         return
-    wiring.serve(
-        fleet,
-        show,
-        once=once,
-        plan_only=plan_only,
-        host=host,
-        port=port,
-    )
+    wiring.serve(fleet, show, once=once, plan_only=plan_only, host=host, port=port)

@@ -1,14 +1,18 @@
-"""`ctl dashboard`: a fleet as a live page."""
+"""`ctl dashboard` and `ctl report`: a fleet as a page, live or as a file."""
 
 from __future__ import annotations
 
+import time
 import webbrowser
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from controlplane.cli import options, wiring
-from controlplane.cli.output import print_json_line, say
+from controlplane.cli import options
+from controlplane.cli.output import print_json, print_json_line, say
+
+_DAY_S = 86_400.0
 
 
 def dashboard(
@@ -26,6 +30,7 @@ def dashboard(
     the gateway's certificate; where the fleet requires tokens, the page asks for an operator's (in a browser
     as the password).
     """
+    from controlplane.cli import wiring
     from controlplane.files.gateway import accepting
     from controlplane.runtime.dashboard.look import live_document
     from controlplane.runtime.dashboard.server import Listening, page_access, serve
@@ -43,3 +48,27 @@ def dashboard(
             webbrowser.open(address)
 
     accepting.run(serve(f"Fleet {fleet}", lambda: live_document(files, look), listening, ready))
+
+
+def report(
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The page (.html).", callback=options.page_file("--output"))
+    ] = Path("fleet.html"),
+    since: Annotated[
+        float, typer.Option(help="Include the record and events of the last SINCE seconds.", min=0.0)
+    ] = _DAY_S,
+    json: options.Json = False,
+) -> None:
+    """Write a page of a fleet: its GPUs, P99s against SLOs, its record over time, and its events."""
+    from controlplane.cli import wiring
+    from controlplane.files.writing import write_text
+    from controlplane.runtime.dashboard.look import fleet_report
+
+    look = wiring.status_source(fleet)
+    text = fleet_report(wiring.fleet_files(fleet), look, time.time() - since)
+    write_text(output, text)
+    if json:
+        print_json({"fleet": fleet, "file": str(output)})
+    else:
+        say(f"{output}: written")

@@ -1,0 +1,164 @@
+"""`ctl list`, `ctl status`, `ctl wait` and `ctl top`: look at fleets, change nothing."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from controlplane.cli import options
+from controlplane.cli.endings import EXIT_NO, Terminated
+from controlplane.cli.output import answer, print_json, print_json_line, warn
+from controlplane.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from controlplane.files.fleets import FleetFiles
+    from controlplane.report.tables.status_table import Status
+
+_WAIT_S = 0.5
+_SHOWN_EVENTS = 100
+
+
+def list_(json: options.Json = False) -> None:
+    """List the fleets that were applied: launcher, gateway's ports, and when a plan was last applied."""
+    from controlplane.files.fleets import FleetFiles, fleets, state_root
+
+    rows = [_row(FleetFiles(state_root(), name)) for name in fleets(state_root())]
+    lines = [
+        f"{row['fleet']}  {row['launcher']}  {row['host']} http {row['http']} grpc {row['grpc']} metrics "
+        f"{row['metrics']}  applied {_spoken(row['applied_s'])}"
+        for row in rows
+    ]
+    answer({"fleets": rows}, "\n".join(lines) or "no fleet was applied: `ctl apply` makes one", json=json)
+
+
+def _row(files: FleetFiles) -> dict[str, object]:
+    settings = files.settings()
+    assert settings is not None, "`fleets` names those that have settings"
+    listening = settings.endpoints
+    return {
+        "fleet": files.fleet,
+        "launcher": settings.launcher,
+        "host": listening.host,
+        "http": listening.http_port,
+        "grpc": listening.grpc_port,
+        "metrics": listening.metrics_port,
+        "applied_s": files.planned_s(),
+    }
+
+
+def _spoken(at_s: object) -> str:
+    return f"{datetime.fromtimestamp(at_s):%Y-%m-%d %H:%M:%S}" if isinstance(at_s, float) else "never"
+
+
+def status(
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    json: options.Json = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Refresh every second, until interrupted; with --json one line each."),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Exit code 1 if a workload is late or unserved, or no controller runs."),
+    ] = False,
+) -> None:
+    """Show every server of a fleet: share, role, route, rate, P99 and SLO; and what its controller does."""
+    options.refuse("is for one look, not for --watch", {"--check": check or None} if watch else {})
+    from controlplane.cli import cluster, wiring
+    from controlplane.report.health import problems
+    from controlplane.report.tables.status_table import status_document, status_view
+
+    flags = {"--json": json, "--watch": watch, "--check": check}
+    cluster.by_leader(wiring.fleet_files(fleet), "status", *(flag for flag, given in flags.items() if given))
+    look = wiring.status_source(fleet)
+    if json and watch:
+        print_looks(fleet, look)
+    if watch:
+        from rich.live import Live
+
+        with Live(status_view(look()), auto_refresh=False) as live:
+            while True:
+                time.sleep(1.0)
+                live.update(status_view(look()), refresh=True)
+    seen = look()
+    answer(status_document(fleet, seen), status_view(seen), json=json)
+    if check and (found := problems(seen)):
+        for problem in found:
+            warn(problem)
+        raise typer.Exit(EXIT_NO)
+
+
+def print_looks(fleet: str, look: Callable[[], Status]) -> NoReturn:
+    """Print a line of JSON each second, until interrupted."""
+    from controlplane.report.tables.status_table import status_document
+
+    while True:
+        print_json_line(status_document(fleet, look()))
+        time.sleep(1.0)
+
+
+def wait(
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    timeout: Annotated[float, typer.Option(help="Give up after so many seconds.", min=0.0)] = 60.0,
+    json: options.Json = False,
+) -> None:
+    """Wait until every workload has a running server, keeps its SLO, and a controller runs.
+
+    Exit code 1: not within --timeout; the problems that are left are on stderr.
+    """
+    from controlplane.cli import wiring
+    from controlplane.report.health import problems
+
+    look = wiring.status_source(fleet)
+    begin = time.monotonic()
+    while (found := problems(look())) and time.monotonic() - begin < timeout:
+        time.sleep(_WAIT_S)
+    if json:
+        print_json({"fleet": fleet, "problems": list(found)})
+    for problem in found:
+        warn(problem)
+    if found:
+        raise typer.Exit(EXIT_NO)
+
+
+def top(
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    window: Annotated[
+        float, typer.Option(help="Show the figures of the last WINDOW seconds.", min=1.0, max=60.0)
+    ] = 10.0,
+    json: options.Json = False,
+) -> None:
+    """Watch a fleet's workloads, problems and events, and redirect workloads by key.
+
+    Keys: arrows select a workload, s changes the order, r redirects, e hides the events, q quits.
+    With --json, a line each second has what `ctl status` prints.
+    """
+    from controlplane.cli import wiring
+
+    look = wiring.status_source(fleet, window_s=window)
+    if json:
+        print_looks(fleet, look)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InputError("there is no terminal; --json prints a line each second", field="top")
+    from controlplane.report.top.screen import Look, Top, Watched
+    from controlplane.runtime.fleet.redirect import redirect as redirected
+
+    def seen() -> Look:
+        return Look(look(), wiring.recent_events(fleet, since_s=None, limit=_SHOWN_EVENTS))
+
+    def redirect(workload: str) -> str:
+        found, settings = wiring.existing_fleet(fleet)
+        routes = redirected(found, [workload], settings)
+        return "\n".join(f"{name} -> {', '.join(r.members)}" for name, r in sorted(routes.items()))
+
+    match Top(Watched(fleet, seen, redirect)).run():
+        case signal.SIGINT:
+            raise KeyboardInterrupt
+        case signal.SIGTERM:
+            raise Terminated

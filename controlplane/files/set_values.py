@@ -1,0 +1,117 @@
+"""Single values of a record, as `--set KEY=VALUE` gives them: checked as a file with the record would be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from enum import StrEnum
+from types import NoneType
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Le
+
+from controlplane.domain.errors import InputError
+from controlplane.files.documents import SCHEMA_VERSION, Document, plain
+
+HELP = "help"
+"""In place of KEY=VALUE: list the keys."""
+
+Value = TypeVar("Value")
+
+
+class Key(NamedTuple):
+    """A key that may be set: its place in the record, its type in words, and its default."""
+
+    path: str
+    kind: str
+    default: str
+
+
+def with_values(before: Value, given: Sequence[str]) -> Value:
+    """Return a record with the given values, each KEY=VALUE. Raises InputError that names the key."""
+    content = plain(before)
+    for text in given:
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"{text!r} is not KEY=VALUE; `--set {HELP}` lists the keys", field="--set")
+        *outer, last = path.split(".")
+        inner = content
+        for step in outer:
+            if not isinstance(inner.get(step), dict):
+                inner[step] = {}
+            inner = inner[step]
+        inner[last] = _parsed(_hint_at(type(before), path.split(".")), value)
+    document = Document("--set", "", {"schema_version": SCHEMA_VERSION, **content})
+    return document.parse(type(before), numbers_are_names=True)
+
+
+def keys(kind: Any, within: str = "") -> Iterator[Key]:
+    """Return the keys of a record, those of inner records by their paths."""
+    hints = get_type_hints(kind, include_extras=True)
+    for one in fields(kind):
+        hint, path = hints[one.name], f"{within}{one.name}"
+        inner, default = _bare(hint), "" if one.default in (None, MISSING, ()) else plain(one.default)
+        if is_dataclass(inner):
+            if within and one.default is None and _has_defaults(inner):
+                yield Key(path, "{} | null", "null")
+            yield from keys(inner, f"{path}.")
+        elif get_origin(inner) is Mapping:
+            yield Key(f"{path}.{{NAME}}", "text", "")
+        else:
+            yield Key(path, _words(hint), json.dumps(default) if isinstance(default, bool) else str(default))
+
+
+def _has_defaults(kind: Any) -> bool:
+    return all(one.default is not MISSING for one in fields(kind))
+
+
+def _hint_at(kind: Any, steps: Sequence[str]) -> Any:
+    """Return the type at a place of a record; None where it has no such place."""
+    for step in steps:
+        kind = _bare(kind)
+        if is_dataclass(kind):
+            kind = get_type_hints(kind, include_extras=True).get(step)
+        else:
+            kind = get_args(kind)[1] if get_origin(kind) is Mapping else None
+    return kind
+
+
+def _bare(hint: Any) -> Any:
+    """Return a type without its limits and without None."""
+    if get_origin(hint) is Annotated:
+        return _bare(get_args(hint)[0])
+    if NoneType in get_args(hint):
+        return _bare(next(part for part in get_args(hint) if part is not NoneType))
+    return hint
+
+
+def _parsed(hint: Any, text: str) -> Any:
+    kind = _bare(hint)
+    if text == "null":
+        return None
+    if get_origin(kind) is tuple:
+        return [_parsed(get_args(kind)[0], part) for part in text.split(",") if part]
+    if kind is str or _is_choice(kind):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _is_choice(kind: Any) -> bool:
+    return get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, StrEnum))
+
+
+def _words(hint: Any) -> str:
+    kind = _bare(hint)
+    if get_origin(kind) is tuple:
+        return f"{_words(get_args(kind)[0])},..."
+    if _is_choice(kind):
+        return " | ".join(map(str, get_args(kind) or kind))
+    limits = [limit for part in (hint, *get_args(hint)) for limit in getattr(part, "__metadata__", ())]
+    low = next((f" from {limit.ge}" for limit in limits if isinstance(limit, Ge)), "")
+    high = next((f" to {limit.le}" for limit in limits if isinstance(limit, Le)), "")
+    names = {bool: "true | false", int: "whole number", float: "number", str: "text"}
+    return f"{names.get(kind, 'text')}{low}{high}"
