@@ -27,7 +27,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: setup docs links demo check test test-packages test-gpu gpu-kit test-kubernetes lint bench bench-kubernetes conformance soak clean host-packages
 .DELETE_ON_ERROR:
 
-setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages
+setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages launchers/triton/plugin/.done
 
 # The product with all extras, at the pinned versions.
 .venv/.done: pyproject.toml constraints.txt
@@ -75,6 +75,10 @@ host-packages:
 	export DEBIAN_FRONTEND=noninteractive; \
 	$$as $(APT) update >/dev/null || true; \
 	$$as $(APT) install -y --no-install-recommends $$missing >/dev/null
+
+# The batch library, for this host's architecture; a wheel of a release has it for both.
+launchers/triton/plugin/.done: plugin/batch_limit.c plugin/build.py .venv/.done
+	@$(PY) plugin/build.py && touch $@
 
 # The sample models' weights: random, seeded, made here.
 model_repository/.done: model_repository/make.py model_repository/onnx_model.py .venv/.done
@@ -183,4 +187,4 @@ soak: setup
 	$(PY) -m pytest -q -m soak --timeout 3600
 
 clean:
-	rm -rf .venv .tools model_repository/.done
+	rm -rf .venv .tools model_repository/.done launchers/triton/plugin

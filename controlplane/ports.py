@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from controlplane.domain.device import DeviceReading, HeldDevice
     from controlplane.domain.fleet import (
         Backend,
+        Batches,
         GatewayConfig,
         InFlight,
         QuotaUse,
@@ -110,6 +111,15 @@ class Launcher(Protocol):
 
         Its labels keep the share of its start, which an apply compares. Raises InputError where the share
         cannot change while the server runs: on a GPU, MPS fixes it.
+        """
+
+    def batch_library(self) -> str | None:
+        """Return the library by which its servers change their batches; None where they are fixed."""
+
+    def set_batches(self, server: Server, batches: Batches) -> None:
+        """Change the largest dynamic batches of a running server; the next batches keep to them.
+
+        Raises EngineError for a model that was not started with one.
         """
 
     def watch(self, fleet: str) -> Watch:

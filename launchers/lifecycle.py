@@ -19,13 +19,14 @@ from typing import Generic, TypeVar
 
 from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
-from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import GivesWay, Watch, always
 from launchers.cpu_quota.mechanism import Weight, core_of
 from launchers.gpu import gpus, mps, proof
 from launchers.host import server_sockets
 from launchers.patience import Patience
-from launchers.triton import labels, program, readiness
+from launchers.triton import batches, labels, program, readiness
+from launchers.triton.batches import BatchFiles
 from launchers.watch import LauncherWatch, ServerWatcher
 
 ATTEMPTS = 5
@@ -113,6 +114,14 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def watch(self, fleet: str) -> Watch:
         """Listen for ends of the fleet's servers, and for faults of their GPUs."""
         return LauncherWatch(self._watchers(fleet), self._mps)
+
+    def batch_library(self) -> str | None:
+        """Return None: batches are fixed."""
+        return None
+
+    def set_batches(self, server: Server, batches: Batches) -> None:
+        """Raise EngineError: batches are fixed."""
+        raise EngineError(f"the batches of {server.name} are fixed while it runs")
 
     def inventory(self) -> tuple[HeldDevice, ...] | None:
         """Return None: its devices are this host's."""
@@ -298,10 +307,14 @@ class Lifecycle(ABC, Generic[Connection, Place]):
 
 @dataclass(frozen=True, slots=True)
 class HostPlace:
-    """Where a server of this host runs: on a core, or as a client of the MPS daemon of a GPU."""
+    """Where a server of this host runs: on a core, or as a client of the MPS daemon of a GPU.
+
+    `batches` are the files by which those of its models change, where any do.
+    """
 
     core: int | None = None
     gpu: mps.MpsClient | None = None
+    batches: BatchFiles | None = None
 
 
 class HostLifecycle(Lifecycle[Connection, HostPlace]):
@@ -338,14 +351,15 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
 
         Raises EngineError where another user has the daemon.
         """
+        files = self._batch_files(spec) if spec.batches else None
         if not self._on_gpu(spec):
-            return HostPlace(core=core_of(spec.device))
+            return HostPlace(core=core_of(spec.device), batches=files)
         gpus.check_shares(spec, (server.spec for server in self.servers_of_host()))
         client = self._mps.client(spec, start=start)
         mps.check_user(client, self._user(client))
         if start:
             self._used_before_mb[spec.name] = gpus.used_mb(spec.device)
-        return HostPlace(gpu=client)
+        return HostPlace(gpu=client, batches=files)
 
     def _with_gpu_memory(self, usage: ShareUsage, server: Server) -> ShareUsage:
         """Return the counters with the server's memory on its GPU, and how it was read."""
@@ -364,7 +378,15 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         return found if ended is None else f"{found}; {ended}"
 
     def _check_share(self, server: Server) -> None:
-        """Wait until the MPS daemon lists the server's processes, with their percentage."""
+        """Wait until the MPS daemon lists the server's processes, with their percentage.
+
+        Raises EngineError also where the batch library was not loaded: then nothing limits the batches.
+        """
+        if without := self._batch_files(server.spec).unanswered():
+            raise EngineError(
+                f"{server.name}: its Triton did not load the batch library for {', '.join(without)}: set "
+                f"${batches.SWITCH}=off and apply again, and its batches are fixed"
+            )
         if not self._on_gpu(server.spec):
             return
         device, deadline = server.spec.device, time.monotonic() + proof.LISTED_S
@@ -395,7 +417,28 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
                 with contextlib.suppress(EngineError):
                     seen[device] = proof.clients_of(device, self._mps.pipes(device), _PASS_S)
             found.append(self._as_seen(server, seen[device]))
-        return tuple(found)
+        return tuple(map(self._with_batches, found))
+
+    def _with_batches(self, server: Server) -> Server:
+        """Return a listed server with its present batches."""
+        if not server.spec.batches:
+            return server
+        present = self._batch_files(server.spec).read()
+        return replace(server, spec=replace(server.spec, batches=present)) if present else server
+
+    def batch_library(self) -> str | None:
+        """Return the library for this host's architecture, where it was built."""
+        return batches.library()
+
+    def set_batches(self, server: Server, batches: Batches) -> None:
+        """Write the numbers that the server's library reads."""
+        self._batch_files(server.spec).set(batches)
+
+    def _batch_files(self, spec: ServerSpec) -> BatchFiles:
+        return BatchFiles(self._batch_root(spec.labels.fleet) / labels.digest(spec.name))
+
+    def _batch_root(self, fleet: str) -> Path:
+        return self._state / fleet / "batches"
 
     def _as_seen(self, server: Server, seen: proof.GpuClients | None) -> Server:
         lack = None if seen is None else proof.lack(server.spec.percent, self._processes(server), seen)

@@ -30,7 +30,7 @@ from launchers.host import process_table, server_sockets, shared_memory
 from launchers.host.process_table import Member, ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
 from launchers.lifecycle import HostLifecycle, HostPlace, StartState
-from launchers.triton import labels, program, readiness
+from launchers.triton import batches, labels, program, readiness
 from launchers.triton.readiness import await_read
 
 _KEPT_LOGS = 100
@@ -63,7 +63,7 @@ class ProcessLauncher(HostLifecycle[None]):
         for mechanism in self._mechanisms.values():
             obstacle = mechanism.obstacle()
             found.append(Capability(f"quota: {mechanism.name}", obstacle is None, obstacle or "tried, holds"))
-        return (*found, _memory(), *checks.capabilities(self._mps))
+        return (*found, _memory(), batches.capability(), *checks.capabilities(self._mps))
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Return the fleet's servers; one whose Triton is gone while its models run counts as exited."""
@@ -137,6 +137,7 @@ class ProcessLauncher(HostLifecycle[None]):
         sockets = server_sockets.folder_of_fleet(self._state, fleet)
         begun = server_sockets.begun(sockets)
         alive = self._alive(fleet)
+        batches.sweep(self._batch_root(fleet), alive)
         server_sockets.sweep(sockets, begun, alive)
         return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
@@ -164,6 +165,8 @@ class ProcessLauncher(HostLifecycle[None]):
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             prune(log.parent)
+            if place.batches is not None:
+                place.batches.make(spec.batches, owner=None)
             if (sockets := server_sockets.folder_of(server)) is not None:
                 server_sockets.close(sockets)
             mechanism = None if place.gpu else self._mechanism()
@@ -247,8 +250,9 @@ class ProcessLauncher(HostLifecycle[None]):
         return self._clean(spec)
 
     def _clean(self, spec: ServerSpec) -> list[str]:
-        """Remove groups, memory and sockets of a server that has ended; return a line for both former."""
+        """Remove what a server that has ended owned; return a line for each group and its memory."""
         server_sockets.remove(self._state, spec)
+        self._batch_files(spec).remove()
         removed = [what for m in self._mechanisms.values() for what in _leave(m, Group.of(spec))]
         return removed + shared_memory.remove(labels.memory_prefix(spec))
 
@@ -321,7 +325,8 @@ def _variables(server: Server, home: program.TritonHome, place: HostPlace) -> di
     device = {"CUDA_VISIBLE_DEVICES": "", **program.MODEL_THREADS}
     if place.gpu is not None:
         device = {"CUDA_VISIBLE_DEVICES": place.gpu.uuid, **place.gpu.environment}
-    return {"LD_LIBRARY_PATH": libraries, **device, **dict(server.spec.options.env)}
+    limits = {} if place.batches is None else place.batches.environment
+    return {"LD_LIBRARY_PATH": libraries, **device, **limits, **dict(server.spec.options.env)}
 
 
 def _server(member: Member) -> Server:

@@ -47,6 +47,10 @@ class Labels:
     revision: str
 
 
+Batches = tuple[tuple[str, int], ...]
+"""Models of a server, sorted, each with its largest dynamic batch."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
     """One Triton to start.
@@ -60,7 +64,9 @@ class ServerSpec:
     its clients may share memory with it and change its trace and log settings. A server refuses the calls of
     both kinds to every process of its host unless these say otherwise. `turns`: one of its models executes at
     a time. `completes`: it loads no model by itself, and completes the configuration of each one that it is
-    made to load; it `reloads`, and serves no client. `options` are the user's own.
+    made to load; it `reloads`, and serves no client. `options` are the user's own. `batches` are the largest
+    dynamic batches by model, of those that take another one while they serve: the start's, and of a server
+    that is listed, the present ones.
     """
 
     labels: Labels
@@ -75,6 +81,7 @@ class ServerSpec:
     turns: bool = False
     completes: bool = False
     options: ServerOptions = NO_OPTIONS
+    batches: Batches = ()
     name: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

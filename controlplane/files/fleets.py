@@ -34,6 +34,7 @@ class FleetSettings:
 
     `devices` maps a plan's GPU id to the launcher's name for it. `former_outputs` are earlier output folders
     from which a server still reads. `load_timeout_s` is how long a start may be without progress.
+    `batch_library` is what lets servers change their batches while they serve; None: batches are fixed.
     """
 
     launcher: str
@@ -44,6 +45,7 @@ class FleetSettings:
     former_outputs: tuple[str, ...] = ()
     cluster: Cluster = field(default_factory=Cluster)
     load_timeout_s: Positive = LOAD_TIMEOUT_S
+    batch_library: str | None = None
 
     def section(self, following: Following) -> Serving:
         """Return these settings, and how the fleet follows its load, as a spec's section says them."""

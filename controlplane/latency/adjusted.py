@@ -47,7 +47,14 @@ class Adjusted(ABC):
 
     def estimate(self, slots: Slots, quantile: float = 0.95) -> Estimate:
         """See `LatencyModel.estimate`."""
-        return self.base.estimate(self.asked(slots), quantile).with_times(self.change(slots))
+        found, change = self.base.estimate(self.asked(slots), quantile), self.change(slots)
+        return Estimate(
+            change(found.execution_ms),
+            change(found.execution_upper_ms),
+            change(found.cycle_ms),
+            change(found.cycle_upper_ms),
+            found.power_w,
+        )
 
     def asked(self, slots: Slots) -> Slots:
         """Return what the base is asked for."""

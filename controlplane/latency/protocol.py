@@ -6,7 +6,7 @@ A latency model covers one device and the served models named in `models`, which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,16 +89,6 @@ class Estimate:
     cycle_ms: FloatArray
     cycle_upper_ms: FloatArray
     power_w: FloatArray
-
-    def with_times(self, change: Callable[[FloatArray], FloatArray]) -> Estimate:
-        """The same power with every one of the four times changed."""
-        return Estimate(
-            execution_ms=change(self.execution_ms),
-            execution_upper_ms=change(self.execution_upper_ms),
-            cycle_ms=change(self.cycle_ms),
-            cycle_upper_ms=change(self.cycle_upper_ms),
-            power_w=self.power_w,
-        )
 
 
 class LatencyModel(Protocol):

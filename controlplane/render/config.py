@@ -112,15 +112,35 @@ def iterates(config: ModelConfig) -> bool:
     return bool(config.sequence_batching.iterative_sequence)
 
 
+def takes_live_batch(config: ModelConfig, served: ServedModel) -> bool:
+    """Return whether the batch of a model can change while it serves.
+
+    The batch library counts what is in a batch only where requests do not wait for one to fill, and a library
+    of the user's stays.
+    """
+    plain = not config.HasField("sequence_batching") and not is_ensemble(config) and batch_limit(config) > 1
+    return plain and served.max_queue_delay_us == 0 and _OWN_LIBRARY not in config.parameters
+
+
+_OWN_LIBRARY = "TRITON_BATCH_STRATEGY_PATH"
+
+
 def served_config(
-    source: ModelConfig, *, endpoint: str, served: ServedModel, gpu_type: str, turns: bool = False
+    source: ModelConfig,
+    *,
+    endpoint: str,
+    served: ServedModel,
+    gpu_type: str,
+    turns: bool = False,
+    live: bool = False,
 ) -> str:
     """Return the config.pbtxt that serves `source` as `endpoint` with the plan's batch and instances.
 
     With a queue delay of 0 the one preferred size limits the dynamic batch but accepts a larger request, so
     max_batch_size stays as in the source. The sequence batcher of a model is not changed. `turns`: of all
-    instances of the server one executes at a time. An ensemble executes nothing itself, and only gets its
-    name.
+    instances of the server one executes at a time. `live`: the batch changes while it serves, so that the
+    preferred size is the largest that any plan may choose. An ensemble executes nothing itself, and only gets
+    its name.
     """
     config = ModelConfig()
     config.CopyFrom(source)
@@ -128,19 +148,20 @@ def served_config(
     if is_ensemble(source):
         whole: str = text_format.MessageToString(config)
         return HEADER + whole
-    _set_batching(config, served)
+    _set_batching(config, served, live=live)
     place_instances(config, count=served.instances, gpu_type=gpu_type, turns=turns)
     text: str = text_format.MessageToString(config)
     return HEADER + text
 
 
-def _set_batching(config: ModelConfig, served: ServedModel) -> None:
+def _set_batching(config: ModelConfig, served: ServedModel, *, live: bool) -> None:
     """Set the plan's batch. A model without batching keeps its queue's limits, deadlines and priorities."""
     if config.HasField("sequence_batching") or config.max_batch_size < 1:
         return
     batching = config.dynamic_batching
     del batching.preferred_batch_size[:]
-    batching.preferred_batch_size.append(min(served.batch, batch_limit(config)))
+    largest = batch_limit(config)
+    batching.preferred_batch_size.append(largest if live else min(served.batch, largest))
     batching.max_queue_delay_microseconds = served.max_queue_delay_us
 
 

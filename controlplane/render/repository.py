@@ -8,8 +8,8 @@ decoupled or not. A partition's shadow reads the same repository.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from google.protobuf import text_format
@@ -17,11 +17,19 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
+from controlplane.domain.fleet import Batches
 from controlplane.domain.plan import Partition, Plan, ServedModel
 from controlplane.domain.tree import Link, Tree
 from controlplane.files.pinned import CONFIG_NAME
 from controlplane.render.composing import is_ensemble
-from controlplane.render.config import HEADER, keeps_sequences, measured_config, served_config
+from controlplane.render.config import (
+    HEADER,
+    batch_limit,
+    keeps_sequences,
+    measured_config,
+    served_config,
+    takes_live_batch,
+)
 from controlplane.render.instances import take_turns
 from controlplane.render.source import SourceModel, read_source
 
@@ -37,6 +45,18 @@ _SHOWN = (
 """The fields of the interface, which an alias copies; those of the execution stay with the model."""
 
 _LATEST = -1
+
+BATCH_LIBRARY = "batchstrategy.so"
+"""The name under which Triton looks for a batch library, in the folders of a model and of its versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What the models of one server have in common; `library`: that by which their batches change."""
+
+    gpu_type: str
+    turns: bool
+    library: str | None = None
 
 
 def render_partition(partition: Partition, *, gpu_type: str, repository: Path) -> Tree:
@@ -105,14 +125,49 @@ def refuse_large_requests(plan: Plan, repository: Path) -> None:
             )
 
 
-def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str, SourceModel]) -> Tree:
+def live_batches(partition: Partition, sources: Mapping[str, SourceModel]) -> Batches:
+    """Return the batches of the models of a partition whose batches can change while they serve.
+
+    Raises InputError for a model that is to have two of them.
+    """
+    served = {model.model: model for model in partition.models}
+    found: dict[str, int] = {}
+    for model, placements in partition.queues().items():
+        for name, batch in _live(sources[model], placements[0].endpoint, served[model]):
+            if found.setdefault(name, batch) != batch:
+                raise _taken(partition, model, name)
+    return tuple(sorted(found.items()))
+
+
+def _live(source: SourceModel, name: str, served: ServedModel) -> Iterator[tuple[str, int]]:
+    if _takes_live_batch(source, served):
+        yield name, min(served.batch, batch_limit(source.config))
+    for one in source.composing:
+        yield from _live(one, one.name, served)
+
+
+def _takes_live_batch(source: SourceModel, served: ServedModel) -> bool:
+    folders = (Path(source.directory), *(Path(source.directory, v) for v in source.others if v.isdigit()))
+    own = any((folder / BATCH_LIBRARY).exists() for folder in folders)
+    return not own and takes_live_batch(source.config, served)
+
+
+def partition_tree(
+    partition: Partition,
+    *,
+    gpu_type: str,
+    sources: Mapping[str, SourceModel],
+    library: str | None = None,
+) -> Tree:
     """Return one partition's repository from source models, with links to their files.
+
+    With `library`, batches change while it serves, and are not in the configurations of those models.
 
     Raises InputError for an endpoint that is invalid or occurs twice, for a workload whose model is not in
     the partition, and for workloads that cannot share the queue of their model.
     """
     served = {model.model: model for model in partition.models}
-    turns = takes_turns(partition, sources)
+    how = _Served(gpu_type, takes_turns(partition, sources), library)
     entries: dict[str, str | Link] = {}
     for model, placements in partition.queues().items():
         endpoints = tuple(units.safe_name(p.endpoint, "endpoint") for p in placements)
@@ -126,28 +181,30 @@ def partition_tree(partition: Partition, *, gpu_type: str, sources: Mapping[str,
         own, *aliases = endpoints
         if aliases:
             check_shareable(source, tuple(p.name for p in placements))
-        config = served_config(
-            source.config, endpoint=own, served=served[model], gpu_type=gpu_type, turns=turns
-        )
-        configs = [(own, config), *((e, alias_config(source, endpoint=e, of=own)) for e in aliases)]
-        for endpoint, config in configs:
+        folders = [(own, _model(source, own, served[model], how))]
+        folders += [(e, _directory(e, alias_config(source, endpoint=e, of=own), source)) for e in aliases]
+        for endpoint, folder in folders:
             if f"{endpoint}/{CONFIG_NAME}" in entries:
                 raise InputError(
                     f"partition {partition.id!r} serves {endpoint!r} twice; endpoints are unique",
                     field="endpoint",
                 )
-            entries |= _directory(endpoint, config, source)
+            entries |= folder
     for model in partition.queues():
-        inner = _composing(sources[model], served[model], gpu_type, turns=turns)
+        inner = _composing(sources[model], served[model], how)
         if taken := _differing(entries, inner):
-            raise InputError(
-                f"model {model!r} executes {taken!r} in partition {partition.id!r}, where another model, or "
-                "the same with another batch, has that name: write `isolated: true` at one of the workloads "
-                "in the spec, or name its endpoint differently, and plan again",
-                field="endpoint",
-            )
+            raise _taken(partition, model, taken)
         entries = inner | entries
     return Tree(entries)
+
+
+def _taken(partition: Partition, model: str, name: str) -> InputError:
+    return InputError(
+        f"model {model!r} executes {name!r} in partition {partition.id!r}, where another model, or "
+        "the same with another batch, has that name: write `isolated: true` at one of the workloads "
+        "in the spec, or name its endpoint differently, and plan again",
+        field="endpoint",
+    )
 
 
 def together(trees: Iterable[Tree], gpu: str) -> Tree:
@@ -158,32 +215,52 @@ def together(trees: Iterable[Tree], gpu: str) -> Tree:
     entries: dict[str, str | Link] = {}
     for tree in trees:
         if taken := _differing(entries, tree.entries):
-            raise InputError(
-                f"partitions of {gpu} serve {taken!r} differently, so no shadow can be shared by them: write "
-                "`shadow: {policy: hot}` or `warm` in the spec, and plan again",
-                field="shared",
-            )
+            raise _differently(taken, gpu)
         entries |= tree.entries
     return Tree(entries)
 
 
-def _composing(
-    source: SourceModel, served: ServedModel, gpu_type: str, *, turns: bool
-) -> dict[str, str | Link]:
+def together_batches(each: Iterable[Batches], gpu: str) -> Batches:
+    """Return the batches of the models of such a repository. Raises InputError as `together`."""
+    found: dict[str, int] = {}
+    for model, batch in (one for batches in each for one in batches):
+        if found.setdefault(model, batch) != batch:
+            raise _differently(model, gpu)
+    return tuple(sorted(found.items()))
+
+
+def _differently(model: str, gpu: str) -> InputError:
+    return InputError(
+        f"partitions of {gpu} serve {model!r} differently, so no shadow can be shared by them: write "
+        "`shadow: {policy: hot}` or `warm` in the spec, and plan again",
+        field="shared",
+    )
+
+
+def _model(source: SourceModel, endpoint: str, served: ServedModel, how: _Served) -> dict[str, str | Link]:
+    """Return the folder of a model that executes."""
+    live = how.library is not None and _takes_live_batch(source, served)
+    config = served_config(
+        source.config, endpoint=endpoint, served=served, gpu_type=how.gpu_type, turns=how.turns, live=live
+    )
+    entries = _directory(endpoint, config, source)
+    if how.library is not None and live:
+        entries[f"{endpoint}/{BATCH_LIBRARY}"] = Link(how.library)
+    return entries
+
+
+def _composing(source: SourceModel, served: ServedModel, how: _Served) -> dict[str, str | Link]:
     """Return the folders of the models that a model executes, under their own names and with its batch.
 
-    `turns` hold for the steps of an ensemble, which executes nothing itself. A model that calls others has
+    Turns hold for the steps of an ensemble, which executes nothing itself. A model that calls others has
     the turn while it waits for them, so they take none.
     """
     entries: dict[str, str | Link] = {}
-    in_turn = turns and is_ensemble(source.config)
+    inner = replace(how, turns=how.turns and is_ensemble(source.config))
     for one in source.composing:
         as_served = replace(served, model=one.name)
-        config = served_config(
-            one.config, endpoint=one.name, served=as_served, gpu_type=gpu_type, turns=in_turn
-        )
-        entries |= _directory(one.name, config, one)
-        entries |= _composing(one, as_served, gpu_type, turns=in_turn)
+        entries |= _model(one, one.name, as_served, inner)
+        entries |= _composing(one, as_served, inner)
     return entries
 
 
@@ -217,11 +294,8 @@ def profiling_tree(source: SourceModel, *, endpoints: Mapping[str, int], gpu_typ
     turns = in_turn(source)
     for endpoint, batch in endpoints.items():
         served = ServedModel(source.name, batch)
-        config = served_config(
-            source.config, endpoint=endpoint, served=served, gpu_type=gpu_type, turns=turns
-        )
-        inner = _composing(source, served, gpu_type, turns=turns)
-        entries |= _directory(endpoint, config, source) | inner
+        entries |= _model(source, endpoint, served, _Served(gpu_type, turns))
+        entries |= _composing(source, served, _Served(gpu_type, turns))
     return Tree(entries)
 
 

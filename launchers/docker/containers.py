@@ -108,11 +108,12 @@ def arguments(
     # Another user's sockets must be open to this one; the folder above them keeps all others out.
     umask = program.UMASK if os.getuid() in (0, uid) else 0
     devices = gpu.environment if gpu else {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"}
+    batches = {} if place.batches is None else place.batches.environment
     told: dict[str, Any] = {
         "name": spec.name,
         "image": options.image,
         "command": list(program.in_container(command, gpu=gpu is not None, sockets=sockets, umask=umask)),
-        "environment": {**devices, **dict(spec.options.env)},
+        "environment": {**devices, **batches, **dict(spec.options.env)},
         "labels": {
             FLEET_LABEL: spec.labels.fleet,
             NAME_LABEL: spec.name,
@@ -125,6 +126,7 @@ def arguments(
                 for path in folders(Path(spec.repository), options.link_roots)
             ),
             Mount(str(sockets), str(sockets), type="bind"),
+            *_batch_mounts(place),
         ],
         "user": f"{uid}:{gid}",
         "read_only": True,
@@ -199,6 +201,13 @@ def _target(source: Path, link_roots: Sequence[Path]) -> Path:
             file=str(source),
         )
     return real
+
+
+def _batch_mounts(place: HostPlace) -> tuple[Mount, ...]:
+    if place.batches is None:
+        return ()
+    limits, seen = str(place.batches.limits), str(place.batches.seen)
+    return Mount(limits, limits, type="bind", read_only=True), Mount(seen, seen, type="bind")
 
 
 def user_of(place: HostPlace) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from launchers.host import process_table, server_sockets, shared_memory
 from launchers.host.process_table import ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
 from launchers.lifecycle import HostLifecycle, HostPlace, StartState
-from launchers.triton import labels, readiness
+from launchers.triton import batches, labels, readiness
 from launchers.triton.readiness import await_read
 from launchers.watch import ServerWatcher
 
@@ -85,6 +85,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                 "GPUs can be given to containers" if toolkit else "no NVIDIA runtime, no GPUs by CDI",
                 None if toolkit else "install the NVIDIA container toolkit and restart the engine",
             ),
+            batches.capability(),
             *checks.capabilities(self._mps),
         )
 
@@ -187,6 +188,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                     removed.append(f"container {name}")
                 else:
                     alive.add(labels.digest(name))
+        batches.sweep(self._batch_root(fleet), alive)
         server_sockets.sweep(sockets, begun, alive)
         return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
 
@@ -203,6 +205,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
 
     def _clean(self, spec: ServerSpec) -> None:
         shared_memory.remove(labels.memory_prefix(spec))
+        self._batch_files(spec).remove()
         server_sockets.remove(self._state, spec)
 
     def _host(self, spec: ServerSpec) -> str:
@@ -222,6 +225,8 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
 
     def _create(self, client: docker.DockerClient, server: Server, place: HostPlace) -> Server:
         have_image(client, self._options, self._say)
+        if place.batches is not None:
+            place.batches.make(server.spec.batches, owner=containers.user_of(place))
         if (sockets := server_sockets.folder_of(server)) is not None:
             server_sockets.make(sockets, *containers.user_of(place))
         one = client.containers.create(**self._arguments(server, place))

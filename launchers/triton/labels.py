@@ -18,8 +18,8 @@ NAME = "TRISECT_NAME"
 SERVER = "TRISECT_SERVER"
 
 _LONGEST_FILE_NAME = 160
-_APART = frozenset({"id", "state", "end", "spec", "labels", "options"})
-"""Fields that change while a server runs, and those that hold a record whose own fields are in the text."""
+_APART = frozenset({"id", "state", "end", "spec", "labels", "options", "batches"})
+"""Fields that change while a server runs, and those that `text_of` writes apart."""
 
 Record = TypeVar("Record")
 
@@ -27,7 +27,9 @@ Record = TypeVar("Record")
 def text_of(server: Server) -> str:
     """Return everything about a server that does not change while it runs, as one line of JSON."""
     spec = server.spec
-    told = {"env": dict(spec.options.env)}
+    told: dict[str, Any] = {"env": dict(spec.options.env)}
+    if spec.batches:
+        told["batches"] = spec.batches
     for record in (spec.labels, spec, spec.options, server):
         for field in fields(record):
             if field.init and field.name not in (*_APART, "env"):
@@ -43,6 +45,7 @@ def server_of(text: str, *, id: str, state: ServerState) -> Server:
     try:
         told = json.loads(text)
         told["role"], told["endpoints"] = Role(told["role"]), tuple(told["endpoints"])
+        told["batches"] = tuple((model, batch) for model, batch in told.get("batches", ()))
         options = ServerOptions(tuple(told["triton_args"]), told["env"])
         spec = _record(ServerSpec, {**told, "labels": _record(Labels, told), "options": options})
         return _record(Server, {**told, "id": id, "spec": spec, "state": state})

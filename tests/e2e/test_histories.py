@@ -108,7 +108,7 @@ def test_a_rollback_leaves_a_controller(host: Ctl) -> None:
 
 def test_a_dry_run_and_another_launcher_render_nothing(host: Ctl) -> None:
     before = sorted(host.directory.glob("rendered/*/*/*"))
-    other = plan(partition("a", 20) | {"models": [{"model": "echo", "batch": 2}]})
+    other = plan(partition("a", 25) | {"models": [{"model": "echo", "batch": 2}]})
     shown = host.apply(other, "--dry-run", ports=False)
     assert "start " in shown.stdout
     refused = host.apply(other, "--set=serve.launcher=docker", ports=False, exit_code=2)

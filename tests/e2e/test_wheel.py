@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import clean_environment
@@ -41,6 +42,7 @@ def test_the_tutorials_installation_of_a_wheel_of_the_source_archive_plans_on_it
     checked = run(f"{sys.executable} -m twine check --strict dist/*", tmp_path)
     assert checked.count("PASSED") == 2
     (wheel,) = tmp_path.glob("dist/trisect-*.whl")
+    assert any("plugin/batch_limit." in name for name in zipfile.ZipFile(wheel).namelist())
     environment = clean_environment.make(tmp_path / "environment", wheel)
     assert tutorial.INSTALL in (block.command for block in tutorial.blocks())
     run(tutorial.INSTALL, tmp_path, environment)

@@ -16,6 +16,7 @@ from launchers.gpu.control import PIPES
 from launchers.gpu.mps import MpsClient, share_variables
 from launchers.lifecycle import HostPlace
 from launchers.triton import program
+from launchers.triton.batches import BatchFiles
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 HOST = "unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t"
@@ -37,7 +38,8 @@ def line(kind: str) -> str:
             made = containers.arguments(one, ContainerOptions(), HostPlace(gpu=client))
         case "cpu":
             # As on an engine whose cgroups no systemd rules.
-            made = containers.arguments(server("cpu-3", 512.0), ContainerOptions(), HostPlace(core=3), "/")
+            place = HostPlace(core=3, batches=BatchFiles(Path("/state/default/batches/d1")))
+            made = containers.arguments(server("cpu-3", 512.0), ContainerOptions(), place, "/")
         case _:
             options = ContainerOptions("registry.example/triton@sha256:abc", network=Network.BRIDGE)
             made = containers.arguments(server("cpu-3", None), options, HostPlace(core=3))

@@ -44,20 +44,13 @@ SHARED_PERCENT = 40.0
 SHARED_ID = "standby"
 
 
-def three(
-    policy: str, rates_rps: Mapping[str, float], slo_ms: float, limit_mb: float | None = None
-) -> dict[str, Any]:
-    """A plan of three partitions of a core, with a shadow each of this policy, or one for all.
-
-    `limit_mb` is each partition's memory limit.
-    """
+def three(policy: str, rates_rps: Mapping[str, float], slo_ms: float) -> dict[str, Any]:
+    """A plan of three partitions of a core, with a shadow each of this policy, or one for all."""
     partitions = []
     for name, percent in SHARERS.items():
         extra = SHARED_PERCENT - percent
         made = partition(name, percent, extra=extra, rate_rps=rates_rps[name], slo_ms=slo_ms)
         made["shadow"]["policy"] = policy
-        if limit_mb is not None:
-            made["memory_limit_mb"] = limit_mb
         partitions.append(made)
     document = ctl_fleet.plan(*partitions)
     if policy == "shared":

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controlplane.control.converge.desired import Desired, NamedRoute
-from controlplane.domain.fleet import Server, ServerSpec, ServerState
+from controlplane.control.converge.desired import Desired, NamedRoute, stands_for
+from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,14 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class SetBatches:
+    """Give models of a running server other batches."""
+
+    server: str
+    batches: Batches
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Wait until a server owes no answer."""
 
@@ -66,7 +74,7 @@ class Stop:
     server: str
 
 
-Action = Remove | Start | Prove | Unload | Commit | Drain | Stop
+Action = Remove | Start | Prove | Unload | Commit | SetBatches | Drain | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,8 @@ def converge(desired: Desired, actual: Actual) -> tuple[Action, ...]:
     actions += [Unload(spec.name, spec.endpoints) for spec in fresh if spec.name in desired.warm]
     if actual.stale or dict(actual.routes) != dict(desired.routes):
         actions.append(Commit(dict(desired.routes)))
+    # After the routes: a failure before them leaves the batches as they were.
+    actions += batches_as_planned(desired, actual.servers)
     surplus = sorted(running - set(desired.servers))
     actions += [Drain(name) for name in surplus]
     actions += [Stop(name) for name in surplus]
@@ -103,6 +113,19 @@ def converge(desired: Desired, actual: Actual) -> tuple[Action, ...]:
 def destroy(actual: Actual) -> tuple[Action, ...]:
     """The actions that end a fleet: nothing is routed any more before anything stops."""
     return converge(Desired({}, {}), actual)
+
+
+def batches_as_planned(desired: Desired, servers: Iterable[Server]) -> list[SetBatches]:
+    """Return what gives those of the servers that serve a plan's content its batches, where they differ."""
+    planned = {spec.labels.partition: spec for spec in desired.servers.values()}
+    found = []
+    for server in servers:
+        wanted = planned.get(server.spec.labels.partition)
+        if wanted is None or server.state is not ServerState.RUNNING:
+            continue
+        if stands_for(server.spec, wanted, desired) and server.spec.batches != wanted.batches:
+            found.append(SetBatches(server.name, wanted.batches))
+    return found
 
 
 def _named(routes: Iterable[NamedRoute]) -> set[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from controlplane.domain.fleet import Labels, Role, ServerSpec
+from controlplane.domain.fleet import Batches, Labels, Role, ServerSpec
 from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.domain.server_options import ServerOptions
 from controlplane.domain.workload import ShadowPolicy
@@ -24,12 +24,14 @@ class NamedRoute:
 class Rendered:
     """One partition's model repository on disk; `content_hash` covers all that was rendered.
 
-    `turns`: its server executes one of the models at a time.
+    `turns`: its server executes one of the models at a time. `batches` are of the models whose batch is no
+    part of the content, since it can change while they serve.
     """
 
     path: str
     content_hash: str
     turns: bool
+    batches: Batches = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[st
         if one.present.name == one.planned.name and not others:
             continue
         specs = {n: s for n, s in specs.items() if s.labels.partition != one.partition}
-        specs.update((s.name, s) for s in (one.present, *others))
+        left = (one.present, *others)
+        specs.update((s.name, replace(s, batches=one.planned.batches)) for s in left)
         for endpoint in one.planned.endpoints:
             members = wanted[endpoint].members
             members = tuple(one.present.name if m == one.planned.name else m for m in members)
@@ -239,4 +242,5 @@ def _spec(
         fleet_wide_calls=common.fleet_wide_calls,
         turns=rendered.turns,
         options=options,
+        batches=rendered.batches,
     )

@@ -36,6 +36,13 @@ class Gpulet:
         """Whether its model runs batch after batch."""
         return self.occupancy == 1.0
 
+    def serve(self, demand: Demand, rate: int, batch: int, taken: float, duty_ms: float) -> float:
+        """Run batches of one demand that take `taken` ms, one a cycle; return the rate that it serves."""
+        throughput = MILLIS_PER_SECOND * batch / duty_ms
+        self.residents = [Resident(demand, rate, batch, throughput)]
+        self.duty_ms, self.occupancy = duty_ms, taken / duty_ms
+        return throughput
+
     def clear(self) -> None:
         """Take all residents out."""
         self.residents, self.duty_ms, self.occupancy = [], 0.0, 0.0

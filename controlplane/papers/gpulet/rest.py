@@ -60,10 +60,8 @@ def _place(task: Task, piece: Gpulet, batch: int, rate: int | None, cluster: Clu
     if not gpu.fits(piece, task.demand):
         return
     taken = cluster.time_ms(task.demand, piece, batch)
-    piece.duty_ms = taken if rate is None else MILLIS_PER_SECOND * batch / rate
-    piece.occupancy = 1.0 if rate is None else taken / piece.duty_ms
-    throughput = MILLIS_PER_SECOND * batch / piece.duty_ms
-    piece.residents = [Resident(task.demand, task.rate, batch, throughput)]
+    duty = taken if rate is None else MILLIS_PER_SECOND * batch / rate
+    throughput = piece.serve(task.demand, task.rate, batch, taken, duty)
     if cluster.interference and not _neighbours_keep_up(piece, cluster, sizing):
         piece.clear()
         return
@@ -106,10 +104,10 @@ def join_residues(task: Task, cluster: Cluster, sizing: Sizing) -> bool:
         batch, rate = sizing.residue_batch(task.demand, rate, time_of)
         if not batch:
             continue
-        piece.duty_ms = MILLIS_PER_SECOND * batch / rate
-        piece.occupancy = time_of(batch) / piece.duty_ms
-        throughput = MILLIS_PER_SECOND * batch / piece.duty_ms
-        piece.residents = [Resident(task.demand, int(throughput), batch, throughput)]
+        duty = MILLIS_PER_SECOND * batch / rate
+        throughput = piece.serve(
+            task.demand, int(MILLIS_PER_SECOND * batch / duty), batch, time_of(batch), duty
+        )
         task.rate = max(int(rate - throughput), 0)
         break
     if task.rate > unserved:

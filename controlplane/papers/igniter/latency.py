@@ -179,7 +179,9 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Igniter:
     if not profiles:
         check_profiles(profiles, device)
     fits = [
-        known if "k2" in (known := profile.fits.get(NAME, {})) else curve_of(profile).coefficients
+        known
+        if "k2" in (known := profile.fits.get(NAME, {}))
+        else fit_curve(profile.points, profile.model).coefficients
         for profile in profiles.values()
     ]
     listed = list(profiles.values())
@@ -218,11 +220,6 @@ class Curve:
 
     coefficients: Mapping[str, float]
     holdout_error: float
-
-
-def curve_of(profile: Profile) -> Curve:
-    """Fit Eq 11 on a profile's points (see `fit_curve`)."""
-    return fit_curve(profile.points, profile.model)
 
 
 def fit_curve(points: Sequence[Measurement], model: str = "the model") -> Curve:

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from controlplane.domain.device import Device, DeviceLimits, ShareKind
-from controlplane.domain.profile import Counters, KernelTrace, Profile
+from controlplane.domain.profile import Counters, Profile
 from controlplane.latency.protocol import FloatArray
 from controlplane.papers.igniter import latency
 
@@ -70,7 +70,9 @@ def with_fits(profile: Profile, counters: Counters, device: Device, *, counted: 
         return profile
     known = dict(profile.fits.get(latency.NAME, {}))
     if counters.trace is not None:
-        known |= _of_trace(counters.trace)
+        trace = counters.trace
+        known |= {"n_k": trace.kernels, "k_sch": trace.gap_ms}
+        known |= {"d_load": trace.loaded_bytes, "d_feedback": trace.fed_back_bytes}
     traced = _with(profile, known)
     curve = latency.active_curve(traced, latency.Hardware.of(device))
     known |= curve.coefficients
@@ -131,16 +133,6 @@ def clock_slope(profiles: Iterable[Profile], device: Device) -> float | None:
 def _with(profile: Profile, coefficients: Mapping[str, float]) -> Profile:
     known = profile.fits.get(latency.NAME, {})
     return replace(profile, fits={**profile.fits, latency.NAME: {**known, **coefficients}})
-
-
-def _of_trace(trace: KernelTrace) -> dict[str, float]:
-    """Return n_k, k_sch (ms/kernel), d_load and d_feedback (bytes/item)."""
-    return {
-        "n_k": trace.kernels,
-        "k_sch": trace.gap_ms,
-        "d_load": trace.loaded_bytes,
-        "d_feedback": trace.fed_back_bytes,
-    }
 
 
 def of_power(profile: Profile, curve: Mapping[str, float]) -> dict[str, float]:

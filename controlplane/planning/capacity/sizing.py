@@ -60,7 +60,7 @@ def smallest_shares(table: ToleranceTable, groups: IntArray) -> Sized:
     total = np.where(here, percents[share], 0.0).sum(axis=1)
     fits = (smallest <= last).all(axis=1) & (total <= _FULL)
     if memory_mb is not None:
-        fits &= np.where(here, table.least_memory_mb[groups], 0.0).sum(axis=1) <= memory_mb
+        fits &= np.where(here, table.memory_mb.min(axis=1)[groups], 0.0).sum(axis=1) <= memory_mb
     live = np.flatnonzero(fits)
     while live.size:
         item, at, mask = groups[live], share[live], here[live]

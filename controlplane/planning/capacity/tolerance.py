@@ -108,11 +108,6 @@ class ToleranceTable:
         return replace(self, tolerance=own)
 
     @cached_property
-    def least_memory_mb(self) -> FloatArray:
-        """The memory of each item at the share where that is least."""
-        return np.asarray(self.memory_mb.min(axis=1))
-
-    @cached_property
     def smallest(self) -> IntArray:
         """The index of the smallest share that holds each item alone; the count of shares where none does."""
         return self.tolerance.first_share()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from controlplane.control.converge.actions import batches_as_planned
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard import decide
 from controlplane.control.guard.observe import due, missed_s, observe
@@ -241,6 +242,10 @@ class Controller:
             self._actor.open_gateway()
             servers = self._fleet.launcher.servers(self._fleet.name)
             present = self._fleet.gateway.routes()
+            # An apply that was killed may have changed batches for a plan that it did not record.
+            by_name = {server.name: server for server in servers}
+            for action in batches_as_planned(desired, servers):
+                self._fleet.launcher.set_batches(by_name[action.server], action.batches)
         # From the clock, so that no server's name is used twice: starts take longer than a millisecond.
         generation = int(1000.0 * self._fleet.clock.wall())
         found = adoption(

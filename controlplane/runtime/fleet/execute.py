@@ -21,13 +21,14 @@ from controlplane.control.converge.actions import (
     Drain,
     Prove,
     Remove,
+    SetBatches,
     Start,
     Stop,
     Unload,
 )
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, TrisectError
-from controlplane.domain.fleet import Backend, Route, Routes, Server, ServerState
+from controlplane.domain.fleet import Backend, Batches, Route, Routes, Server, ServerState
 from controlplane.files.waiting import wait_until
 from controlplane.ports import Gateway, Launcher
 
@@ -202,6 +203,13 @@ class Executor:
                 self.journal("commit", routes={e: list(r.members) for e, r in routes.items()})
                 self.say(f"route {', '.join(sorted(routes)) or 'nothing'}")
                 self.gateway.commit(self._routes(routes))
+            case SetBatches(name, batches):
+                server = self._servers[name]
+                self.journal("batches", server=name, batches=dict(batches))
+                self.say(
+                    f"{server.spec.labels.partition} ({server.spec.labels.role}): {_change(server, batches)}"
+                )
+                self.launcher.set_batches(server, batches)
             case Start() | Drain() | Stop():
                 raise AssertionError("starts, drains and stops run in parallel, not here")
 
@@ -237,6 +245,11 @@ class Executor:
                 self.say(f"warning: could not stop {server.name}: {error}")
 
 
+def _change(server: Server, batches: Batches) -> str:
+    before = dict(server.spec.batches)
+    return ", ".join(f"batch of {m} {before.get(m)} -> {b}" for m, b in batches if b != before.get(m))
+
+
 def commands(actions: Iterable[Action], launcher: Launcher) -> list[str]:
     """Return the command of each start, for `--dry-run`."""
     return [launcher.command(action.spec) for action in actions if isinstance(action, Start)]
@@ -255,6 +268,8 @@ def describe(actions: Iterable[Action]) -> list[str]:
                 lines.append(f"{verb:7} {name}  {', '.join(endpoints)}")
             case Commit(routes):
                 lines.append(f"route   {', '.join(sorted(routes)) or 'nothing'}")
+            case SetBatches(name, batches):
+                lines.append(f"batch   {name}  {', '.join(f'{model} {batch}' for model, batch in batches)}")
             case Remove(name) | Drain(name) | Stop(name):
                 lines.append(f"{type(action).__name__.lower():7} {name}")
     return lines

@@ -19,6 +19,7 @@ from controlplane.control.converge.actions import (
     Actual,
     Drain,
     Remove,
+    SetBatches,
     Start,
     Stop,
     converge,
@@ -113,7 +114,7 @@ class Fleet:
         # Imports protobuf and numpy, which commands that only read do not need.
         from controlplane.runtime.fleet.rendering import Place, pinned_plan, rendered_plan
 
-        place = Place(Path(settings.output), self.name, write)
+        place = Place(Path(settings.output), self.name, write, settings.batch_library)
         if applied is None:
             known = self.files.record().known
             applied, rendered = pinned_plan(plan, Path(settings.repository), place, self.pinning, known)
@@ -344,4 +345,6 @@ def summary_of(plan: Plan, before: Plan | None, actions: Sequence[Action], cause
     gone = sorted({p.id for _, p in before.partitions()} - now) if before is not None else []
     ended = f"; ended: {', '.join(gone)}" if gone else ""
     totals = f"{counted(started, 'server')} started, {stopped} stopped, {counted(len(now), 'partition')}"
-    return f"plan {plan_hash(plan)} {cause}: {totals}{ended}"
+    changed = sum(isinstance(a, SetBatches) for a in actions)
+    live = f"; other batches on {counted(changed, 'server')}" if changed else ""
+    return f"plan {plan_hash(plan)} {cause}: {totals}{live}{ended}"

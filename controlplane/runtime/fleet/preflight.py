@@ -88,6 +88,8 @@ def settings(
         endpoints=section.gateway,
         cluster=Cluster(section.context, section.namespace),
         load_timeout_s=section.load_timeout_s,
+        # A fleet of fixed batches keeps them: with the library all its servers would be new.
+        batch_library=None if before and not before.batch_library else fleet.launcher.batch_library(),
     )
 
 

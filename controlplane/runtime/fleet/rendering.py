@@ -9,7 +9,7 @@ from pathlib import Path
 from controlplane.control.converge.desired import Rendered
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import ServerSpec
+from controlplane.domain.fleet import Batches, ServerSpec
 from controlplane.domain.plan import Plan
 from controlplane.domain.tree import Link, Tree
 from controlplane.files.fleets import FleetFiles, FleetSettings
@@ -21,11 +21,13 @@ from controlplane.ports import Launcher
 from controlplane.profiler.temporary import check_python_path
 from controlplane.render.instances import instances_note
 from controlplane.render.repository import (
+    live_batches,
     partition_tree,
     refuse_large_requests,
     refuse_pooled_sequences,
     takes_turns,
     together,
+    together_batches,
 )
 from controlplane.render.source import SourceModel, folders_of, pinned_at, read_source
 from controlplane.runtime.fleet.execute import Say
@@ -36,11 +38,15 @@ _PINNED_PARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a fleet's repositories are written; without `write`, only their paths are found."""
+    """Where a fleet's repositories are written; without `write`, only their paths are found.
+
+    `library` is the batch library, None where batches are fixed.
+    """
 
     output: Path
     fleet: str
     write: bool = True
+    library: str | None = None
 
 
 def pinned_plan(
@@ -57,7 +63,7 @@ def pinned_plan(
     models = sorted({placement.model for _, _, placement in plan.placements()})
     sources = {model: read_source(repository.resolve(), model) for model in models}
     # Rendered without the copies first: what cannot be served is refused before anything large is copied.
-    _trees(plan, sources)
+    _trees(plan, sources, place.library)
     pin = store.pin if place.write else store.preview
     try:
         pins = {model: pin(folders_of(source)) for model, source in sources.items()}
@@ -118,24 +124,31 @@ def forget_unused(files: FleetFiles, settings: FleetSettings, specs: Iterable[Se
         files.write_settings(replace(settings, former_outputs=left))
 
 
-def _trees(plan: Plan, sources: Mapping[str, SourceModel]) -> dict[str, tuple[Tree, bool]]:
+def _trees(
+    plan: Plan, sources: Mapping[str, SourceModel], library: str | None
+) -> dict[str, tuple[Tree, bool, Batches]]:
     trees = {}
     for gpu, partition in plan.partitions():
         its = {placement.model: sources[placement.model] for placement in partition.workloads}
-        tree = partition_tree(partition, gpu_type=gpu.type, sources=its)
-        trees[partition.id] = (tree, takes_turns(partition, its))
+        tree = partition_tree(partition, gpu_type=gpu.type, sources=its, library=library)
+        batches = () if library is None else live_batches(partition, its)
+        trees[partition.id] = (tree, takes_turns(partition, its), batches)
     for gpu in plan.gpus:
         if gpu.shared is not None:
             own = [trees[partition.id] for partition in gpu.sharers]
-            trees[gpu.shared.id] = together([tree for tree, _ in own], gpu.id), any(turns for _, turns in own)
+            tree = together([tree for tree, _, _ in own], gpu.id)
+            batches = together_batches([batches for _, _, batches in own], gpu.id)
+            trees[gpu.shared.id] = tree, any(turns for _, turns, _ in own), batches
     return trees
 
 
 def _rendered(plan: Plan, sources: Mapping[str, SourceModel], place: Place) -> dict[str, Rendered]:
     put = write_rendered if place.write else rendered_path
     return {
-        partition: Rendered(str(put(place.output, place.fleet, partition, tree)), _fingerprint(tree), turns)
-        for partition, (tree, turns) in _trees(plan, sources).items()
+        partition: Rendered(
+            str(put(place.output, place.fleet, partition, tree)), _fingerprint(tree), turns, batches
+        )
+        for partition, (tree, turns, batches) in _trees(plan, sources, place.library).items()
     }
 
 

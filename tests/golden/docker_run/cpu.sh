@@ -24,8 +24,12 @@ docker run --detach \
   --env=MKL_NUM_THREADS=1 \
   --env=NUMEXPR_NUM_THREADS=1 \
   --env=NVIDIA_VISIBLE_DEVICES=void \
+  --env=TRISECT_BATCH_LIMITS=/state/default/batches/d1/limits \
+  --env=TRISECT_BATCH_SEEN=/state/default/batches/d1/seen \
   --mount=type=bind,source=/srv/rendered/W1,target=/srv/rendered/W1,readonly \
   --mount=type=bind,source=/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d,target=/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d \
+  --mount=type=bind,source=/state/default/batches/d1/limits,target=/state/default/batches/d1/limits,readonly \
+  --mount=type=bind,source=/state/default/batches/d1/seen,target=/state/default/batches/d1/seen \
   --log-driver=json-file \
   --log-opt=max-size=10m \
   --log-opt=max-file=3 \

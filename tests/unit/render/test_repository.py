@@ -15,6 +15,7 @@ from controlplane.files.models import write_completed
 from controlplane.files.pinned import Pin
 from controlplane.render.instances import TURN
 from controlplane.render.repository import (
+    live_batches,
     partition_sources,
     partition_tree,
     profiling_tree,
@@ -346,6 +347,57 @@ def test_a_profile_is_of_the_instances_that_are_served(repository: Path) -> None
     [group] = text_format.Parse(text, ModelConfig()).instance_group
     assert (path, group.count, len(group.rate_limiter.resources)) == ("m.b1/config.pbtxt", 3, 1)
     assert takes_turns(partition("a"), {"m": source})
+
+
+LIBRARY = "/install/launchers/triton/plugin/batch_limit.x86_64.so"
+LIVE = f'backend: "b"\nmax_batch_size: 8\n{TENSORS}'
+
+
+def with_library(repository: Path, batch: int, delay_us: int = 0) -> tuple[Tree, object]:
+    served = partition("W1", batch=batch)
+    models = tuple(replace(model, max_queue_delay_us=delay_us) for model in served.models)
+    served = replace(served, models=models)
+    sources = partition_sources(served, repository)
+    tree = partition_tree(served, gpu_type="cpu", sources=sources, library=LIBRARY)
+    return tree, live_batches(served, sources)
+
+
+def test_with_the_batch_library_a_batch_is_no_part_of_the_content(repository: Path) -> None:
+    tree, batches = with_library(repository, 4)
+    assert batches == (("W1", 4),)
+    assert tree.entries["W1/batchstrategy.so"] == Link(LIBRARY)
+    config = text_format.Parse(str(tree.entries["W1/config.pbtxt"]), ModelConfig())
+    assert list(config.dynamic_batching.preferred_batch_size) == [8], "several would close batches early"
+    other, batches = with_library(repository, 2)
+    assert batches == (("W1", 2),)
+    assert other.content_hash == tree.content_hash
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["queue delay", "sequences", "no batching", "batch 1", "own parameter", "own file", "own version"],
+)
+def test_models_whose_batches_the_library_cannot_count_are_served_as_without_it(
+    repository: Path, reason: str
+) -> None:
+    config = {
+        "sequences": LIVE + "sequence_batching { }",
+        "no batching": LIVE.replace("max_batch_size: 8", "max_batch_size: 0"),
+        "batch 1": LIVE.replace("max_batch_size: 8", "max_batch_size: 1"),
+        "own parameter": LIVE
+        + 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "/x.so" } }',
+    }.get(reason, LIVE)
+    (repository / "m" / "config.pbtxt").write_text(config)
+    own = {"own file": "m", "own version": "m/2"}.get(reason)
+    if own is not None:
+        (repository / own / "batchstrategy.so").touch()
+    delay_us = 100 if reason == "queue delay" else 0
+    tree, batches = with_library(repository, 4, delay_us)
+    assert batches == ()
+    served = replace(
+        partition("W1"), models=(replace(partition("W1").models[0], max_queue_delay_us=delay_us),)
+    )
+    assert tree == render_partition(served, gpu_type="cpu", repository=repository)
 
 
 def test_a_shared_shadow_has_the_models_of_all_its_partitions_which_must_not_differ(repository: Path) -> None:

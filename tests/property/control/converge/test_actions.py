@@ -16,6 +16,7 @@ from controlplane.control.converge.actions import (
     Drain,
     Prove,
     Remove,
+    SetBatches,
     Start,
     Stop,
     Unload,
@@ -66,6 +67,10 @@ class World:
                 self.proved.add(name)
             case Unload(name, _):
                 assert self._alive(name)
+            case SetBatches(name, batches):
+                assert self._alive(name)
+                present = self.servers[name]
+                self.servers[name] = replace(present, spec=replace(present.spec, batches=batches))
             case Commit(routes):
                 for route in routes.values():
                     for name in (*route.members, *([route.backup] if route.backup else [])):
@@ -96,9 +101,9 @@ def fleets(draw: st.DrawFn) -> Desired:
     gpu = PlannedGpu("cpu-0", "cpu", tuple(partitions), shared=shared)
     plan = Plan("igniter", Rule.P99, "igniter", (gpu,))
     content = draw(st.sampled_from(["x", "y"]))
-    rendered = {
-        name: Rendered(f"/r/{name}", content, False) for name in (*(p.id for p in partitions), "shared")
-    }
+    batches = (("m", draw(st.integers(1, 3))),)
+    names = (*(p.id for p in partitions), "shared")
+    rendered = {name: Rendered(f"/r/{name}", content, False, batches) for name in names}
     return desired_fleet(plan, fleet="f", plan_hash="h", rendered=rendered, devices={"cpu-0": "cpu-0"})
 
 
@@ -121,9 +126,25 @@ def test_a_crash_after_any_prefix_still_serves_and_then_converges(
     for action in converge(after, world.actual()):
         world.run(action)
         assert all(world.serves(e) for e in served)
-    assert set(world.servers) == set(after.servers)
+    assert {n: s.spec.batches for n, s in world.servers.items()} == {
+        n: s.batches for n, s in after.servers.items()
+    }
     assert world.routes == dict(after.routes)
     assert converge(after, world.actual()) == ()
+
+
+@given(fleets(), st.integers(1, 3))
+def test_a_plan_that_differs_in_batches_alone_touches_no_server_and_no_route(
+    desired: Desired, batch: int
+) -> None:
+    world = converged(desired)
+    batches = (("m", batch),)
+    servers = {name: replace(spec, batches=batches) for name, spec in desired.servers.items()}
+    actions = converge(replace(desired, servers=servers), world.actual())
+    assert all(isinstance(a, SetBatches) for a in actions)
+    assert {a.server for a in actions if isinstance(a, SetBatches)} == {
+        name for name, spec in desired.servers.items() if spec.batches != batches
+    }
 
 
 @given(fleets())
@@ -149,7 +170,7 @@ def test_only_what_changed_is_touched(before: Desired, after: Desired) -> None:
     touched = {
         a.spec.name if isinstance(a, Start) else a.server
         for a in converge(after, world.actual())
-        if not isinstance(a, Commit)
+        if not isinstance(a, Commit | SetBatches)
     }
     routed_before = {m for r in before.routes.values() for m in (*r.members, r.backup)}
     assert not touched & same & routed_before

@@ -247,3 +247,17 @@ def test_a_shared_shadow_that_was_started_since_stays_with_the_same_plan() -> No
     kept = as_moved(desired, running, routes)
     assert kept.servers.keys() == {s.name for s in running}
     assert kept.routes == routes
+
+
+def test_a_shared_shadow_may_take_what_all_its_partitions_may() -> None:
+    for limits_mb, together_mb in (((300.0, 500.0), 800.0), ((300.0, None), None)):
+        parts = tuple(
+            replace(part(one, one, ShadowPolicy.SHARED), memory_limit_mb=limit_mb)
+            for one, limit_mb in zip("ab", limits_mb, strict=True)
+        )
+        gpu = PlannedGpu("v100-0", "v100", parts, shared=SharedShadow("standby", 40.0))
+        rendered = {one: Rendered(f"/r/{one}", "c", False) for one in ("a", "b", "standby")}
+        plan = Plan("igniter", Rule.P99, "ours", (gpu,))
+        devices = {"v100-0": "GPU-uuid"}
+        desired = desired_fleet(plan, fleet="f", plan_hash="h", rendered=rendered, devices=devices)
+        assert desired.servers[name(desired, "standby", Role.SHADOW)].memory_limit_mb == together_mb

@@ -1065,3 +1065,63 @@ def test_a_paused_server_is_left_at_once_and_has_a_moment_for_what_it_holds() ->
     assert of(Redirect, effects) == [Redirect("W1", "W1.a", "W1.s", Cause.HANG)]
     (ending,) = of(DrainAndStop, effects)
     assert (ending.server, ending.ending) == ("W1.a", Ending.HUNG)
+
+
+def sharing(percent: float = 20.0) -> Bench:
+    """Three partitions with one shadow of 40 %."""
+    kept = tuple(
+        replace(partition(name, percent), policy=ShadowPolicy.SHARED, shared=("standby", 40.0))
+        for name in ("W1", "W2", "W3")
+    )
+    standby = PlacedServer("standby.0", "g0", 40.0, shared=True)
+    placed = {one.id: (PlacedServer(f"{one.id}.a", "g0", percent), standby) for one in kept}
+    servers = {name: READY for name in ("standby.0", *(f"{one.id}.a" for one in kept))}
+    made = Bench(decide.begin(kept, placed, Limits()), servers)
+    made.tick()
+    return made
+
+
+def standbys_of(fleet: Bench) -> list[str | None]:
+    return [w.standby.server if w.standby else None for w in fleet.state.watches.values()]
+
+
+def test_a_shared_shadow_serves_one_partition_until_that_has_a_server_and_stands_by_again() -> None:
+    fleet = sharing()
+    fleet.tick(60)
+    del fleet.servers["W1.a"]
+    effects = fleet.tick()
+    (moved,), (launched,) = of(Redirect, effects), of(Launch, effects)
+    assert (moved.partition, moved.target) == ("W1", "standby.0")
+    assert (launched.partition, launched.percent) == ("W1", 20.0), "of its own share after a death"
+    assert standbys_of(fleet) == [launched.server, "standby.0", "standby.0"]
+    fleet.ready()
+    later = fleet.tick(20)
+    assert [(m.cause, m.target) for m in of(Redirect, later)] == [(Cause.SHARE, launched.server)]
+    assert of(DrainAndStop, later) == []
+    assert standbys_of(fleet) == ["standby.0"] * 3
+
+
+def test_it_cures_one_slow_partition_at_a_time_and_the_other_gets_a_server_of_its_own() -> None:
+    fleet = sharing()
+    effects = fleet.tick(20, late=("W1", "W2"))
+    assert [m.target for m in of(Redirect, effects)] == ["standby.0"]
+    assert sorted(one.partition for one in of(Launch, effects)) == ["W1", "W2"]
+    assert "standby.0" not in {stop.server for stop in of(DrainAndStop, effects)}
+
+
+def test_it_covers_two_deaths_at_once() -> None:
+    fleet = sharing()
+    del fleet.servers["W1.a"], fleet.servers["W2.a"]
+    assert [m.target for m in of(Redirect, fleet.tick())] == ["standby.0"] * 2
+
+
+def test_where_it_dies_it_is_launched_once_for_all() -> None:
+    fleet = sharing()
+    fleet.tick(60)
+    del fleet.servers["standby.0"]
+    effects = fleet.tick()
+    (launched,) = of(Launch, effects)
+    assert (launched.partition, launched.percent) == ("standby", 40.0)
+    assert standbys_of(fleet) == [launched.server] * 3
+    fleet.ready()
+    assert of(Launch, fleet.tick(20)) == []

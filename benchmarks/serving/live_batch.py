@@ -1,0 +1,198 @@
+"""Other batches on a server that serves: how soon they hold, what they cost, and that no request fails.
+
+`.venv/bin/python -m benchmarks.serving.live_batch [--changes 100]`. A model that takes 10 ms and 1 ms for
+each inference serves clients that keep its queue full, over HTTP and gRPC, with 1 and 4 inferences in a
+request, while its limit changes up and down at random. It writes down each batch. Printed are the time from a
+change to the first batch of the new size, beyond the batches that were formed before; the largest batch of
+Triton's own statistics over the limit once those have ended; failures; and the throughput with the library
+over that without, at the largest limit, in pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from bare_triton import BareTriton, bare_triton
+
+from benchmarks.harness import Figures
+from controlplane.render.repository import BATCH_LIBRARY
+from launchers.triton import batches
+from launchers.triton.batches import BatchFiles
+
+LARGEST, CLIENTS, WINDOW_S = 16, 40, 0.3
+FORMED_BEFORE = 3
+"""Batches that may have been formed before a change: one that executes, and two that wait."""
+PAIRS, PAIR_S = 5, 3.0
+KINDS = {"HTTP": triton_http, "gRPC": triton_grpc}
+MODEL = """
+import time
+
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.log = open("{log}", "a", buffering=1)
+
+    def execute(self, requests):
+        tensors = [pb.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
+        size = sum(len(t) for t in tensors)
+        print(time.monotonic(), size, file=self.log)
+        time.sleep(0.010 + 0.001 * size)
+        return [pb.InferenceResponse([pb.Tensor("Y", t)]) for t in tensors]
+"""
+CONFIG = f"""
+backend: "python"
+max_batch_size: 32
+input {{ name: "X" data_type: TYPE_FP32 dims: [ 1 ] }}
+output {{ name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }}
+instance_group {{ count: 1 kind: KIND_CPU }}
+dynamic_batching {{ preferred_batch_size: [ {LARGEST} ] }}
+"""
+
+
+@contextmanager
+def served(folder: Path, *, live: bool) -> Iterator[tuple[BareTriton, BatchFiles]]:
+    """The model on a Triton of its own, with the library where it is `live`."""
+    version = folder / "models" / "m" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(MODEL.format(log=folder / "batches.log"))
+    (version.parent / "config.pbtxt").write_text(CONFIG)
+    files = BatchFiles(folder / "files")
+    if live:
+        library = batches.library()
+        assert library is not None, "make setup builds it"
+        (version.parent / BATCH_LIBRARY).symlink_to(library)
+        files.make((("m", LARGEST),), owner=None)
+        os.environ |= files.environment
+    with bare_triton(folder / "models", folder / "log") as running:
+        assert not live or files.unanswered() == ()
+        yield running, files
+
+
+class Clients:
+    """Clients that send one request after another, inside the context."""
+
+    def __init__(self, running: BareTriton, protocol: str, client_batch: int) -> None:
+        self._running, self._protocol, self._size = running, protocol, client_batch
+        self._stop = threading.Event()
+        self.done, self.failed = 0, 0
+        self._threads = [threading.Thread(target=self._run) for _ in range(CLIENTS)]
+
+    def __enter__(self) -> Clients:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        module: Any = KINDS[self._protocol]
+        address = self._running.http if self._protocol == "HTTP" else self._running.grpc
+        client, x = module.InferenceServerClient(address), module.InferInput("X", [self._size, 1], "FP32")
+        x.set_data_from_numpy(np.zeros((self._size, 1), dtype=np.float32))
+        while not self._stop.is_set():
+            try:
+                client.infer("m", [x])
+                self.done += 1
+            except Exception as error:
+                print(error)
+                self.failed += 1
+        client.close()
+
+
+def counts(running: BareTriton) -> Counter[int]:
+    with urllib.request.urlopen(f"http://{running.http}/v2/models/m/stats", timeout=10) as answer:
+        (stats,) = json.load(answer)["model_stats"]
+    return Counter({one["batch_size"]: one["compute_infer"]["count"] for one in stats.get("batch_stats", ())})
+
+
+def written(folder: Path) -> list[tuple[float, int]]:
+    lines = (folder / "batches.log").read_text().splitlines()
+    return [(float(at), int(size)) for at, size in map(str.split, lines)]
+
+
+def changes(folder: Path, protocol: str, client_batch: int, count: int) -> tuple[list[float], int, int]:
+    """The delays of `count` changes in ms, the largest excess of a batch over its limit, and the failures."""
+    dice, delays, excess = random.Random(count), [], 0
+    with served(folder, live=True) as (running, files), Clients(running, protocol, client_batch) as clients:
+        time.sleep(1.0)
+        for _ in range(count):
+            limit = dice.choice([n for n in range(client_batch, LARGEST + 1) if n % client_batch == 0])
+            changed_s = time.monotonic()
+            files.set((("m", limit),))
+            time.sleep(WINDOW_S)
+            settled = counts(running)
+            time.sleep(WINDOW_S)
+            grown = counts(running) - settled
+            excess = max(excess, *(size - limit for size in grown)) if grown else excess
+            later = [(at, size) for at, size in written(folder) if at > changed_s]
+            first = next((i for i, (_, size) in enumerate(later) if size == limit), len(later) - 1)
+            usual = later[min(FORMED_BEFORE, first, len(later) - 1)][0]
+            delays.append(1000.0 * (later[first][0] - usual))
+        return delays, excess, clients.failed
+
+
+def throughput(folder: Path) -> list[float]:
+    """Throughput with the library over that without, of each pair."""
+    with ExitStack() as stack:
+        both = [stack.enter_context(served(folder / str(live), live=live))[0] for live in (True, False)]
+        ratios = []
+        for i in range(PAIRS):
+            rates = {}
+            for running in both if i % 2 else both[::-1]:
+                with Clients(running, "gRPC", 1) as clients:
+                    time.sleep(PAIR_S)
+                    rates[running] = clients.done
+            ratios.append(rates[both[0]] / rates[both[1]])
+        return ratios
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--changes", type=int, default=100, help="in all, of the four kinds of clients")
+    given = parser.parse_args()
+    figures, delays, excesses, failed = Figures(), [], [], 0
+    for protocol in KINDS:
+        for client_batch in (1, 4):
+            with tempfile.TemporaryDirectory() as folder:
+                ms, excess, lost = changes(Path(folder), protocol, client_batch, given.changes // 4)
+            print(
+                f"{protocol}, {client_batch} in a request: median {statistics.median(ms):.1f} ms", flush=True
+            )
+            delays, failed = [*delays, *ms], failed + lost
+            excesses.append(excess)
+    with tempfile.TemporaryDirectory() as folder:
+        ratios = throughput(Path(folder))
+    figures.add(
+        "a change holds, after the batches under way, median", statistics.median(delays), "ms", at_most=50
+    )
+    figures.add("the same, 95 % of changes", float(np.quantile(delays, 0.95)), "ms", at_most=50)
+    figures.add("largest batch above its limit", max(excesses), "inferences", at_most=0)
+    figures.add("failed requests", failed, at_most=0)
+    figures.add("throughput with the library over without", statistics.median(ratios), at_least=0.98)
+    return figures.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

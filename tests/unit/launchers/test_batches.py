@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.errors import EngineError
+from launchers.triton import batches
+from launchers.triton.batches import BatchFiles
+
+TWO = (("a", 4), ("b", 8))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> BatchFiles:
+    made = BatchFiles(tmp_path / "server")
+    made.make(TWO, owner=None)
+    return made
+
+
+def test_batches_are_read_as_they_were_set(files: BatchFiles) -> None:
+    assert files.read() == TWO
+    files.set((("b", 2),))
+    assert files.read() == (("a", 4), ("b", 2))
+    files.remove()
+    assert files.read() == ()
+
+
+def test_each_change_has_a_generation_of_its_own_which_is_never_0(files: BatchFiles) -> None:
+    page = files.limits / "a"
+    page.write_bytes((0xFFFFFFFF_00000004).to_bytes(8, "little").ljust(4096, b"\0"))
+    files.set((("a", 5),))
+    assert page.read_bytes()[:8] == (1 << 32 | 5).to_bytes(8, "little")
+
+
+def test_a_new_start_has_no_answer_of_the_library_of_the_one_before(files: BatchFiles) -> None:
+    assert files.unanswered() == ("a", "b")
+    (files.seen / "a").write_bytes((1 << 32).to_bytes(8, "little"))
+    assert files.unanswered() == ("b",)
+    files.make(TWO, owner=None)
+    assert files.unanswered() == ("a", "b")
+
+
+def test_other_users_read_nothing_of_it(files: BatchFiles) -> None:
+    assert {path.stat().st_mode & 0o077 for path in files.folder.rglob("*")} == {0}
+
+
+def test_a_model_without_a_file_has_no_batch_to_change(files: BatchFiles) -> None:
+    with pytest.raises(EngineError, match="the batch of c"):
+        files.set((("c", 2),))
+
+
+def test_a_sweep_leaves_what_runs_and_what_may_just_start(tmp_path: Path) -> None:
+    long_ago = time.time() - 1000
+    for name in ("alive", "dead", "starts"):
+        BatchFiles(tmp_path / name).make(TWO, owner=None)
+        if name != "starts":
+            os.utime(tmp_path / name, (long_ago, long_ago))
+    batches.sweep(tmp_path, {"alive"})
+    assert {path.name for path in tmp_path.iterdir()} == {"alive", "starts"}
+
+
+def test_without_a_library_or_switched_off_batches_are_fixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "_LIBRARIES", tmp_path)
+    assert batches.library() is None
+    assert not batches.capability().available
+    built = tmp_path / f"batch_limit.{platform.machine()}.so"
+    built.touch()
+    assert batches.library() == str(built)
+    assert batches.capability().available
+    monkeypatch.setenv(batches.SWITCH, "off")
+    assert batches.library() is None
