@@ -211,9 +211,10 @@ class _Host:
             preflight.keep_follow(self.built.files, self.request.plan, self.follow, self.wish.profiles)
         preflight.warn_of_old_servers(outcome.servers, self.built)
         at = self.request.settings.endpoints
+        scheme = "https" if at.protection.certificate else "http"
         behind = (
             f"fleet {self.wish.fleet}: {len(outcome.servers)} servers behind "
-            f"http://{at.host}:{at.http_port} and grpc {at.host}:{at.grpc_port}"
+            f"{scheme}://{at.host}:{at.http_port} and grpc {at.host}:{at.grpc_port}"
         )
         listening = {"host": at.host, "http": at.http_port, "grpc": at.grpc_port}
         done = {**committed.converged(self.wish.fleet, outcome), "listening": listening}

@@ -50,7 +50,7 @@ def test_a_stream_that_the_command_was_started_with_is_read() -> None:
         "simulate pipe",
         "apply pipe --dry-run",
         "plan spec.yaml --against pipe",
-        "plan spec.yaml --strategy inss --policy pipe",
+        "plan spec.yaml --strategy inss --set inss.policy=pipe",
         "simulate plan.json --arrivals W=pipe",
         "profile m --input-data m:pipe",
         "import m 1:pipe --from perf-analyzer --device t4",

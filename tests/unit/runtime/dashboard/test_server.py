@@ -128,7 +128,7 @@ def test_the_page_gives_no_plain_text_beyond_loopback(files: FleetFiles, authori
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
 def test_beyond_loopback_without_a_certificate_is_refused(files: FleetFiles, host: str) -> None:
-    with pytest.raises(InputError, match="in plain text; `ctl apply` the fleet with --tls-cert"):
+    with pytest.raises(InputError, match="in plain text; give the fleet a certificate"):
         page_access(files, host)
     gateway(files, AccessConfig())
     with pytest.raises(InputError, match="--host"):
