@@ -24,7 +24,7 @@ PROGRAMS = {
     "supervisor": "controlplane.gateway.supervise",
     "facade": "controlplane.gateway.facade",
     "monitor": "controlplane.monitor.collect",
-    "controller": "serve --fleet",
+    "controller": "controller --fleet",
 }
 MB = 1 << 20
 SPARE_DESCRIPTORS = 16
