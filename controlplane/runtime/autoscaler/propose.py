@@ -17,6 +17,7 @@ from controlplane.control.autoscaler.state import (
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
+from controlplane.domain.profile import Profile
 from controlplane.domain.spec import GpuRequest, Spec
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.plans import plan_hash, write_plan
@@ -101,6 +102,22 @@ def _unheld(changed: Changed, planned_rps: Mapping[str, float], *, last: bool) -
     return found
 
 
+def _as_applied(
+    found: Plan, plan: Plan, spec_sha256: str, every: Mapping[str, Mapping[str, Profile]]
+) -> Plan:
+    """A found plan with what the fleet's own one says of its spec and of how it is served."""
+    used = {(p.model, g.type) for g, _, p in found.placements()}
+    return replace(
+        found,
+        spec_sha256=spec_sha256,
+        profiles=profile_uses(used, every),
+        triton_args=plan.triton_args,
+        serve=plan.serve,
+        spec=plan.spec,
+        env=plan.env,
+    )
+
+
 def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Proposal:
     """Return the plan that a fleet is asked for, with the rates of these workloads, in their order.
 
@@ -150,16 +167,7 @@ def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Prop
     if found is None:
         summary = f"{off}no plan holds the rates that run now{'' if off else ' and more'}"
         return Proposal(asked.number, Kind.NONE, summary=summary, error=error)
-    used = {(p.model, g.type) for g, _, p in found.plan.placements()}
-    new = replace(
-        found.plan,
-        spec_sha256=document.sha256,
-        profiles=profile_uses(used, every),
-        triton_args=plan.triton_args,
-        serve=plan.serve,
-        spec=plan.spec,
-        env=plan.env,
-    )
+    new = _as_applied(found.plan, plan, document.sha256, every)
     write_plan(files.following.proposal, new)
     return Proposal(
         asked.number,

@@ -99,10 +99,7 @@ def adoption(
         for server, how in one.ending.items()
     }
     owned: dict[str, Share] = {}
-    planned: dict[str, ServerSpec] = {}
-    for spec in desired.servers.values():
-        if spec.labels.role is Role.ACTIVE or spec.labels.partition not in planned:
-            planned[spec.labels.partition] = spec
+    planned = _planned(desired)
     gpus = {device: gpu for gpu, device in settings.devices.items()}
     found = [s for s in servers if s.spec.labels.role is not Role.PROFILE]
     running = {s.name: s for s in found if s.state is ServerState.RUNNING}
@@ -152,11 +149,19 @@ def adoption(
             chosen += shadows[:1]
         kept += [server for server in chosen if server not in kept]
         placed_servers[partition.id] = tuple(placed)
-    names = {server.name for server in kept}
-    surplus = tuple(server for server in found if server.name not in names)
+    surplus = tuple(server for server in found if server not in kept)
     endings.update((s.name, _DEAD_ENDINGS[s.state]) for s in surplus if s.state in _DEAD_ENDINGS)
     state = decide.begin(guarded, placed_servers, limits, generation, owned)
     return Adoption(state, planned, tuple(kept), surplus, endings)
+
+
+def _planned(desired: Desired) -> dict[str, ServerSpec]:
+    """The planned server of each partition: the active one, where it has one."""
+    planned: dict[str, ServerSpec] = {}
+    for spec in desired.servers.values():
+        if spec.labels.role is Role.ACTIVE or spec.labels.partition not in planned:
+            planned[spec.labels.partition] = spec
+    return planned
 
 
 def _placed(
