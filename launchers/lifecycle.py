@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.errors import DISK_FULL, EngineError, InputError, LaunchTimeout
-from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.fleet import LIVE_BATCHES, Batches, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import GivesWay, Watch, always
 from launchers.cpu_quota.mechanism import Weight, core_of
 from launchers.gpu import gpus, mps, proof
@@ -385,7 +385,7 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         if without := self._batch_files(server.spec).unanswered():
             raise EngineError(
                 f"{server.name}: its Triton did not load the batch library for {', '.join(without)}: set "
-                f"${batches.SWITCH}=off and apply again, and its batches are fixed"
+                f"${LIVE_BATCHES}=off and apply again, and its batches are fixed"
             )
         if not self._on_gpu(server.spec):
             return

@@ -49,6 +49,8 @@ class Labels:
 
 Batches = tuple[tuple[str, int], ...]
 """Models of a server, sorted, each with its largest dynamic batch."""
+LIVE_BATCHES = "TRISECT_LIVE_BATCHES"
+"""Set to `off`, batches are fixed in the configurations, and a plan with others starts other servers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,9 @@ from collections.abc import Set
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError
-from controlplane.domain.fleet import Batches
+from controlplane.domain.fleet import LIVE_BATCHES, Batches
 from controlplane.ports import Capability
 
-SWITCH = "TRISECT_LIVE_BATCHES"
-"""Set to `off`, batches are fixed in the configurations, and a plan with others starts other servers."""
 _PAGE = 4096
 _WORD = struct.Struct("=Q")
 _LIBRARIES = Path(__file__).parent / "plugin"
@@ -35,14 +33,18 @@ _LIMITS, _SEEN = "limits", "seen"
 def library() -> str | None:
     """Return the library for this host; None where it is not built or switched off."""
     path = _LIBRARIES / f"batch_limit.{platform.machine()}.so"
-    return str(path) if path.is_file() and os.environ.get(SWITCH) != "off" else None
+    return str(path) if path.is_file() and os.environ.get(LIVE_BATCHES) != "off" else None
 
 
 def capability() -> Capability:
     """Return whether servers of this host can change their batches, for `ctl doctor`."""
     if (found := library()) is not None:
         return Capability("live batches", True, found)
-    why = f"${SWITCH} is off" if os.environ.get(SWITCH) == "off" else f"no library for {platform.machine()}"
+    why = (
+        f"${LIVE_BATCHES} is off"
+        if os.environ.get(LIVE_BATCHES) == "off"
+        else f"no library for {platform.machine()}"
+    )
     return Capability("live batches", False, f"{why}: a plan with other batches starts other servers")
 
 

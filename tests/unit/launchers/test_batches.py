@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import LIVE_BATCHES
 from launchers.triton import batches
 from launchers.triton.batches import BatchFiles
 
@@ -144,5 +145,5 @@ def test_without_a_library_or_switched_off_batches_are_fixed(
     built.touch()
     assert batches.library() == str(built)
     assert batches.capability().available
-    monkeypatch.setenv(batches.SWITCH, "off")
+    monkeypatch.setenv(LIVE_BATCHES, "off")
     assert batches.library() is None
