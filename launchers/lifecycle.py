@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from controlplane.domain.device import DeviceReading, HeldDevice
-from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
+from controlplane.domain.errors import DISK_FULL, EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import GivesWay, Watch, always
 from launchers.cpu_quota.mechanism import Weight, core_of
@@ -427,11 +427,22 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         return tuple(map(self._with_batches, found))
 
     def _with_batches(self, server: Server) -> Server:
-        """Return a listed server with its present batches."""
-        if not server.spec.batches:
-            return server
-        present = self._batch_files(server.spec).read()
-        return replace(server, spec=replace(server.spec, batches=present)) if present else server
+        """Return a listed server with its present batches; with none where they cannot be changed."""
+        present = self._batch_files(server.spec).read() if server.spec.batches else ()
+        return replace(server, spec=replace(server.spec, batches=present))
+
+    def _with_files(self, spec: ServerSpec, place: HostPlace, *, shared: bool = False) -> HostPlace:
+        """Make a server's batch files; a full disk has no room for them, and the server's batches stay."""
+        if place.batches is None:
+            return place
+        try:
+            place.batches.make(spec.batches, shared=shared)
+        except OSError as error:
+            place.batches.remove()
+            if error.errno not in DISK_FULL:
+                raise EngineError(f"the batch files of {spec.name} cannot be made: {error}") from error
+            return replace(place, batches=None)
+        return place
 
     def batch_library(self) -> str | None:
         """Return the library for this host's architecture, where it was built."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -236,8 +237,8 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
 
     def _create(self, client: docker.DockerClient, server: Server, place: HostPlace) -> Server:
         have_image(client, self._options, self._say)
-        if place.batches is not None:
-            place.batches.make(server.spec.batches, owner=containers.user_of(place))
+        uid, _ = containers.user_of(place)
+        place = self._with_files(server.spec, place, shared=uid != os.getuid())
         if (sockets := server_sockets.folder_of(server)) is not None:
             server_sockets.make(sockets, *containers.user_of(place))
         one = client.containers.create(**self._arguments(server, place))

@@ -209,7 +209,10 @@ class Executor:
                 self.say(
                     f"{server.spec.labels.partition} ({server.spec.labels.role}): {_change(server, batches)}"
                 )
-                self.launcher.set_batches(server, batches)
+                try:
+                    self.launcher.set_batches(server, batches)
+                except EngineError as error:  # the routes lead to it already, and it serves
+                    self.say(f"warning: {name}: {error}: it stays until the server is replaced")
             case Start() | Drain() | Stop():
                 raise AssertionError("starts, drains and stops run in parallel, not here")
 

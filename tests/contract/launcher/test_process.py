@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from background import until
-from launcher_rig import HANGING, Fleet, ProcessEngine, infer
+from launcher_rig import HANGING, Fleet, ProcessEngine, infer, largest, live
 
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import ServerState
@@ -231,13 +231,17 @@ def test_a_server_starts_on_a_full_disk(fleet: Fleet, engine: ProcessEngine, tmp
         pytest.skip("CAPABILITY MISSING: this user may mount no disk")
     try:
         fleet.launcher.stop(fleet.start(fleet.spec("before")), drain_s=0.0)
+        full = live(fleet, 3, "full")
         with (engine.state / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
             while filler.write(bytes(512)):
                 pass
         with pytest.raises(OSError, match="No space left"):
             (engine.state / "folder").mkdir()
-        server = fleet.start(fleet.spec("full"))
+        server = fleet.start(full)
         assert infer(server) == [0.0, 0.0]
+        (listed,) = fleet.launcher.servers(fleet.name)
+        assert listed.spec.batches == (), "they cannot be changed"
+        assert largest(server) == 3
         fleet.launcher.stop(server, drain_s=0.0)
     finally:
         subprocess.run(["umount", "--lazy", engine.state], check=True)
