@@ -221,7 +221,10 @@ class Lifecycle(ABC, Generic[Connection, Place]):
         return self._state / spec.labels.fleet / "logs" / f"{labels.folder_name(spec.name)}.log"
 
     def _adopted(self, connection: Connection, spec: ServerSpec, wait: Wait) -> Server | None:
-        """Return the server that runs already, once it is ready; None, with nothing left, without one."""
+        """Return the server that runs already, once it is ready; None, with nothing left, without one.
+
+        One whose sockets are gone, with the state folder, can never be reached again: it is removed.
+        """
         while (running := self._find(connection, spec)) is not None:
             for field, (wanted, has) in labels.spec_difference(spec, running.spec).items():
                 problem = f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first"
@@ -234,6 +237,9 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                     raise
                 self._confirm(connection, running)
                 return running
+            if readiness.is_lost(running):
+                self._discard(connection, running)
+                continue
             if late := self._late(connection, running, wait):
                 self._discard(connection, running)
                 raise LaunchTimeout(f"{spec.name} ran already and was not ready {late}: it is removed")
@@ -265,7 +271,8 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 return state.ready
             if state.ended is not None:
                 log = self._log(connection, server)
-                if readiness.failed_by_chance(log):
+                # Another program's sweep may have removed their folder before Triton used it.
+                if readiness.failed_by_chance(log) or readiness.is_lost(server):
                     return None
                 problem = "ended before it was ready"
                 raise EngineError(self._failure(server, problem, state.ended, log))

@@ -315,7 +315,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A server as the target of a route: its unique name and its ports.
+    """A server as the target of a route: its unique name and where it listens.
 
     `metrics_port` is None where the server's own metrics are not exported.
     """

@@ -76,7 +76,7 @@ def named(routes: Routes) -> dict[str, NamedRoute]:
 
 
 def observe(launcher: Launcher, gateway: Gateway, fleet: str) -> Actual:
-    """Return what runs now. A route to a server that is gone or has other ports does not count."""
+    """Return what runs now. A route to a server that is gone, or to an earlier start, does not count."""
     servers = launcher.servers(fleet)
     alive = {s.name: backend(s) for s in servers if s.state is ServerState.RUNNING}
     present = dict(gateway.routes())

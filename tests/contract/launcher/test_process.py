@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import ServerState
 from controlplane.domain.observation import Health
 from launchers import process
-from launchers.host import process_table
+from launchers.host import process_table, server_sockets
 from launchers.process import ProcessLauncher
 from launchers.triton import labels, program
 
@@ -51,6 +52,32 @@ def test_a_killed_server_can_be_started_again_unswept(fleet: Fleet) -> None:
     spec = fleet.spec()
     fleet.engine.kill(fleet.start(spec))
     assert infer(fleet.start(spec)) == [0.0, 0.0]
+
+
+def test_a_start_whose_folder_another_programs_sweep_removed_is_tried_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, removed = server_sockets.close, []
+
+    def close_and_sweep(folder: Path) -> None:
+        close(folder)
+        if not removed:
+            server_sockets.sweep(folder, (), ())
+            removed.append(folder)
+
+    monkeypatch.setattr(server_sockets, "close", close_and_sweep)
+    assert infer(fleet.start(fleet.spec())) == [0.0, 0.0]
+    assert removed
+
+
+def test_a_server_whose_sockets_were_removed_is_started_anew(fleet: Fleet) -> None:
+    first, other = fleet.start(fleet.spec()), fleet.start(fleet.spec("other"))
+    shutil.rmtree(server_sockets.folder_of(first))
+    again = fleet.start(first.spec, deadline_s=20.0)
+    assert again.id != first.id
+    # The folder is there again, and the socket of this one is not.
+    assert fleet.start(other.spec, deadline_s=20.0).id != other.id
+    assert infer(again) == [0.0, 0.0]
 
 
 STARTER = """
