@@ -276,7 +276,8 @@ class Fleet:
         models = {placement.model for _, _, placement in plan.placements()}
         if pinned is None or not models <= pinned.models.keys():
             return None
-        return Applied(plan_hash(plan), {model: pinned.models[model] for model in sorted(models)})
+        kept = {model: pinned.models[model] for model in sorted(models)}
+        return replace(pinned, plan=plan_hash(plan), models=kept)
 
     def _write_applied(self, plan: Plan, applied: Applied, before: Plan | None) -> None:
         """Record a plan and its models, and what a rollback brings back where one of the two is new."""

@@ -3,11 +3,13 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import LIVE_BATCHES
 from launchers.triton import batches
 from launchers.triton.batches import BatchFiles
 
@@ -17,7 +19,7 @@ TWO = (("a", 4), ("b", 8))
 @pytest.fixture
 def files(tmp_path: Path) -> BatchFiles:
     made = BatchFiles(tmp_path / "server")
-    made.make(TWO, owner=None)
+    made.make(TWO, shared=False)
     return made
 
 
@@ -38,14 +40,84 @@ def test_each_change_has_a_generation_of_its_own_which_is_never_0(files: BatchFi
 
 def test_a_new_start_has_no_answer_of_the_library_of_the_one_before(files: BatchFiles) -> None:
     assert files.unanswered() == ("a", "b")
-    (files.seen / "a").write_bytes((1 << 32).to_bytes(8, "little"))
+    (files.seen / "a").write_bytes((1 << 32).to_bytes(8, "little").ljust(4096, b"\0"))
     assert files.unanswered() == ("b",)
-    files.make(TWO, owner=None)
+    files.make(TWO, shared=False)
     assert files.unanswered() == ("a", "b")
 
 
 def test_other_users_read_nothing_of_it(files: BatchFiles) -> None:
     assert {path.stat().st_mode & 0o077 for path in files.folder.rglob("*")} == {0}
+
+
+def test_another_users_server_reads_its_limits_and_writes_its_answers(tmp_path: Path) -> None:
+    made = BatchFiles(tmp_path / "server")
+    made.make(TWO, shared=True)
+    modes = {str(p.relative_to(tmp_path)): p.stat().st_mode & 0o777 for p in tmp_path.rglob("*")}
+    assert modes == {
+        "server": 0o700,
+        "server/limits": 0o711,
+        "server/limits/a": 0o644,
+        "server/limits/b": 0o644,
+        "server/seen": 0o711,
+        "server/seen/a": 0o666,
+        "server/seen/b": 0o666,
+    }
+
+
+def _nothing(path: Path) -> None:
+    path.unlink()
+
+
+def _truncated(path: Path) -> None:
+    os.truncate(path, 3)
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE = pytest.mark.parametrize("damage", [_nothing, _truncated, _fifo, _link, _folder])
+
+
+@DAMAGE
+def test_whatever_a_server_puts_in_place_of_its_answer_is_none(
+    files: BatchFiles, damage: Callable[[Path], None]
+) -> None:
+    (files.seen / "b").write_bytes((1 << 32).to_bytes(8, "little").ljust(4096, b"\0"))
+    damage(files.seen / "a")
+    assert files.unanswered() == ("a",)
+
+
+@DAMAGE
+def test_a_model_whose_file_is_lost_has_no_batch_to_change(
+    files: BatchFiles, damage: Callable[[Path], None]
+) -> None:
+    damage(files.limits / "a")
+    assert files.read() == (("b", 8),)
+    with pytest.raises(EngineError, match="the batch of a"):
+        files.set((("a", 2),))
+
+
+def test_without_files_a_server_starts_with_the_planned_batches(files: BatchFiles) -> None:
+    assert batches.environment((), None) == {}
+    assert batches.environment(TWO, None) == {"TRISECT_BATCHES": "4:a/8:b/"}
+    assert set(batches.environment(TWO, files)) == {
+        "TRISECT_BATCHES",
+        "TRISECT_BATCH_LIMITS",
+        "TRISECT_BATCH_SEEN",
+    }
 
 
 def test_a_model_without_a_file_has_no_batch_to_change(files: BatchFiles) -> None:
@@ -56,7 +128,7 @@ def test_a_model_without_a_file_has_no_batch_to_change(files: BatchFiles) -> Non
 def test_a_sweep_leaves_what_runs_and_what_may_just_start(tmp_path: Path) -> None:
     long_ago = time.time() - 1000
     for name in ("alive", "dead", "starts"):
-        BatchFiles(tmp_path / name).make(TWO, owner=None)
+        BatchFiles(tmp_path / name).make(TWO, shared=False)
         if name != "starts":
             os.utime(tmp_path / name, (long_ago, long_ago))
     batches.sweep(tmp_path, {"alive"})
@@ -73,5 +145,5 @@ def test_without_a_library_or_switched_off_batches_are_fixed(
     built.touch()
     assert batches.library() == str(built)
     assert batches.capability().available
-    monkeypatch.setenv(batches.SWITCH, "off")
+    monkeypatch.setenv(LIVE_BATCHES, "off")
     assert batches.library() is None
