@@ -274,12 +274,14 @@ def check_endings(ended: Iterable[Ending], say: Say, *, accepted: bool) -> None:
 
 def checked_follow(files: FleetFiles, plan: Plan, say: Say, *, all_cores: bool) -> Following:
     """How a fleet is to follow its load with this plan, which needs its spec for that. Raises InputError."""
-    known = files.following.settings()
-    if spec_of(plan) is None:
-        if known.follow:
-            say("warning: the fleet stops following its load: the plan has no spec; `ctl plan` again")
+    known, spec = files.following.settings(), spec_of(plan)
+    present = FollowLoad(known.dwell_s) if known.follow else None
+    wanted = present if plan.serve is None else plan.serve.follow_load
+    if wanted is not None and spec is None:
+        if wanted != present:
+            raise InputError("needs a plan with its spec: `ctl plan` again", field="serve.follow_load")
+        say("warning: the fleet stops following its load: the plan has no spec; `ctl plan` again")
         return known
-    wanted = None if plan.serve is None else plan.serve.follow_load
     return Following(
         follow=wanted is not None,
         dwell_s=(wanted or FollowLoad()).stabilisation_s,
