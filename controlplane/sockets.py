@@ -12,6 +12,7 @@ from controlplane.domain.fleet import socket_path
 
 _LONGEST_PATH = 97
 """In bytes: the kernel takes ten more, which HAProxy keeps for the ends of temporary names."""
+_SHORT = Path("/tmp")
 
 
 def socket_folder(state: Path, name: str, longest_name: int) -> Path:
@@ -24,7 +25,7 @@ def socket_folder(state: Path, name: str, longest_name: int) -> Path:
         return folder
     short = hashlib.sha256(os.fsencode(state)).hexdigest()[:12]
     # The same for every caller: $XDG_RUNTIME_DIR differs under cron and sudo, and ends with a login.
-    return Path("/tmp") / f"trisect-{os.getuid()}-{short}"
+    return _SHORT / f"trisect-{os.getuid()}-{short}"
 
 
 def close_to_others(folder: Path) -> str | None:
@@ -35,7 +36,10 @@ def close_to_others(folder: Path) -> str | None:
     except OSError as error:
         return f"{folder}: cannot be made: {error.strerror}"
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        return f"{folder} is a link or belongs to another user (uid {found.st_uid}); remove it"
+        # Only root can remove another user's folder in /tmp, which anyone may make there.
+        shorter = "set XDG_STATE_HOME to a shorter path, which then has the sockets"
+        way_out = shorter if folder.parent == _SHORT else "remove it"
+        return f"{folder} is a link or belongs to another user (uid {found.st_uid}); {way_out}"
     folder.chmod(0o700)
     return None
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from controlplane.domain.device import DeviceReading, HeldDevice
-from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
-from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.errors import DISK_FULL, EngineError, InputError, LaunchTimeout
+from controlplane.domain.fleet import LIVE_BATCHES, Batches, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import GivesWay, Watch, always
 from launchers.cpu_quota.mechanism import Weight, core_of
 from launchers.gpu import gpus, mps, proof
@@ -221,7 +221,10 @@ class Lifecycle(ABC, Generic[Connection, Place]):
         return self._state / spec.labels.fleet / "logs" / f"{labels.folder_name(spec.name)}.log"
 
     def _adopted(self, connection: Connection, spec: ServerSpec, wait: Wait) -> Server | None:
-        """Return the server that runs already, once it is ready; None, with nothing left, without one."""
+        """Return the server that runs already, once it is ready; None, with nothing left, without one.
+
+        One whose sockets are gone, with the state folder, can never be reached again: it is removed.
+        """
         while (running := self._find(connection, spec)) is not None:
             for field, (wanted, has) in labels.spec_difference(spec, running.spec).items():
                 problem = f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first"
@@ -234,6 +237,9 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                     raise
                 self._confirm(connection, running)
                 return running
+            if readiness.is_lost(running):
+                self._discard(connection, running)
+                continue
             if late := self._late(connection, running, wait):
                 self._discard(connection, running)
                 raise LaunchTimeout(f"{spec.name} ran already and was not ready {late}: it is removed")
@@ -265,7 +271,8 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 return state.ready
             if state.ended is not None:
                 log = self._log(connection, server)
-                if readiness.failed_by_chance(log):
+                # Another program's sweep may have removed their folder before Triton used it.
+                if readiness.failed_by_chance(log) or readiness.is_lost(server):
                     return None
                 problem = "ended before it was ready"
                 raise EngineError(self._failure(server, problem, state.ended, log))
@@ -385,7 +392,7 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         if without := self._batch_files(server.spec).unanswered():
             raise EngineError(
                 f"{server.name}: its Triton did not load the batch library for {', '.join(without)}: set "
-                f"${batches.SWITCH}=off and apply again, and its batches are fixed"
+                f"${LIVE_BATCHES}=off and apply again, and its batches are fixed"
             )
         if not self._on_gpu(server.spec):
             return
@@ -420,11 +427,22 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         return tuple(map(self._with_batches, found))
 
     def _with_batches(self, server: Server) -> Server:
-        """Return a listed server with its present batches."""
-        if not server.spec.batches:
-            return server
-        present = self._batch_files(server.spec).read()
-        return replace(server, spec=replace(server.spec, batches=present)) if present else server
+        """Return a listed server with its present batches; with none where they cannot be changed."""
+        present = self._batch_files(server.spec).read() if server.spec.batches else ()
+        return replace(server, spec=replace(server.spec, batches=present))
+
+    def _with_files(self, spec: ServerSpec, place: HostPlace, *, shared: bool = False) -> HostPlace:
+        """Make a server's batch files; a full disk has no room for them, and the server's batches stay."""
+        if place.batches is None:
+            return place
+        try:
+            place.batches.make(spec.batches, shared=shared)
+        except OSError as error:
+            place.batches.remove()
+            if error.errno not in DISK_FULL:
+                raise EngineError(f"the batch files of {spec.name} cannot be made: {error}") from error
+            return replace(place, batches=None)
+        return place
 
     def batch_library(self) -> str | None:
         """Return the library for this host's architecture, where it was built."""

@@ -165,8 +165,7 @@ class ProcessLauncher(HostLifecycle[None]):
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             prune(log.parent)
-            if place.batches is not None:
-                place.batches.make(spec.batches, owner=None)
+            place = self._with_files(spec, place)
             if (sockets := server_sockets.folder_of(server)) is not None:
                 server_sockets.close(sockets)
             mechanism = None if place.gpu else self._mechanism()
@@ -325,7 +324,7 @@ def _variables(server: Server, home: program.TritonHome, place: HostPlace) -> di
     device = {"CUDA_VISIBLE_DEVICES": "", **program.MODEL_THREADS}
     if place.gpu is not None:
         device = {"CUDA_VISIBLE_DEVICES": place.gpu.uuid, **place.gpu.environment}
-    limits = {} if place.batches is None else place.batches.environment
+    limits = batches.environment(server.spec.batches, place.batches)
     return {"LD_LIBRARY_PATH": libraries, **device, **limits, **dict(server.spec.options.env)}
 
 

@@ -23,6 +23,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -52,6 +53,7 @@ typedef struct {
     char name[256];
     const Word *limit;   /* of Trisect: generation << 32 | limit; null: no limit */
     Word *seen;          /* for Trisect: generation << 32 | largest payload under it; null: nobody reads */
+    uint32_t start;      /* where that has none: the batch of the server's start, 0: none */
     const void *slot;    /* of the payload that grows */
     uint64_t held;       /* inferences in it */
     bool accepted;       /* whether this pass has accepted a request */
@@ -76,7 +78,23 @@ static void *page(const char *variable, const char *model, int access, int prote
     return mapped == MAP_FAILED ? NULL : mapped;
 }
 
-/* The limit that holds now; the largest possible one where the file has none. */
+/* The batch of a model at the server's start, from BATCH:MODEL/BATCH:MODEL/; 0 where it has none. */
+static uint32_t at_start(const char *model)
+{
+    const char *entry = getenv("TRISECT_BATCHES");
+    size_t length = strlen(model);
+    while (entry && *entry) {
+        char *name;
+        long batch = strtol(entry, &name, 10);
+        if (*name == ':' && strncmp(name + 1, model, length) == 0 && name[length + 1] == '/')
+            return batch > 0 && batch <= INT32_MAX ? (uint32_t)batch : 0;
+        entry = strchr(name, '/');
+        entry = entry ? entry + 1 : NULL;
+    }
+    return 0;
+}
+
+/* The limit that holds now; the one of the start, or else the largest possible, where the file has none. */
 static uint32_t limit_of(Batcher *batcher, uint32_t *generation)
 {
     uint64_t word = batcher->limit ? atomic_load_explicit(batcher->limit, memory_order_relaxed) : 0;
@@ -84,6 +102,8 @@ static uint32_t limit_of(Batcher *batcher, uint32_t *generation)
     *generation = high(word);
     if (limit > 0)
         return (uint32_t)limit;
+    if (batcher->start)
+        return batcher->start;
     if (!batcher->complained)
         fprintf(stderr, "trisect: no batch limit for model %s: its largest batch holds\n", batcher->name);
     batcher->complained = true;
@@ -128,6 +148,7 @@ Error *TRITONBACKEND_ModelBatcherInitialize(Batcher **batcher, Model *model)
     snprintf((*batcher)->name, sizeof(*batcher)->name, "%s", name);
     (*batcher)->limit = page("TRISECT_BATCH_LIMITS", name, O_RDONLY, PROT_READ);
     (*batcher)->seen = page("TRISECT_BATCH_SEEN", name, O_RDWR, PROT_READ | PROT_WRITE);
+    (*batcher)->start = at_start(name);
     uint32_t generation;
     limit_of(*batcher, &generation);
     answer(*batcher, generation);

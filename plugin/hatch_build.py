@@ -13,7 +13,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parent))
-from build import build
+from build import RELEASE, build
 
 
 class BatchLibrary(BuildHookInterface[Any]):
@@ -21,7 +21,7 @@ class BatchLibrary(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """Return the compiler, of 100 MB: only a release needs it."""
-        return ["ziglang==0.17.1"] if os.environ.get("TRISECT_RELEASE") else []
+        return ["ziglang==0.17.1"] if os.environ.get(RELEASE) else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build, and have the wheel take the files, which git ignores."""

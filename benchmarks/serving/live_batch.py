@@ -34,7 +34,7 @@ from bare_triton import BareTriton, bare_triton
 from benchmarks.harness import Figures
 from controlplane.render.repository import BATCH_LIBRARY
 from launchers.triton import batches
-from launchers.triton.batches import BatchFiles
+from launchers.triton.batches import BatchFiles, environment
 
 LARGEST, CLIENTS, WINDOW_S = 16, 40, 0.3
 FORMED_BEFORE = 3
@@ -80,8 +80,9 @@ def served(folder: Path, *, live: bool) -> Iterator[tuple[BareTriton, BatchFiles
         library = batches.library()
         assert library is not None, "make setup builds it"
         (version.parent / BATCH_LIBRARY).symlink_to(library)
-        files.make((("m", LARGEST),), owner=None)
-        os.environ |= files.environment
+        planned = (("m", LARGEST),)
+        files.make(planned, shared=False)
+        os.environ |= environment(planned, files)
     with bare_triton(folder / "models", folder / "log") as running:
         assert not live or files.unanswered() == ()
         yield running, files

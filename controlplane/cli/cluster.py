@@ -138,7 +138,7 @@ def _settings(fleet: Any, repository: Path, plan: Plan, devices: Mapping[str, st
         fleet,
         repository=repository,
         output=fleet.files.directory / "rendered",
-        section=Serving(listen=Listen("0.0.0.0")),
+        section=Serving(listen=Listen("0.0.0.0"), load_timeout_s=(plan.serve or Serving()).load_timeout_s),
         known=devices,
     )
 

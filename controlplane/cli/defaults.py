@@ -15,8 +15,9 @@ from typing import Any
 
 import typer
 
-from controlplane.cli.verbs import VERBS
+from controlplane.cli.verbs import FORMER_OPTIONS, FORMER_VERBS, VERBS
 from controlplane.domain.errors import InputError
+from controlplane.domain.serving import LauncherName
 
 SHARED = ("fleet", "launcher", "profiles", "repository")
 """The options that may stand above the tables of verbs."""
@@ -54,8 +55,9 @@ def read_config(path: Path, verbs: Collection[str]) -> tuple[Options, Mapping[st
     shared: dict[str, Any] = {}
     own: dict[str, Options] = {}
     for key, value in content.items():
-        if key in verbs and isinstance(value, Mapping):
-            own[key] = value
+        verb = FORMER_VERBS.get(key, key)
+        if verb in verbs and isinstance(value, Mapping):
+            own[verb] = {**own.get(verb, {}), **value}
         elif key in SHARED and not isinstance(value, Mapping):
             shared[key] = value
         else:
@@ -68,8 +70,26 @@ def _refuse_unknown(path: Path, verb: str, options: Options, known: Collection[s
     """Raise InputError for the first of a verb's options that the verb does not have."""
     for name in options:
         if name not in known:
-            problem = f"`ctl {verb}` has no such option{_nearest(name, known)}"
+            now = FORMER_OPTIONS.get(f"{verb} --{name}", FORMER_OPTIONS.get(f"--{name}"))
+            way_out = _nearest(name, known) if now is None else f"; it is `{now}` now"
+            problem = f"`ctl {verb}` has no such option{way_out}"
             raise InputError(problem, file=str(path), field=f"{verb}.{name}")
+
+
+def launcher() -> LauncherName | None:
+    """Return the launcher of new fleets whose section names none: the environment's, else the file's.
+
+    Raises InputError for a name that is none.
+    """
+    variable, path = "TRISECT_LAUNCHER", config_path()
+    given = os.environ.get(variable)
+    name = given or read_config(path, VERBS)[0].get("launcher")
+    if name is None or name in list(LauncherName):
+        return None if name is None else LauncherName(name)
+    problem = f"{name!r} is none of {', '.join(LauncherName)}"
+    if given:
+        raise InputError(problem, field=f"${variable}")
+    raise InputError(problem, file=str(path), field="launcher")
 
 
 def configured(ctx: typer.Context) -> dict[str, Any]:

@@ -51,6 +51,8 @@ class Labels:
 
 Batches = tuple[tuple[str, int], ...]
 """Models of a server, sorted, each with its largest dynamic batch."""
+LIVE_BATCHES = "TRISECT_LIVE_BATCHES"
+"""Set to `off`, batches are fixed in the configurations, and a plan with others starts other servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +317,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A server as the target of a route: its unique name and its ports.
+    """A server as the target of a route: its unique name and where it listens.
 
     `metrics_port` is None where the server's own metrics are not exported.
     """

@@ -30,11 +30,14 @@ class Key(NamedTuple):
 
 def with_values(before: Value, given: Sequence[str]) -> Value:
     """Return a record with the given values, each KEY=VALUE. Raises InputError that names the key."""
-    content = plain(before)
+    content, seen = plain(before), list[str]()
     for text in given:
         path, equals, value = text.partition("=")
         if not equals:
             raise InputError(f"{text!r} is not KEY=VALUE; `--set {HELP}` lists the keys", field="--set")
+        if any(f"{earlier}.".startswith(f"{path}.") for earlier in seen):
+            raise InputError("is given twice; give a list as KEY=A,B or as JSON", field=path)
+        seen.append(path)
         *outer, last = path.split(".")
         inner = content
         for step in outer:
@@ -88,9 +91,9 @@ def _bare(hint: Any) -> Any:
 
 def _parsed(hint: Any, text: str) -> Any:
     kind = _bare(hint)
-    if text == "null":
+    if text == "null" and NoneType in get_args(hint):
         return None
-    if get_origin(kind) is tuple:
+    if get_origin(kind) is tuple and not text.startswith("["):  # JSON, for values with a comma
         return [_parsed(get_args(kind)[0], part) for part in text.split(",") if part]
     if kind is str or _is_choice(kind):
         return text

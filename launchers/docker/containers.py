@@ -19,7 +19,7 @@ from launchers.cpu_quota.mechanism import Weight, bandwidth
 from launchers.gpu.mps import MpsClient
 from launchers.host.server_sockets import folder_of
 from launchers.lifecycle import HostPlace
-from launchers.triton import labels, program
+from launchers.triton import batches, labels, program
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -108,12 +108,12 @@ def arguments(
     # Another user's sockets must be open to this one; the folder above them keeps all others out.
     umask = program.UMASK if os.getuid() in (0, uid) else 0
     devices = gpu.environment if gpu else {**program.MODEL_THREADS, "NVIDIA_VISIBLE_DEVICES": "void"}
-    batches = {} if place.batches is None else place.batches.environment
+    limits = batches.environment(spec.batches, place.batches)
     told: dict[str, Any] = {
         "name": spec.name,
         "image": options.image,
         "command": list(program.in_container(command, gpu=gpu is not None, sockets=sockets, umask=umask)),
-        "environment": {**devices, **batches, **dict(spec.options.env)},
+        "environment": {**devices, **limits, **dict(spec.options.env)},
         "labels": {
             FLEET_LABEL: spec.labels.fleet,
             NAME_LABEL: spec.name,

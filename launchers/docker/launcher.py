@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -34,6 +35,10 @@ from launchers.triton.readiness import await_read
 from launchers.watch import ServerWatcher
 
 QUOTA = "docker-cpu-quota"
+_ROOTLESS = (
+    "the engine runs rootless: the user in its containers could not enter the folder of their sockets; let "
+    "$DOCKER_HOST name an engine that runs as root, or choose the launcher process"
+)
 _LIST_S = 10
 _STATES = {"running": ServerState.RUNNING, "paused": ServerState.PAUSED}
 
@@ -72,6 +77,8 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                 image = self._image_found(client)
         except EngineError as error:
             return (Capability("docker", False, "no engine", str(error)),)
+        if _is_rootless(info):
+            return (Capability("docker", False, "rootless engine", _ROOTLESS),)
         quota = bool(info.get("CpuCfsQuota"))
         by_cdi = (str(device.get("ID")) for device in info.get("DiscoveredDevices") or ())
         toolkit = "nvidia" in (info.get("Runtimes") or {}) or any("nvidia.com/gpu" in one for one in by_cdi)
@@ -215,7 +222,12 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         return client.uid
 
     def _place(self, spec: ServerSpec, *, start: bool) -> HostPlace:
-        """Return the place. Raises InputError also for a GPU on which the image does not run."""
+        """Return the place. Raises InputError also for a GPU on which the image does not run.
+
+        Raises EngineError for a rootless engine.
+        """
+        if _is_rootless(self._told()):
+            raise EngineError(_ROOTLESS)
         if self._on_gpu(spec):
             gpu = gpus.whole(spec.device)
             problem = triton_releases.unfit(self._options.image, gpu.capability, gpu.driver)
@@ -225,8 +237,8 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
 
     def _create(self, client: docker.DockerClient, server: Server, place: HostPlace) -> Server:
         have_image(client, self._options, self._say)
-        if place.batches is not None:
-            place.batches.make(server.spec.batches, owner=containers.user_of(place))
+        uid, _ = containers.user_of(place)
+        place = self._with_files(server.spec, place, shared=uid != os.getuid())
         if (sockets := server_sockets.folder_of(server)) is not None:
             server_sockets.make(sockets, *containers.user_of(place))
         one = client.containers.create(**self._arguments(server, place))
@@ -321,6 +333,10 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                 f"a container that is none of ours is called {name}: docker rename or docker rm it"
             )
         return one
+
+
+def _is_rootless(info: dict[str, Any]) -> bool:
+    return "name=rootless" in (info.get("SecurityOptions") or ())
 
 
 def _server_of(one: Any) -> Server:

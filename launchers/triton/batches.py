@@ -1,29 +1,27 @@
 """Batches that change while a server serves: the library in it, and the files by which they are set.
 
 Each model of a server has two files of a page, each with one word that is written and read in one step:
-`limits` holds a generation and the batch, and `seen` the generation that the library obeys, with the largest
-batch under it. `plugin/batch_limit.c` is the other side.
+`limits` holds a generation and the batch, and `seen` the generation that the library has read last, with the
+largest batch since. `plugin/batch_limit.c` is the other side. A server without the files, for which a full
+disk has no room, keeps the batches of its start, which are in its environment.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import mmap
 import os
 import platform
 import shutil
+import stat
 import struct
 import time
 from collections.abc import Set
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError
-from controlplane.domain.fleet import Batches
+from controlplane.domain.fleet import LIVE_BATCHES, Batches
 from controlplane.ports import Capability
 
-SWITCH = "TRISECT_LIVE_BATCHES"
-"""Set to `off`, batches are fixed in the configurations, and a plan with others starts other servers."""
 _PAGE = 4096
 _WORD = struct.Struct("=Q")
 _LIBRARIES = Path(__file__).parent / "plugin"
@@ -35,14 +33,18 @@ _LIMITS, _SEEN = "limits", "seen"
 def library() -> str | None:
     """Return the library for this host; None where it is not built or switched off."""
     path = _LIBRARIES / f"batch_limit.{platform.machine()}.so"
-    return str(path) if path.is_file() and os.environ.get(SWITCH) != "off" else None
+    return str(path) if path.is_file() and os.environ.get(LIVE_BATCHES) != "off" else None
 
 
 def capability() -> Capability:
     """Return whether servers of this host can change their batches, for `ctl doctor`."""
     if (found := library()) is not None:
         return Capability("live batches", True, found)
-    why = f"${SWITCH} is off" if os.environ.get(SWITCH) == "off" else f"no library for {platform.machine()}"
+    why = (
+        f"${LIVE_BATCHES} is off"
+        if os.environ.get(LIVE_BATCHES) == "off"
+        else f"no library for {platform.machine()}"
+    )
     return Capability("live batches", False, f"{why}: a plan with other batches starts other servers")
 
 
@@ -61,50 +63,60 @@ class BatchFiles:
         self.folder = folder
         self.limits, self.seen = folder / _LIMITS, folder / _SEEN
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """What the library reads of the server's environment."""
-        return {"TRISECT_BATCH_LIMITS": str(self.limits), "TRISECT_BATCH_SEEN": str(self.seen)}
+    def make(self, batches: Batches, *, shared: bool) -> None:
+        """Make the files before a start. Raises OSError.
 
-    def make(self, batches: Batches, owner: tuple[int, int] | None) -> None:
-        """Make the files before a start. `owner`: the user and group of the server, where it is another."""
+        `shared`: the server runs as another user. `folder` keeps out all others; a container has only the
+        two folders in it.
+        """
         self.remove()
-        for folder in (self.folder, self.limits, self.seen):
-            folder.mkdir(parents=True, mode=0o700)
-        for model, batch in batches:
-            _write_page(self.limits / model, _word(1, batch))
-            _write_page(self.seen / model, 0)
-        if owner is not None:
-            for path in (self.limits, self.seen, *self.limits.iterdir(), *self.seen.iterdir()):
-                os.chown(path, *owner)
+        self.folder.mkdir(parents=True, mode=0o700)
+        for folder, access in ((self.limits, 0o644), (self.seen, 0o666)):
+            folder.mkdir()
+            folder.chmod(0o711 if shared else 0o700)
+            for model, batch in batches:
+                word = _word(1, batch) if folder == self.limits else 0
+                _write_page(folder / model, word, access if shared else 0o600)
 
     def read(self) -> Batches:
-        """Return the present batches, of the models that have any."""
-        found = []
-        with contextlib.suppress(FileNotFoundError):  # no such server, or it ended meanwhile
-            for path in sorted(self.limits.iterdir()):
-                found.append((path.name, _read(path) & 0xFFFFFFFF))
-        return tuple(found)
+        """Return the present batches, of the models whose batch can be changed."""
+        try:
+            words = [(path.name, _read(path)) for path in sorted(self.limits.iterdir())]
+        except OSError:  # no such server, it ended meanwhile, or its files are lost
+            return ()
+        return tuple((model, word & 0xFFFFFFFF) for model, word in words if word is not None)
 
     def set(self, batches: Batches) -> None:
         """Change batches. Raises EngineError for a model that has none."""
         for model, batch in batches:
+            before = _read(self.limits / model)
             try:
-                with (self.limits / model).open("r+b") as file, mmap.mmap(file.fileno(), _PAGE) as page:
-                    word = ctypes.c_uint64.from_buffer(page)
-                    word.value = _word((word.value >> 32) + 1, batch)
-                    del word  # which keeps the page
-            except (OSError, ValueError) as error:
-                raise EngineError(f"the batch of {model} cannot be changed: {error}") from error
+                if before is None:
+                    raise FileNotFoundError("its file is gone")
+                with (self.limits / model).open("r+b", buffering=0) as file:
+                    file.write(_WORD.pack(_word((before >> 32) + 1, batch)))
+            except OSError as error:
+                raise EngineError(
+                    f"the batch of {model} cannot be changed to {batch} while its server runs: {error}"
+                ) from error
 
     def unanswered(self) -> tuple[str, ...]:
-        """Return the models whose library has not taken over the present generation since its start."""
-        models = [model for model, _ in self.read()]
-        return tuple(model for model in models if _read(self.seen / model) >> 32 == 0)
+        """Return the models whose library has not written to its file since the server's start."""
+        return tuple(model for model, _ in self.read() if not (_read(self.seen / model) or 0) >> 32)
 
     def remove(self) -> None:
         """Remove the files."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def environment(planned: Batches, files: BatchFiles | None) -> dict[str, str]:
+    """Return what the library reads of the environment of a server that starts with the `planned` batches."""
+    if not planned:
+        return {}
+    found = {"TRISECT_BATCHES": "".join(f"{batch}:{model}/" for model, batch in planned)}
+    if files is not None:
+        found |= {"TRISECT_BATCH_LIMITS": str(files.limits), "TRISECT_BATCH_SEEN": str(files.seen)}
+    return found
 
 
 def _word(generation: int, batch: int) -> int:
@@ -112,12 +124,24 @@ def _word(generation: int, batch: int) -> int:
     return (generation % 2**32 or 1) << 32 | batch
 
 
-def _read(path: Path) -> int:
-    with path.open("rb") as file:
-        return int(_WORD.unpack(file.read(_WORD.size))[0])
+def _read(path: Path) -> int | None:
+    """Return a file's word; None where it is no page. A server may have put anything in place of `seen`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != _PAGE:
+            return None
+        content = os.pread(descriptor, _WORD.size, 0)
+        return int(_WORD.unpack(content)[0]) if len(content) == _WORD.size else None
+    finally:
+        os.close(descriptor)
 
 
-def _write_page(path: Path, word: int) -> None:
+def _write_page(path: Path, word: int, access: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as file:
+        os.fchmod(descriptor, access)
         file.write(_WORD.pack(word).ljust(_PAGE, b"\0"))

@@ -117,7 +117,7 @@ _LOCKED = "trisect:locked=for-ever"
 
 
 def _locks(spec: ServerSpec, reload_key: str | None) -> list[str]:
-    """Options by which a server refuses what would change it, to every process that can reach its ports.
+    """Options by which a server refuses what would change it, to every process that can reach it.
 
     Triton takes a key only as an argument, which other users of a host can read; so calls that nothing here
     needs get a lock without a key. Only a server that `reloads` has one, for loading and unloading over HTTP.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import socket
 import struct
 import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -93,15 +95,32 @@ def _unescape(said: str) -> str:
     return " ".join(line.strip() for line in lines if line.strip())
 
 
-def unread(server: Server) -> int:
-    """Return the bytes that wait at a server's Unix sockets, and the connections; 0 where it has none.
+def is_lost(server: Server) -> bool:
+    """Return whether a server's Unix sockets cannot be reached: what their paths led to was removed."""
+    if socket_path(server.host, 0) is None:
+        return False
+    folder = Path(server.host.removeprefix(UNIX)).parent
+    return not folder.is_dir() or any(not os.path.exists(path) for path, _ in _sockets(server))
 
-    The kernel counts them by the netlink protocol of sock_diag(7), for the network namespace of this process.
+
+def unread(server: Server) -> int | None:
+    """Return the bytes that wait at a server's Unix sockets, and the connections; 0 where it is on ports.
+
+    None where the kernel lists no such socket, as of a container in a network namespace of its own.
     """
     if socket_path(server.host, 0) is None:
         return 0
-    name = server.host.removeprefix(UNIX).encode() + b":"
-    found = 0
+    queues = [queue for _, queue in _sockets(server)]
+    return sum(queues) if queues else None
+
+
+def _sockets(server: Server) -> list[tuple[bytes, int]]:
+    """Return the path of each of a server's Unix sockets, and what waits there.
+
+    By the netlink protocol of sock_diag(7), which lists the network namespace of this process.
+    """
+    name = os.fsencode(server.host.removeprefix(UNIX)) + b":"
+    found: list[tuple[bytes, int]] = []
     with contextlib.suppress(OSError), socket.socket(AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
         kernel.settimeout(_ANSWER_S)
         kernel.send(_QUERY)
@@ -112,8 +131,8 @@ def unread(server: Server) -> int:
                 if kind != _SOCK_DIAG_BY_FAMILY:
                     return found
                 attributes = _attributes(part[_MESSAGE_HEAD:size])
-                if attributes.get(_NAME, b"").startswith(name):
-                    found += struct.unpack_from("=I", attributes[_QUEUE])[0]
+                if (path := attributes.get(_NAME, b"").rstrip(b"\0")).startswith(name):
+                    found.append((path, struct.unpack_from("=I", attributes[_QUEUE])[0]))
                 part = part[size:]
     return found
 
@@ -145,10 +164,10 @@ def _attributes(text: bytes) -> dict[int, bytes]:
 def await_read(server: Server, seconds: float) -> None:
     """Wait until a server that runs again has read what arrived while it was stopped.
 
-    Once it is to end, it would refuse that.
+    Once it is to end, it would refuse that. Where that cannot be seen, wait for all of the time.
     """
     deadline = time.monotonic() + seconds
-    while unread(server) and time.monotonic() < deadline:
+    while unread(server) != 0 and time.monotonic() < deadline:
         time.sleep(0.005)  # the kernel has no event for it
     # What was read last is handed on before this answer.
     is_ready(server, answer_s=max(deadline - time.monotonic(), 0.1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,16 @@ COMPLETES = """
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Ctl]:
     with Ctl(tmp_path, "pin") as here:
+        yield here
+
+
+@pytest.fixture
+def short_host() -> Iterator[Ctl]:
+    """A host whose state folder has the sockets of its servers, as a user's has: its path is short."""
+    with (
+        tempfile.TemporaryDirectory(prefix="pin", dir="/tmp") as directory,
+        Ctl(Path(directory), "pin") as here,
+    ):
         yield here
 
 
@@ -89,6 +100,17 @@ def test_an_apply_after_the_state_folder_was_removed_takes_its_own_ports_back(ho
     until(lambda: host.guarded())
     # Nor does a destroy leave anything behind, which `ended` checks.
     shutil.rmtree(host.directory / "state")
+
+
+def test_the_first_apply_after_the_state_folder_went_with_its_sockets_starts_the_servers_anew(
+    short_host: Ctl,
+) -> None:
+    applied(short_host)
+    assert list(short_host.files.glob("servers/*"))
+    shutil.rmtree(short_host.directory / "state")
+    applied(short_host)
+    infer_http(triton_http.InferenceServerClient(f"127.0.0.1:{short_host.http}"), "a")
+    until(lambda: short_host.guarded())
 
 
 def test_a_dry_run_after_a_new_version_completes_the_configuration_as_an_apply_does(host: Ctl) -> None:

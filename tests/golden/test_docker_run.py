@@ -39,7 +39,9 @@ def line(kind: str) -> str:
         case "cpu":
             # As on an engine whose cgroups no systemd rules.
             place = HostPlace(core=3, batches=BatchFiles(Path("/state/default/batches/d1")))
-            made = containers.arguments(server("cpu-3", 512.0), ContainerOptions(), place, "/")
+            one = server("cpu-3", 512.0)
+            one = replace(one, spec=replace(one.spec, batches=(("W1", 4),)))
+            made = containers.arguments(one, ContainerOptions(), place, "/")
         case _:
             options = ContainerOptions("registry.example/triton@sha256:abc", network=Network.BRIDGE)
             made = containers.arguments(server("cpu-3", None), options, HostPlace(core=3))

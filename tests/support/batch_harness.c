@@ -186,6 +186,29 @@ static void fuzz(int rounds)
     without_inputs = false;
 }
 
+/* Without files the batch of the server's start holds. */
+static void from_environment(void)
+{
+    struct { const char *text; uint64_t bound; } cases[] = {
+        {"7:other/3:m/", 3}, {"3:m", UINT32_MAX}, {"3:mm/2:m/", 2}, {"", UINT32_MAX}, {"/:/x/5:m/", 5}, {"-1:m/", UINT32_MAX},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv("TRISECT_BATCHES", cases[i].text, 1);
+        Batcher *batcher;
+        void *slot = NULL;
+        assert(!TRITONBACKEND_ModelBatcherInitialize(&batcher, NULL));
+        TRITONBACKEND_ModelBatchInitialize(batcher, &slot);
+        for (uint64_t held = 0; held < 10; held++) {
+            Request request = {{1, 1}};
+            bool include = false;
+            TRITONBACKEND_ModelBatchIncludeRequest(&request, slot, &include);
+            assert(include == (held < cases[i].bound));
+        }
+        TRITONBACKEND_ModelBatcherFinalize(batcher);
+    }
+    unsetenv("TRISECT_BATCHES");
+}
+
 int main(int argc, char **argv)
 {
     assert(argc == 4);
@@ -199,6 +222,7 @@ int main(int argc, char **argv)
     fuzz(2000);
     unlink(path[0]);
     unlink(path[1]);
+    from_environment();
     replay(atol(argv[3]));
     assert(deleted > 0 && naps > 0);
     return 0;

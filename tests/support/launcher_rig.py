@@ -7,7 +7,8 @@ import os
 import signal
 import threading
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,9 @@ from background import until
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ShareUsage, socket_path
 from controlplane.ports import GivesWay, Launcher, always
+from controlplane.render.repository import BATCH_LIBRARY
 from controlplane.sockets import connect
+from controlplane.triton.client import TritonClient
 from launchers.cpu_quota import CHAIN
 from launchers.docker.containers import FLEET_LABEL, ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
@@ -223,3 +226,26 @@ class Fleet:
 def infer(server: Server, *, sleep_s: float = 0.0, burn_s: float = 0.0) -> list[float]:
     body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [sleep_s, burn_s]}]}
     return list(direct.post(server, "/v2/models/spin/infer", body)["outputs"][0]["data"])
+
+
+def live(fleet: Fleet, batch: int, partition: str = "p") -> ServerSpec:
+    """A server whose library is in place, as it is rendered."""
+    spec = replace(fleet.spec(partition), batches=(("spin", batch),))
+    library = fleet.launcher.batch_library()
+    assert library is not None
+    (Path(spec.repository) / "spin" / BATCH_LIBRARY).symlink_to(library)
+    config = Path(spec.repository) / "spin" / "config.pbtxt"
+    config.write_text(config.read_text() + "dynamic_batching { preferred_batch_size: [ 8 ] }\n")
+    return spec
+
+
+def largest(server: Server, requests: int = 16) -> int:
+    """The largest batch of so many requests at once, by Triton's own statistics."""
+    before = _counts(server)
+    with ThreadPoolExecutor(requests) as pool:
+        list(pool.map(lambda _: infer(server, sleep_s=0.05), range(requests)))
+    return max(size for size, count in _counts(server).items() if count > before.get(size, 0))
+
+
+def _counts(server: Server) -> dict[int, int]:
+    return {size: one.executions for size, one in TritonClient(server).statistics("spin").batches.items()}

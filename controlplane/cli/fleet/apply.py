@@ -61,6 +61,7 @@ def apply(
         as_planned=as_planned,
         controlled=not no_controller,
         confirmed=interactive,
+        yes=yes,
     )
     found = target(wish)
     if dry_run:

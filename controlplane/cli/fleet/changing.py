@@ -46,23 +46,37 @@ def rollback(
 ) -> None:
     """Apply again the plan that ran before the present one."""
     from controlplane.cli import cluster, wiring
-    from controlplane.cli.fleet import committed
+    from controlplane.cli.fleet import access_changes, committed
+    from controlplane.cli.output import say
+    from controlplane.domain.serving import differences
     from controlplane.report.tables.change_table import terms_line
-    from controlplane.runtime.fleet import controller_process
+    from controlplane.runtime.fleet import controller_process, preflight
     from controlplane.runtime.fleet.execute import describe
 
     if (kept := cluster.kept_fleet(wiring.fleet_files(fleet))) is not None:
         committed.show_report(fleet, kept.rollback(), json=json)
         return
-    found, _ = wiring.existing_fleet(fleet)
+    found, settings = wiring.existing_fleet(fleet)
+    request, known = found.previous(), found.files.following.settings()
+    follow = known
+    if request.plan.spec is not None:
+        follow = preflight.checked_follow(found.files, request.plan, say, all_cores=known.all_cores)
+    changed = differences(settings.section(known), request.settings.section(follow))
     if not yes and not json and sys.stdin.isatty():
-        steps = describe(found.preview(found.previous()))
+        steps = [*describe(found.preview(request)), *access_changes.lines(changed)]
         print("\n".join(steps) or "nothing to do")
         if steps and not options.agreed("Go on?"):
             return
+    else:
+        if not yes:
+            access_changes.refuse_looser(changed)
+        for line in access_changes.lines(changed):
+            say(line)
     serving = controller_process.left_alone if no_controller else controller_process.left_running
     with serving(found.files):
-        outcome = found.apply(replace(found.previous(), controlled=not no_controller))
+        outcome = found.apply(replace(request, controlled=not no_controller))
+        if follow != known:
+            found.files.following.write(follow)
     servers = f"fleet {fleet}: {len(outcome.servers)} servers"
     done = committed.converged(fleet, outcome)
     answer(done, servers if outcome.actions else terms_line(outcome.terms), json=json)

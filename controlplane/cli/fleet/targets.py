@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-from controlplane.cli import cluster, launcher_registry, options, wiring
-from controlplane.cli.fleet import committed
+from controlplane.cli import cluster, defaults, launcher_registry, options, wiring
+from controlplane.cli.fleet import access_changes, committed
 from controlplane.cli.options import Allowance
 from controlplane.cli.output import answer, say
 from controlplane.domain.errors import InputError
@@ -37,7 +38,7 @@ class Wish:
     """What a command line says of a fleet.
 
     `given` are values in place of the section's, each KEY=VALUE. `confirmed`: a person will see the steps
-    first.
+    first. `yes`: looser access is accepted unseen.
     """
 
     plan: Path
@@ -51,6 +52,7 @@ class Wish:
     as_planned: bool = False
     controlled: bool = True
     confirmed: bool = False
+    yes: bool = False
 
 
 class Target(Protocol):
@@ -70,8 +72,8 @@ def target(wish: Wish) -> Target:
     """Return where a plan goes. Raises InputError and EngineError for what may not be applied."""
     plan, document = read_plan(wish.plan)
     files = wiring.fleet_files(wish.fleet)
-    section = _section(wish, plan, files)
-    chosen = wiring.chosen_launcher(files, section.launcher)
+    section = section_of(plan, files, wish.given)
+    chosen = wiring.chosen_launcher(files, section.launcher) or defaults.launcher()
     if Allowance.VIOLATIONS not in wish.allowed:
         preflight.check_promises(plan, document, wish.profiles)
     if chosen is not LauncherName.KUBERNETES:
@@ -90,21 +92,23 @@ def target(wish: Wish) -> Target:
     if kept is None:
         return _of_host(wish, replace(plan, serve=section), document, chosen)
     installed = "is set where gateway and controllers of the cluster are installed"
-    allowed = replace(Serving(), launcher=section.launcher, context=section.context)
-    for one in differences(replace(allowed, namespace=section.namespace), section):
+    allowed = Serving(
+        section.launcher, section.context, section.namespace, load_timeout_s=section.load_timeout_s
+    )
+    for one in differences(allowed, section):
         raise InputError(installed, field=f"serve.{one.path}")
     given = {"--as-planned": wish.as_planned or None, "--no-controller": not wish.controlled or None}
     options.refuse(installed, given)
-    return _Controllers(wish, plan, kept, place)
+    return _Controllers(wish, replace(plan, serve=section) if wish.given else plan, kept, place)
 
 
-def _section(wish: Wish, plan: Plan, files: FleetFiles) -> Serving:
+def section_of(plan: Plan, files: FleetFiles, given: Sequence[str]) -> Serving:
     """Return how the fleet is to be served: as the plan's section and the command line say.
 
-    A plan of an earlier version, which has no spec, cannot say it: its fleet is served as it is.
+    A plan of an earlier version, which has no section, cannot say it: its fleet is served as it is.
     """
-    stays = files.section() if plan.spec is None else None
-    section = with_values(ServeSettings(plan.serve or stays or Serving()), wish.given).serve
+    wanted = plan.serve or files.section() or Serving()
+    section = with_values(ServeSettings(wanted), given).serve
     if section.traces:
         import_module("opentelemetry.exporter.otlp.proto.http")  # of an extra
     if (tls := section.tls) is None:
@@ -182,7 +186,7 @@ class _Host:
     follow: Following
 
     def agreed(self) -> bool:
-        steps = [*describe(self.built.preview(self.request)), *map(_line, self._changed())]
+        steps = [*describe(self.built.preview(self.request)), *access_changes.lines(self._changed())]
         print("\n".join(steps) or terms_line(self.built.changed_terms(self.request.plan)))
         return not steps or options.agreed("Go on?")
 
@@ -190,7 +194,8 @@ class _Host:
         actions, terms = self.built.preview(self.request), self.built.changed_terms(self.request.plan)
         steps, changed = describe(actions), self._changed()
         shown = tuple(commands(actions, self.built.launcher))
-        text = "\n\n".join(("\n".join([*steps, *map(_line, changed)]) or terms_line(terms), *shown))
+        lines = access_changes.lines(changed)
+        text = "\n\n".join(("\n".join([*steps, *lines]) or terms_line(terms), *shown))
         document = {"fleet": self.wish.fleet, "steps": steps, "serve": changed, "terms": terms}
         answer({**document, "commands": shown}, text, json=json)
         return bool(steps or changed or terms)
@@ -202,9 +207,13 @@ class _Host:
         return () if before is None else differences(before, wanted)
 
     def change(self, *, json: bool) -> None:
+        if not self.wish.confirmed:
+            changed = self._changed()
+            if not self.wish.yes:
+                access_changes.refuse_looser(changed)
+            for line in access_changes.lines(changed):
+                say(line)
         say(f"launching with {self.built.launcher.name}")
-        for one in () if self.wish.confirmed else self._changed():
-            say(_line(one))
         left = controller_process.left_running if self.wish.controlled else controller_process.left_alone
         with left(self.built.files):
             outcome = self.built.apply(self.request)
@@ -219,7 +228,3 @@ class _Host:
         listening = {"host": at.host, "http": at.http_port, "grpc": at.grpc_port}
         done = {**committed.converged(self.wish.fleet, outcome), "listening": listening}
         answer(done, behind if outcome.actions else terms_line(outcome.terms), json=json)
-
-
-def _line(one: Difference) -> str:
-    return f"serve: {one.path} {one.before} -> {one.after}"

@@ -114,6 +114,7 @@ def _read(
     path: Path, rates: str | None, query: str | None, given: list[str]
 ) -> tuple[Spec, Document, PlanSettings]:
     """Return the spec as the options change it, its document, and how to plan it."""
+    from controlplane.domain.serving import Serving
     from controlplane.domain.settings import PlanSettings
     from controlplane.domain.workload import with_covers_demanded
     from controlplane.files.set_values import with_values
@@ -126,7 +127,8 @@ def _read(
         from controlplane.runtime.jobs.rates import with_rates
 
         spec = with_rates(spec, rates, query, say)
-    settings = with_values(PlanSettings(serve=spec.serve), given)
+    # Defaults too: a plan without a section is one of an earlier version, and leaves its fleet's as it is.
+    settings = with_values(PlanSettings(serve=spec.serve or Serving()), given)
     if settings.covers is not None:
         spec = replace(spec, workloads=with_covers_demanded(spec.workloads, settings.covers))
     return replace(spec, serve=settings.serve), document, settings

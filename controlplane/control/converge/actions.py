@@ -117,13 +117,14 @@ def destroy(actual: Actual) -> tuple[Action, ...]:
 
 def batches_as_planned(desired: Desired, servers: Iterable[Server]) -> list[SetBatches]:
     """Return what gives those of the servers that serve a plan's content its batches, where they differ."""
-    planned = {spec.labels.partition: spec for spec in desired.servers.values()}
     found = []
     for server in servers:
-        wanted = planned.get(server.spec.labels.partition)
+        # Of the active server's content or of the shadow's; all of a partition have the same batches.
+        its = (one for one in desired.servers.values() if stands_for(server.spec, one, desired))
+        wanted = next(its, None)
         if wanted is None or server.state is not ServerState.RUNNING:
             continue
-        if stands_for(server.spec, wanted, desired) and server.spec.batches != wanted.batches:
+        if server.spec.batches != wanted.batches:
             found.append(SetBatches(server.name, wanted.batches))
     return found
 

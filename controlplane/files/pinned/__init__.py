@@ -243,10 +243,11 @@ def _readable() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The pinned models of a plan, which is given by its hash, by name."""
+    """The pinned models of a plan, which is given by its hash, by name, and the pinned batch library."""
 
     plan: str
     models: Mapping[str, Pin]
+    library: str | None = None
 
     def same_as(self, other: Applied | None) -> bool:
         """Return whether servers of the two serve the same."""

@@ -245,7 +245,10 @@ class Controller:
             # An apply that was killed may have changed batches for a plan that it did not record.
             by_name = {server.name: server for server in servers}
             for action in batches_as_planned(desired, servers):
-                self._fleet.launcher.set_batches(by_name[action.server], action.batches)
+                try:
+                    self._fleet.launcher.set_batches(by_name[action.server], action.batches)
+                except EngineError as error:  # its files are lost: it serves on, and is guarded
+                    self._report_failed_work(action.server, str(error))
         # From the clock, so that no server's name is used twice: starts take longer than a millisecond.
         generation = int(1000.0 * self._fleet.clock.wall())
         found = adoption(

@@ -76,7 +76,7 @@ def named(routes: Routes) -> dict[str, NamedRoute]:
 
 
 def observe(launcher: Launcher, gateway: Gateway, fleet: str) -> Actual:
-    """Return what runs now. A route to a server that is gone or has other ports does not count."""
+    """Return what runs now. A route to a server that is gone, or to an earlier start, does not count."""
     servers = launcher.servers(fleet)
     alive = {s.name: backend(s) for s in servers if s.state is ServerState.RUNNING}
     present = dict(gateway.routes())
@@ -209,7 +209,10 @@ class Executor:
                 self.say(
                     f"{server.spec.labels.partition} ({server.spec.labels.role}): {_change(server, batches)}"
                 )
-                self.launcher.set_batches(server, batches)
+                try:
+                    self.launcher.set_batches(server, batches)
+                except EngineError as error:  # the routes lead to it already, and it serves
+                    self.say(f"warning: {name}: {error}: it stays until the server is replaced")
             case Start() | Drain() | Stop():
                 raise AssertionError("starts, drains and stops run in parallel, not here")
 

@@ -276,7 +276,8 @@ class Fleet:
         models = {placement.model for _, _, placement in plan.placements()}
         if pinned is None or not models <= pinned.models.keys():
             return None
-        return Applied(plan_hash(plan), {model: pinned.models[model] for model in sorted(models)})
+        kept = {model: pinned.models[model] for model in sorted(models)}
+        return replace(pinned, plan=plan_hash(plan), models=kept)
 
     def _write_applied(self, plan: Plan, applied: Applied, before: Plan | None) -> None:
         """Record a plan and its models, and what a rollback brings back where one of the two is new."""
@@ -284,6 +285,8 @@ class Fleet:
         code = None if before is None else plan_hash(before)
         former = None if code is None else record.of_plan(code)
         changed = code not in (None, applied.plan) or (former is not None and not applied.same_as(former))
+        # A plan of an earlier version has no section: what its fleet is served by is written down now.
+        changed |= before is not None and before.serve not in (None, plan.serve)
         self.files.write_record(Record(applied, former if changed else record.previous))
         self.files.write_plans(plan, before if changed else None)
 

@@ -10,6 +10,7 @@ verified P99s break. So one core must stay free, which `ctl plan` demands too.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING
 from controlplane.control.converge.devices import NOTHING_KNOWN, map_devices
 from controlplane.domain import triton_releases
 from controlplane.domain.device import CPU_DEVICE
-from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.fleet import Cluster, Role, Server, ServerSpec
+from controlplane.domain.errors import EngineError, InputError, MissingTool
+from controlplane.domain.fleet import LIVE_BATCHES, Cluster, Role, Server, ServerSpec
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.domain.serving import FollowLoad, Serving
@@ -77,7 +78,8 @@ def settings(
 ) -> FleetSettings:
     """Return the settings for a plan. Raises InputError where the host or the cluster lacks a device.
 
-    `known` are devices of an earlier plan that this host has no record of.
+    Also MissingTool where the fleet's batches change, and the library is not here. `known` are devices of an
+    earlier plan that this host has no record of.
     """
     before = fleet.files.settings()
     return FleetSettings(
@@ -88,9 +90,22 @@ def settings(
         endpoints=section.gateway,
         cluster=Cluster(section.context, section.namespace),
         load_timeout_s=section.load_timeout_s,
-        # A fleet of fixed batches keeps them: with the library all its servers would be new.
-        batch_library=None if before and not before.batch_library else fleet.launcher.batch_library(),
+        batch_library=_batch_library(before, fleet.launcher),
     )
+
+
+def _batch_library(before: FleetSettings | None, launcher: Launcher) -> str | None:
+    """Return the library. Raises MissingTool where servers were started with one and it is not there."""
+    if before is not None and before.batch_library is None:
+        return None  # with the library all its servers would be new
+    found = launcher.batch_library()
+    if found is None and before is not None and os.environ.get(LIVE_BATCHES) != "off":
+        raise MissingTool(
+            "the fleet's batches change while it serves, and this installation has no batch library for "
+            "that: build it (`make setup`, or install Trisect again, with a C compiler), or set "
+            f"${LIVE_BATCHES}=off, which replaces every server by one with fixed batches"
+        )
+    return found
 
 
 def check_spare_core(
@@ -256,12 +271,14 @@ def check_endings(ended: Iterable[Ending], say: Say, *, accepted: bool) -> None:
 
 def checked_follow(files: FleetFiles, plan: Plan, say: Say, *, all_cores: bool) -> Following:
     """How a fleet is to follow its load with this plan, which needs its spec for that. Raises InputError."""
-    known = files.following.settings()
-    if spec_of(plan) is None:
-        if known.follow:
-            say("warning: the fleet stops following its load: the plan has no spec; `ctl plan` again")
+    known, spec = files.following.settings(), spec_of(plan)
+    present = FollowLoad(known.dwell_s) if known.follow else None
+    wanted = present if plan.serve is None else plan.serve.follow_load
+    if wanted is not None and spec is None:
+        if wanted != present:
+            raise InputError("needs a plan with its spec: `ctl plan` again", field="serve.follow_load")
+        say("warning: the fleet stops following its load: the plan has no spec; `ctl plan` again")
         return known
-    wanted = None if plan.serve is None else plan.serve.follow_load
     return Following(
         follow=wanted is not None,
         dwell_s=(wanted or FollowLoad()).stabilisation_s,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from controlplane.domain.fleet import Batches, ServerSpec
 from controlplane.domain.plan import Plan
 from controlplane.domain.tree import Link, Tree
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.files.pinned import Applied, PinRules, PinStore
+from controlplane.files.pinned import Applied, ModelFolder, Pin, PinRules, PinStore
 from controlplane.files.pinned.content import Seen
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered, pinned_root, rendered_path, write_rendered
@@ -21,6 +21,7 @@ from controlplane.ports import Launcher
 from controlplane.profiler.temporary import check_python_path
 from controlplane.render.instances import instances_note
 from controlplane.render.repository import (
+    BATCH_LIBRARY,
     live_batches,
     partition_tree,
     refuse_large_requests,
@@ -40,7 +41,7 @@ _PINNED_PARTS = 3
 class Place:
     """Where a fleet's repositories are written; without `write`, only their paths are found.
 
-    `library` is the batch library, None where batches are fixed.
+    `library` is the installation's batch library, None where batches are fixed.
     """
 
     output: Path
@@ -68,10 +69,18 @@ def pinned_plan(
     try:
         pins = {model: pin(folders_of(source)) for model, source in sources.items()}
         placed = {model: pinned_at(source, pins[model]) for model, source in sources.items()}
-        return Applied(plan_hash(plan), pins), _rendered(plan, placed, place)
+        library = None if place.library is None else _pinned_library(pin, Path(place.library))
+        place = replace(place, library=library)
+        return Applied(plan_hash(plan), pins, library), _rendered(plan, placed, place)
     except BaseException:
         store.undo()
         raise
+
+
+def _pinned_library(pin: Callable[[Sequence[ModelFolder]], Pin], library: Path) -> str:
+    """Pin the batch library, by its folder as a model is: an installation may move while servers start."""
+    pinned = pin([ModelFolder("plugin", library.parent, "")])
+    return str(Path(pinned.repository, "plugin", library.name))
 
 
 def check_models(plan: Plan, repository: Path, output: Path, launcher: Launcher, say: Say) -> None:
@@ -99,6 +108,8 @@ def rendered_plan(plan: Plan, applied: Applied, place: Place) -> dict[str, Rende
                 file=applied.models[model].repository,
             )
     sources = {model: read_source(Path(applied.models[model].repository), model) for model in models}
+    if place.library is not None and applied.library is not None:
+        place = replace(place, library=applied.library)
     return _rendered(plan, sources, place)
 
 
@@ -116,7 +127,9 @@ def forget_unused(files: FleetFiles, settings: FleetSettings, specs: Iterable[Se
     """
     record = files.record()
     needed = {spec.repository for spec in specs}
-    needed |= {r for one in (record.applied, record.previous) if one for r in one.repositories.values()}
+    for one in filter(None, (record.applied, record.previous)):
+        needed |= set(one.repositories.values())
+        needed |= {str(Path(one.library).parents[1])} if one.library is not None else set()
     forget_rendered(Path(settings.output), files.fleet, needed)
     former = settings.former_outputs
     left = tuple(output for output in former if forget_rendered(Path(output), files.fleet, needed))
@@ -153,12 +166,14 @@ def _rendered(plan: Plan, sources: Mapping[str, SourceModel], place: Place) -> d
 
 
 def _fingerprint(tree: Tree) -> str:
-    """Return a hash of a tree's content, wherever its pinned models lie."""
-    return Tree(
-        {
-            path: Link("/".join(Path(entry.target).parts[-_PINNED_PARTS:]))
-            if isinstance(entry, Link)
-            else entry
-            for path, entry in tree.entries.items()
-        }
-    ).content_hash
+    """Return a hash of a tree's content, wherever its pinned models lie.
+
+    Another version of the batch library is for servers that start later, and replaces none.
+    """
+    entries = {}
+    for path, entry in tree.entries.items():
+        if isinstance(entry, Link):
+            parts = 1 if Path(path).name == BATCH_LIBRARY else _PINNED_PARTS
+            entry = Link("/".join(Path(entry.target).parts[-parts:]))
+        entries[path] = entry
+    return Tree(entries).content_hash

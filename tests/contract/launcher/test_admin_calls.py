@@ -1,4 +1,4 @@
-"""Calls that change a server are refused to every process that can reach its ports."""
+"""Calls that change a server are refused to every process that can reach it."""
 
 from __future__ import annotations
 

@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from launcher_rig import Fleet, engines, infer
+from launcher_rig import Fleet, engines, largest, live
 
 from controlplane.domain.errors import EngineError
-from controlplane.domain.fleet import Server, ServerSpec
-from controlplane.render.repository import BATCH_LIBRARY
-from controlplane.triton.client import TritonClient
 
 ON_THIS_HOST = pytest.mark.parametrize("engine", engines("process", "docker"), indirect=True)
-
-
-def live(fleet: Fleet, batch: int) -> ServerSpec:
-    """A server whose library is in place, as it is rendered."""
-    spec = replace(fleet.spec(), batches=(("spin", batch),))
-    library = fleet.launcher.batch_library()
-    assert library is not None
-    (Path(spec.repository) / "spin" / BATCH_LIBRARY).symlink_to(library)
-    config = Path(spec.repository) / "spin" / "config.pbtxt"
-    config.write_text(config.read_text() + "dynamic_batching { preferred_batch_size: [ 8 ] }\n")
-    return spec
-
-
-def largest(server: Server, requests: int = 16) -> int:
-    """The largest batch of so many requests at once, by Triton's own statistics."""
-    before = counts(server)
-    with ThreadPoolExecutor(requests) as pool:
-        list(pool.map(lambda _: infer(server, sleep_s=0.05), range(requests)))
-    return max(size for size, count in counts(server).items() if count > before.get(size, 0))
-
-
-def counts(server: Server) -> dict[int, int]:
-    return {size: one.executions for size, one in TritonClient(server).statistics("spin").batches.items()}
 
 
 @ON_THIS_HOST

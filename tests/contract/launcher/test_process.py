@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,13 +15,13 @@ from pathlib import Path
 
 import pytest
 from background import until
-from launcher_rig import HANGING, Fleet, ProcessEngine, infer
+from launcher_rig import HANGING, Fleet, ProcessEngine, infer, largest, live
 
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import ServerState
 from controlplane.domain.observation import Health
 from launchers import process
-from launchers.host import process_table
+from launchers.host import process_table, server_sockets
 from launchers.process import ProcessLauncher
 from launchers.triton import labels, program
 
@@ -51,6 +52,32 @@ def test_a_killed_server_can_be_started_again_unswept(fleet: Fleet) -> None:
     spec = fleet.spec()
     fleet.engine.kill(fleet.start(spec))
     assert infer(fleet.start(spec)) == [0.0, 0.0]
+
+
+def test_a_start_whose_folder_another_programs_sweep_removed_is_tried_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, removed = server_sockets.close, []
+
+    def close_and_sweep(folder: Path) -> None:
+        close(folder)
+        if not removed:
+            server_sockets.sweep(folder, (), ())
+            removed.append(folder)
+
+    monkeypatch.setattr(server_sockets, "close", close_and_sweep)
+    assert infer(fleet.start(fleet.spec())) == [0.0, 0.0]
+    assert removed
+
+
+def test_a_server_whose_sockets_were_removed_is_started_anew(fleet: Fleet) -> None:
+    first, other = fleet.start(fleet.spec()), fleet.start(fleet.spec("other"))
+    shutil.rmtree(server_sockets.folder_of(first))
+    again = fleet.start(first.spec, deadline_s=20.0)
+    assert again.id != first.id
+    # The folder is there again, and the socket of this one is not.
+    assert fleet.start(other.spec, deadline_s=20.0).id != other.id
+    assert infer(again) == [0.0, 0.0]
 
 
 STARTER = """
@@ -204,13 +231,17 @@ def test_a_server_starts_on_a_full_disk(fleet: Fleet, engine: ProcessEngine, tmp
         pytest.skip("CAPABILITY MISSING: this user may mount no disk")
     try:
         fleet.launcher.stop(fleet.start(fleet.spec("before")), drain_s=0.0)
+        full = live(fleet, 3, "full")
         with (engine.state / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
             while filler.write(bytes(512)):
                 pass
         with pytest.raises(OSError, match="No space left"):
             (engine.state / "folder").mkdir()
-        server = fleet.start(fleet.spec("full"))
+        server = fleet.start(full)
         assert infer(server) == [0.0, 0.0]
+        (listed,) = fleet.launcher.servers(fleet.name)
+        assert listed.spec.batches == (), "they cannot be changed"
+        assert largest(server) == 3
         fleet.launcher.stop(server, drain_s=0.0)
     finally:
         subprocess.run(["umount", "--lazy", engine.state], check=True)

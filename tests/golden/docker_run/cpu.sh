@@ -2,7 +2,7 @@ docker run --detach \
   --name=default.W1.active.d4e5f6 \
   --label=trisect.fleet=default \
   --label=trisect.name=default.W1.active.d4e5f6 \
-  '--label=trisect.server={"completes":false,"device":"cpu-3","endpoints":["W1"],"enforced_by":"docker-cpu-quota","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":8001,"host":"unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t","http_port":8000,"log_path":null,"memory_limit_mb":512.0,"memory_mb":512.0,"metrics_port":8002,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
+  '--label=trisect.server={"batches":[["W1",4]],"completes":false,"device":"cpu-3","endpoints":["W1"],"enforced_by":"docker-cpu-quota","env":{},"fleet":"default","fleet_wide_calls":false,"grpc_port":8001,"host":"unix:/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d/t","http_port":8000,"log_path":null,"memory_limit_mb":512.0,"memory_mb":512.0,"metrics_port":8002,"partition":"W1","percent":37.5,"plan_hash":"a1b2c3","reload_key":null,"reloads":false,"repository":"/srv/rendered/W1","revision":"d4e5f6","role":"active","triton_args":[],"turns":false}' \
   --user=1001:1001 \
   --network=host \
   --userns=host \
@@ -24,6 +24,7 @@ docker run --detach \
   --env=MKL_NUM_THREADS=1 \
   --env=NUMEXPR_NUM_THREADS=1 \
   --env=NVIDIA_VISIBLE_DEVICES=void \
+  --env=TRISECT_BATCHES=4:W1/ \
   --env=TRISECT_BATCH_LIMITS=/state/default/batches/d1/limits \
   --env=TRISECT_BATCH_SEEN=/state/default/batches/d1/seen \
   --mount=type=bind,source=/srv/rendered/W1,target=/srv/rendered/W1,readonly \

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.cli.defaults import config_path, read_config
+from controlplane.cli.defaults import config_path, launcher, read_config
 from controlplane.cli.main import run
 from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import InputError
+from controlplane.domain.serving import LauncherName
 
 
 @pytest.fixture(autouse=True)
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The path of the configuration file, which is not there yet."""
     monkeypatch.chdir(tmp_path)
-    for name in ("TRISECT_CONFIG", "TRISECT_FLEET"):
+    for name in ("TRISECT_CONFIG", "TRISECT_FLEET", "TRISECT_LAUNCHER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -55,6 +56,7 @@ def test_an_option_of_all_verbs_is_ignored_by_a_verb_without_it(config: Path) ->
         ("[plan\n", "is not TOML: .*line 1"),
         ("flet = 'a'\n", "flet: is neither.*did you mean 'fleet'"),
         ("[stats]\nwatch = true\n", "stats: is neither.*did you mean 'status'"),
+        ("[status]\nlauncher = 'a'\n", r"status\.launcher: .*--set serve\.launcher="),
         ("[status]\nflet = 'a'\n", r"status\.flet: `ctl status` has no such option; did you mean 'fleet'"),
     ],
 )
@@ -72,3 +74,26 @@ def test_a_file_that_the_environment_names_must_be_there(monkeypatch: pytest.Mon
     monkeypatch.setenv("TRISECT_CONFIG", "nowhere.toml")
     with pytest.raises(InputError, match="no such file"):
         read_config(config_path(), VERBS)
+
+
+def test_a_table_with_a_verbs_former_name_is_the_verbs(config: Path) -> None:
+    config.write_text("[serve]\nport = 9\nhost = '::1'\n[controller]\nport = 10\n")
+    assert read_config(config, VERBS)[1] == {"controller": {"port": 10, "host": "::1"}}
+
+
+def test_the_launcher_of_a_new_fleet_is_the_environments_else_the_files(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launcher() is None
+    config.write_text('launcher = "docker"\n')
+    assert launcher() is LauncherName.DOCKER
+    monkeypatch.setenv("TRISECT_LAUNCHER", "process")
+    assert launcher() is LauncherName.PROCESS
+    monkeypatch.setenv("TRISECT_LAUNCHER", "pods")
+    with pytest.raises(InputError, match=r"\$TRISECT_LAUNCHER: 'pods' is none of"):
+        launcher()
+    monkeypatch.delenv("TRISECT_LAUNCHER")
+    config.write_text("launcher = 1\n")
+    with pytest.raises(InputError) as wrong:
+        launcher()
+    assert (wrong.value.file, wrong.value.field) == (str(config), "launcher")

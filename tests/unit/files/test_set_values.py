@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,11 +40,35 @@ def test_values_have_the_types_of_their_fields() -> None:
     )
 
 
-def test_an_inner_record_is_switched_on_and_off_and_the_last_value_wins() -> None:
+def test_values_with_commas_are_a_list_of_json_and_null_is_text_where_a_text_must_be() -> None:
+    texts = ["--backend-config=python,shm-default-byte-size=1", "--b=null"]
+    found = with_values(
+        ProfileSettings(), [f"triton_args={json.dumps(texts)}", "env.X=null", "percents=[20, 50]"]
+    )
+    assert found == ProfileSettings(
+        triton_args=(texts[0], texts[1]), env={"X": "null"}, percents=(20.0, 50.0)
+    )
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        ["triton_args=--a=1", "triton_args=--b=2"],
+        ["env.A=1", "env.A=1"],
+        ["env.A=1", "env={}"],
+    ],
+)
+def test_a_value_that_a_later_one_would_replace_is_refused(twice: list[str]) -> None:
+    with pytest.raises(InputError, match="given twice") as wrong:
+        with_values(ProfileSettings(), twice)
+    assert wrong.value.field == twice[1].partition("=")[0]
+
+
+def test_an_inner_record_is_switched_on_and_off() -> None:
     on = ["serve.late_binding={}", "serve.follow_load.stabilisation_s=20", "serve.traces="]
     section = with_values(ServeSettings(), on).serve
     assert section == Serving(late_binding=LateBinding(), follow_load=FollowLoad(20.0))
-    off = ["serve.late_binding=null", "serve.follow_load=null", "serve.compress=true", "serve.compress=false"]
+    off = ["serve.late_binding=null", "serve.follow_load=null", "serve.compress=false"]
     assert with_values(ServeSettings(section), off).serve == Serving()
 
 
@@ -57,6 +83,7 @@ def test_an_inner_record_is_switched_on_and_off_and_the_last_value_wins() -> Non
         ("inss.bda=fast", "inss.bda", "exact"),
         ("serve.tls.cert=c.pem", "serve.tls.key", "is missing"),
         ("quantile", "--set", "`--set help`"),
+        ("serve.traces=null", "serve.traces", "is no URL"),
     ],
 )
 def test_a_mistake_is_named_as_in_a_file(text: str, field: str, says: str) -> None:

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import build
 import pytest
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import LIVE_BATCHES
+from launchers.lifecycle import HostPlace
+from launchers.process import ProcessLauncher
 from launchers.triton import batches
 from launchers.triton.batches import BatchFiles
 
@@ -17,7 +24,7 @@ TWO = (("a", 4), ("b", 8))
 @pytest.fixture
 def files(tmp_path: Path) -> BatchFiles:
     made = BatchFiles(tmp_path / "server")
-    made.make(TWO, owner=None)
+    made.make(TWO, shared=False)
     return made
 
 
@@ -38,14 +45,84 @@ def test_each_change_has_a_generation_of_its_own_which_is_never_0(files: BatchFi
 
 def test_a_new_start_has_no_answer_of_the_library_of_the_one_before(files: BatchFiles) -> None:
     assert files.unanswered() == ("a", "b")
-    (files.seen / "a").write_bytes((1 << 32).to_bytes(8, "little"))
+    (files.seen / "a").write_bytes((1 << 32).to_bytes(8, "little").ljust(4096, b"\0"))
     assert files.unanswered() == ("b",)
-    files.make(TWO, owner=None)
+    files.make(TWO, shared=False)
     assert files.unanswered() == ("a", "b")
 
 
 def test_other_users_read_nothing_of_it(files: BatchFiles) -> None:
     assert {path.stat().st_mode & 0o077 for path in files.folder.rglob("*")} == {0}
+
+
+def test_another_users_server_reads_its_limits_and_writes_its_answers(tmp_path: Path) -> None:
+    made = BatchFiles(tmp_path / "server")
+    made.make(TWO, shared=True)
+    modes = {str(p.relative_to(tmp_path)): p.stat().st_mode & 0o777 for p in tmp_path.rglob("*")}
+    assert modes == {
+        "server": 0o700,
+        "server/limits": 0o711,
+        "server/limits/a": 0o644,
+        "server/limits/b": 0o644,
+        "server/seen": 0o711,
+        "server/seen/a": 0o666,
+        "server/seen/b": 0o666,
+    }
+
+
+def _nothing(path: Path) -> None:
+    path.unlink()
+
+
+def _truncated(path: Path) -> None:
+    os.truncate(path, 3)
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE = pytest.mark.parametrize("damage", [_nothing, _truncated, _fifo, _link, _folder])
+
+
+@DAMAGE
+def test_whatever_a_server_puts_in_place_of_its_answer_is_none(
+    files: BatchFiles, damage: Callable[[Path], None]
+) -> None:
+    (files.seen / "b").write_bytes((1 << 32).to_bytes(8, "little").ljust(4096, b"\0"))
+    damage(files.seen / "a")
+    assert files.unanswered() == ("a",)
+
+
+@DAMAGE
+def test_a_model_whose_file_is_lost_has_no_batch_to_change(
+    files: BatchFiles, damage: Callable[[Path], None]
+) -> None:
+    damage(files.limits / "a")
+    assert files.read() == (("b", 8),)
+    with pytest.raises(EngineError, match="the batch of a"):
+        files.set((("a", 2),))
+
+
+def test_without_files_a_server_starts_with_the_planned_batches(files: BatchFiles) -> None:
+    assert batches.environment((), None) == {}
+    assert batches.environment(TWO, None) == {"TRISECT_BATCHES": "4:a/8:b/"}
+    assert set(batches.environment(TWO, files)) == {
+        "TRISECT_BATCHES",
+        "TRISECT_BATCH_LIMITS",
+        "TRISECT_BATCH_SEEN",
+    }
 
 
 def test_a_model_without_a_file_has_no_batch_to_change(files: BatchFiles) -> None:
@@ -56,7 +133,7 @@ def test_a_model_without_a_file_has_no_batch_to_change(files: BatchFiles) -> Non
 def test_a_sweep_leaves_what_runs_and_what_may_just_start(tmp_path: Path) -> None:
     long_ago = time.time() - 1000
     for name in ("alive", "dead", "starts"):
-        BatchFiles(tmp_path / name).make(TWO, owner=None)
+        BatchFiles(tmp_path / name).make(TWO, shared=False)
         if name != "starts":
             os.utime(tmp_path / name, (long_ago, long_ago))
     batches.sweep(tmp_path, {"alive"})
@@ -73,5 +150,34 @@ def test_without_a_library_or_switched_off_batches_are_fixed(
     built.touch()
     assert batches.library() == str(built)
     assert batches.capability().available
-    monkeypatch.setenv(batches.SWITCH, "off")
+    monkeypatch.setenv(LIVE_BATCHES, "off")
     assert batches.library() is None
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_where_the_disk_is_full_a_server_starts_without_files(
+    files: BatchFiles, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    assert _place(files, monkeypatch, code) == HostPlace(core=0)
+    assert not files.folder.exists()
+
+
+def test_files_that_cannot_be_made_fail_a_start_with_a_reason(
+    files: BatchFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EngineError, match="batch files of"):
+        _place(files, monkeypatch, errno.EACCES)
+
+
+def _place(files: BatchFiles, monkeypatch: pytest.MonkeyPatch, code: int) -> HostPlace:
+    """The place of a server whose second page cannot be written."""
+    written: list[Path] = []
+
+    def write(path: Path, word: int, access: int) -> None:
+        if written:
+            raise OSError(code, os.strerror(code))
+        written.append(path)
+
+    monkeypatch.setattr(batches, "_write_page", write)
+    launcher = ProcessLauncher(files.folder.parent)
+    return launcher._with_files(replace(build.spec(), batches=TWO), HostPlace(core=0, batches=files))

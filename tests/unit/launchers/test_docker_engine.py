@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from controlplane.domain.observation import Health, News, out_of_memory
 from launchers.docker import engine
 from launchers.docker.containers import ContainerOptions, Network, Pull
 from launchers.docker.engine import ContainerWatcher
+from launchers.docker.launcher import DockerLauncher
 from launchers.triton.program import VENDOR_IMAGE
 
 
@@ -111,6 +113,20 @@ class Registry:
 
 def downloading(layer: str, current: int, total: int) -> dict[str, Any]:
     return {"status": "Downloading", "id": layer, "progressDetail": {"current": current, "total": total}}
+
+
+def test_a_rootless_engine_is_refused_before_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rootless = SimpleNamespace(
+        info=lambda: {"SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"]},
+        version=lambda: {"Version": "27"},
+        images=SimpleNamespace(get=lambda _: None),
+    )
+    launcher = DockerLauncher(tmp_path)
+    monkeypatch.setattr(launcher, "_connected", lambda: contextlib.nullcontext(rootless))
+    with pytest.raises(EngineError, match="rootless"):
+        launcher.command(build.spec())
+    (told,) = launcher.capabilities()
+    assert (told.name, told.available) == ("docker", False)
 
 
 def test_a_pull_tells_how_far_it_is() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import build
+import pytest
 
 from launchers.triton import readiness
 from launchers.triton.readiness import unread
@@ -64,9 +66,22 @@ def test_what_a_server_has_not_read_is_counted_at_its_sockets_alone(tmp_path: Pa
         with connection:
             client.sendall(b"x" * 100)
             assert unread(server) == 100
-            assert unread(other) == 0
+            assert unread(other) is None
             connection.recv(100)
             assert unread(server) == 0
+
+
+def test_what_cannot_be_seen_at_a_server_is_given_all_of_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = replace(build.server(build.spec("p")), host=f"unix:{tmp_path}/t")
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr(readiness, "time", clock)
+    readiness.await_read(elsewhere, 1.0)
+    assert sum(slept) >= 1.0
+    readiness.await_read(build.server(build.spec("p")), 1.0)
+    assert sum(slept) < 1.1, "one on ports has none"
 
 
 def test_a_warning_of_each_connection_is_no_part_of_a_log() -> None:

@@ -100,8 +100,10 @@ def test_a_folder_that_another_made_is_refused(state: Path, tmp_path: Path) -> N
     _, folder = started(state)
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
     folder.parent.symlink_to(tmp_path)
-    with pytest.raises(EngineError, match="is a link or belongs to another user"):
+    with pytest.raises(EngineError, match="is a link or belongs to another user") as refused:
         server_sockets.make(folder, os.getuid(), os.getgid())
+    in_tmp = folder.parent.parent == Path("/tmp")
+    assert ("XDG_STATE_HOME" in str(refused.value)) == in_tmp, "of another user it cannot be removed there"
     folder.parent.unlink()
 
 

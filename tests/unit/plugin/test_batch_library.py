@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -28,3 +30,39 @@ def test_no_batch_is_above_the_limit_that_held_whatever_the_files_hold(
     line = [str(harness), str(tmp_path), str(seed), str(500_000)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    return module_of(ROOT / "plugin" / "build.py")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_compiler_that_fails_costs_the_library_and_no_installation(
+    build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    fake = tmp_path / "cc"
+    if installed:
+        fake.write_text("#!/bin/sh\nexit 1\n")
+        fake.chmod(0o755)
+    monkeypatch.setattr(build, "compilers", lambda: {"x86_64": [str(fake)]})
+    monkeypatch.delenv(build.RELEASE, raising=False)
+    assert build.build(tmp_path) == []
+    monkeypatch.setenv(build.RELEASE, "1")
+    with pytest.raises((subprocess.CalledProcessError, OSError)):
+        build.build(tmp_path)
+
+
+def test_a_release_has_no_warning(build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(build.RELEASE, "1")
+    assert build.build(tmp_path)
+
+
+def module_of(path: Path) -> ModuleType:
+    """The build's program, which is in no package."""
+    spec = importlib.util.spec_from_file_location("plugin_build", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

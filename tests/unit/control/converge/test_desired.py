@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import build
 import pytest
 
+from controlplane.control.converge.actions import SetBatches, batches_as_planned
 from controlplane.control.converge.desired import (
     Desired,
     NamedRoute,
@@ -263,3 +265,15 @@ def test_a_shared_shadow_may_take_what_all_its_partitions_may() -> None:
         devices = {"v100-0": "GPU-uuid"}
         desired = desired_fleet(plan, fleet="f", plan_hash="h", rendered=rendered, devices=devices)
         assert desired.servers[name(desired, "standby", Role.SHARED)].memory_limit_mb == together_mb
+
+
+@pytest.mark.parametrize("role", [Role.ACTIVE, Role.SHADOW])
+def test_whichever_server_of_a_partition_another_one_replaced_it_gets_the_planned_batches(role: Role) -> None:
+    desired, wanted = fleet(part("W", "W")), (("m", 2),)
+    servers = {key: replace(one, batches=wanted) for key, one in desired.servers.items()}
+    planned = desired.servers[name(desired, "W", role)]
+    labels = replace(planned.labels, revision=descendant(planned, "elsewhere"))
+    running = build.server(replace(planned, labels=labels, batches=(("m", 4),)))
+    assert batches_as_planned(replace(desired, servers=servers), [running]) == [
+        SetBatches(running.name, wanted)
+    ]

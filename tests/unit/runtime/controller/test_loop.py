@@ -8,13 +8,17 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import build
 import pytest
+from fake_host import Program
+from fleet_world import world
 
+from controlplane.control.converge.actions import SetBatches
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard.state import GuardState, Limits
-from controlplane.domain.errors import FleetBusy
-from controlplane.domain.fleet import Backend, Route, Routes, Server
-from controlplane.domain.observation import News
+from controlplane.domain.errors import EngineError, FleetBusy
+from controlplane.domain.fleet import Backend, Batches, Route, Routes, Server
+from controlplane.domain.observation import Event, News
 from controlplane.files.fleets import FleetFiles
 from controlplane.monitor.client import RequestLog
 from controlplane.monitor.records import Record
@@ -104,6 +108,26 @@ def test_what_another_command_left_meanwhile_is_not_undone(
         controller.step()
     assert len(gateway.committed) == commits
     assert (controller.state is None) == (commits == 0), "what the command left is adopted anew"
+
+
+def test_a_server_whose_batches_cannot_be_set_is_guarded_like_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Event] = []
+
+    def lost(server: Server, batches: Batches) -> None:
+        raise EngineError("its file is gone")
+
+    with world() as here:
+        with here.host.running_as(Program()):
+            here.apply_last(build.plan(build.partition("a", 20.0, model="echo"), gpu="cpu-0"))
+        (name,) = here.host.servers
+        monkeypatch.setattr(loop, "batches_as_planned", lambda *_: [SetBatches(name, (("a", 2),))])
+        monkeypatch.setattr(here.fleet.launcher, "set_batches", lost, raising=False)
+        here.serve()
+        assert here.controller is not None
+        monkeypatch.setattr(here.controller._actor, "event", lambda *of: told.append(Event(0.0, *of)))
+        here.tick(1.0)
+        assert here.controller.state is not None
+    assert [(event.kind, event.subject) for event in told] == [("failed", name), ("adopt", "f")]
 
 
 def test_a_command_that_works_on_the_fleet_costs_no_evidence(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from controlplane.domain.fleet import (
 )
 from controlplane.domain.order import Order
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
+from controlplane.domain.serving import Access, Serving
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied
 from controlplane.files.plans import plan_hash
@@ -283,6 +284,20 @@ def test_a_rollback_finds_the_devices_of_the_plan_before(tmp_path: Path) -> None
     kept = files.settings()
     assert kept is not None
     assert kept.devices == {"v100-0": "GPU-uuid", "v100-1": "GPU-other"}
+
+
+def test_an_apply_that_changes_only_the_section_is_what_a_rollback_undoes(tmp_path: Path) -> None:
+    gateway: Any = GatewayInMemory({n: Route((backend(server(n)),)) for n in "ab"})
+    fleet = Rendered(FleetFiles(tmp_path, "f"), cast(Any, Obliging()), gateway, SystemClock(), lambda _: None)
+    (tmp_path / "out" / "f").mkdir(parents=True)
+    first, second = Serving(access=Access(max_connections=9)), Serving(access=Access(tokens=True))
+    for names, section in (("ab", None), ("ab", first), ("a", first), ("a", second), ("a", second)):
+        settings = replace(SETTINGS, output=str(tmp_path / "out"), endpoints=(section or first).gateway)
+        fleet.apply(ApplyRequest(replace(plan(*names), serve=section), settings))
+        if section and names == "ab":  # an earlier version's plan of the same is none to go back to
+            assert fleet.files.previous_plan() is None
+    back = fleet.previous()
+    assert (back.plan, back.settings.endpoints) == (replace(plan("a"), serve=first), first.gateway)
 
 
 def test_a_state_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -78,6 +78,19 @@ def test_with_a_plan_of_an_earlier_version_a_fleet_stops_following_and_that_is_s
         checked_follow(files, replace(other, spec=SPEC), print, all_cores=False)
 
 
+def test_a_plan_without_its_spec_cannot_follow_otherwise_than_its_fleet_does(
+    files: FleetFiles, plan: Plan, tmp_path: Path
+) -> None:
+    bare = replace(plan, spec_sha256="0" * 64, spec=None)
+    asked = replace(bare, serve=Serving(follow_load=FollowLoad()))
+    with pytest.raises(InputError, match=r"serve\.follow_load: needs a plan with its spec"):
+        checked_follow(files, asked, print, all_cores=False)
+    keep_follow(files, plan, Following(follow=True), tmp_path)
+    assert checked_follow(files, asked, print, all_cores=False).follow
+    ended = replace(bare, serve=Serving())
+    assert not checked_follow(files, ended, print, all_cores=False).follow
+
+
 def test_a_file_of_another_version_is_refused_with_its_line(files: FleetFiles) -> None:
     files.directory.mkdir(parents=True)
     (files.directory / "following").mkdir()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import build
 import pytest
 from build import spec
 
-from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Role, Server
+from controlplane.domain.device import HeldDevice
+from controlplane.domain.errors import InputError, MissingTool
+from controlplane.domain.fleet import LIVE_BATCHES, Role, Server
 from controlplane.domain.plan import Plan
+from controlplane.domain.serving import Serving
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import read_plan, write_plan
+from controlplane.runtime.fleet import preflight
 from controlplane.runtime.fleet.preflight import check_shares, refuse_namesake, shares_of_others
 
 GPU = "GPU-1"
@@ -92,3 +96,47 @@ def test_a_fleet_of_the_same_name_in_another_state_folder_is_not_taken_over(tmp_
     with pytest.raises(InputError, match=f"XDG_STATE_HOME to {tmp_path / 'theirs'}"):
         refuse_namesake(servers, mine)
     refuse_namesake(servers, theirs)
+
+
+@pytest.mark.parametrize(
+    ("before", "here", "switch", "chosen"),
+    [
+        (None, "/new.so", "", "/new.so"),
+        (None, None, "", None),
+        ("/old.so", "/new.so", "", "/new.so"),
+        ("/old.so", None, "off", None),
+        ("", "/new.so", "", None),
+    ],
+)
+def test_how_a_fleet_began_decides_whether_its_batches_change(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: str | None,
+    here: str | None,
+    switch: str,
+    chosen: str | None,
+) -> None:
+    monkeypatch.setenv(LIVE_BATCHES, switch)
+    assert settings_here(tmp_path, before, here).batch_library == chosen
+
+
+def test_a_fleet_of_changing_batches_is_not_made_one_of_fixed_ones_by_an_installation_without_the_library(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(MissingTool, match=f"{LIVE_BATCHES}=off"):
+        settings_here(tmp_path, "/old.so", None)
+
+
+def settings_here(tmp_path: Path, before: str | None, here: str | None) -> FleetSettings:
+    """The settings of an apply; `before`: the library of the one before, empty for fixed batches."""
+    files = FleetFiles(tmp_path, "mine")
+    if before is not None:
+        files.make()
+        files.write_settings(
+            FleetSettings("process", "/m", "/o", {"cpu-0": "cpu-0"}, batch_library=before or None)
+        )
+    launcher = SimpleNamespace(
+        name="process", batch_library=lambda: here, inventory=lambda: [HeldDevice("cpu", "cpu-0")]
+    )
+    fleet = cast(Any, SimpleNamespace(files=files, launcher=launcher))
+    return preflight.settings(plan(10), fleet, repository=tmp_path, output=tmp_path, section=Serving())
