@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controlplane.domain.fleet import QuotaUse
@@ -21,11 +22,18 @@ Paths are strings here: `Path` would take more of that time than the kernel does
 """
 
 
+_SLEEPS = 50
+"""A thread sleeps while its group runs for so many times as long."""
+_LEAST_NS = 1_000_000
+"""A thread that sleeps is taken to have run for this long: a group that hardly runs says nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """A group, its busiest thread's folder, and how long each thread had run when that was found, in ns.
 
     A server without a group of its own has None. The next search is at `again_s`, `every_s` after the last.
+    `read_ns` is how long the thread and its group had run at the last reading.
     """
 
     group: Path | None
@@ -33,6 +41,17 @@ class _Found:
     every_s: float
     again_s: float
     ran_ns: dict[str, int]
+    read_ns: tuple[int, int] | None = None
+
+    def after(self, ran_ns: int, used_ns: int) -> _Found:
+        """Return this after a reading; searched for at the next one where the load has left the thread."""
+        found = replace(self, read_ns=(ran_ns, used_ns))
+        if self.read_ns is None:
+            return found
+        ran, used = ran_ns - self.read_ns[0], used_ns - self.read_ns[1]
+        if used > _SLEEPS * max(ran, _LEAST_NS):
+            return replace(found, every_s=SEARCH_S / 2.0, again_s=-math.inf)
+        return found
 
 
 class QuotaCounters:
@@ -53,10 +72,11 @@ class QuotaCounters:
             if found is None:
                 return None
             ran_ns, waited_ns = _scheduled_ns(found.thread)
-            throttled_s = 0.0 if found.group is None else _throttled_s(found.group)
+            throttled_s, used_ns = (0.0, 0) if found.group is None else _group_times(found.group)
         except (OSError, ValueError):
             self._found.pop(pid, None)
             return None
+        self._found[pid] = found.after(ran_ns, used_ns)
         return QuotaUse(int(os.path.basename(found.thread)), ran_ns / 1e9, waited_ns / 1e9, throttled_s)
 
     def _find(self, pid: int, alone: Callable[[], Iterable[int]] | None) -> _Found | None:
@@ -102,12 +122,13 @@ def _scheduled_ns(thread: str) -> tuple[int, int]:
     return int(ran), int(waited)
 
 
-def _throttled_s(group: Path) -> float:
+def _group_times(group: Path) -> tuple[float, int]:
+    """Return for how long a group was throttled, in s, and has run, in ns: version 1 does not count that."""
     with open(f"{group}/cpu.stat") as file:
         counted = counters(file.read())
     if "throttled_usec" in counted:
-        return counted["throttled_usec"] / 1e6
-    return counted.get("throttled_time", 0) / 1e9
+        return counted["throttled_usec"] / 1e6, 1000 * counted.get("usage_usec", 0)
+    return counted.get("throttled_time", 0) / 1e9, 0
 
 
 def memory_kills(pid: int, proc: Path = Path("/proc")) -> int:

@@ -87,6 +87,21 @@ def test_a_thread_that_stays_the_busiest_is_searched_less_and_less_often(kernel:
     assert (early.thread, late.thread) == (7, 9)
 
 
+def test_a_thread_that_sleeps_while_its_group_runs_is_soon_replaced(kernel: Kernel) -> None:
+    reader = QuotaCounters(kernel.root, lambda: kernel.now_s)
+    ran_s = {7: 0.0, 9: 0.0}
+    threads = []
+    for second in range(120):
+        ran_s[7 if second < 100 else 9] += 0.5  # the load moves to another model
+        used_us = int(sum(ran_s.values()) * 1e6)
+        kernel.write(f"usage_usec {used_us}\nthrottled_usec 0", t7_7=(ran_s[7], 0.0), t9_9=(ran_s[9], 0.0))
+        use = reader.read(7)
+        assert use is not None
+        threads.append(use.thread)
+        kernel.now_s += 1.0
+    assert threads == [7] * 103 + [9] * 17
+
+
 def test_a_server_in_a_group_with_others_is_judged_by_its_own_threads(kernel: Kernel) -> None:
     kernel.write("throttled_usec 500000", t7_7=(9.0, 8.0), t9_9=(2.0, 3.0))
     assert QuotaCounters(kernel.root).read(9, lambda: [9]) == QuotaUse(9, 2.0, 3.0, 0.0)
