@@ -20,6 +20,8 @@ class Role(StrEnum):
 
     ACTIVE = "active"
     SHADOW = "shadow"
+    SHARED = "shared"
+    """Stands by for several partitions."""
     PROFILE = "profile"
     """Only measured; never routed to."""
 

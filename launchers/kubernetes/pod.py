@@ -212,7 +212,7 @@ def cpu_resources(spec: ServerSpec) -> core.ResourceRequirements:
     A shadow that stands by counts in memory, not in share: it requests a token amount.
     """
     limit = cpu_quantity(spec.percent)
-    request = _STANDBY_CPU if spec.labels.role is Role.SHADOW else limit
+    request = _STANDBY_CPU if spec.labels.role in (Role.SHADOW, Role.SHARED) else limit
     return core.ResourceRequirements(
         limits={"cpu": limit, **_memory(spec.memory_limit_mb)},
         # What it takes is requested whether or not it is limited, so that a node's memory is shared out once.

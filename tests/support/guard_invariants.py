@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.control.guard.state import WHOLE_PERCENT, GuardState, overdrawn, percent_by_gpu
+from controlplane.control.guard.state import WHOLE_PERCENT, GuardState, overdrawn, percent_in_use
 
 
 def validate_state(state: GuardState) -> None:
@@ -27,7 +27,7 @@ def validate_state(state: GuardState) -> None:
         assert not watch.launches.open or watch.launches.failures >= state.limits.failures
         assert watch.broken_s is None or watch.broken_s <= state.now_s
         assert all(mean >= 0.0 for queue in watch.queues for mean in queue.rates_rps)
-    used = percent_by_gpu(watch.active for watch in state.watches.values())
+    used = percent_in_use(state.watches.values())
     for gpu in used:
         if overdrawn(used, gpu):
             moved = [

@@ -110,7 +110,7 @@ def _shared(
     limit_mb = sum(known) if len(known) == len(limits) else None
     content = _Content(gpu.shared.id, rendered[gpu.shared.id], tuple(endpoints), limit_mb)
     size = _Size(devices[gpu.id], gpu.shared.percent, gpu.shared.memory_mb)
-    return _spec(common, content, Role.SHADOW, size)
+    return _spec(common, content, Role.SHARED, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[st
         later = [s for s in running if s.name != planned.name and stands_for(s, planned, desired)]
         if of_plan and later and planned.name not in {s.name for s in running}:
             del specs[planned.name]
-            specs[later[0].name] = later[0]
+            specs[later[0].name] = replace(later[0], batches=planned.batches)
     for endpoint, route in wanted.items():
         present = routes[endpoint].backup if endpoint in routes else None
         backup = next((b for b in (present, route.backup) if b in specs and b not in route.members), None)

@@ -134,7 +134,7 @@ def _decide(tick: Tick, watch: Watch) -> None:
 
 
 def _dead(tick: Tick, watch: Watch, cause: Cause) -> Watch:
-    if tick.is_covered(watch):
+    if standbys.successor(tick, watch) is not None:
         return _redirect(tick, watch, cause)
     if not watch.down:
         active = tick.active(watch)
@@ -151,7 +151,7 @@ def _dead(tick: Tick, watch: Watch, cause: Cause) -> Watch:
 def _left(tick: Tick, watch: Watch, cause: Cause) -> Watch:
     """Redirect as soon as another server is ready; until then it may still answer some requests."""
     watch = replace(watch, ending=cause is Cause.ENDING)
-    if tick.is_covered(watch):
+    if standbys.successor(tick, watch) is not None:
         return _redirect(tick, watch, cause)
     reason = f"{tick.active(watch).reason}, and nothing stands by"
     watch = tick.report_once(watch, Topic.ERRORS, Level.WARNING, reason)
@@ -308,9 +308,13 @@ def _calm(tick: Tick, watch: Watch) -> Watch:
 
 
 def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Watch:
-    """Move the route to the shadow. The `evidence` is that on the active server where none is given."""
-    now, target = tick.now_s, watch.standby
+    """Move the route to the shadow. The `evidence` is that on the active server where none is given.
+
+    Where a shared one takes over from a dead server, the partition's own goes on starting.
+    """
+    now, target = tick.now_s, standbys.successor(tick, watch)
     assert target is not None
+    starting = watch.standby if watch.standby != target else None
     tick.effects.append(Redirect(watch.partition.id, watch.active.server, target.server, cause))
     died = cause in _DEATHS
     stays = cause is Cause.SHARE and standbys.stands_by_again(watch)
@@ -333,7 +337,7 @@ def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Wat
         owned=standbys.lent(tick, watch, target) if died or cause is Cause.ENDING else None,
         queues=tuple(queue._replace(batches=BatchTimes()) for queue in forgotten.queues),
         unexplained=1.0,
-        standby=watch.active if stays else None,
+        standby=watch.active if stays else starting,
         down=False,
         ending=False,
         answered_s=now,

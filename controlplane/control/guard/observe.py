@@ -18,7 +18,15 @@ from controlplane.control.guard.effects import Accused, Effect, Launch, Load, Pr
 from controlplane.control.guard.learning import ModelError
 from controlplane.control.guard.liveness import GONE
 from controlplane.control.guard.rule import LATE, host_part, is_slow, suspicion
-from controlplane.control.guard.state import GuardState, Held, Limits, PlacedServer, Watch, percent_by_gpu
+from controlplane.control.guard.state import (
+    GuardState,
+    Held,
+    Limits,
+    PlacedServer,
+    Watch,
+    percent_by_gpu,
+    percent_in_use,
+)
 from controlplane.domain.observation import Answer, FleetSeen, Health, Level, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
@@ -243,7 +251,7 @@ class Tick:
 
     def _sum_shares(self) -> None:
         # A dead server's share is its successor's.
-        self.used = percent_by_gpu(watch.active for watch in self.watches.values())
+        self.used = percent_in_use(self.watches.values())
         self.owned = percent_by_gpu(watch.share for watch in self.watches.values())
 
     @property

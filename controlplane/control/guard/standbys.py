@@ -13,6 +13,7 @@ from controlplane.control.guard.state import (
     PlacedServer,
     Share,
     Watch,
+    differs,
     exceeds,
     fits,
     room_percent,
@@ -105,6 +106,16 @@ def upkeep(tick: Tick, watch: Watch) -> Watch:
     return replace(watch, standby=placed, generation=watch.generation + 1, reported=reported)
 
 
+def successor(tick: Tick, watch: Watch) -> PlacedServer | None:
+    """Return what can take over now from a server that serves no more: the shadow, else a shared one."""
+    if tick.is_covered(watch):
+        return watch.standby
+    for placed in (one for other in _sharers(tick, watch) for one in other.servers if one.shared):
+        if tick.health(placed) is Health.READY and placed.server != watch.active.server:
+            return placed
+    return None
+
+
 def _sharers(tick: Tick, watch: Watch) -> list[Watch]:
     """Return the other partitions that share a shadow with this one."""
     own = watch.partition
@@ -195,17 +206,16 @@ def lent(tick: Tick, watch: Watch, target: PlacedServer) -> Share | None:
     share = watch.share
     if share.gpu in tick.state.lost_gpus:
         share = Share(target.gpu, share.percent)
-    return share if exceeds(target, share) else None
+    return share if differs(target, share) else None
 
 
 def gives_back(tick: Tick, watch: Watch) -> bool:
-    """Return whether a standby of a smaller share can take over from an active server that lends its own."""
+    """Return whether a standby of the right share can take over from an active server that lends its own."""
     standby = watch.standby
     if standby is None or standby.shared or not tick.is_covered(watch):
-        return False
-    if not watch.active.shared and not exceeds(watch.active, Share(standby.gpu, standby.percent)):
         return False
     if watch.active.shared or watch.owned is not None:
         # Another partition may have moved to its GPU in this very tick.
         return fits(tick.owned, watch.share, standby)
-    return fits(tick.used, watch.active, standby)
+    smaller = exceeds(watch.active, Share(standby.gpu, standby.percent))
+    return smaller and fits(tick.used, watch.active, standby)

@@ -270,6 +270,11 @@ def percent_by_gpu(shares: Iterable[Share | PlacedServer]) -> dict[str, float]:
     return sums
 
 
+def percent_in_use(watches: Iterable[Watch]) -> dict[str, float]:
+    """Return GPU -> the percentage that active servers have: one of several partitions counts once."""
+    return percent_by_gpu({watch.active.server: watch.active for watch in watches}.values())
+
+
 def room_percent(used: Mapping[str, float], own: Share | PlacedServer, gpu: str) -> float:
     """Return the percentage of `gpu` that a partition could have, its `own` share included."""
     return WHOLE_PERCENT - used.get(gpu, 0.0) + (own.percent if own.gpu == gpu else 0.0)
@@ -283,6 +288,11 @@ def fits(used: Mapping[str, float], own: Share | PlacedServer, placed: PlacedSer
 def exceeds(placed: PlacedServer, share: Share) -> bool:
     """Return whether a server has another share than this, or more of it."""
     return placed.gpu != share.gpu or placed.percent > share.percent + _ROUNDING
+
+
+def differs(placed: PlacedServer, share: Share) -> bool:
+    """Return whether a server has another share than this, more or less of it."""
+    return placed.gpu != share.gpu or abs(placed.percent - share.percent) > _ROUNDING
 
 
 def overdrawn(used: Mapping[str, float], gpu: str) -> bool:

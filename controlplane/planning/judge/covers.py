@@ -194,9 +194,10 @@ def _activated(
         shadow = partition.shadow
         assert shadow is not None
         more = shadow.percent - (partition.percent if shadow.gpu == gpu.id else 0.0)
-        if shadow.gpu not in room or more > room[shadow.gpu] + _ROUNDING or gpu.id in serving:
+        shared = shadow.policy is ShadowPolicy.SHARED
+        if shadow.gpu not in room or more > room[shadow.gpu] + _ROUNDING or (shared and gpu.id in serving):
             continue
-        if shadow.policy is ShadowPolicy.SHARED:
+        if shared:
             serving.add(gpu.id)
         room[shadow.gpu] -= more
         active[partition.id] = shadow.gpu

@@ -16,7 +16,7 @@ from controlplane.control.guard.state import (
     Limits,
     PlacedServer,
     Share,
-    exceeds,
+    differs,
 )
 from controlplane.domain.fleet import Backend, Role, Route, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Guarding
@@ -194,6 +194,6 @@ def _can_serve(server: Server, partition: GuardedPartition) -> bool:
 
 
 def _lends(server: Server, active: PlacedServer, partition: GuardedPartition, share: Share) -> bool:
-    """Return whether an active server has more than this share, which may be of an earlier plan."""
-    is_shadow = server.spec.labels.role is Role.SHADOW
-    return is_shadow and exceeds(active, share) and share.percent >= partition.percent
+    """Return whether an active server has another share than this, which may be of an earlier plan."""
+    is_shadow = server.spec.labels.role is not Role.ACTIVE
+    return is_shadow and differs(active, share) and share.percent >= partition.percent

@@ -46,7 +46,7 @@ CANARY_EVERY_S = 5.0
 _STANDING_BY = 2.0
 """A shadow gets one as many times less often: nothing waits for it yet."""
 CANARIES_RPS = 25.0
-"""The most canaries to idle servers and shadows: where these are more than 125, each gets one less often."""
+"""The most canaries to idle servers and shadows: where more are due, each gets one less often."""
 _CANARY_THREADS = 32
 """A canary may wait as long as its model takes, and must keep no other one waiting."""
 QUOTA_EVERY_S = 1.0
@@ -457,8 +457,10 @@ class Observer:
 
     def _every_s(self, name: str, record: ServerRecord) -> float:
         """Return after how long without a request a server gets a canary."""
-        watch = self._state.watches.get(record.server.spec.labels.partition)
-        stands_by = watch is not None and watch.active.server != name
+        watches = self._state.watches
+        own = watches.get(record.server.spec.labels.partition)
+        # One that several partitions share may serve any of them.
+        stands_by = all(one.active.server != name for one in (watches.values() if own is None else (own,)))
         return CANARY_EVERY_S * (_STANDING_BY if stands_by else 1.0)
 
     def _failing(self, record: ServerRecord) -> int:

@@ -80,7 +80,8 @@ class _PutOff:
 def spec_for(launch: Launch, planned: ServerSpec, device: str) -> ServerSpec:
     """Return the server of a launch: as planned, with another share. The guard's name makes it unique."""
     revision = descendant(planned, device, f"{launch.percent:g}", launch.server)
-    labels = replace(planned.labels, role=Role.SHADOW, revision=revision)
+    role = planned.labels.role if planned.labels.role is Role.SHARED else Role.SHADOW
+    labels = replace(planned.labels, role=role, revision=revision)
     return replace(planned, labels=labels, device=device, percent=launch.percent)
 
 

@@ -192,7 +192,7 @@ def shares_of_others(servers: Iterable[Server], fleet: str) -> Shares:
     chosen: dict[tuple[str, str], ServerSpec] = {}
     for spec in (server.spec for server in servers):
         labels = spec.labels
-        if labels.fleet == fleet or labels.role is Role.PROFILE:
+        if labels.fleet == fleet or labels.role in (Role.PROFILE, Role.SHARED):
             continue
         key = labels.fleet, labels.partition
         before = chosen.get(key)
@@ -200,9 +200,6 @@ def shares_of_others(servers: Iterable[Server], fleet: str) -> Shares:
             chosen[key] = spec
     found: dict[str, dict[str, float]] = {}
     for (owner, _), spec in sorted(chosen.items()):
-        others = (one for (other, _), one in chosen.items() if other == owner)
-        if any(set(one.endpoints) < set(spec.endpoints) for one in others):
-            continue  # a shadow that several partitions share
         its = found.setdefault(spec.device, {})
         its[owner] = its.get(owner, 0.0) + spec.percent
     return found

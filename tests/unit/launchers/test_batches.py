@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import build
 import pytest
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import LIVE_BATCHES
+from launchers.lifecycle import HostPlace
+from launchers.process import ProcessLauncher
 from launchers.triton import batches
 from launchers.triton.batches import BatchFiles
 
@@ -147,3 +152,32 @@ def test_without_a_library_or_switched_off_batches_are_fixed(
     assert batches.capability().available
     monkeypatch.setenv(LIVE_BATCHES, "off")
     assert batches.library() is None
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_where_the_disk_is_full_a_server_starts_without_files(
+    files: BatchFiles, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    assert _place(files, monkeypatch, code) == HostPlace(core=0)
+    assert not files.folder.exists()
+
+
+def test_files_that_cannot_be_made_fail_a_start_with_a_reason(
+    files: BatchFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EngineError, match="batch files of"):
+        _place(files, monkeypatch, errno.EACCES)
+
+
+def _place(files: BatchFiles, monkeypatch: pytest.MonkeyPatch, code: int) -> HostPlace:
+    """The place of a server whose second page cannot be written."""
+    written: list[Path] = []
+
+    def write(path: Path, word: int, access: int) -> None:
+        if written:
+            raise OSError(code, os.strerror(code))
+        written.append(path)
+
+    monkeypatch.setattr(batches, "_write_page", write)
+    launcher = ProcessLauncher(files.folder.parent)
+    return launcher._with_files(replace(build.spec(), batches=TWO), HostPlace(core=0, batches=files))

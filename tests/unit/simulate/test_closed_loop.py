@@ -205,7 +205,7 @@ def test_a_shared_shadow_serves_one_partition_until_that_has_a_server_of_its_own
     outcome = served(plan, Fault(kind, "wa-1", 20.0, 3.0 if kind is Kind.SLOW else 1.0))
     moves = [h for h in outcome.happened if h.redirect]
     assert [h.subject for h in moves] == ["wa-1", "wa-1"], "there and back, and its neighbour stays"
-    assert ".standby.shadow." in moves[0].text
+    assert ".standby.shared." in moves[0].text
     assert "share given back" in moves[1].text
     (repair,) = outcome.repairs
     assert repair.late_s < 10

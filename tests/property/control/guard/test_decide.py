@@ -29,7 +29,7 @@ from controlplane.control.guard.state import (
     Limits,
     PlacedServer,
     overdrawn,
-    percent_by_gpu,
+    percent_in_use,
 )
 from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
@@ -131,7 +131,7 @@ class World:
 
     @property
     def used(self) -> dict[str, float]:
-        return percent_by_gpu(watch.active for watch in self.state.watches.values())
+        return percent_in_use(self.state.watches.values())
 
     def check(self, seen: FleetSeen) -> None:
         routes = decide.routes(self.state, seen)
@@ -147,6 +147,8 @@ class World:
             if active is None or active.health in (Health.GONE, Health.FAILING, Health.IMPAIRED):
                 # Dead and routed to: only because nothing of it lives.
                 assert standby is None or standby.health is not Health.READY
+                holding = self.machines.items() if partition.shared else ()
+                assert not any(n.startswith("g0.shared") and m.health is Health.READY for n, m in holding)
             if standby is not None and standby.health is Health.READY and active is not None:
                 assert routes[partition.id].backup is not None
         # What nobody sits on was told to stop: nothing is left behind.

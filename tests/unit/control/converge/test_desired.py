@@ -224,7 +224,7 @@ def sharing(*names: str) -> Desired:
 
 def test_a_shared_shadow_is_one_server_that_backs_all_its_partitions_up() -> None:
     desired = sharing("a", "b", "c")
-    standby = name(desired, "standby", Role.SHADOW)
+    standby = name(desired, "standby", Role.SHARED)
     assert len(desired.servers) == 4
     assert desired.servers[standby].endpoints == ("a", "b", "c")
     assert (desired.servers[standby].percent, desired.servers[standby].memory_mb) == (40.0, 900.0)
@@ -233,7 +233,7 @@ def test_a_shared_shadow_is_one_server_that_backs_all_its_partitions_up() -> Non
 
 def test_to_a_shared_shadow_an_endpoint_moves_without_the_others() -> None:
     desired = sharing("a", "b", "c")
-    standby = name(desired, "standby", Role.SHADOW)
+    standby = name(desired, "standby", Role.SHARED)
     assert companions(desired, ["a"]) == ()
     routes = redirected(desired, desired.routes, ["a"], set(desired.servers))
     assert routes["a"].members == (standby,)
@@ -242,12 +242,14 @@ def test_to_a_shared_shadow_an_endpoint_moves_without_the_others() -> None:
 
 def test_a_shared_shadow_that_was_started_since_stays_with_the_same_plan() -> None:
     desired = sharing("a", "b")
-    planned = desired.servers[name(desired, "standby", Role.SHADOW)]
+    planned = desired.servers[name(desired, "standby", Role.SHARED)]
     later = replace(planned, labels=replace(planned.labels, revision=descendant(planned, "later")))
     running = [s for s in desired.servers.values() if s.name != planned.name] + [later]
     routes = {e: NamedRoute(r.members, later.name) for e, r in desired.routes.items()}
+    running = [replace(one, batches=(("m", 4),)) for one in running]
     kept = as_moved(desired, running, routes)
     assert kept.servers.keys() == {s.name for s in running}
+    assert kept.servers[later.name].batches == planned.batches, "the plan's, not what it serves with"
     assert kept.routes == routes
 
 
@@ -262,7 +264,7 @@ def test_a_shared_shadow_may_take_what_all_its_partitions_may() -> None:
         plan = Plan("igniter", Rule.P99, "ours", (gpu,))
         devices = {"v100-0": "GPU-uuid"}
         desired = desired_fleet(plan, fleet="f", plan_hash="h", rendered=rendered, devices=devices)
-        assert desired.servers[name(desired, "standby", Role.SHADOW)].memory_limit_mb == together_mb
+        assert desired.servers[name(desired, "standby", Role.SHARED)].memory_limit_mb == together_mb
 
 
 @pytest.mark.parametrize("role", [Role.ACTIVE, Role.SHADOW])

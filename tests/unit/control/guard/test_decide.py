@@ -1115,6 +1115,71 @@ def test_it_covers_two_deaths_at_once() -> None:
     assert [m.target for m in of(Redirect, fleet.tick())] == ["standby.0"] * 2
 
 
+def test_its_share_counts_once_where_it_covers_two() -> None:
+    fleet = sharing(30.0)
+    del fleet.servers["W1.a"], fleet.servers["W2.a"]
+    assert "overlap" not in said(fleet.tick(), Level.WARNING)
+
+
+def test_a_partition_whose_own_server_still_starts_is_served_by_the_next_shared_one() -> None:
+    fleet = sharing()
+    fleet.tick(60)
+    del fleet.servers["W1.a"]
+    own = of(Launch, fleet.tick())[0].server
+    del fleet.servers["standby.0"]
+    (later,) = of(Launch, fleet.tick())
+    assert fleet.phase() is Phase.DOWN
+    fleet.servers[later.server] = READY
+    assert [m.target for m in of(Redirect, fleet.tick())] == [later.server]
+    assert standbys_of(fleet) == [own, later.server, later.server], "its own goes on starting"
+    fleet.ready()
+    assert [m.target for m in of(Redirect, fleet.tick(20))] == [own]
+
+
+def test_a_partition_that_waits_for_a_larger_server_of_its_own_is_covered_meanwhile() -> None:
+    fleet = sharing()
+    (launched,) = (e for e in of(Launch, fleet.tick(20, late=("W1", "W2"))) if e.partition == "W2")
+    fleet.tick(5)
+    del fleet.servers["W2.a"]
+    assert [m.target for m in of(Redirect, fleet.tick())] == ["standby.0"]
+    fleet.ready()
+    later = [m.target for m in of(Redirect, fleet.tick(20)) if m.partition == "W2"]
+    assert later == [launched.server]
+
+
+def test_one_that_hangs_for_the_partition_that_it_serves_is_no_successor_of_itself() -> None:
+    fleet = sharing()
+    fleet.tick(60)
+    del fleet.servers["W1.a"]
+    fleet.tick(20)
+    fleet.servers["standby.0"] = replace(READY, in_flight=10)
+    fleet.state = replace(
+        fleet.state, watches={p: replace(w, answered_s=0.0) for p, w in fleet.state.watches.items()}
+    )
+    assert of(Redirect, fleet.tick(20, rate=0.0)) == []
+    assert fleet.phase() is Phase.DOWN
+
+
+def test_one_that_another_program_ends_is_left_for_it_while_its_own_starts() -> None:
+    fleet = sharing()
+    fleet.tick(20, late=("W1", "W2"))
+    fleet.servers["W2.a"] = ServerSeen(Health.ENDING)
+    assert [m.target for m in of(Redirect, fleet.tick())] == ["standby.0"]
+
+
+def test_a_partition_that_grew_has_its_share_again_after_a_death() -> None:
+    fleet = sharing()
+    fleet.tick(60)
+    grown = replace(fleet.state.watches["W1"], active=PlacedServer("W1.a", "g0", 50.0, since_s=0.0))
+    fleet.state = replace(fleet.state, watches={**fleet.state.watches, "W1": grown})
+    del fleet.servers["W1.a"]
+    (launched,) = of(Launch, fleet.tick())
+    assert launched.percent == 50.0
+    fleet.ready()
+    assert [m.target for m in of(Redirect, fleet.tick(20))] == [launched.server]
+    assert fleet.state.watches["W1"].share.percent == 50.0
+
+
 def test_where_it_dies_it_is_launched_once_for_all() -> None:
     fleet = sharing()
     fleet.tick(60)

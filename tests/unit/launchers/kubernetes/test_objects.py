@@ -31,8 +31,9 @@ def test_readiness_asks_for_a_model_unless_the_models_are_unloaded_on_purpose() 
     assert probe_path(spec(Role.SHADOW, reloads=True)) == "/v2/health/live"
 
 
-def test_a_shadow_that_stands_by_requests_no_share() -> None:
-    active, shadow = cpu_resources(spec()), cpu_resources(spec(Role.SHADOW))
+@pytest.mark.parametrize("role", [Role.SHADOW, Role.SHARED])
+def test_a_shadow_that_stands_by_requests_no_share(role: Role) -> None:
+    active, shadow = cpu_resources(spec()), cpu_resources(spec(role))
     assert active.requests == active.limits == {"cpu": "375m"}
     assert shadow.limits == active.limits
     assert shadow.requests == {"cpu": "10m"}

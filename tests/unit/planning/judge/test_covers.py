@@ -10,8 +10,8 @@ import planning
 import pytest
 from planning import v100, workload
 
-from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
-from controlplane.domain.workload import ShadowPlace, ShadowWish, Workload
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, Shadow
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.latency.adjusted import Adjusted, Change
 from controlplane.latency.protocol import Slots
 from controlplane.planning.judge.covers import with_covers
@@ -127,6 +127,25 @@ def laid_out(gpus: Sequence[Sequence[tuple[Workload, float]]]) -> Plan:
     workloads = list(dict.fromkeys(listed))
     request = planning.request(workloads, latency="ours", rule=Rule.P99)
     return finalise("by-hand", request, Draft(tuple(drafted)), 0.0)
+
+
+def test_a_shared_shadow_that_serves_leaves_the_others_of_its_gpu_theirs() -> None:
+    own = [(workload(name, "alexnet", 40.0, 300.0), 20.0) for name in "abc"]
+    plan = laid_out([own])
+    devices, terms = {"v100": v100("ours")}, Terms.of(plan)
+    found = evaluate(plan.gpus, devices, terms)
+
+    def covers(policy: ShadowPolicy, extras: Sequence[float]) -> list[float | None]:
+        """Of all three, where two shadows have this policy and the last one is hot."""
+        (gpu,) = plan.gpus
+        parts = tuple(
+            replace(p, shadow=Shadow(kind, gpu.id, extra, p.percent + extra))
+            for p, kind, extra in zip(gpu.partitions, (policy, policy, ShadowPolicy.HOT), extras, strict=True)
+        )
+        (judged,) = with_covers([replace(gpu, partitions=parts)], found, devices, terms)
+        return [p.shadow.covers for p in judged.partitions if p.shadow]
+
+    assert covers(ShadowPolicy.SHARED, (10.0, 10.0, 10.0)) == covers(ShadowPolicy.HOT, (10.0, 0.0, 10.0))
 
 
 def survivors(plan: Plan) -> list[bool | None]:

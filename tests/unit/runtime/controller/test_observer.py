@@ -984,15 +984,16 @@ def test_a_large_fleet_gets_no_more_canaries_a_second_than_a_small_one(
     assert len(asked) <= observer_module.CANARIES_RPS * (45 + 1)
 
 
+@pytest.mark.parametrize("of", [SPEC.labels.partition, "shared by several"])
 def test_a_shadow_gets_half_as_many_canaries_as_an_active_server_that_rests(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
     clock, asked = Hand(), list[str]()
     monkeypatch.setattr(observer_module, "time", clock)
     monkeypatch.setattr(bench.observer._canaries, "ask", lambda name, call, now: asked.append(name))
     bench.requests.answered = ()
     bench.observer._looked_s = clock.now_s
-    shadow = replace(SPEC, labels=replace(SPEC.labels, role=Role.SHADOW, revision="2"))
+    shadow = replace(SPEC, labels=replace(SPEC.labels, partition=of, role=Role.SHADOW, revision="2"))
     bench.workers.adopt(replace(SERVER, id="2", spec=shadow, http_port=8, grpc_port=8))
     for _ in range(5 * 60):
         bench.observer.look(rested())

@@ -16,6 +16,7 @@ from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
     InFlight,
+    Role,
     Route,
     Routes,
     Server,
@@ -24,12 +25,23 @@ from controlplane.domain.fleet import (
 )
 from controlplane.files.waiting import wait_until
 from controlplane.ports import GivesWay
-from controlplane.runtime.controller.workers import _THREADS, Workers, memory_limit_mb
+from controlplane.runtime.controller.workers import _THREADS, Workers, memory_limit_mb, spec_for
 from controlplane.runtime.fleet.execute import Limits, backend
 
 SPEC = spec("W1", models=("w1",))
 SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
 LIMITS = Limits(drain_s=30.0, grace_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("planned", "later"),
+    [(Role.ACTIVE, Role.SHADOW), (Role.SHADOW, Role.SHADOW), (Role.SHARED, Role.SHARED)],
+)
+def test_what_several_partitions_share_is_labelled_so_however_often_it_starts(
+    planned: Role, later: Role
+) -> None:
+    one = replace(SPEC, labels=replace(SPEC.labels, role=planned))
+    assert spec_for(Launch("W1", "W1.1", "cpu-0", 60.0, 1), one, "cpu-0").labels.role is later
 
 
 class Engine:

@@ -74,9 +74,17 @@ def test_a_shadow_that_several_partitions_share_does_not_count() -> None:
     servers = [
         server("theirs", "a", 30, models=("a",)),
         server("theirs", "b", 20, models=("b",)),
-        server("theirs", "standby", 40, role=Role.SHADOW, models=("a", "b")),
+        server("theirs", "standby", 40, role=Role.SHARED, models=("a", "b")),
     ]
     assert shares_of_others(servers, "mine") == {"cpu-0": {"theirs": 50.0}}
+
+
+def test_a_partition_that_serves_what_a_smaller_one_serves_too_counts() -> None:
+    servers = [
+        server("theirs", "head", 30, models=("a",)),
+        server("theirs", "main", 80, models=("a", "b")),
+    ]
+    assert shares_of_others(servers, "mine") == {"cpu-0": {"theirs": 110.0}}
 
 
 def test_a_fleet_of_the_same_name_in_another_state_folder_is_not_taken_over(tmp_path: Path) -> None:
