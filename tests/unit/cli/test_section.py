@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from controlplane.cli import cluster, wiring
 from controlplane.cli.fleet.access_changes import refuse_looser
-from controlplane.cli.fleet.targets import section_of
+from controlplane.cli.fleet.targets import Wish, section_of, target
 from controlplane.cli.main import app, run
+from controlplane.cli.options import Allowance
 from controlplane.control.converge.desired import Desired
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
@@ -24,7 +25,7 @@ from controlplane.files.documents import parsed_yaml
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.following import Following
 from controlplane.files.pinned import Applied
-from controlplane.files.plans import plan_hash, read_plan
+from controlplane.files.plans import plan_hash, read_plan, write_plan
 from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.fleet import Fleet
@@ -136,3 +137,23 @@ def test_a_plans_section_limits_the_starts_of_a_cluster(files: FleetFiles) -> No
     host = SimpleNamespace(files=files, launcher=launcher)
     found = cluster._settings(host, Path("models"), replace(PLAN, serve=GUARDED), {})
     assert (found.load_timeout_s, found.endpoints.host) == (900.0, "0.0.0.0")
+
+
+def test_a_new_fleet_has_the_environments_launcher_and_its_controllers_the_sections_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRISECT_LAUNCHER", "kubernetes")
+    monkeypatch.setattr(cluster, "fleet_of_controllers", lambda files, place: SimpleNamespace())
+    write_plan(tmp_path / "plan.json", replace(PLAN, serve=Serving()))
+    allowed = frozenset({Allowance.VIOLATIONS})
+
+    def applied(*given: str) -> Any:
+        here = tmp_path
+        return target(Wish(here / "plan.json", "new", here, here, here, given=given, allowed=allowed))
+
+    assert applied("serve.load_timeout_s=600").plan.serve == Serving(load_timeout_s=600.0)
+    for key in ("serve.compress=true", "serve.late_binding={}"):
+        with pytest.raises(InputError) as wrong:
+            applied(key)
+        assert wrong.value.field is not None
+        assert wrong.value.field.startswith(key.partition("=")[0])
