@@ -101,7 +101,7 @@ def mended(fleet: Ctl, before: tuple[Backend, ...]) -> bool:
 
 
 class Stranger:
-    """Another user, who is told of each server's place."""
+    """Another user of the host, with the place of each server."""
 
     def __init__(self, public: Path) -> None:
         public.mkdir()

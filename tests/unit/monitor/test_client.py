@@ -60,7 +60,7 @@ def test_requests_that_were_answered_failed_or_left_with_a_server_are_taken_in_o
                 stream.sendall(line(6, flags=b"CH") + line(7, b"-", flags=b"CH"))
                 found = taken(log, 5)
             assert [record.number for record in found] == [1, 4, 5, 6, 7]
-            assert (found[2].server, found[2].failed) == ("", True), "nobody was there to take it"
+            assert (found[2].server, found[2].failed) == ("", True), "no program listened for it"
             assert (found[0].endpoint, found[0].server) == ("alexnet", "f.p.active.1:abc")
             assert (found[0].ended_s, found[0].latency_ms, found[0].failed) == (100.75, 250.0, False)
         finally:

@@ -46,7 +46,7 @@ FLAGS = ("failed", "abandoned", "refused", "held", "lost")
         (503, "-", "--/0/-", "refused"),  # a full queue
         (200, "14", "--/0/-", "refused"),
         (200, "-", "--/0/-", ""),
-        (502, "-", "SH", "failed held lost"),  # as HAProxy's unlogged requests are told
+        (502, "-", "SH", "failed held lost"),  # as requests that HAProxy did not log are reported
         (503, "-", "SC", "failed lost"),
         (200, "-", "CH/0/-", "abandoned held"),  # its client left, and the server goes on
         (200, "-", "CD/0/-", "abandoned held"),
