@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from controlplane.cli.output import say
 from controlplane.domain.errors import InputError
 from controlplane.domain.serving import Difference
 from controlplane.gateway.security.certificate import is_loopback
@@ -14,11 +15,18 @@ def lines(changed: Iterable[Difference]) -> list[str]:
     return [f"serve: {one.path} {one.before} -> {one.after}" for one in changed]
 
 
-def refuse_looser(changed: Iterable[Difference]) -> None:
-    """Raise InputError where more clients could connect, or calls would no longer be written down."""
+def say_or_refuse(changed: Iterable[Difference], *, accepted: bool) -> None:
+    """Say each change, where no person was asked.
+
+    Raises InputError, unless it is `accepted`, where more clients could connect, or calls would no longer be
+    written down.
+    """
+    changed = tuple(changed)
     looser = [one for one in changed if _is_looser(one)]
-    if looser:
+    if looser and not accepted:
         raise InputError(f"is needed for looser access ({'; '.join(lines(looser))})", field="--yes")
+    for line in lines(changed):
+        say(line)
 
 
 def _is_looser(one: Difference) -> bool:

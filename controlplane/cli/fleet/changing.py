@@ -68,10 +68,7 @@ def rollback(
         if steps and not options.agreed("Go on?"):
             return
     else:
-        if not yes:
-            access_changes.refuse_looser(changed)
-        for line in access_changes.lines(changed):
-            say(line)
+        access_changes.say_or_refuse(changed, accepted=yes)
     serving = controller_process.left_alone if no_controller else controller_process.left_running
     with serving(found.files):
         outcome = found.apply(replace(request, controlled=not no_controller))

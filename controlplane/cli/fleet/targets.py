@@ -208,11 +208,7 @@ class _Host:
 
     def change(self, *, json: bool) -> None:
         if not self.wish.confirmed:
-            changed = self._changed()
-            if not self.wish.yes:
-                access_changes.refuse_looser(changed)
-            for line in access_changes.lines(changed):
-                say(line)
+            access_changes.say_or_refuse(self._changed(), accepted=self.wish.yes)
         say(f"launching with {self.built.launcher.name}")
         left = controller_process.left_running if self.wish.controlled else controller_process.left_alone
         with left(self.built.files):

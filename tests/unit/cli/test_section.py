@@ -13,7 +13,7 @@ from fake_host import GatewayInMemory
 from typer.testing import CliRunner
 
 from controlplane.cli import cluster, wiring
-from controlplane.cli.fleet.access_changes import refuse_looser
+from controlplane.cli.fleet.access_changes import say_or_refuse
 from controlplane.cli.fleet.targets import Wish, section_of, target
 from controlplane.cli.main import app, run
 from controlplane.cli.options import Allowance
@@ -65,9 +65,9 @@ def test_looser_access_is_refused_without_consent_and_the_way_back_is_not(
     before: Serving, after: Serving
 ) -> None:
     with pytest.raises(InputError) as wrong:
-        refuse_looser(differences(before, after))
+        say_or_refuse(differences(before, after), accepted=False)
     assert wrong.value.field == "--yes"
-    refuse_looser(differences(after, before))
+    say_or_refuse(differences(after, before), accepted=False)
 
 
 def test_a_plan_of_an_earlier_version_leaves_how_its_fleet_is_served(
