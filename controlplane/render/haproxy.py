@@ -50,6 +50,9 @@ _REFUSALS_SCRIPT = Path(__file__).with_name("refusals.lua")
 _BACKUP = ":backup"
 _CHECKED = "check inter 1s fastinter 200ms downinter 200ms fall 3 rise 1"
 _OBSERVED = "observe layer4 error-limit 1 on-error mark-down"
+_POOLED = "pool-max-conn -1 pool-purge-delay 5s"
+"""HAProxy's defaults for a server's idle connections, which one that is added at runtime does not get: it
+would close each connection behind its request."""
 
 
 def backup_line(backend: Backend) -> str:
@@ -76,10 +79,10 @@ def server_line(protocol: str, name: str, backend: Backend) -> str:
     kind = "backup" if is_backup(name) else _OBSERVED
     http = _address(backend.host, backend.http_port)
     if protocol == "h":
-        return f"{http} {_CHECKED} {kind}"
+        return f"{http} {_POOLED} {_CHECKED} {kind}"
     checked = f"addr {http}" if http.startswith("unix@") else f"port {backend.http_port}"
     grpc = _address(backend.host, backend.grpc_port)
-    return f"{grpc} proto h2 check-proto h1 {checked} {_CHECKED} {kind}"
+    return f"{grpc} proto h2 check-proto h1 {checked} {_POOLED} {_CHECKED} {kind}"
 
 
 def _address(host: str, port: int) -> str:
