@@ -44,7 +44,10 @@ def test_errors_where_no_model_failed() -> None:
 
 @pytest.mark.parametrize(
     ("backend", "way_out"),
-    [("tensorflow", "no tensorflow from 25.03 on: convert the model"), ("mine", "image with the backend mine")],
+    [
+        ("tensorflow", "no tensorflow from 25.03 on: convert the model"),
+        ("mine", "image with the backend mine"),
+    ],
 )
 def test_a_backend_that_an_image_has_not_comes_with_the_way_out(backend: str, way_out: str) -> None:
     log = (
