@@ -27,12 +27,11 @@ import planning
 import turing
 
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.workload import LOADED, WITHIN_S, Arrivals, ShadowPolicy, ShadowWish, Workload
+from controlplane.domain.workload import WITHIN_S, Arrivals, ShadowPolicy, ShadowWish, Workload
 from controlplane.papers.gpulet import elastic
-from controlplane.papers.gpulet import sizing as schemes
 from controlplane.papers.gpulet.gpulets import Cluster, Gpu
 from controlplane.papers.gpulet.latency import Gpulet as GpuletModel
-from controlplane.papers.gpulet.sizing import CODE, IDEAL, Demand, Scheme, Sizing, Times
+from controlplane.papers.gpulet.sizing import CODE, IDEAL, SCHEMES, Demand, Scheme, Sizing, Times
 from controlplane.papers.gpulet.strategy import demands_of
 from controlplane.planning import registry
 from controlplane.planning.protocol import PlanRequest
@@ -45,14 +44,14 @@ IDS = {m: i for i, m in enumerate(("lenet1", "lenet2", "lenet3", "lenet4", "lene
 IDS |= {m: i for i, m in enumerate(("resnet50", "ssd-mobilenetv1", "vgg16", "mnasnet1_0", "mobilenet_v2"), 7)}
 IDS |= {"densenet161": 12, "bert": 13}
 """The authors' numbers: they decide between models of equal rate x SLO."""
-HALVES = schemes.Scheme("sbp 1:1", sizes=(50,))
+HALVES = Scheme("sbp 1:1", sizes=(50,))
 """SBP on GPUs cut in halves (Fig 5)."""
 SCHEDULABLE = (
-    (schemes.SBP, 5772, 3194),
+    (SCHEMES["sbp"], 5772, 3194),
     (HALVES, 19682, 18658),
-    (schemes.GREEDY, None, 19170),
-    (schemes.GPULET, None, 19170),
-    (schemes.GPULET_INT, None, 19028),
+    (SCHEMES["greedy-best-fit"], None, 19170),
+    (SCHEMES["gpulet"], None, 19170),
+    (SCHEMES["gpulet+int"], None, 19028),
     (IDEAL, None, 19170),
 )
 """Scheme, scenarios in the paper (Fig 5), and by the authors' code on the surrogate."""
@@ -122,7 +121,7 @@ def rates(bench: Bench) -> bool:
     """Raise the rate of all models of a scene until a scheduler refuses it."""
     print("highest rate a model that is accepted, in steps of 10/s: ours / authors' code")
     print(f"{'scheduler':<18}" + "".join(f"{name:>13}" for name in turing.SCENES) + f"{'mean ratio':>12}")
-    for plan in (schemes.SBP, schemes.GREEDY, schemes.GPULET_INT, IDEAL):
+    for plan in (SCHEMES["sbp"], SCHEMES["greedy-best-fit"], SCHEMES["gpulet+int"], IDEAL):
         ours = [_highest(bench, plan, slo_ms) for slo_ms in turing.SCENES.values()]
         known = HIGHEST[plan.name]
         ratio = sum(a / b for a, b in zip(ours, known, strict=True)) / len(ours)
@@ -144,31 +143,32 @@ def _highest(bench: Bench, plan: Scheme, slo_ms: Mapping[str, float]) -> int:
 
 
 def standbys() -> bool:
-    """What the default strategy holds of 60 scenarios, by the policy of the shadows; aim: all by default."""
+    """What the default strategy holds of 60 scenarios, by the shadows asked for; aim: all by default."""
     some = turing.scenarios()[::EVERY]
     print(
-        f"joint, P99, {len(some)} scenarios on {GPUS} GPUs, by the shadows' policy; a warm one loads for an"
+        f"joint, P99, {len(some)} scenarios on {GPUS} GPUs, by the shadows asked for; a warm one loads for an"
     )
     print(f"unknown time, so those that stand ready within {WITHIN_S:g} s are the hot and shared ones")
     print(
-        f"{'policy':<8}{'held':>6}{'GPUs':>6}{'hot':>6}{'shared':>8}{'warm':>6}{'in time':>9}{'ms each':>9}"
+        f"{'shadows':<11}{'held':>6}{'GPUs':>6}{'hot':>6}{'shared':>8}{'warm':>6}{'in time':>9}{'ms each':>9}"
     )
+    wishes = {p.value: ShadowWish(p) for p in (ShadowPolicy.NONE, ShadowPolicy.HOT, ShadowPolicy.AUTO)}
     held = {}
-    for policy in (ShadowPolicy.NONE, ShadowPolicy.HOT, ShadowPolicy.AUTO):
+    for name, wish in (wishes | {"within 1 s": ShadowWish(within_s=WITHIN_S)}).items():
         before = time.process_time()
-        plans = [_planned(rates, turing.SLO_MS, Rule.P99, "ours", ShadowWish(policy)) for rates in some]
+        plans = [_planned(rates, turing.SLO_MS, Rule.P99, "ours", wish) for rates in some]
         each_ms = (time.process_time() - before) * 1000.0 / len(some)
         good = [plan for plan in plans if plan is not None]
         shadows = [p.shadow for plan in good for _, p in plan.partitions() if p.shadow is not None]
         by = Counter(s.policy for s in shadows)
-        ready = sum(s.policy in LOADED or (s.load_s or WITHIN_S + 1.0) <= WITHIN_S for s in shadows)
+        ready = sum(s.redirect_s is not None and s.redirect_s <= WITHIN_S for s in shadows)
         print(
-            f"{policy:<8}{len(good):>6}{sum(len(plan.gpus) for plan in good):>6}{by[ShadowPolicy.HOT]:>6}"
+            f"{name:<11}{len(good):>6}{sum(len(plan.gpus) for plan in good):>6}{by[ShadowPolicy.HOT]:>6}"
             f"{by[ShadowPolicy.SHARED]:>8}{by[ShadowPolicy.WARM]:>6}{f'{ready}/{len(shadows)}':>9}{each_ms:>9.0f}",
             flush=True,
         )
-        held[policy] = len(good)
-    return held[ShadowPolicy.AUTO] == len(some)
+        held[name] = len(good)
+    return held["auto"] == len(some)
 
 
 def default(every: int) -> bool:
