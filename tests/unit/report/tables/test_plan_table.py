@@ -44,7 +44,7 @@ def test_it_says_which_shadows_cover_no_slower_server_and_the_way_out() -> None:
     roomy = partition("d", 80, hot("v100-2", 10, 80))
     bare = partition("e", 10, Shadow(ShadowPolicy.NONE, "v100-2", 0, 10))
     line = told(Rule.P99, [[whole], crowded, [roomy, bare]])
-    assert "not a slower server: 3 of 4; 1 for a partition with a whole GPU (a higher --quantile" in line
+    assert "not a slower server: 3 of 4; 1 for a partition with a whole GPU (a higher --set quantile=" in line
     assert "2 whose GPU has none to give (`shadow: {place: other-gpu}`" in line
     assert "a shorter SLO" in told(Rule.HALF_SLO, [[whole]])
 
@@ -122,5 +122,6 @@ def test_it_says_what_memory_is_taken_and_what_is_unknown() -> None:
     told = text(Plan("joint", Rule.P99, "ours", (PlannedGpu("t4-0", "t4", partitions, memory_mb=9900.0),)))
     assert "t4-0 (60 %, 1500 of 9900 MB)" in told
     assert "unknown and counts as none: 1 of 3" in told
-    assert "warm 25 %, 3.2 s" in told
-    assert "up to 3.2 s; 2 not within 1 s" in told
+    assert "hot 25 %, 0.2 s" in told
+    assert "warm 25 %, 3.4 s" in told
+    assert "up to 3.4 s; 2 of 3 not within 1 s" in told
