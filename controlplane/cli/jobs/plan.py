@@ -56,7 +56,7 @@ _Against = Annotated[
 _Prove = Annotated[
     bool,
     typer.Option(
-        help="For joint: prove a plan of up to 12 workloads best, or find a cheaper one; a closer bound for more."
+        help="For joint: prove up to 12 workloads' plan best, or find a cheaper one; more get a closer bound."
     ),
 ]
 

@@ -127,9 +127,9 @@ class PairEffects:
         return np.asarray(np.minimum(execution / alone.execution[at], cycle / alone.cycle[at]) - 1.0)
 
     def _error(self, width: int, felt: Callable[[IntArray], FloatArray]) -> FloatArray:
-        """By how much less than `felt` the first of so many options may be slowed, with any batches: (options,).
+        """By how much less than `felt` the first of so many options may be slowed: (options,).
 
-        One for all shares of a model's group of batches.
+        With any batches; one for all shares of a model's group of batches.
         """
         chance, percent = np.random.default_rng(0), self.percent
         # Small shares are drawn more often, else hardly any four would fit.
