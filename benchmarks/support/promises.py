@@ -48,7 +48,7 @@ ARRIVALS = {
 }
 HALVES = (0, 1)
 """Of the published pairs: plans are made with the first and judged by the second."""
-MOST_LATE = {12: 1, 50: 4, 200: 16}
+MOST_LATE = {12: 1, 50: 2, 200: 8}
 """Of `joint` by held-out pairs: what was late before with its spread."""
 
 Late = dict[str, int]
