@@ -5,7 +5,7 @@ python -m benchmarks.plans.late_binding order       2 and 30 ms on one Triton, i
 python -m benchmarks.plans.late_binding threshold   the same over overtake_ms
 python -m benchmarks.plans.late_binding overload    1.5 times the planned rate of one of four models
 python -m benchmarks.plans.late_binding cost        rates and p50 with gates and without, in pairs
-python -m benchmarks.plans.late_binding clients     one client of 30 connections beside one that calls now and then
+python -m benchmarks.plans.late_binding clients     a client of 30 connections beside one that seldom calls
 python -m benchmarks.plans.late_binding plans       GPUs for 50 models with late binding and without
 
 `order` and `threshold` take --load, --batch, --rounds, --seconds; runs are interleaved, HTTP and gRPC mixed.
@@ -350,7 +350,7 @@ def cost(options: argparse.Namespace, figures: Figures) -> None:
 
 
 def clients(options: argparse.Namespace, figures: Figures) -> None:
-    """P50 of a client that calls now and then, beside one of 30 connections, by the threshold of the deficit."""
+    """P50 of a client that calls now and then, beside one of 30 connections, by threshold."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         here = Path(folder)
         one = stack.enter_context(tritons(here, one={"slow": "slow", "echo": "echo"}))["one"]
