@@ -7,9 +7,10 @@ standbys (60 scenarios for the default strategy under P99: held, GPUs, and what 
 default (scenarios and rates for the default strategy with its standbys; the scenarios of nine models and one
 in N of the others, or in ten),
 turns (the GPUs that they save the default strategy),
+rtx3080 (gpulet+int with the interference of that GPU),
 fig15 (a new plan every 20 s over two waves, beside ours),
-igniter (its Fig 14 on V100s: GPUs and late workloads); all but `default` and `fig15` unless named. Times of
-the first four are the surrogate's: they compare schedulers and say nothing of a GPU. Exit code 1 where one
+igniter (its Fig 14 on V100s: GPUs and late workloads); all but `default`, `rtx3080` and `fig15`
+unless named. Times are the surrogate's but in the last two: they compare schedulers. Exit code 1 where one
 that is a strategy differs by more than 1 % from the authors' code, where the default strategy refuses a
 scenario (with standbys), holds a lower rate than gpulet+int, or lets a workload in turns be late in a
 simulation, or where gpu-lets+ takes another number of GPUs.
@@ -17,14 +18,19 @@ simulation, or where gpu-lets+ takes another number of GPUs.
 
 from __future__ import annotations
 
+import csv
 import random
+import re
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
+from pathlib import Path
 
+import numpy as np
 import planning
 import turing
 
@@ -33,6 +39,7 @@ from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import WITHIN_S, Arrivals, ShadowPolicy, ShadowWish, Workload
 from controlplane.papers.gpulet.gpulets import Cluster
 from controlplane.papers.gpulet.latency import Gpulet as GpuletModel
+from controlplane.papers.gpulet.latency import LinearFactor
 from controlplane.papers.gpulet.sizing import IDEAL, SCHEMES, Demand, Scheme, Sizing, Times
 from controlplane.papers.gpulet.strategy import demands_of, scaled
 from controlplane.planning import registry
@@ -64,6 +71,9 @@ HIGHEST = {
     "gpulet-ideal": (1070, 790, 820, 630, 670, 2080, 690),
 }
 """The authors' code on the surrogate: the highest rate a model, in the order of `turing.SCENES`."""
+TABLE_3080 = Path(__file__).with_name("rtx3080.csv")
+CONSTANTS_3080 = np.array([-0.179887, 0.038409, 0.125518, -0.056482, 1.018427])
+"""What the authors publish of an RTX 3080 (casys-kaist/glet, resource/3080): no times."""
 STEP_RPS = 10
 EVERY = 329
 """One in so many scenarios is 60 of them."""
@@ -80,11 +90,10 @@ FIG_14 = {
 class Bench:
     """The tables, made once, and a scheduler's answer for one scenario, as printed or as coded."""
 
-    def __init__(self, as_coded: bool) -> None:
+    def __init__(self, as_coded: bool, model: GpuletModel | None = None) -> None:
         self.as_coded = as_coded
         self.device = turing.device(GPUS)
-        model = self.device.latency
-        assert isinstance(model, GpuletModel)
+        model = model or turing_model()
         self.models = model.models
         self.times = Times.of(model, 32)
         self.sizings: dict[str, Sizing] = {}
@@ -97,6 +106,47 @@ class Bench:
         asked = turing.asked(rates, slo_ms)
         found = demands_of(asked, self.device, self.models)
         return [replace(d, key=IDS[w.model]) for d, w in zip(found, asked, strict=True)]
+
+
+def turing_model() -> GpuletModel:
+    model = turing.device(GPUS).latency
+    assert isinstance(model, GpuletModel)
+    return model
+
+
+def rtx3080(every: int) -> bool:
+    """The authors' utilisations and constants of an RTX 3080 in place of the 2080 Ti's, on the same times."""
+    model = turing_model()
+    factor = model.base.contention
+    used = factor.utilisation
+    measured: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    with TABLE_3080.open() as file:
+        for name, *row in list(csv.reader(file))[1:]:
+            measured[name].append(tuple(map(float, row)))
+    batches = np.arange(1.0, used.l2.shape[1] + 1.0)
+    rows = [np.array(measured[re.sub(r"(lenet)\d", r"\1", name)]).T for name in model.models]
+    l2, dram = (
+        np.stack([np.interp(batches, row[0], row[column]) / 100.0 for row in rows]) for column in (1, 2)
+    )
+    ampere = LinearFactor(replace(used, l2=l2, dram=dram), CONSTANTS_3080)
+    print("interference factor of all pairs, batches 2 to 32, shares 20:80 to 80:20; scenarios, gpulet+int")
+    listed = turing.scenarios()[::every]
+    for name, contention in (("2080 Ti", factor), ("3080", ampere)):
+        bench = Bench(as_coded=False, model=replace(model, base=replace(model.base, contention=contention)))
+        factors = [
+            bench.times.beside((a, p, x), [(b, 100 - p, y)]) / bench.times.beside((a, p, x), [])
+            for a, b in product(range(len(model.models)), repeat=2)
+            for x, y in product((2, 4, 8, 16, 32), repeat=2)
+            for p in (20, 40, 50, 60, 80)
+        ]
+        placed = [bench.placed(SCHEMES["gpulet+int"], rates, turing.SLO_MS) for rates in listed]
+        held = [cluster for cluster in placed if cluster is not None]
+        print(
+            f"{name:<8} mean {np.mean(factors):.3f} p90 {np.percentile(factors, 90):.3f} largest "
+            f"{max(factors):.3f}; {len(held)} of {len(listed)} accepted, {sum(map(breaks, held))} late",
+            flush=True,
+        )
+    return True
 
 
 def scenarios(bench: Bench, every: int) -> bool:
@@ -353,6 +403,7 @@ def main(arguments: list[str]) -> int:
         "standbys": standbys,
         "default": lambda: default(10 if every == 1 else every),
         "turns": turns,
+        "rtx3080": lambda: rtx3080(every),
         "fig15": fig15,
         "igniter": igniter,
     }

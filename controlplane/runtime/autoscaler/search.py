@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import IO, Protocol
 
 from controlplane.control.autoscaler.state import Kind, LoadState, Proposal, Propose
+from controlplane.domain.device import Stock
 from controlplane.domain.errors import TrisectError
 from controlplane.files.fleets import FleetFiles, state_root
 
@@ -36,8 +37,8 @@ class Search(Protocol):
         """End the search."""
 
 
-Begin = Callable[[str, Propose, LoadState], Search]
-"""Begins to look for a plan for a fleet, a question and the state it comes from."""
+Begin = Callable[[str, Propose, LoadState, Stock], Search]
+"""Begins to look for a plan for a fleet, a question, the state it comes from, and the devices for it."""
 
 
 class SearchProcess:
@@ -51,6 +52,7 @@ class SearchProcess:
         fleet: str,
         asked: Propose,
         state: LoadState,
+        stock: Stock,
         *,
         command: Sequence[str] = _COMMAND,
         longest_s: float = LONGEST_S,
@@ -62,7 +64,7 @@ class SearchProcess:
             stdin, self._answer, self._problem = (
                 streams.enter_context(tempfile.TemporaryFile()) for _ in range(3)
             )
-            pickle.dump((asked, [workload.name for workload in state.workloads]), stdin)
+            pickle.dump((asked, [workload.name for workload in state.workloads], stock), stdin)
             stdin.seek(0)
             self._process = subprocess.Popen(
                 [*command, fleet],
@@ -103,7 +105,9 @@ class SearchProcess:
         return stream.read()
 
 
-def proposal(files: FleetFiles, asked: Propose, workloads: Sequence[str], now_s: float) -> Proposal:
+def proposal(
+    files: FleetFiles, asked: Propose, workloads: Sequence[str], stock: Stock, now_s: float
+) -> Proposal:
     """Return the answer to a question. What prevents learning prevents no plan, and is said with it."""
     from controlplane.runtime.autoscaler.propose import propose
     from controlplane.runtime.fleet.calibrate import (
@@ -116,7 +120,7 @@ def proposal(files: FleetFiles, asked: Propose, workloads: Sequence[str], now_s:
     except TrisectError as error:
         trouble = f"; nothing was learned: {error}"
     try:
-        found = propose(files, asked, workloads)
+        found = propose(files, asked, workloads, stock)
     except TrisectError as error:
         found = Proposal(asked.number, Kind.NONE, summary=str(error))
     return replace(found, summary=found.summary + trouble)
@@ -126,8 +130,8 @@ def main() -> int:
     """Answer the question on stdin."""
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answer:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
-        asked, workloads = pickle.load(sys.stdin.buffer)
-        found = proposal(FleetFiles(state_root(), sys.argv[1]), asked, workloads, time.time())
+        asked, workloads, stock = pickle.load(sys.stdin.buffer)
+        found = proposal(FleetFiles(state_root(), sys.argv[1]), asked, workloads, stock, time.time())
         pickle.dump(found, answer)
     return 0
 

@@ -12,6 +12,7 @@ from controlplane.control.autoscaler.state import (
     Propose,
     begin,
 )
+from controlplane.domain.device import Stock
 from controlplane.runtime.autoscaler.search import SearchProcess
 
 STATE = begin((FollowedWorkload("W", "w", 10.0),), LoadLimits(), 0.0)
@@ -20,7 +21,7 @@ MORE_THAN_A_PIPE_HOLDS = 200_000
 ANSWERS = f"""
 import pickle, sys
 from controlplane.control.autoscaler.state import Kind, Proposal
-asked, workloads = pickle.load(sys.stdin.buffer)
+asked, workloads, stock = pickle.load(sys.stdin.buffer)
 long = "x" * {MORE_THAN_A_PIPE_HOLDS}
 sys.stderr.write(long)
 found = Proposal(asked.number, Kind.PLAN, asked.rates_rps, summary=long, made_from=workloads[0])
@@ -29,7 +30,9 @@ pickle.dump(found, sys.stdout.buffer)
 
 
 def planning(code: str, *, longest_s: float = 600.0) -> SearchProcess:
-    return SearchProcess("f", ASKED, STATE, command=(sys.executable, "-c", code), longest_s=longest_s)
+    return SearchProcess(
+        "f", ASKED, STATE, Stock({}), command=(sys.executable, "-c", code), longest_s=longest_s
+    )
 
 
 def test_an_answer_larger_than_a_pipe_is_read() -> None:
