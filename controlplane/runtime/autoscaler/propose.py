@@ -119,6 +119,14 @@ def _as_applied(
 
 
 def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Proposal:
+    """Write the plan that a fleet is asked for, as `proposed`."""
+    found, plan = proposed(files, asked, workloads)
+    if plan is not None:
+        write_plan(files.following.proposal, plan)
+    return found
+
+
+def proposed(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> tuple[Proposal, Plan | None]:
     """Return the plan that a fleet is asked for, with the rates of these workloads, in their order.
 
     Raises InputError where the fleet's plan has no spec.
@@ -166,10 +174,9 @@ def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Prop
     found = find(strategy, request, planned, asked.direction, asked.move_price)
     if found is None:
         summary = f"{off}no plan holds the rates that run now{'' if off else ' and more'}"
-        return Proposal(asked.number, Kind.NONE, summary=summary, error=error)
+        return Proposal(asked.number, Kind.NONE, summary=summary, error=error), None
     new = _as_applied(found.plan, plan, document.sha256, every)
-    write_plan(files.following.proposal, new)
-    return Proposal(
+    made = Proposal(
         asked.number,
         found.kind,
         tuple(found.rates_rps[name] for name in workloads),
@@ -181,6 +188,7 @@ def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Prop
         error,
         plan_hash(plan),
     )
+    return made, new
 
 
 def _on_this_host(spec: Spec, *, all_cores: bool) -> Spec:

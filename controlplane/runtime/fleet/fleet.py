@@ -327,7 +327,9 @@ class Fleet:
         return self.limits if settings is None else replace(self.limits, start_s=settings.load_timeout_s)
 
     def _execute(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
-        run = Executor(self.launcher, self.gateway, self._journal, self.say, self.waits, controlled)
+        run = Executor(
+            self.launcher, self.gateway, self._journal, self.say, self.note, self.waits, controlled
+        )
         run.run(actions, actual)
 
     def _journal(self, event: str, **details: Any) -> None:

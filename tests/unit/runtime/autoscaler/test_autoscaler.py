@@ -71,8 +71,10 @@ class Fleet:
 class Planning:
     """Answers at once with a plan for what is asked for, on two GPUs above 100/s."""
 
-    def __init__(self, files: FleetFiles, asked: Propose) -> None:
+    def __init__(self, files: FleetFiles) -> None:
         self.files = files
+
+    def ask(self, asked: Propose, state: LoadState) -> None:
         self.asked = asked
 
     def answer(self) -> Proposal:
@@ -117,8 +119,8 @@ def run(fleet: Fleet, follows: Autoscaler, rates: Sequence[int]) -> None:
 
 
 def following(fleet: Fleet, told: list[Event], *, plan_only: bool = False) -> Autoscaler:
-    def planner(name: str, asked: Propose, state: LoadState) -> Planning:
-        return Planning(fleet.files, asked)
+    def planner(name: str) -> Planning:
+        return Planning(fleet.files)
 
     return Autoscaler(cast(Any, fleet), told.append, plan_only=plan_only, search=planner)
 
@@ -241,7 +243,10 @@ class Search:
     """A search that never ends by itself."""
 
     def __init__(self) -> None:
-        self.closed = False
+        self.closed = self.asked = False
+
+    def ask(self, asked: Propose, state: LoadState) -> None:
+        self.asked = True
 
     def answer(self) -> None:
         return None
@@ -254,7 +259,7 @@ def searching(fleet: Fleet, told: list[Event]) -> tuple[Autoscaler, list[Search]
     """A controller whose search for a plan lasts. A second one beside it is an error, which it reports."""
     searches: list[Search] = []
 
-    def planner(name: str, asked: Propose, state: LoadState) -> Search:
+    def planner(name: str) -> Search:
         assert all(search.closed for search in searches), "one search at a time"
         searches.append(Search())
         return searches[-1]
@@ -303,10 +308,14 @@ def test_an_unexpected_error_is_reported_once_and_followed_by_another_try(fleet:
     told: list[Event] = []
     broken = True
 
-    def planner(name: str, asked: Propose, state: LoadState) -> Planning:
-        if broken:
-            raise ZeroDivisionError("float division by zero")
-        return Planning(fleet.files, asked)
+    class Breaking(Planning):
+        def ask(self, asked: Propose, state: LoadState) -> None:
+            if broken:
+                raise ZeroDivisionError("float division by zero")
+            super().ask(asked, state)
+
+    def planner(name: str) -> Planning:
+        return Breaking(fleet.files)
 
     follows = Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner)
     run(fleet, follows, [45] * 30 + [150] * 100)
