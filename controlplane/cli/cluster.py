@@ -21,6 +21,7 @@ from controlplane.ports import Gateway
 from controlplane.runtime import SystemClock
 
 if TYPE_CHECKING:
+    from controlplane.domain.observation import Event
     from controlplane.domain.plan import Plan
     from controlplane.runtime.fleet.in_cluster import FleetInCluster
     from launchers.kubernetes.leading.fleets import FleetOrders
@@ -119,9 +120,13 @@ def lead(
         installation = elected.Installation(partial(_settings, fleet, repository), pods.refresh)
         keeper = elected.Keeper(fleet, FleetObject(api, name, identity), installation)
 
+        def notice(event: Event) -> None:
+            wiring.printer(show)(event)
+            keeper.note(event)
+
         def guard() -> None:
             logs = elected.ReplicaLogs(pods.addresses, token)
-            serve.guard(fleet, wiring.printer(show), logs, stopping, host=host, port=port)
+            serve.guard(fleet, notice, logs, stopping, host=host, port=port)
 
         elected.lead(keeper, guard, fleet, stopping)
     finally:

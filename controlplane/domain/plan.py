@@ -80,6 +80,7 @@ class Placement:
     isolated: bool = False
     dispersion: Dispersion = field(default=1.0, metadata=SPARSE)
     longest_ms: Positive | None = field(default=None, metadata=SPARSE)
+    drop_after_ms: Positive | None = field(default=None, metadata=SPARSE)
     predicted: Prediction = Prediction()
 
     @property
@@ -162,6 +163,11 @@ class Partition:
     def ordered(self) -> bool:
         """Whether the plan relies on the order in which requests leave the gateway."""
         return any(served.rank is not None for served in self.models)
+
+    def drop_after_ms(self, model: str) -> float | None:
+        """Return how long a request of a model may wait in its queue; None for any time."""
+        waits = [w.drop_after_ms for w in self.workloads if w.model == model and w.drop_after_ms is not None]
+        return min(waits, default=None)
 
     def queues(self) -> Mapping[str, tuple[Placement, ...]]:
         """Return the workloads that share a model's queue, by model, in the order of their endpoints.

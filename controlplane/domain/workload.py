@@ -107,8 +107,9 @@ class Workload(Checked):
     Rates count inferences. `endpoint` is the name that clients call; a spec fills it in: the model's name, or
     the workload's own where others have the model too. `client_batch` is the batch they send. `dispersion`:
     the variance of the arrivals in a time over their mean, 1 for Poisson arrivals; larger ones have gaps of a
-    gamma distribution. `longest_ms` is how long a rare request may take. An `isolated` workload shares its
-    queue with no other. Raises InputError, naming the field, for a value out of range.
+    gamma distribution. `longest_ms` is how long a rare request may take. A server refuses a request that has
+    waited `drop_after_ms` in its queue. An `isolated` workload shares its queue with no other. Raises
+    InputError, naming the field, for a value out of range.
     """
 
     name: Name
@@ -123,6 +124,7 @@ class Workload(Checked):
     isolated: bool = False
     dispersion: Dispersion = 1.0
     longest_ms: Positive | None = None
+    drop_after_ms: Positive | None = None
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)

@@ -96,7 +96,7 @@ class LatencyModel(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in plans and for `--latency`."""
+        """The name in plans and for `--set latency=`."""
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def check_batches_form(
     if largest_batch > 1 and other is not None:
         raise InputError(
             f"entry {other} and entry 0 differ in shapes, and Triton batches requests of one shape only; "
-            "keep entries of one shape, or measure with --batches 1",
+            "keep entries of one shape, or measure with --set batches=1",
             file=str(inputs.data),
             field="data",
         )

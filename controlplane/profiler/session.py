@@ -361,7 +361,7 @@ def _refused_as_a_batch(point: Point) -> Iterator[None]:
             raise
         raise EngineError(
             f"{error}; a request alone was answered, and a batch of {point.batch} is refused: if the model's "
-            "code takes one request at a time, measure it with --batches 1, else with smaller --batches"
+            "code takes one request at a time, measure it with --set batches=1, else with smaller ones"
         ) from error
 
 

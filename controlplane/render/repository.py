@@ -191,7 +191,7 @@ def partition_tree(
         own, *aliases = endpoints
         if aliases:
             check_shareable(source, tuple(p.name for p in placements))
-        folders = [(own, _model(source, own, served[model], how))]
+        folders = [(own, _model(source, own, served[model], how, partition.drop_after_ms(model)))]
         folders += [(e, _directory(e, alias_config(source, endpoint=e, of=own), source)) for e in aliases]
         for endpoint, folder in folders:
             if f"{endpoint}/{CONFIG_NAME}" in entries:
@@ -247,11 +247,23 @@ def _differently(model: str, gpu: str) -> InputError:
     )
 
 
-def _model(source: SourceModel, endpoint: str, served: ServedModel, how: _Served) -> dict[str, str | Link]:
+def _model(
+    source: SourceModel,
+    endpoint: str,
+    served: ServedModel,
+    how: _Served,
+    drop_after_ms: float | None = None,
+) -> dict[str, str | Link]:
     """Return the folder of a model that executes."""
     live = how.library is not None and _takes_live_batch(source, served)
     config = served_config(
-        source.config, endpoint=endpoint, served=served, gpu_type=how.gpu_type, turns=how.turns, live=live
+        source.config,
+        endpoint=endpoint,
+        served=served,
+        gpu_type=how.gpu_type,
+        turns=how.turns,
+        live=live,
+        drop_after_ms=drop_after_ms,
     )
     entries = _directory(endpoint, config, source)
     if how.library is not None and live:

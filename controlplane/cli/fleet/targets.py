@@ -75,7 +75,7 @@ def target(wish: Wish) -> Target:
     section = section_of(plan, files, wish.given)
     chosen = wiring.chosen_launcher(files, section.launcher) or defaults.launcher()
     if Allowance.VIOLATIONS not in wish.allowed:
-        preflight.check_promises(plan, document, wish.profiles)
+        preflight.check_promises(plan, document, wish.profiles, files, say)
     if chosen is not LauncherName.KUBERNETES:
         for key, value in {"context": section.context, "namespace": section.namespace}.items():
             if value is not None:

@@ -153,30 +153,29 @@ class Repeatability:
     with w(p) = 1 for a share of a GPU's processors. A quota of a core has w(p) = 100 / p: the host takes the
     same time from every share, which matters more the smaller the share is.
 
-    `alone`: the deviation where w(p) = 1. `quota`: whether w(p) = 100 / p. `scores`: errors over it.
+    `alone`: the deviation where w(p) = 1. `quota`: whether w(p) = 100 / p. The margin is a normal's: the rank
+    of the few repeats of a host would be the largest of them, and one disturbed point of one model would
+    widen every model's quantile.
     """
 
     alone: float
     quota: bool
-    scores: Scores
 
     @staticmethod
     def fit(repeats: Sequence[Repeat], share_kind: ShareKind) -> Repeatability:
         """Fit on all repeats of a device, drawn towards the usual value where there are few."""
         quota = share_kind is ShareKind.CPU_QUOTA
-        weight = _weight(np.array([r.percent for r in repeats]), quota)
-        apart = np.array([np.log(r.second_ms / r.first_ms) for r in repeats]) / weight
         alone = USUAL_WEIGHT * USUAL_ALONE.get(share_kind, USUAL_ALONE_GPU)
         if repeats:
+            weight = _weight(np.array([r.percent for r in repeats]), quota)
+            apart = np.array([np.log(r.second_ms / r.first_ms) for r in repeats]) / weight
             # The standard deviation of a normal with this mean absolute one: an outlier counts less.
             alone += len(repeats) * float(np.sqrt(np.pi / 2.0) * np.mean(np.abs(apart)))
-        alone /= USUAL_WEIGHT + len(repeats)
-        # Either session may be the slower one.
-        return Repeatability(alone, quota, Scores.of(np.concatenate([apart, -apart]) / alone))
+        return Repeatability(alone / (USUAL_WEIGHT + len(repeats)), quota)
 
     def margin(self, percent: FloatArray, quantile: float) -> FloatArray:
         """Return the relative distance to the upper quantile of another session; shape as given."""
-        distance: FloatArray = self.scores.at(quantile) * self.alone * _weight(percent, self.quota)
+        distance: FloatArray = STANDARD_NORMAL.inv_cdf(quantile) * self.alone * _weight(percent, self.quota)
         return distance
 
 

@@ -37,6 +37,7 @@ def placement_of(workload: Workload, rate_rps: float) -> Placement:
         isolated=workload.isolated,
         dispersion=workload.dispersion,
         longest_ms=workload.longest_ms,
+        drop_after_ms=workload.drop_after_ms,
     )
 
 

@@ -181,7 +181,7 @@ def _survived(plan: Plan) -> Iterator[str]:
         if more is not None:
             cost = f"; what is demanded of shadows costs {counted(more, _device(plan))} more"
         else:
-            cost = f" (`--covers {_LOW_COVER:g}` demands it)" if low else ""
+            cost = f" (`--set covers={_LOW_COVER:g}` demands it)" if low else ""
         yield (
             f"shadows survive errors of {min(covers):.2f} to {max(covers):.2f} times; "
             f"{low} of {len(covers)} below {_LOW_COVER:g}{cost}"
@@ -202,7 +202,7 @@ def _uncovered(plan: Plan) -> Iterator[str]:
     whole = sum(percent >= 100.0 for _, percent, _ in bare)
     if whole:
         # A shadow on another GPU could not be larger either.
-        more = "a higher --quantile" if plan.rule is Rule.P99 else "a shorter SLO in the spec"
+        more = "a higher --set quantile=" if plan.rule is Rule.P99 else "a shorter SLO in the spec"
         ways.append(f"{whole} for a partition with a whole {_device(plan)} ({more} plans headroom instead)")
     crowded = sum(percent < 100.0 and shadow.gpu == gpu for gpu, percent, shadow in bare)
     if crowded:

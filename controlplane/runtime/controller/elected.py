@@ -11,15 +11,17 @@ import shutil
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from controlplane.control.guard.standing import standing
 from controlplane.domain.errors import EngineError, FleetBusy, InputError, TrisectError, Troubles
-from controlplane.domain.observation import Guarding
+from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.plan import Plan
-from controlplane.domain.wanted import FleetReport, WantedFleet
+from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetSettings, read_guarding, write_guarding
 from controlplane.files.plans import plan_hash, plan_of
@@ -32,6 +34,9 @@ from controlplane.runtime.fleet.preflight import ApplyRequest
 LOOK_S = 2.0
 _AGAIN_S = 5.0
 _PLAN = "spec.plan"
+_KEPT_EVENTS = 100
+_EVENTS_OF_A_LOOK = 10
+"""So that a fleet in trouble does not keep the API server busy."""
 
 
 class Wanted(Protocol):
@@ -46,8 +51,17 @@ class Wanted(Protocol):
     def release(self) -> None:
         """Let the object go."""
 
+    def begin(self, generation: int) -> None:
+        """Say that a generation is being applied."""
+
     def report(self, report: FleetReport) -> None:
         """Say what became of it."""
+
+    def show(self, standing: FleetStanding) -> None:
+        """Say how the fleet stands."""
+
+    def announce(self, event: Event) -> None:
+        """Say what happened to the fleet."""
 
     def remember(self, guarding: Sequence[Guarding]) -> None:
         """Keep this for the next leader."""
@@ -66,7 +80,7 @@ class Installation:
 
 
 class Keeper:
-    """Applies what the object wants. One thread calls it."""
+    """Applies what the object wants, and has the object say how the fleet stands. One thread calls it."""
 
     def __init__(self, fleet: Fleet, wanted: Wanted, installation: Installation) -> None:
         self._fleet = fleet
@@ -75,7 +89,16 @@ class Keeper:
         self._done = 0
         self._again_s = -math.inf
         self._remembered: list[tuple[object, ...]] | None = None
+        self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
+        self._redirects = 0
+        self._plan: Plan | None = None
+        self._shown: FleetStanding | None = None
         self._troubles = Troubles(fleet.say)
+
+    def note(self, event: Event) -> None:
+        """Take an event of the fleet, which the object gets at the next look. Any thread may call."""
+        self._redirects += event.kind == "redirect"
+        self._events.append(event)
 
     def begin(self) -> None:
         """Forget the files of an earlier leadership: another leader may have changed the fleet since."""
@@ -100,7 +123,9 @@ class Keeper:
                     self._bring_about(wanted)
                 return
             else:
-                self._remember()
+                guarding = read_guarding(self._fleet.files.guarding)
+                self._remember(guarding)
+                self._tell(guarding)
             self._troubles.over()
         except TrisectError as error:
             self._troubles.met(error)
@@ -108,12 +133,23 @@ class Keeper:
     def _end(self) -> None:
         """Drain and stop the fleet, then let the object go."""
         self._fleet.destroy()
-        self._done = 0
+        self._done, self._plan = 0, None
         self._wanted.release()
 
-    def _remember(self) -> None:
+    def _tell(self, guarding: Sequence[Guarding]) -> None:
+        """Have the object say how the fleet stands, and what happened to it."""
+        if self._plan is not None:
+            now = standing(self._plan, guarding, self._redirects)
+            if now != self._shown:
+                self._wanted.show(now)
+                self._shown = now
+        for _ in range(min(_EVENTS_OF_A_LOOK, len(self._events))):
+            self._wanted.announce(self._events[0])
+            self._events.popleft()
+
+    def _remember(self, guarding: Sequence[Guarding]) -> None:
         """Have the object keep what no server's label says: shares that are lent, and how servers end."""
-        found = [one for one in read_guarding(self._fleet.files.guarding) if one.lent or one.ending]
+        found = [one for one in guarding if one.lent or one.ending]
         known: list[tuple[object, ...]] = [
             (one.partition, one.owned_gpu, one.owned_percent, one.active, one.ending) for one in found
         ]
@@ -125,6 +161,7 @@ class Keeper:
         """Apply a generation and report. Raises EngineError where the API server does not answer."""
         try:
             self._wanted.hold()
+            self._wanted.begin(wanted.generation)
             report = self._applied(wanted)
         except FleetBusy:
             raise  # a command in this pod works on the fleet
@@ -137,6 +174,8 @@ class Keeper:
             return
         self._wanted.report(report)
         self._done = wanted.generation
+        level = "info" if report.applied else "error"
+        self.note(Event(self._fleet.clock.wall(), level, report.reason, self._fleet.name, report.message))
         self._fleet.say(f"generation {wanted.generation}: {report.message}")
 
     def _applied(self, wanted: WantedFleet) -> FleetReport:
@@ -154,6 +193,7 @@ class Keeper:
         if known is None and wanted.applied == code:
             # An earlier leader applied it, and the guard may have redirected since: that stays.
             settings = replace(settings, devices=dict(wanted.devices))
+            self._redirects = wanted.redirects
             with locked(self._fleet.files):
                 self._fleet.files.write_settings(settings)
                 self._fleet.files.write_plans(plan, None)
@@ -163,7 +203,9 @@ class Keeper:
             outcome = self._fleet.apply(
                 ApplyRequest(plan, settings, rename_endpoints=True, cause="by its Fleet object")
             )
+            self._redirects = 0
             message = f"{len(outcome.servers)} servers"
+        self._plan = plan
         count = sum(1 for _ in plan.partitions())
         return FleetReport(wanted.generation, True, "Applied", message, code, count, dict(settings.devices))
 

@@ -168,11 +168,23 @@ def _version_in(problem: str) -> str:
     return problem.partition(" Triton ")[2].partition(",")[0]
 
 
-def check_promises(plan: Plan, document: Document, profiles: Path) -> None:
+def check_promises(plan: Plan, document: Document, profiles: Path, files: FleetFiles, say: Say) -> None:
     """Verify the plan again, with this host's present profiles.
 
-    Raises InputError for a plan that does not keep its promises, or where a profile is missing.
+    Raises InputError for a plan that does not keep its promises, or where a profile is missing. The plan that
+    the fleet has already is applied again with a warning: profiles measured since do not undo it, and a
+    fleet without one of its servers keeps fewer promises.
     """
+    try:
+        _refuse_broken(plan, document, profiles)
+    except InputError as error:
+        applied = files.plan()
+        if applied is None or applied.gpus != plan.gpus:
+            raise
+        say(f"warning: {error}; it is applied again as it was")
+
+
+def _refuse_broken(plan: Plan, document: Document, profiles: Path) -> None:
     from controlplane.runtime.jobs.plan import verify_plan
 
     violations = verify_plan(plan, profiles)

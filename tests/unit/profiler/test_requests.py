@@ -188,7 +188,7 @@ def test_requests_of_several_shapes_are_refused_where_they_would_share_a_batch(t
     requests = requests_for(model, inputs)
     check_batches_form(model, requests, inputs, largest_batch=1)
     with pytest.raises(
-        InputError, match=r"in\.json: data: entry 1 and entry 0 differ in shapes.*--batches 1"
+        InputError, match=r"in\.json: data: entry 1 and entry 0 differ in shapes.*--set batches=1"
     ):
         check_batches_form(model, requests, inputs, largest_batch=4)
     ragged = source(OPEN.replace("dims:", "allow_ragged_batch: true, dims:"))

@@ -194,7 +194,7 @@ def test_a_failed_point_costs_no_other_point(repository: Path) -> None:
 
 def test_a_model_that_refuses_batches_is_named_so(repository: Path) -> None:
     top = max(subject(repository).points, key=lambda p: (p.percent, p.batch))
-    with pytest.raises(EngineError, match=r"refused: .*--batches 1"):
+    with pytest.raises(EngineError, match=r"refused: .*--set batches=1"):
         measure(Host(0.002, {top: RequestRefused("no")}), repository)
     alone = Wishes(percents=[100], batches=[1])
     with pytest.raises(RequestRefused):

@@ -44,3 +44,12 @@ def test_the_published_runs_of_the_v100_repeat_within_half_a_percent() -> None:
     repeats = [r for p in catalogue.profiles("v100").values() for r in p.repeats]
     assert len(repeats) == 96
     assert np.mean([abs(np.log(r.second_ms / r.first_ms)) for r in repeats]) < 0.005
+
+
+def test_one_disturbed_repeat_widens_the_margin_by_its_part_of_all_repeats() -> None:
+    calm = [Repeat(p, 1, 10.0, 10.3) for p in np.resize(PERCENTS, 10).tolist()]
+    disturbed = [*calm, Repeat(100.0, 4, 10.0, 13.0)]
+    before, after = (
+        Repeatability.fit(r, ShareKind.CPU_QUOTA).margin(np.array([20.0]), 0.95)[0] for r in (calm, disturbed)
+    )
+    assert before < after < 2.0 * before

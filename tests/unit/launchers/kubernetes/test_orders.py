@@ -7,7 +7,8 @@ from fake_kubernetes import FakeCluster
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Cluster
-from controlplane.domain.wanted import FleetReport
+from controlplane.domain.observation import Event
+from controlplane.domain.wanted import FleetReport, FleetStanding
 from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.leading import remote
 from launchers.kubernetes.leading.fleets import FleetObject, FleetOrders
@@ -49,6 +50,48 @@ def test_the_controllers_report_is_read(orders: FleetOrders) -> None:
     said = FleetReport(1, True, "Applied", "4 servers", "abc", 2, {"cpu-0": "a/cpu-0"})
     FleetObject(ClusterApi(Cluster()), "f", "c-1").report(said)
     assert orders.report() == said
+
+
+def test_the_object_has_columns_conditions_and_events(cluster: FakeCluster, orders: FleetOrders) -> None:
+    orders.put(manifest(30))
+    kept = FleetObject(ClusterApi(Cluster()), "f", "c-1")
+    assert kept.read() is not None
+    kept.begin(1)
+    kept.report(FleetReport(1, True, "Applied", "4 servers", "abc", 2, {}))
+    kept.show(FleetStanding(1, 2, 3, 4, 1.25, "PartitionDown", "b: no server answers"))
+    status = cluster.store.get(("fleets", "trisect", "f"))["status"]
+    shown = {name: status[name] for name in ("ready", "gpus", "redirects", "covers", "leader")}
+    assert shown == {"ready": "1/2", "gpus": 3, "redirects": 4, "covers": "1.25x", "leader": "c-1"}
+    conditions = {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
+    assert conditions == {
+        "Applied": ("True", "Applied"),
+        "Progressing": ("False", "Applied"),
+        "Ready": ("False", "PartitionDown"),
+        "Degraded": ("True", "PartitionDown"),
+    }
+    kept.announce(Event(1e9, "warning", "would apply", "f", "more is needed"))
+    (event,) = cluster.store.select("events", "trisect", {})
+    assert (event["reason"], event["type"]) == ("WouldApply", "Warning")
+    assert event["involvedObject"]["uid"] == cluster.store.get(("fleets", "trisect", "f"))["metadata"]["uid"]
+
+
+def test_a_condition_keeps_its_time_while_it_holds(cluster: FakeCluster, orders: FleetOrders) -> None:
+    orders.put(manifest(30))
+    old = "2026-01-01T00:00:00Z"
+    kept = {
+        "type": "Applied",
+        "status": "True",
+        "reason": "Applied",
+        "message": "",
+        "lastTransitionTime": old,
+    }
+    cluster.store.edit(("fleets", "trisect", "f"), lambda obj: obj.update(status={"conditions": [kept]}))
+    for applied, stays in ((True, True), (False, False)):
+        fleet = FleetObject(ClusterApi(Cluster()), "f", "c-2")
+        fleet.read()
+        fleet.report(FleetReport(1, applied, "Said", ""))
+        conditions = cluster.store.get(("fleets", "trisect", "f"))["status"]["conditions"]
+        assert (conditions[0]["lastTransitionTime"] == old) is stays
 
 
 def test_a_command_runs_in_the_leaders_pod(

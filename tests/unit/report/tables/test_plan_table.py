@@ -44,7 +44,7 @@ def test_it_says_which_shadows_cover_no_slower_server_and_the_way_out() -> None:
     roomy = partition("d", 80, hot("v100-2", 10, 80))
     bare = partition("e", 10, Shadow(ShadowPolicy.NONE, "v100-2", 0, 10))
     line = told(Rule.P99, [[whole], crowded, [roomy, bare]])
-    assert "not a slower server: 3 of 4; 1 for a partition with a whole GPU (a higher --quantile" in line
+    assert "not a slower server: 3 of 4; 1 for a partition with a whole GPU (a higher --set quantile=" in line
     assert "2 whose GPU has none to give (`shadow: {place: other-gpu}`" in line
     assert "a shorter SLO" in told(Rule.HALF_SLO, [[whole]])
 

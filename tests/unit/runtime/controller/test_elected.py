@@ -11,9 +11,9 @@ import build
 import pytest
 
 from controlplane.domain.errors import EngineError, TrisectError
-from controlplane.domain.observation import Guarding
+from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.plan import Plan, Violation
-from controlplane.domain.wanted import FleetReport, WantedFleet
+from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
 from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetFiles, FleetSettings, read_guarding, write_guarding
 from controlplane.files.plans import plan_hash, plan_of
@@ -39,7 +39,10 @@ class Object:
     """The Fleet object."""
 
     now: WantedFleet | None
+    begun: list[int] = field(default_factory=list)
     reports: list[FleetReport] = field(default_factory=list)
+    shown: list[FleetStanding] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     kept: list[tuple[Guarding, ...]] = field(default_factory=list)
     held: bool = False
     away: bool = False
@@ -55,8 +58,19 @@ class Object:
     def release(self) -> None:
         self.held, self.now = False, None
 
+    def begin(self, generation: int) -> None:
+        self.begun.append(generation)
+
     def report(self, report: FleetReport) -> None:
         self.reports.append(report)
+
+    def show(self, standing: FleetStanding) -> None:
+        self.shown.append(standing)
+
+    def announce(self, event: Event) -> None:
+        if self.away:
+            raise EngineError("the API server does not answer")
+        self.events.append(event)
 
     def remember(self, guarding: Sequence[Guarding]) -> None:
         self.kept.append(tuple(guarding))
@@ -116,8 +130,33 @@ def test_each_generation_is_applied_once_and_reported(tmp_path: Path) -> None:
     assert deeds.applied == [PLAN, plan("a")]
 
 
+def test_the_object_says_how_the_fleet_stands_and_what_happened(tmp_path: Path) -> None:
+    wanted = Object(wanting())
+    made, _, files = keeper(tmp_path, wanted)
+    made.step()
+    assert wanted.begun == [1]
+    rests = Guarding("a", "guarded", 1.0, "s", True, 0, False, None)
+    down = replace(rests, partition="b", phase="down")
+    write_guarding(files.guarding, [rests, down])
+    moved = Event(1.0, "warning", "redirect", "a", "dead")
+    made.note(moved)
+    for _ in range(3):
+        made.step()
+    (shown,) = wanted.shown
+    assert (shown.ready, shown.partitions, shown.redirects, shown.trouble) == (1, 2, 1, "PartitionDown")
+    assert [event.kind for event in wanted.events] == ["Applied", "redirect"]
+    # Nothing is lost while the API server is away.
+    wanted.away = True
+    made.note(moved)
+    made.step()
+    wanted.away = False
+    made.step()
+    assert wanted.events[2:] == [moved]
+    assert wanted.shown[-1].redirects == 2
+
+
 def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> None:
-    wanted = Object(wanting(applied=plan_hash(PLAN), devices={"cpu-0": "a/cpu-0"}))
+    wanted = Object(wanting(applied=plan_hash(PLAN), devices={"cpu-0": "a/cpu-0"}, redirects=3))
     made, deeds, files = keeper(tmp_path, wanted)
     made.begin()
     made.step()
@@ -128,6 +167,8 @@ def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> 
     assert settings is not None
     assert settings.devices == {"cpu-0": "a/cpu-0"}
     assert wanted.reports[-1].applied
+    made.step()
+    assert wanted.shown[-1].redirects == 3
 
 
 def test_the_next_leader_finds_which_shares_are_lent_and_how_servers_end(tmp_path: Path) -> None:

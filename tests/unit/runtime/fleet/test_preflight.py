@@ -10,15 +10,22 @@ import build
 import pytest
 from build import spec
 
-from controlplane.domain.device import HeldDevice
+from controlplane.domain.device import HeldDevice, ShareKind
 from controlplane.domain.errors import InputError, MissingTool
 from controlplane.domain.fleet import LIVE_BATCHES, Role, Server
 from controlplane.domain.plan import Plan
+from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.domain.serving import Serving
 from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.measurements.profiles import write_profile
 from controlplane.files.plans import read_plan, write_plan
 from controlplane.runtime.fleet import preflight
-from controlplane.runtime.fleet.preflight import check_shares, refuse_namesake, shares_of_others
+from controlplane.runtime.fleet.preflight import (
+    check_promises,
+    check_shares,
+    refuse_namesake,
+    shares_of_others,
+)
 
 GPU = "GPU-1"
 
@@ -140,3 +147,25 @@ def settings_here(tmp_path: Path, before: str | None, here: str | None) -> Fleet
     )
     fleet = cast(Any, SimpleNamespace(files=files, launcher=launcher))
     return preflight.settings(plan(10), fleet, repository=tmp_path, output=tmp_path, section=Serving())
+
+
+@pytest.mark.parametrize("points", [(), (Measurement(20.0, 1, 300.0), Measurement(100.0, 1, 60.0))])
+def test_the_plan_that_is_applied_is_applied_again_whatever_its_profiles_say_now(
+    tmp_path: Path, points: tuple[Measurement, ...]
+) -> None:
+    path, profiles, files = tmp_path / "plan.json", tmp_path / "profiles", FleetFiles(tmp_path, "mine")
+    write_plan(path, plan(50))
+    applied, document = read_plan(path)
+    if points:
+        measured = Profile("m", "cpu", ShareKind.CPU_QUOTA, Environment(), points)
+        write_profile(profiles, measured)
+    said: list[str] = []
+    with pytest.raises(InputError):
+        check_promises(applied, document, profiles, files, said.append)
+    files.make()
+    files.write_plans(plan(60), applied)
+    with pytest.raises(InputError):
+        check_promises(applied, document, profiles, files, said.append)
+    files.write_plans(applied, None)
+    check_promises(applied, document, profiles, files, said.append)
+    assert [line.partition(":")[0] for line in said] == ["warning"]
