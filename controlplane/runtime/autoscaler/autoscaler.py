@@ -74,6 +74,7 @@ class Autoscaler:
         self._search: Search | None = None
         self._ready: Search | None = None
         self._proposal: Proposal | None = None
+        self._asked_s = now_s
         self._state: LoadState | None = None
         self._followed: tuple[Plan, str, tuple[FollowedWorkload, ...]] | None = None
         self._ticked_s = now_s
@@ -182,11 +183,13 @@ class Autoscaler:
                 self._drop_search()
                 self._search, self._ready = self._ready or self._begin_search(self._fleet.name), None
                 self._search.ask(effect, state)
+                self._asked_s = self._fleet.clock.monotonic()
                 self._errors = () if effect.errors else self._errors
             case Apply(_, reason, _) if only_propose:
                 self._applying.announce(reason)
             case Apply(_, reason, made_from):
-                self._applying.begin(reason, made_from)
+                took_s = self._fleet.clock.monotonic() - self._asked_s
+                self._applying.begin(f"{reason}; found in {took_s:.1f} s", made_from)
             case Report(level, subject, reason):
                 self._event(level, subject, reason)
 
