@@ -172,7 +172,7 @@ def request(rates: Sequence[float], previous: Plan | None = None) -> PlanRequest
 KNOWN: dict[tuple[float, ...], Plan] = {}
 
 
-def plan_for(rates: Sequence[float]) -> Plan:
+def plan_for(rates: Sequence[float], previous: Plan | None = None) -> Plan:
     """A plan for these rates, rounded up."""
     key = tuple(STEP ** math.ceil(math.log(max(rate, 0.1)) / math.log(STEP)) for rate in rates)
     if key not in KNOWN:
@@ -248,16 +248,18 @@ def _proposal(asked: Propose, plan: Plan, found: Found | None) -> Proposal:
     )
 
 
-def every_20_s(case: Case, counts: Counts) -> Served:
-    """A new plan every 20 s for the mean rate of the last 20."""
-    served, plan = Served(), first_plan()
+def every_20_s(
+    case: Case, counts: Counts, planned: Callable[[Sequence[float], Plan | None], Plan] = plan_for
+) -> Served:
+    """A new plan every 20 s for the mean rate of the last 20, from the one before."""
+    served, plan = Served(), planned([AT_FIRST * w.rate_rps for w in WORKLOADS], None)
     coming: tuple[int, Plan] | None = None
     for t in range(len(counts)):
         if coming is not None and t >= coming[0]:
             served.moved(plan, coming[1])
             plan, coming = coming[1], None
         if t and t % WINDOW_S == 0:
-            new = plan_for(counts[t - WINDOW_S : t].mean(axis=0))
+            new = planned(counts[t - WINDOW_S : t].mean(axis=0), plan)
             coming = (t + PLANNING_S + APPLYING_S, new) if new is not plan else None
         served.second(plan, None if coming is None else coming[1])
     return served
@@ -384,16 +386,16 @@ def main() -> int:
         found[name] = policy(case, arrived).since(case.uncounted_s)
         measure(counts, found[name])
         print(f"{name}: done", file=sys.stderr, flush=True)
-    made = table(
-        f"{case.name}; oracle {sum(ideal) / 3600:.2f} GPU hours",
-        "policy",
-        ">late %",
-        ">windows above 1 %",
-        ">worst window %",
-        ">GPU hours",
-        ">of oracle",
-        ">moves/workload",
-    )
+    report(case, found, ideal)
+    if given.plot is not None:
+        plot(given.plot, case.name, WINDOW_S, lines_of(counts, found, ideal), {P99: 1.0, LATE: LATE_PERCENT})
+    return 0 if held(case, found["ours"], ideal) else 1
+
+
+def report(case: Case, found: Mapping[str, Served], ideal: Sequence[float]) -> None:
+    """Print what each policy did."""
+    columns = ("policy", ">late %", ">windows above 1 %", ">worst window %", ">GPU hours", ">of oracle")
+    made = table(f"{case.name}; oracle {sum(ideal) / 3600:.2f} GPU hours", *columns, ">moves/workload")
     for name, served in found.items():
         above = sum(share > LATE_PERCENT for share in served.windows)
         made.add_row(
@@ -406,9 +408,6 @@ def main() -> int:
             f"{np.mean(list(served.moves.values())):.1f} (at most {max(served.moves.values())})",
         )
     show(made, width=140)
-    if given.plot is not None:
-        plot(given.plot, case.name, WINDOW_S, lines_of(counts, found, ideal), {P99: 1.0, LATE: LATE_PERCENT})
-    return 0 if held(case, found["ours"], ideal) else 1
 
 
 def lines_of(

@@ -17,7 +17,7 @@ from controlplane.domain.order import MOST_RANKS
 from controlplane.domain.server_options import ServerOptions
 from controlplane.domain.serving import Serving
 from controlplane.domain.units import SPARSE, Amount, Count, Name, Percent, Positive
-from controlplane.domain.workload import Arrivals, Dispersion, ShadowPolicy, decided
+from controlplane.domain.workload import Arrivals, Dispersion, ShadowPolicy, decided, redirect_s
 
 MOST_SERVERS = 8
 """The limit of servers in one pool, which is that of a gateway's slot."""
@@ -122,6 +122,11 @@ class Shadow:
     other_node: bool = field(default=False, metadata=SPARSE)
     covers: Annotated[float, Ge(1)] | None = field(default=None, metadata=SPARSE)
     load_s: Positive | None = field(default=None, metadata=SPARSE)
+
+    @property
+    def redirect_s(self) -> float | None:
+        """The seconds from a death to its answers, None where that is unknown or it is none."""
+        return redirect_s(self.policy, self.load_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ class GuardRow:
     """The controller's state for one partition. Times are seconds ago; None: unknown, or it never happened.
 
     `phase` is None where no controller runs. The last six fields are the plan's: what the shadow covers and
-    the partition survives, what both take of the memory, how long a warm shadow loads, and its policy.
+    the partition survives, what both take of the memory, the seconds of a redirect, and its policy.
     """
 
     partition: str
@@ -198,7 +198,7 @@ class GuardRow:
     survives_gpu_loss: bool | None = None
     memory_mb: float | None = None
     shadow_memory_mb: float | None = None
-    load_s: float | None = None
+    redirect_s: float | None = None
     policy: str | None = None
 
 
@@ -212,6 +212,7 @@ def guard_table(rows: Sequence[GuardRow]) -> Table:
             phase = f"{row.phase} for {_age(row.phase_since_s)}"
             shadow = "none" if row.shadow is None else "ready" if row.shadow_ready else "not ready"
             shadow = f"{row.policy}, {shadow}" if row.policy and row.shadow else shadow
+            shadow += f", {row.redirect_s:.1f} s" if row.redirect_s and row.shadow else ""
             starts = _starts(row)
         cause = (row.redirect or "").rpartition(": ")[2]
         redirect = "never" if row.redirect is None else f"{_age(row.redirected_s)} ago: {cause}"

@@ -25,6 +25,7 @@ from controlplane.control.autoscaler.state import (
     resumed,
 )
 from controlplane.control.guard.effects import Learn
+from controlplane.domain.device import Stock
 from controlplane.domain.errors import EngineError, InputError, LogOnce, TrisectError
 from controlplane.domain.observation import Answer, Event, RateSeen
 from controlplane.domain.plan import Plan
@@ -33,7 +34,7 @@ from controlplane.files.following import RatesSeen, write_rates
 from controlplane.files.following.load_state import read_load, write_load
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.autoscaler.arrivals import Arrivals
-from controlplane.runtime.autoscaler.running import NO_SPEC, Applying, Running
+from controlplane.runtime.autoscaler.running import NO_SPEC, Applying, InCluster, Running
 from controlplane.runtime.autoscaler.search import Begin, Search, SearchProcess
 from controlplane.runtime.fleet.fleet import Fleet
 
@@ -61,15 +62,17 @@ class Autoscaler:
         *,
         plan_only: bool,
         search: Begin = SearchProcess,
+        cluster: InCluster | None = None,
     ) -> None:
         now_s = fleet.clock.monotonic()
         self._fleet = fleet
         self._notice = notice
         self._plan_only = plan_only
         self._begin_search = search
-        self._running = Running(fleet.files, plan_only=plan_only)
+        self._running = Running(fleet.files, cluster, plan_only=plan_only)
+        self._cluster = cluster
         self._arrivals = Arrivals(now_s)
-        self._applying = Applying(fleet, notice)
+        self._applying = Applying(fleet, notice, cluster)
         self._errors: tuple[Learn, ...] = ()
         self._search: Search | None = None
         self._ready: Search | None = None
@@ -77,6 +80,7 @@ class Autoscaler:
         self._asked_s = now_s
         self._state: LoadState | None = None
         self._followed: tuple[Plan, str, tuple[FollowedWorkload, ...]] | None = None
+        self._stock = Stock({})
         self._ticked_s = now_s
         self._save_at_s = now_s + _SAVE_S
         self._recalls = not plan_only
@@ -91,7 +95,7 @@ class Autoscaler:
 
     @property
     def gpus(self) -> Mapping[str, tuple[int, int]]:
-        """GPUs of this host by type: how many the plan uses, and how many it leaves free."""
+        """GPUs by type: how many the plan uses, and how many it leaves free."""
         return self._running.gpus()
 
     def hear(self, answers: Iterable[Answer]) -> None:
@@ -114,6 +118,8 @@ class Autoscaler:
         if not due or now_s < self._rests_until_s:
             return
         self._ticked_s = now_s
+        if self._cluster is not None:
+            heard_since_s = max(heard_since_s, self._cluster.heard_since_s)
         try:
             self._follow(now_s, heard_since_s)
         except TrisectError:
@@ -145,6 +151,7 @@ class Autoscaler:
         obstacle, errors = self._running.obstacle(plan), self._proposable(plan)
         seen = LoadSeen(wall_s, tuple(arrivals), workloads, proposal, applied, failed, running, errors)
         state = replace(self._state or self._first_state(plan, wall_s), limits=self._running.limits())
+        state = self._with_room(state)
         self._state, effects = tick(state, seen, follow=obstacle is None)
         if self._state.under_way is None:
             self._drop_search()
@@ -156,6 +163,14 @@ class Autoscaler:
             began_s = time.thread_time()
             _save(self._fleet.files, self._state, following=obstacle or "yes")
             self._save_at_s = now_s + max(_SAVE_S, (time.thread_time() - began_s) / _SAVE_PART)
+
+    def _with_room(self, state: LoadState) -> LoadState:
+        """Return the state once more devices are there, or may come: what no plan held may be held by now."""
+        before, self._stock = self._stock, self._running.stock(grows=self._applying.may_grow)
+        more = any(count > before.counts.get(kind, 0) for kind, count in self._stock.counts.items())
+        if more or (self._stock.grows and not before.grows):
+            return replace(state, unheld_rps=(0.0,) * len(state.workloads))
+        return state
 
     def _identity(self, plan: Plan) -> tuple[str, tuple[FollowedWorkload, ...]]:
         """Return the plan's hash and its workloads, computed once for a plan."""
@@ -182,7 +197,7 @@ class Autoscaler:
                 # Two searches would write one proposal.
                 self._drop_search()
                 self._search, self._ready = self._ready or self._begin_search(self._fleet.name), None
-                self._search.ask(effect, state)
+                self._search.ask(effect, state, self._stock)
                 self._asked_s = self._fleet.clock.monotonic()
                 self._errors = () if effect.errors else self._errors
             case Apply(_, reason, _) if only_propose:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -28,6 +29,7 @@ from controlplane.control.autoscaler.state import (
     Propose,
     followed_workloads,
 )
+from controlplane.domain.device import Stock
 from controlplane.domain.errors import TrisectError
 from controlplane.files.fleets import FleetFiles, state_root
 
@@ -39,8 +41,8 @@ _COMMAND = (sys.executable, "-m", "controlplane.runtime.autoscaler.search")
 class Search(Protocol):
     """A search for a plan that is prepared or under way."""
 
-    def ask(self, asked: Propose, state: LoadState) -> None:
-        """Ask the one question, which comes from this state."""
+    def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
+        """Ask the one question, which comes from this state, for these devices."""
 
     def answer(self) -> Proposal | None:
         """Return the proposal; None while the search lasts."""
@@ -82,10 +84,10 @@ class SearchProcess:
             self._go = streams.enter_context(self._process.stdin)
             self._streams = streams.pop_all()
 
-    def ask(self, asked: Propose, state: LoadState) -> None:
+    def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
         """Pass the question on; without effect on a process that has failed, which its answer says."""
         self._number, self._ends_s = asked.number, time.monotonic() + self._longest_s
-        pickle.dump((asked, [workload.name for workload in state.workloads]), self._question)
+        pickle.dump((asked, [workload.name for workload in state.workloads], stock), self._question)
         self._question.seek(0)
         with contextlib.suppress(BrokenPipeError):
             self._go.write(b"?")
@@ -122,7 +124,9 @@ class SearchProcess:
         return stream.read()
 
 
-def proposal(files: FleetFiles, asked: Propose, workloads: Sequence[str], now_s: float) -> Proposal:
+def proposal(
+    files: FleetFiles, asked: Propose, workloads: Sequence[str], stock: Stock, now_s: float
+) -> Proposal:
     """Return the answer to a question. What prevents learning prevents no plan, and is said with it."""
     from controlplane.runtime.autoscaler.propose import propose
     from controlplane.runtime.fleet.calibrate import (
@@ -135,7 +139,7 @@ def proposal(files: FleetFiles, asked: Propose, workloads: Sequence[str], now_s:
     except TrisectError as error:
         trouble = f"; nothing was learned: {error}"
     try:
-        found = propose(files, asked, workloads)
+        found = propose(files, asked, workloads, stock)
     except TrisectError as error:
         found = Proposal(asked.number, Kind.NONE, summary=str(error))
     return replace(found, summary=found.summary + trouble)
@@ -151,8 +155,8 @@ def main() -> int:
         if not sys.stdin.buffer.read(1):
             return 0
         with os.fdopen(question, "rb") as asked_file:
-            asked, workloads = pickle.load(asked_file)
-        pickle.dump(proposal(files, asked, workloads, time.time()), answer)
+            asked, workloads, stock = pickle.load(asked_file)
+        pickle.dump(proposal(files, asked, workloads, stock, time.time()), answer)
     return 0
 
 
@@ -164,7 +168,8 @@ def prepare(files: FleetFiles) -> None:
     if plan is not None:
         workloads = followed_workloads(plan)
         present = Propose(0, Direction.UP, tuple(w.planned_rps for w in workloads), "")
-        proposed(files, present, [w.name for w in workloads])
+        stock = Stock(Counter(gpu.type for gpu in plan.gpus))
+        proposed(files, present, [w.name for w in workloads], stock)
 
 
 if __name__ == "__main__":

@@ -145,8 +145,8 @@ def guard_rows(
             memory_mb=partition.memory_mb,
         )
         if (shadow := partition.shadow) is not None:
-            row = replace(row, covers=shadow.covers, shadow_memory_mb=shadow.memory_mb, load_s=shadow.load_s)
-            row = replace(row, policy=shadow.policy.value)
+            row = replace(row, covers=shadow.covers, shadow_memory_mb=shadow.memory_mb)
+            row = replace(row, policy=shadow.policy.value, redirect_s=shadow.redirect_s)
         if (known := guarding.get(partition.id)) is not None:
             row = replace(
                 row,

@@ -27,11 +27,13 @@ CONTROLLER_RULES = (
     RoleRule("trisect.dev", "fleets", ("get", "patch")),
     RoleRule("trisect.dev", "fleets/status", ("patch",)),
     RoleRule("", "events", ("create",)),
+    RoleRule("", "configmaps", ("get", "patch")),
 )
 """What a controller in the cluster needs beside them."""
 
 USER_RULES = (
     RoleRule("trisect.dev", "fleets", ("get", "list", "create", "patch", "delete")),
+    RoleRule("", "configmaps", ("create", "patch")),
     RoleRule("", "pods", ("get", "list")),
     RoleRule("", "pods/exec", ("get", "create")),
 )

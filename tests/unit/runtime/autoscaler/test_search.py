@@ -12,6 +12,7 @@ from controlplane.control.autoscaler.state import (
     Propose,
     begin,
 )
+from controlplane.domain.device import Stock
 from controlplane.runtime.autoscaler.search import SearchProcess
 
 STATE = begin((FollowedWorkload("W", "w", 10.0),), LoadLimits(), 0.0)
@@ -21,7 +22,7 @@ ANSWERS = f"""
 import os, pickle, sys
 from controlplane.control.autoscaler.state import Kind, Proposal
 assert sys.stdin.buffer.read(1)
-asked, workloads = pickle.load(os.fdopen(int(sys.argv[2]), "rb"))
+asked, workloads, stock = pickle.load(os.fdopen(int(sys.argv[2]), "rb"))
 long = "x" * {MORE_THAN_A_PIPE_HOLDS}
 sys.stderr.write(long)
 found = Proposal(asked.number, Kind.PLAN, asked.rates_rps, summary=long, made_from=workloads[0])
@@ -31,7 +32,7 @@ pickle.dump(found, sys.stdout.buffer)
 
 def planning(code: str, *, longest_s: float = 600.0) -> SearchProcess:
     search = SearchProcess("f", command=(sys.executable, "-c", code), longest_s=longest_s)
-    search.ask(ASKED, STATE)
+    search.ask(ASKED, STATE, Stock({}))
     return search
 
 
