@@ -72,7 +72,7 @@ class TritonPythonModel(TritonPythonModel):
         self.log = open("{log}", "a", buffering=1)
 
     def execute(self, requests):
-        sizes = [pb_utils.get_input_tensor_by_name(r, "X").shape()[0] for r in requests]
+        sizes = [pb_utils.get_input_tensor_by_name(r, "INPUT").shape()[0] for r in requests]
         print(time.monotonic(), sum(sizes), file=self.log)
         return super().execute(requests)
 """
