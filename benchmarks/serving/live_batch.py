@@ -189,6 +189,9 @@ def changes(
             limit = dice.choice([n for n in range(client_batch, LARGEST + 1) if n % client_batch == 0])
             changed_s = time.monotonic()
             files.set((("m", limit),))
+            formed = counts(running).total() + FORMED_BEFORE
+            while counts(running).total() <= formed:
+                time.sleep(0.02)
             time.sleep(WINDOW_S)
             settled = counts(running)
             time.sleep(WINDOW_S)
