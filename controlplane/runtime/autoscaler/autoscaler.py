@@ -17,6 +17,7 @@ from controlplane.control.autoscaler.state import (
     LoadSeen,
     LoadState,
     PerWorkload,
+    Proposal,
     Propose,
     Report,
     begin,
@@ -74,6 +75,9 @@ class Autoscaler:
         self._applying = Applying(fleet, notice, cluster)
         self._errors: tuple[Learn, ...] = ()
         self._search: Search | None = None
+        self._ready: Search | None = None
+        self._proposal: Proposal | None = None
+        self._asked_s = now_s
         self._state: LoadState | None = None
         self._followed: tuple[Plan, str, tuple[FollowedWorkload, ...]] | None = None
         self._stock = Stock({})
@@ -103,9 +107,15 @@ class Autoscaler:
         self._errors += tuple(effect for effect in effects if isinstance(effect, Learn))
 
     def step(self, heard_since_s: float) -> None:
-        """Look and decide, once a second. Raises EngineError, InputError for broken files."""
+        """Look and decide, once a second and at once where a search has ended.
+
+        Raises EngineError, InputError for broken files.
+        """
         now_s = self._fleet.clock.monotonic()
-        if now_s - self._ticked_s < _TICK_S or now_s < self._rests_until_s:
+        if self._search is not None and self._proposal is None:
+            self._proposal = self._search.answer()
+        due = self._proposal is not None or now_s - self._ticked_s >= _TICK_S
+        if not due or now_s < self._rests_until_s:
             return
         self._ticked_s = now_s
         if self._cluster is not None:
@@ -120,6 +130,8 @@ class Autoscaler:
     def close(self) -> None:
         """End what plans; a plan that is being applied is completed by the next apply."""
         self._drop_search()
+        if self._ready is not None:
+            self._ready.close()
         self._applying.close()
 
     def _follow(self, now_s: float, heard_since_s: float) -> None:
@@ -132,7 +144,7 @@ class Autoscaler:
             None if counts is None else tuple(float(counts.get(w.endpoint, 0)) for w in workloads)
             for counts in seconds
         ]
-        proposal = None if self._search is None else self._search.answer()
+        proposal, self._proposal = self._proposal, None
         if proposal is not None:
             self._search = None
         applied, failed = self._applying.outcome()
@@ -145,6 +157,8 @@ class Autoscaler:
             self._drop_search()
         for effect in effects:
             self._carry_out(effect, self._state, only_propose=self._plan_only or obstacle is not None)
+        if obstacle is None and self._ready is None and self._search is None:
+            self._ready = self._begin_search(self._fleet.name)
         if not self._plan_only and now_s >= self._save_at_s:
             began_s = time.thread_time()
             _save(self._fleet.files, self._state, following=obstacle or "yes")
@@ -182,12 +196,15 @@ class Autoscaler:
             case Propose():
                 # Two searches would write one proposal.
                 self._drop_search()
-                self._search = self._begin_search(self._fleet.name, effect, state, self._stock)
+                self._search, self._ready = self._ready or self._begin_search(self._fleet.name), None
+                self._search.ask(effect, state, self._stock)
+                self._asked_s = self._fleet.clock.monotonic()
                 self._errors = () if effect.errors else self._errors
             case Apply(_, reason, _) if only_propose:
                 self._applying.announce(reason)
             case Apply(_, reason, made_from):
-                self._applying.begin(reason, made_from)
+                took_s = self._fleet.clock.monotonic() - self._asked_s
+                self._applying.begin(f"{reason}; found in {took_s:.1f} s", made_from)
             case Report(level, subject, reason):
                 self._event(level, subject, reason)
 
@@ -207,7 +224,7 @@ class Autoscaler:
     def _drop_search(self) -> None:
         if self._search is not None:
             self._search.close()
-            self._search = None
+            self._search = self._proposal = None
 
     def _event(self, level: str, subject: str, reason: str) -> None:
         self._notice(Event(self._fleet.clock.wall(), level, "load", subject, reason))

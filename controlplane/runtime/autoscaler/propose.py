@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from controlplane.control.autoscaler.state import (
     Direction,
@@ -120,11 +121,30 @@ def _as_applied(
     )
 
 
+class Proposed(NamedTuple):
+    """The answer to a question, its plan where there is one, and the plan without further devices."""
+
+    answer: Proposal
+    plan: Plan | None = None
+    without_more: Plan | None = None
+
+
 def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock: Stock) -> Proposal:
+    """Write what is `proposed`, and return the answer."""
+    found = proposed(files, asked, workloads, stock)
+    if found.plan is not None:
+        write_plan(files.following.proposal, found.plan)
+        files.following.without_more.unlink(missing_ok=True)
+    if found.without_more is not None:
+        write_plan(files.following.without_more, found.without_more)
+    return found.answer
+
+
+def proposed(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock: Stock) -> Proposed:
     """Return the plan that a fleet is asked for, with the rates of these workloads, in their order.
 
-    Where it needs more devices than there are, the plan without them is written beside it. Raises InputError
-    where the fleet's plan has no spec.
+    Where it needs more devices than there are, the plan without them is beside it. Raises InputError where
+    the fleet's plan has no spec.
     """
     plan = files.plan()
     known_spec = None if plan is None else spec_of(plan)
@@ -152,16 +172,15 @@ def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock: 
     found = _found_on(devices, served, plan, asked)
     if found is None:
         summary = f"{off}no plan holds the rates that run now{'' if off else ' and more'}"
-        return Proposal(asked.number, Kind.NONE, summary=summary, error=error)
+        return Proposed(Proposal(asked.number, Kind.NONE, summary=summary, error=error))
     new = _as_applied(found.plan, plan, document.sha256, every)
-    write_plan(files.following.proposal, new)
-    files.following.without_more.unlink(missing_ok=True)
+    without_more = None
     if stock.grows and _needs_more(new, stock):
         there, _ = known(_within(spec, replace(stock, grows=False)), cores=0)
         less = _found_on(there, served, plan, asked)
         if less is not None:
-            write_plan(files.following.without_more, _as_applied(less.plan, plan, document.sha256, every))
-    return Proposal(
+            without_more = _as_applied(less.plan, plan, document.sha256, every)
+    made = Proposal(
         asked.number,
         found.kind,
         tuple(found.rates_rps[name] for name in workloads),
@@ -173,6 +192,7 @@ def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock: 
         error,
         plan_hash(plan),
     )
+    return Proposed(made, new, without_more)
 
 
 def _found_on(

@@ -102,8 +102,9 @@ class FleetObject:
         """Say how the fleet stands."""
         ready, partitions = standing.ready, standing.partitions
         trouble, message = standing.trouble or "AsPlanned", standing.message
+        served = f"{ready} of {partitions} partitions are served"
         conditions = {
-            "Ready": (ready == partitions, "Serving" if ready == partitions else trouble, message),
+            "Ready": (ready == partitions, "Serving" if ready == partitions else trouble, served),
             "Degraded": (standing.trouble is not None, trouble, message),
         }
         self._write(

@@ -16,7 +16,7 @@ from controlplane.domain.plan import PlannedGpu
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.options import PodOptions
-from launchers.kubernetes.pod import GPU_TAINT
+from launchers.kubernetes.pod import GPU_TAINT, pull_secrets
 
 _COMPONENT = "room"
 
@@ -73,6 +73,7 @@ def waiting_pod(
             ),
             nodeSelector=dict(gpu.node_selector) or None,
             tolerations=None if is_core else [core.Toleration(key=GPU_TAINT, operator="Exists")],
+            imagePullSecrets=pull_secrets(options),
             priorityClassName=options.priority_class,
             automountServiceAccountToken=False,
             terminationGracePeriodSeconds=0,

@@ -71,10 +71,12 @@ class Fleet:
 class Planning:
     """Answers at once with a plan for what is asked for, on two GPUs above 100/s, if there are two."""
 
-    def __init__(self, files: FleetFiles, asked: Propose, gpus: int = 2) -> None:
+    def __init__(self, files: FleetFiles, gpus: int = 2) -> None:
         self.files = files
-        self.asked = asked
         self.gpus = gpus
+
+    def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
+        self.asked = asked
 
     def answer(self) -> Proposal:
         (rate,) = self.asked.rates_rps
@@ -127,8 +129,8 @@ def run(fleet: Fleet, follows: Autoscaler, rates: Sequence[int]) -> None:
 
 
 def following(fleet: Fleet, told: list[Event], *, plan_only: bool = False) -> Autoscaler:
-    def planner(name: str, asked: Propose, state: LoadState, stock: Stock) -> Planning:
-        return Planning(fleet.files, asked)
+    def planner(name: str) -> Planning:
+        return Planning(fleet.files)
 
     return Autoscaler(cast(Any, fleet), told.append, plan_only=plan_only, search=planner)
 
@@ -251,7 +253,10 @@ class Search:
     """A search that never ends by itself."""
 
     def __init__(self) -> None:
-        self.closed = False
+        self.closed = self.asked = False
+
+    def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
+        self.asked = True
 
     def answer(self) -> None:
         return None
@@ -264,7 +269,7 @@ def searching(fleet: Fleet, told: list[Event]) -> tuple[Autoscaler, list[Search]
     """A controller whose search for a plan lasts. A second one beside it is an error, which it reports."""
     searches: list[Search] = []
 
-    def planner(name: str, asked: Propose, state: LoadState, stock: Stock) -> Search:
+    def planner(name: str) -> Search:
         assert all(search.closed for search in searches), "one search at a time"
         searches.append(Search())
         return searches[-1]
@@ -313,10 +318,14 @@ def test_an_unexpected_error_is_reported_once_and_followed_by_another_try(fleet:
     told: list[Event] = []
     broken = True
 
-    def planner(name: str, asked: Propose, state: LoadState, stock: Stock) -> Planning:
-        if broken:
-            raise ZeroDivisionError("float division by zero")
-        return Planning(fleet.files, asked)
+    class Breaking(Planning):
+        def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
+            if broken:
+                raise ZeroDivisionError("float division by zero")
+            super().ask(asked, state, stock)
+
+    def planner(name: str) -> Planning:
+        return Breaking(fleet.files)
 
     follows = Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner)
     run(fleet, follows, [45] * 30 + [150] * 100)
@@ -369,9 +378,14 @@ def around(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Surroundings:
 
 
 def in_cluster(fleet: Fleet, told: list[Event], around: Surroundings, stocks: list[Stock]) -> Autoscaler:
-    def planner(name: str, asked: Propose, state: LoadState, stock: Stock) -> Planning:
-        stocks.append(stock)
-        return Planning(fleet.files, asked, 2 if stock.grows else stock.counts["cpu"])
+    class OfStock(Planning):
+        def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
+            stocks.append(stock)
+            self.gpus = 2 if stock.grows else stock.counts["cpu"]
+            super().ask(asked, state, stock)
+
+    def planner(name: str) -> Planning:
+        return OfStock(fleet.files)
 
     return Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner, cluster=around)
 
