@@ -16,6 +16,7 @@ class WantedFleet:
     `applied` is the hash of the plan that was applied last, `devices` maps its GPU ids, and `guarding` has
     the partitions whose share is lent or whose servers end, as an earlier controller reported them.
     `ending`: the fleet is to be destroyed. `redirects` counts those since the plan was applied.
+    `followed`: the plan is the one by which a leader follows the load, made from the object's.
     """
 
     plan: Mapping[str, Any]
@@ -26,6 +27,7 @@ class WantedFleet:
     guarding: tuple[Guarding, ...] = ()
     devices: Mapping[str, str] = field(default_factory=dict)
     redirects: int = 0
+    followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,11 +116,13 @@ def iterates(config: ModelConfig) -> bool:
 def takes_live_batch(config: ModelConfig, served: ServedModel) -> bool:
     """Return whether the batch of a model can change while it serves.
 
-    The batch library counts what is in a batch only where requests do not wait for one to fill, and a library
-    of the user's stays.
+    The batch library counts what is in a batch only where requests do not wait for one to fill, and where the
+    first dimension of every input is the batch, which that of a shape tensor is not. A library of the user's
+    stays.
     """
+    shapes = any(tensor.is_shape_tensor for tensor in config.input)
     plain = not config.HasField("sequence_batching") and not is_ensemble(config) and batch_limit(config) > 1
-    return plain and served.max_queue_delay_us == 0 and _OWN_LIBRARY not in config.parameters
+    return plain and not shapes and served.max_queue_delay_us == 0 and _OWN_LIBRARY not in config.parameters
 
 
 _OWN_LIBRARY = "TRITON_BATCH_STRATEGY_PATH"

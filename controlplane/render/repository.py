@@ -133,15 +133,25 @@ def live_batches(partition: Partition, sources: Mapping[str, SourceModel]) -> Ba
     served = {model.model: model for model in partition.models}
     found: dict[str, int] = {}
     for model, placements in partition.queues().items():
-        for name, batch in _live(sources[model], placements[0].endpoint, served[model]):
+        for name, batch, _ in _live(sources[model], placements[0].endpoint, served[model]):
             if found.setdefault(name, batch) != batch:
                 raise _taken(partition, model, name)
     return tuple(sorted(found.items()))
 
 
-def _live(source: SourceModel, name: str, served: ServedModel) -> Iterator[tuple[str, int]]:
+def largest_batches(partition: Partition, sources: Mapping[str, SourceModel]) -> Batches:
+    """Return the largest batches that the same models may have."""
+    served = {model.model: model for model in partition.models}
+    queues = partition.queues().items()
+    each = (_live(sources[model], queue[0].endpoint, served[model]) for model, queue in queues)
+    return tuple(sorted({name: largest for one in each for name, _, largest in one}.items()))
+
+
+def _live(source: SourceModel, name: str, served: ServedModel) -> Iterator[tuple[str, int, int]]:
+    """Yield the name, the planned batch and the largest one of each model that takes another batch."""
     if _takes_live_batch(source, served):
-        yield name, min(served.batch, batch_limit(source.config))
+        largest = batch_limit(source.config)
+        yield name, min(served.batch, largest), largest
     for one in source.composing:
         yield from _live(one, one.name, served)
 

@@ -44,6 +44,15 @@ WINDOW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class BatchRow:
+    """The batch of a model of a server, of those whose batch can change: in force, and the plan's."""
+
+    model: str
+    batch: int
+    planned: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class StatusRow:
     """One server, with the figures of its workload. Unknown figures are None."""
 
@@ -62,6 +71,7 @@ class StatusRow:
     planned_rps: float | None = None
     rate_rps: float | None = None
     errors: int | None = None
+    batches: tuple[BatchRow, ...] = ()
 
 
 def status_table(rows: Sequence[StatusRow]) -> Table:
@@ -134,6 +144,17 @@ def _refused(rows: Sequence[WorkloadRow]) -> list[str]:
     """Return the line that says how many requests were refused of which workloads; none where none was."""
     found = [f"{row.refused} of {row.workload}" for row in rows if row.refused]
     return ["", f"refused in overload: {', '.join(found)}"] if found else []
+
+
+def _batches(rows: Sequence[StatusRow]) -> list[str]:
+    """Return the line of batches that are not the plan's; none where all are."""
+    found = [
+        f"{one.batch} of {one.model} on {row.partition} ({row.role}), planned {one.planned}"
+        for row in rows
+        for one in row.batches
+        if one.batch != one.planned
+    ]
+    return ["", f"other batches than planned: {'; '.join(found)}"] if found else []
 
 
 def is_late(row: StatusRow | WorkloadRow) -> bool:
@@ -263,6 +284,7 @@ def status_view(status: Status) -> RenderableType:
     if status.servers:
         parts += ["", _footnote((*status.servers, *status.workloads))]
     parts += _refused(status.workloads)
+    parts += _batches(status.servers)
     parts += _sources(status.workloads)
     if status.guard:
         parts += ["", guard_table(status.guard)]

@@ -21,6 +21,7 @@ from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi
+from launchers.kubernetes.leading import kept
 from launchers.kubernetes.leading.remote import run_in_pod
 
 FLEET: Any = create_namespaced_resource(names.DOMAIN, "v1alpha1", "Fleet", "fleets")
@@ -77,6 +78,7 @@ class FleetObject:
 
     def release(self) -> None:
         """Let the API server remove the object."""
+        kept.forget(self._api, self._fleet, kept.FOLLOWED, kept.PROFILES)
         held = list(self._metadata.get("finalizers") or ())
         self._finalize([name for name in held if name != FINALIZER])
 
@@ -100,8 +102,9 @@ class FleetObject:
         """Say how the fleet stands."""
         ready, partitions = standing.ready, standing.partitions
         trouble, message = standing.trouble or "AsPlanned", standing.message
+        served = f"{ready} of {partitions} partitions are served"
         conditions = {
-            "Ready": (ready == partitions, "Serving" if ready == partitions else trouble, message),
+            "Ready": (ready == partitions, "Serving" if ready == partitions else trouble, served),
             "Degraded": (standing.trouble is not None, trouble, message),
         }
         self._write(
@@ -141,6 +144,22 @@ class FleetObject:
     def remember(self, guarding: Sequence[Guarding]) -> None:
         """Keep this in the status for the next leader."""
         self._write({}, 0, guarding=[asdict(one) for one in guarding])
+
+    def follow(self, plan: Mapping[str, Any] | None, generation: int) -> None:
+        """Keep the plan by which this generation follows the load for the next leader; None: no longer."""
+        if plan is None:
+            kept.forget(self._api, self._fleet, kept.FOLLOWED)
+        else:
+            kept.keep(self._api, self._fleet, kept.FOLLOWED, {"generation": generation, "plan": plan})
+
+    def followed(self, generation: int) -> Mapping[str, Any] | None:
+        """Return the plan by which a leader followed the load of this generation; None without one."""
+        found = kept.kept(self._api, self._fleet, kept.FOLLOWED) or {}
+        return found["plan"] if found.get("generation") == generation else None
+
+    def profiles(self) -> Mapping[str, str]:
+        """Return the files of profiles that were given with the plan, by their places."""
+        return kept.kept(self._api, self._fleet, kept.PROFILES) or {}
 
     def _write(self, conditions: Mapping[str, tuple[bool, str, str]], generation: int, **status: Any) -> None:
         """Write conditions, beside those that stay, and other fields of the status."""
@@ -200,6 +219,10 @@ class FleetOrders:
         """Make the object as it is here; return its generation, which a change of the plan raises."""
         made = self._api.apply(FLEET(**manifest))
         return int(made["metadata"].get("generation") or 0)
+
+    def put_profiles(self, profiles: Mapping[str, str]) -> None:
+        """Give the controllers the profiles with which they plan for other rates."""
+        kept.keep(self._api, self._fleet, kept.PROFILES, dict(profiles))
 
     def report(self) -> FleetReport | None:
         """Return what the controllers reported last."""

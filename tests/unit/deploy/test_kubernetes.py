@@ -27,11 +27,13 @@ CONTROLLER_RULES = (
     RoleRule("trisect.dev", "fleets", ("get", "patch")),
     RoleRule("trisect.dev", "fleets/status", ("patch",)),
     RoleRule("", "events", ("create",)),
+    RoleRule("", "configmaps", ("get", "patch")),
 )
 """What a controller in the cluster needs beside them."""
 
 USER_RULES = (
     RoleRule("trisect.dev", "fleets", ("get", "list", "create", "patch", "delete")),
+    RoleRule("", "configmaps", ("create", "patch")),
     RoleRule("", "pods", ("get", "list")),
     RoleRule("", "pods/exec", ("get", "create")),
 )
@@ -152,6 +154,8 @@ def test_the_image_is_the_one_of_this_version() -> None:
     for name in ("trisect-gateway", "trisect-controller"):
         (container,) = one("Deployment", name)["spec"]["template"]["spec"]["containers"]
         assert container["image"] == tag
+        images = [one["value"] for one in container.get("env", ()) if one["name"] == "TRISECT_IMAGE"]
+        assert images in ([], [PodOptions().image])
     assert tag in (ROOT / "deploy" / "Dockerfile").read_text()
 
 

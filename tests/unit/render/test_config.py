@@ -12,6 +12,7 @@ from controlplane.render.config import (
     measured_config,
     parse_config,
     served_config,
+    takes_live_batch,
 )
 
 SOURCE = """
@@ -171,3 +172,22 @@ def test_models_that_take_turns_share_one_resource() -> None:
     limiters = [group.rate_limiter.resources for group in config.instance_group]
     assert [[(r.name, r.count) for r in one] for one in limiters] == [[("turn", 1)]] * 2
     assert not rendered(SOURCE, ServedModel("m", 4)).instance_group[0].HasField("rate_limiter")
+
+
+@pytest.mark.parametrize(
+    ("written", "takes"),
+    [
+        ("max_batch_size: 8", True),
+        ('max_batch_size: 8 input { name: "X" dims: [ -1 ] allow_ragged_batch: true }', True),
+        ("max_batch_size: 0", False),
+        ("max_batch_size: 1", False),
+        ("max_batch_size: 8 sequence_batching { }", False),
+        # Its first dimension is no batch, and which input comes first is Triton's choice.
+        ('max_batch_size: 8 input { name: "S" dims: [ 2 ] is_shape_tensor: true }', False),
+    ],
+)
+def test_a_batch_changes_where_the_first_dimension_of_every_input_is_the_batch(
+    written: str, takes: bool
+) -> None:
+    config = text_format.Parse(f'backend: "b" {written}', ModelConfig())
+    assert takes_live_batch(config, ServedModel("m", 4)) == takes

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 from fake_kubernetes import FakeCluster
+from manifests import problems
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Cluster
 from controlplane.domain.observation import Event
+from controlplane.domain.plan import PlannedGpu
 from controlplane.domain.wanted import FleetReport, FleetStanding
 from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.leading import remote
 from launchers.kubernetes.leading.fleets import FleetObject, FleetOrders
+from launchers.kubernetes.leading.room import Room
+from launchers.kubernetes.options import PodOptions
 
 CONTROLLER = {"app.kubernetes.io/component": "controller", "trisect.dev/fleet": "f"}
 
@@ -125,3 +129,39 @@ def test_a_command_that_did_not_start_is_an_error() -> None:
     assert remote.exit_code({"status": "Success"}) == 0
     with pytest.raises(EngineError, match="no such file"):
         remote.exit_code({"status": "Failure", "message": "ctl: no such file"})
+
+
+def test_a_followed_plan_is_kept_for_its_generation_alone(cluster: FakeCluster, orders: FleetOrders) -> None:
+    orders.put(manifest(30))
+    orders.put_profiles({"cpu/m.json": "{}"})
+    leader, following = (FleetObject(ClusterApi(Cluster()), "f", name) for name in ("c-1", "c-2"))
+    assert following.followed(1) is None
+    leader.follow({"percent": 60}, 1)
+    assert (following.followed(1), following.followed(2)) == ({"percent": 60}, None)
+    assert following.profiles() == {"cpu/m.json": "{}"}
+    leader.follow(None, 1)
+    assert following.followed(1) is None
+    following.read()
+    following.release()
+    assert cluster.store.select("configmaps", "trisect", {}) == []
+
+
+def test_pods_that_wait_for_nodes_ask_for_whole_devices_of_other_nodes(cluster: FakeCluster) -> None:
+    cluster.add_node("a")
+    room = Room(ClusterApi(Cluster()), "f", PodOptions(priority_class="high"))
+    selector = {"zone": "b"}
+    wanted = (PlannedGpu("cpu-2", "cpu", ()), PlannedGpu("v100-0", "v100", (), node_selector=selector))
+    for gpus in (wanted, wanted):
+        room.wait_for(gpus)
+    pods = cluster.store.select("pods", "trisect", {"trisect.dev/fleet": "f"})
+    assert problems(pods) == []
+    core, gpu = sorted((pod["spec"] for pod in pods), key=lambda spec: "nodeSelector" in spec)
+    assert core["containers"][0]["resources"] == {"requests": {"cpu": "1"}}
+    assert gpu["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
+    assert (gpu["nodeSelector"], gpu["priorityClassName"]) == (selector, "high")
+    required = core["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert required["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["a"]
+    room.wait_for(wanted[:1])
+    assert len(cluster.store.select("pods", "trisect", {})) == 1
+    room.wait_for(())
+    assert cluster.store.select("pods", "trisect", {}) == []
