@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 SPEC = """schema_version: 1
 gpus: [{type: v100, price_per_hour: 3.06}]
 workloads:
-  - {name: search, model: resnet50, slo_ms: 40, rate_rps: 300}
-  - {name: look, model: alexnet, slo_ms: 20, rate_rps: 500}
+  - {name: search, model: resnet50, slo_ms: 40, rate_rps: 280}
+  - {name: look, model: alexnet, slo_ms: 20, rate_rps: 450}
 """
 
 
@@ -45,10 +45,8 @@ def test_strategies_stand_side_by_side_and_one_that_cannot_plan_says_why(
     for one in found["strategies"]:
         assert one["gpus"] * 3.06 == pytest.approx(one["cost_per_hour"])
         assert one["truths"].keys() == {"measured", "burstier"}
+        assert one["truths"]["burstier"]["late_percent"] > one["truths"]["measured"]["late_percent"]
         assert one["truths"]["measured"]["power_w"] > 0
-    # Of FFD+'s plan most requests are late with any arrivals.
-    kept = found["strategies"][1]["truths"]
-    assert kept["burstier"]["late_percent"] > kept["measured"]["late_percent"]
     assert "Strategies compared" in page.read_text()
 
 
