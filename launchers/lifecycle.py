@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from controlplane.domain.device import DeviceReading, HeldDevice
-from controlplane.domain.errors import DISK_FULL, EngineError, InputError, LaunchTimeout
+from controlplane.domain.errors import DISK_FULL, EngineError, InputError, LaunchTimeout, LibraryIgnored
 from controlplane.domain.fleet import LIVE_BATCHES, Batches, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.ports import GivesWay, Watch, always
 from launchers.cpu_quota.mechanism import Weight, core_of
@@ -387,12 +387,12 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
     def _check_share(self, server: Server) -> None:
         """Wait until the MPS daemon lists the server's processes, with their percentage.
 
-        Raises EngineError also where the batch library was not loaded: then nothing limits the batches.
+        Raises EngineError, and LibraryIgnored.
         """
         if without := self._batch_files(server.spec).unanswered():
-            raise EngineError(
+            raise LibraryIgnored(
                 f"{server.name}: its Triton did not load the batch library for {', '.join(without)}: set "
-                f"${LIVE_BATCHES}=off and apply again, and its batches are fixed"
+                f"${LIVE_BATCHES}=off and apply again, and batches are fixed"
             )
         if not self._on_gpu(server.spec):
             return

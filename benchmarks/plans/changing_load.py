@@ -62,16 +62,15 @@ PLANNING_S, APPLYING_S = 2, 15
 LATE_PERCENT, OF_ORACLE, MOVES = 1.0, 1.15, 6
 DAY_S = 7_200
 P99, LATE = "P99 in 20 s / SLO", "late in 20 s, %"
-AT_FIRST = 1.1
-"""The part of the base rates that the first plan is for."""
+AT_FIRST = 1.1  # the part of the base rates that the first plan is for
 DEVICE: Device = v100("ours", 24)
 WORKLOADS = tuple(
     replace(workload(*asked), shadow=ShadowWish(ShadowPolicy.NONE))
     for asked in (("A", "alexnet", 15.0, 500.0), ("R", "resnet50", 40.0, 200.0), ("V", "vgg19", 60.0, 150.0))
 )
 JOINT = registry.strategy("joint")
-STEP = 1.05
-"""Rates of the oracle and of the new plan every 20 s are rounded up by this factor: plans are used again."""
+_PART_S = 200  # simulated at once
+STEP = 1.05  # by which rates of the oracle and of the plan every 20 s are rounded up: plans are used again
 
 
 @dataclass(frozen=True)
@@ -129,10 +128,7 @@ def threshold() -> Case:
 
 @dataclass
 class Served:
-    """What a policy did: the plan of each second, its GPUs, and each move, by time and workload.
-
-    Of each 20 s and the worst workload: `windows` are late requests in percent, `p99s` the P99 over the SLO.
-    """
+    """The plan of each second, its GPUs, and each move; late requests and P99 / SLO of each 20 s."""
 
     plans: list[Plan] = field(default_factory=list)
     gpus: list[float] = field(default_factory=list)
@@ -172,7 +168,7 @@ def request(rates: Sequence[float], previous: Plan | None = None) -> PlanRequest
 KNOWN: dict[tuple[float, ...], Plan] = {}
 
 
-def plan_for(rates: Sequence[float]) -> Plan:
+def plan_for(rates: Sequence[float], previous: Plan | None = None) -> Plan:
     """A plan for these rates, rounded up."""
     key = tuple(STEP ** math.ceil(math.log(max(rate, 0.1)) / math.log(STEP)) for rate in rates)
     if key not in KNOWN:
@@ -248,16 +244,18 @@ def _proposal(asked: Propose, plan: Plan, found: Found | None) -> Proposal:
     )
 
 
-def every_20_s(case: Case, counts: Counts) -> Served:
-    """A new plan every 20 s for the mean rate of the last 20."""
-    served, plan = Served(), first_plan()
+def every_20_s(
+    case: Case, counts: Counts, planned: Callable[[Sequence[float], Plan | None], Plan] = plan_for
+) -> Served:
+    """A new plan every 20 s for the mean rate of the last 20, from the one before."""
+    served, plan = Served(), planned([AT_FIRST * w.rate_rps for w in WORKLOADS], None)
     coming: tuple[int, Plan] | None = None
     for t in range(len(counts)):
         if coming is not None and t >= coming[0]:
             served.moved(plan, coming[1])
             plan, coming = coming[1], None
         if t and t % WINDOW_S == 0:
-            new = plan_for(counts[t - WINDOW_S : t].mean(axis=0))
+            new = planned(counts[t - WINDOW_S : t].mean(axis=0), plan)
             coming = (t + PLANNING_S + APPLYING_S, new) if new is not plan else None
         served.second(plan, None if coming is None else coming[1])
     return served
@@ -316,28 +314,39 @@ def measure(counts: Counts, served: Served) -> None:
     random = np.random.default_rng(7)
     slo = {w.name: w.slo_ms for w in WORKLOADS}
     seconds = len(counts)
-    late = np.zeros((seconds // WINDOW_S + 1, len(WORKLOADS)))
-    sent = np.zeros_like(late)
+    late, sent = np.zeros((2, seconds // WINDOW_S + 1, len(WORKLOADS)))
     taken: dict[tuple[int, int], array[float]] = {}
     column = {w.name: i for i, w in enumerate(WORKLOADS)}
     begin_s = 0
+    waiting: dict[str, list[float]] = {w.name: [] for w in WORKLOADS}  # arrivals before the part
     while begin_s < seconds:
-        end_s = begin_s + 1
-        while end_s < min(seconds, begin_s + 200) and served.plans[end_s] is served.plans[begin_s]:
+        end_s, plan = begin_s + 1, served.plans[begin_s]
+        while end_s < min(seconds, begin_s + _PART_S) and served.plans[end_s] is plan:
             end_s += 1
-        demands = {}
+        # Servers of a plan that ends drain; a plan that goes on keeps its queues.
+        goes_on = end_s < seconds and served.plans[end_s] is plan
+        arrived: dict[str, list[float]] = {}
         for w in WORKLOADS:
             own = counts[begin_s:end_s, column[w.name]]
-            times = np.sort(np.repeat(np.arange(end_s - begin_s), own) + random.random(int(own.sum())))
-            demands[w.name] = Trace(tuple(times.tolist()))
+            times = np.repeat(np.arange(begin_s, end_s), own) + random.random(int(own.sum()))
+            arrived[w.name] = [*waiting[w.name], *np.sort(times).tolist()]
+            waiting[w.name] = []
+        demands = {n: Trace(tuple(max(0.0, t - begin_s) for t in times)) for n, times in arrived.items()}
         settings = Settings(float(end_s - begin_s), seed=1, demands=demands, answers=1_000_000)
-        truth = {"v100": DEVICE.latency}
-        for answer in simulate(served.plans[begin_s], truth, settings).answers:
-            window = int(begin_s + answer.arrival_ms / 1000.0) // WINDOW_S
-            at = window, column[answer.workload]
+        number = dict.fromkeys(arrived, 0)
+        answers = simulate(plan, {"v100": DEVICE.latency}, settings).answers
+        for answer in sorted(answers, key=lambda one: one.arrival_ms):
+            name, done_s = answer.workload, begin_s + (answer.arrival_ms + answer.latency_ms) / 1000.0
+            arrival_s = arrived[name][number[name]]
+            number[name] += 1
+            if goes_on and done_s > end_s:
+                waiting[name].append(arrival_s)
+                continue
+            at = int(arrival_s) // WINDOW_S, column[name]
+            took_ms = 1000.0 * (done_s - arrival_s)
             sent[at] += 1
-            late[at] += answer.latency_ms > slo[answer.workload]
-            taken.setdefault(at, array("f")).append(answer.latency_ms / slo[answer.workload])
+            late[at] += took_ms > slo[name]
+            taken.setdefault(at, array("f")).append(took_ms / slo[name])
         begin_s = end_s
     served.requests, served.late = int(sent.sum()), float(late.sum())
     served.windows = (100.0 * late / np.maximum(sent, 1)).max(axis=1)[: seconds // WINDOW_S].tolist()
@@ -372,7 +381,7 @@ POLICIES: Mapping[str, Callable[[Case, Counts], Served]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case", choices=tuple(CASES))
+    parser.add_argument("case", choices=tuple(CASES), nargs="?", default="threshold")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--seed", type=int, default=1, help="of the arrivals")
     given = parser.parse_args()
@@ -384,16 +393,16 @@ def main() -> int:
         found[name] = policy(case, arrived).since(case.uncounted_s)
         measure(counts, found[name])
         print(f"{name}: done", file=sys.stderr, flush=True)
-    made = table(
-        f"{case.name}; oracle {sum(ideal) / 3600:.2f} GPU hours",
-        "policy",
-        ">late %",
-        ">windows above 1 %",
-        ">worst window %",
-        ">GPU hours",
-        ">of oracle",
-        ">moves/workload",
-    )
+    report(case, found, ideal)
+    if given.plot is not None:
+        plot(given.plot, case.name, WINDOW_S, lines_of(counts, found, ideal), {P99: 1.0, LATE: LATE_PERCENT})
+    return 0 if held(case, found["ours"], ideal) else 1
+
+
+def report(case: Case, found: Mapping[str, Served], ideal: Sequence[float]) -> None:
+    """Print what each policy did."""
+    columns = ("policy", ">late %", ">windows above 1 %", ">worst window %", ">GPU hours", ">of oracle")
+    made = table(f"{case.name}; oracle {sum(ideal) / 3600:.2f} GPU hours", *columns, ">moves/workload")
     for name, served in found.items():
         above = sum(share > LATE_PERCENT for share in served.windows)
         made.add_row(
@@ -406,9 +415,6 @@ def main() -> int:
             f"{np.mean(list(served.moves.values())):.1f} (at most {max(served.moves.values())})",
         )
     show(made, width=140)
-    if given.plot is not None:
-        plot(given.plot, case.name, WINDOW_S, lines_of(counts, found, ideal), {P99: 1.0, LATE: LATE_PERCENT})
-    return 0 if held(case, found["ours"], ideal) else 1
 
 
 def lines_of(

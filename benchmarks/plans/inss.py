@@ -327,6 +327,8 @@ def figures(taken: Figures, seeds: int) -> None:
         )
         most = NEAR if ratio is None or ratio <= 1.0 else None
         taken.add(f"{name}: capacity over {reference}'s", true / first, at_most=most, reference=ratio)
+        even = found.seen[True, Gaps.CONSTANT].violations_percent
+        taken.add(f"{name}: late, even arrivals", even, "%", reference=FIG_17.get(name))
 
 
 def _or_dash(value: float | None, width: int, digits: int) -> str:

@@ -5,6 +5,7 @@ python -m benchmarks.plans.late_binding order       2 and 30 ms on one Triton, i
 python -m benchmarks.plans.late_binding threshold   the same over overtake_ms
 python -m benchmarks.plans.late_binding overload    1.5 times the planned rate of one of four models
 python -m benchmarks.plans.late_binding cost        rates and p50 with gates and without, in pairs
+python -m benchmarks.plans.late_binding clients     a client of 30 connections beside one that seldom calls
 python -m benchmarks.plans.late_binding plans       GPUs for 50 models with late binding and without
 
 `order` and `threshold` take --load, --batch, --rounds, --seconds; runs are interleaved, HTTP and gRPC mixed.
@@ -14,26 +15,30 @@ Exits 1 where an aim is missed.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
 import planning
-from gateway_rig import closed_loop
+from gateway_rig import Load, Ports, a_gateway, closed_loop, tritons
 
 from benchmarks.harness import Figures, show, table
 from benchmarks.support.gpu_kernels import Job, Order, ShortestRemaining, Streams, late, naive, run
 from benchmarks.support.mixed_models import Answers, Front, Mixed, due, gateway, plan_of, sent, triton
 from controlplane.control.order import order_of
-from controlplane.domain.order import LONGEST_MS
+from controlplane.domain.fleet import AccessConfig, Route
+from controlplane.domain.order import LONGEST_MS, Precedence
 from controlplane.domain.plan import Plan, Rule
+from controlplane.files.gateway.clients import Client
+from controlplane.gateway.security.registry import ClientRegistry
 from controlplane.planning import registry
 from controlplane.planning.protocol import PlanRequest
 from controlplane.simulate.arrivals import Demand
@@ -70,6 +75,7 @@ OVERLOAD_PLANNED = 0.68
 """Of the time that the models take: Triton and the gateway add some 1.5 ms a request."""
 BY_CHANCE = 0.01
 """The part of those within their promise that may be refused."""
+CALL_MS = 20
 OVERTAKE_MS = (0, 50, 150, 500, 2_000, LONGEST_MS)
 NOISE = 1.1
 
@@ -343,6 +349,39 @@ def cost(options: argparse.Namespace, figures: Figures) -> None:
                 figures.add(f"{name}, gate over slots, {unit}", float(np.median(ratios)))
 
 
+def clients(options: argparse.Namespace, figures: Figures) -> None:
+    """P50 of a client that calls now and then, beside one of 30 connections, by threshold."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        here = Path(folder)
+        one = stack.enter_context(tritons(here, one={"slow": "slow", "echo": "echo"}))["one"]
+        protection = AccessConfig(tokens=True)
+        front, ports = stack.enter_context(a_gateway(here, late_binding=True, protection=protection))
+        registry = ClientRegistry(here / "gateway")
+        tokens = {name: registry.create(Client(name, ("*",))) or "" for name in ("greedy", "other")}
+        front.commit({endpoint: Route((one.backend,)) for endpoint in ("slow", "echo")})
+        for threshold_ms in (0, 200, 1000):
+            place = Precedence("P1", 0, 2, 10**6, 10**6, CALL_MS, threshold_ms)
+            front.arrange(dict.fromkeys(("slow", "echo"), place))
+            greedy, other = asyncio.run(_beside(ports, tokens, options.seconds))
+            figures.add(f"threshold {threshold_ms} ms: P50 of the other client", other, "ms")
+            figures.add(f"threshold {threshold_ms} ms: P50 of the greedy one", greedy, "ms")
+
+
+async def _beside(ports: Ports, tokens: Mapping[str, str], seconds: float) -> tuple[float, float]:
+    stop = asyncio.Event()
+    greedy = [Load(ports, "slow", CALL_MS / 1e3, tokens["greedy"]) for _ in range(30)]
+    other = Load(ports, "slow", CALL_MS / 1e3, tokens["other"])
+    running = [asyncio.create_task(one.one_by_one(stop, 0.0)) for one in greedy]
+    running.append(asyncio.create_task(other.one_by_one(stop, 0.3)))
+    await asyncio.sleep(seconds)
+    stop.set()
+    await asyncio.gather(*running)
+    seen = [
+        [1e3 * (o.ended - o.started) for load in loads for o in load.outcomes] for loads in (greedy, [other])
+    ]
+    return float(np.median(seen[0])), float(np.median(seen[1]))
+
+
 def plans(options: argparse.Namespace, figures: Figures) -> None:
     """Random lists of 50 models, planned twice; each plan is simulated with what its own order says."""
     columns = (">list", ">", ">GPUs", ">partitions", ">in turns", ">in order", ">late workloads", ">CPU s")
@@ -391,6 +430,7 @@ TABLES = {
     "threshold": threshold,
     "overload": overload,
     "cost": cost,
+    "clients": clients,
     "plans": plans,
 }
 

@@ -22,25 +22,14 @@ import numpy as np
 import planning
 
 from benchmarks.harness import Figures, chosen
+from benchmarks.support.promises import late_slower, promises
 from controlplane.domain.plan import Plan, Rule, memory_used_mb
 from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload, with_covers_demanded
 from controlplane.planning import registry
 from controlplane.planning.exact.prove import OPTIMAL, prove
-from controlplane.planning.judge.verify import verify
 from controlplane.planning.protocol import PlanRequest
-from controlplane.simulate.closed_loop.faults import Fault, Kind
-from controlplane.simulate.closed_loop.run import run
-from controlplane.simulate.engine import Settings, simulate
-from controlplane.simulate.network import Conditions
 
 HALF, P99 = Rule.HALF_SLO, Rule.P99
-OWN = {
-    "igniter": (HALF, "igniter"),
-    "ffd+": (HALF, "igniter"),
-    "ffd++": (HALF, "igniter"),
-    "joint": (P99, "ours"),
-}
-"""Each strategy's own rule and latency model."""
 FRESH_SIZES = (20, 50, 100, 200, 300)
 MOST_GPUS = {(P99, 12): 7, (P99, 50): 18, (P99, 200): 66, (P99, 1000): 330}
 MOST_GPUS |= {(HALF, 12): 6, (HALF, 50): 15, (HALF, 200): 57, (HALF, 1000): 296}
@@ -49,10 +38,9 @@ MOST_GPUS_READY = {(P99, 12): 7, (P99, 50): 18, (P99, 200): 74, (P99, 1000): 357
 """The same where GPUs have a quarter of the memory and all shadows must be hot."""
 DEMANDS, SLOWER = (1.1, 1.25), (1.05, 1.1, 1.2)
 """What shadows must cover, and how many times slower models are."""
-SLOWER_S, SETTLED_S, MOST_SIMULATED = 40.0, 15, 50
+MOST_SIMULATED = 50
+TRUTH = planning.v100("ours").latency
 FRESH_GPUS = {P99: 440, HALF: 384}
-SEEDS = 5
-SECONDS = 100.0
 
 
 def timed(
@@ -158,7 +146,10 @@ def covers(long: bool, figures: Figures) -> None:
             plan, taken = timed("joint", asked, P99, "ours", repeat=False)
             found = [p.shadow.covers or 0.0 for _, p in plan.partitions() if p.shadow is not None]
             factors = SLOWER if count <= MOST_SIMULATED else ()
-            late = [f"x{f:g}: {late_slower(plan, f)}, {late_slower(plan, f, guard=True)}" for f in factors]
+            late = [
+                f"x{f:g}: {late_slower(plan, TRUTH, f)}, {late_slower(plan, TRUTH, f, guard=True)}"
+                for f in factors
+            ]
             print(
                 f"{count:<10}{demand or '–':<8}{len(plan.gpus):>5}{min(found):>7.2f}{np.median(found):>7.2f}"
                 f"{max(found):>6.2f}{taken:>8.0f}   {'   '.join(late)}",
@@ -208,19 +199,6 @@ def with_memory(count: int, part: float, wish: ShadowWish) -> tuple[Plan, float]
     return plan, (time.process_time() - before) * 1000.0
 
 
-def late_slower(plan: Plan, factor: float, *, guard: bool = False) -> int:
-    """Workloads late in the last part of a simulation where their own model is slower."""
-    truth, late = {"v100": planning.v100("ours").latency}, 0
-    models = {w.name: w.model for _, _, w in plan.placements()}
-    for model in sorted(set(models.values())):
-        fault = Fault(Kind.SLOWER, model, 0.0, factor)
-        outcome = run(plan, truth, Settings(SLOWER_S), Conditions(), [fault], guard=guard)
-        for one in outcome.workloads:
-            sent, missed = one.sent[SETTLED_S:].sum(), one.late[SETTLED_S:].sum()
-            late += models[one.name] == model and missed > 0.01 * sent
-    return late
-
-
 # -- how full they are -------------------------------------------------------------------------------------
 
 
@@ -244,52 +222,6 @@ def load(long: bool, figures: Figures) -> None:
                 f"{percent:>10.1f}{1 - percent / sum(g.percent for g in base.gpus):>7.1%}"
                 f"{low:>7.2f}{middle:>8.2f}{high:>6.2f}{most:>6.2f}{len(plan.violations):>8}"
             )
-
-
-# -- what they promise and keep ----------------------------------------------------------------------------
-
-
-def predicted_late(plan: Plan, workloads: tuple[Workload, ...]) -> int:
-    """Workloads whose P99 the judge expects to break, by our model with its headroom."""
-    asked = replace(plan, rule=P99, latency_model="ours", quantile=0.95)
-    names = {w.name for w in workloads}
-    devices = {"v100": planning.v100("ours")}
-    said = {v.subject for v in verify(asked, devices, workloads)}
-    # A subject is a workload, or a partition made active on top.
-    return len(said & names)
-
-
-def promises(long: bool, figures: Figures) -> None:
-    print(
-        "\nP99 under Poisson arrivals: workloads that break it, predicted (95 % quantile) and simulated with"
-    )
-    print(
-        f"our model as the truth ({SECONDS:g} s, {SEEDS} seeds, one of 1,000 workloads: the median seed, the"
-        " worst, and any seed)"
-    )
-    print(
-        f"{'workloads':<10}{'strategy':<9}{'GPUs':>5}{'$/h':>9}{'predicted':>11}{'median':>8}{'worst':>7}{'any':>6}"
-    )
-    truth = {"v100": planning.v100("ours").latency}
-    for count in (12, 50, 200, 1000) if long else (12, 50):
-        listed = planning.published(count)
-        for strategy, (rule, latency) in OWN.items():
-            if count == 1000 and strategy != "joint":
-                continue
-            plan = planning.planned(strategy, listed, rule=rule, latency=latency)
-            broken: Counter[str] = Counter()
-            each = []
-            for seed in range(1, (SEEDS if count < 1000 else 1) + 1):
-                result = simulate(plan, truth, Settings(seconds=SECONDS, seed=seed))
-                late = [w.name for w in result.workloads if not w.holds]
-                broken.update(late)
-                each.append(len(late))
-            print(
-                f"{count:<10}{strategy:<9}{len(plan.gpus):>5}{cost(plan):>9.2f}"
-                f"{predicted_late(plan, listed):>11}{int(np.median(each)):>8}{max(each):>7}{len(broken):>6}"
-            )
-            if strategy == "joint":
-                figures.add(f"joint, {count}: late in the median seed", float(np.median(each)), at_most=0)
 
 
 # -- lists that no search was tuned on ----------------------------------------------------------------------

@@ -1,15 +1,14 @@
-"""Comparisons and reports: iGniter's figures beside ours, and the time they take.
+"""Comparisons and reports, and the time they take.
 
     python -m benchmarks.plans.report [SECTION ...]
 
 Sections:
-* fig14: Table 3's 12 workloads: GPUs, cost, late workloads
 * many: 500 workloads, 5 strategies, 5 truths; aim: 60 s on two cores
 * page: the report of 200 workloads; aims: 2 MB, 1 s
 * scrape: the monitor's page of 1,000 endpoints; aim: 100 ms of CPU
 * hour: an hour of four workloads with faults, and with wrong profiles, each with the guard and without
 
-References: iGniter (TPDS 34(3), 2023). Exits 1 where an aim is missed.
+Exits 1 where an aim is missed.
 """
 
 from __future__ import annotations
@@ -38,12 +37,6 @@ from controlplane.runtime.jobs.plan import plan_page
 from controlplane.runtime.jobs.simulate import Asked, with_guard
 from controlplane.simulate.closed_loop.faults import parse
 
-PAPER_FIG14 = {
-    "igniter": (6, 18.36, "0"),
-    "ffd+": (5, 15.30, "10"),
-    "gpu-lets+": (8, 24.48, "3"),
-    "gslice+": (6, 18.36, "3"),
-}
 GPUS = 220
 HOUR = (("resnet50", 40.0, 60.0), ("vgg19", 60.0, 40.0), ("ssd", 80.0, 30.0), ("alexnet", 20.0, 20.0))
 """Model, SLO in ms, requests/s."""
@@ -69,21 +62,6 @@ def spec_of(count: int, directory: Path, gpus: int | None = None) -> Path:
     file = directory / f"{count}.yaml"
     file.write_text(json.dumps({"schema_version": 1, "gpus": [pool], "workloads": workloads}))
     return file
-
-
-def fig14(directory: Path) -> bool:
-    strategies = [name for name in (*PAPER_FIG14, "joint") if name in registry.STRATEGIES]
-    found = compare(Question(spec_of(12, directory), directory), strategies, chosen(["even", "measured"]))
-    print("Table 3 and Fig 14: 12 workloads on V100s; late: of 12, simulated for 30 s as measured")
-    print("strategy    GPUs  paper     $/h   paper  late, even  paper  Poisson")
-    for one in found.strategies:
-        gpus, cost, late = PAPER_FIG14.get(one.strategy, ("–", "–", "–"))
-        even, poisson = (len(one.outcomes[name].late) for name in ("even", "measured"))
-        print(
-            f"{one.strategy:<11}{one.gpus:>5}{gpus:>7}{one.cost_per_hour:>8.2f}{cost:>8}"
-            f"{even:>12}{late:>7}{poisson:>9}"
-        )
-    return True
 
 
 def many(directory: Path) -> bool:
@@ -154,7 +132,6 @@ def hour(directory: Path) -> bool:
 
 def main() -> int:
     sections = {
-        "fig14": fig14,
         "many": many,
         "page": page,
         "scrape": scrape,

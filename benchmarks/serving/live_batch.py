@@ -1,8 +1,9 @@
 """Other batches on a server that serves: how soon they hold, what they cost, and that no request fails.
 
-`.venv/bin/python -m benchmarks.serving.live_batch [--changes 100]`. A model that takes 10 ms and 1 ms for
-each inference serves clients that keep its queue full, over HTTP and gRPC, with 1 and 4 inferences in a
-request, while its limit changes up and down at random. It writes down each batch. Printed are the time from a
+`.venv/bin/python -m benchmarks.serving.live_batch [--changes 100] [--onnx]`. A model that takes 10 ms and
+1 ms for each inference, or with `--onnx` a convolutional network in a Python stub, serves clients that keep
+its queue full, over HTTP and gRPC, with 1 and 4 inferences in a request, while its limit changes up and down
+at random. It writes down each batch. Printed are the time from a
 change to the first batch of the new size, beyond the batches that were formed before; the largest batch of
 Triton's own statistics over the limit once those have ended; failures; and the throughput with the library
 over that without, at the largest limit, in pairs.
@@ -23,6 +24,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,28 +60,67 @@ class TritonPythonModel:
         time.sleep(0.010 + 0.001 * size)
         return [pb.InferenceResponse([pb.Tensor("Y", t)]) for t in tensors]
 """
+SAMPLES = Path(__file__).parents[2] / "model_repository"
+LOGGED = """
+
+import time
+
+
+class TritonPythonModel(TritonPythonModel):
+    def initialize(self, args):
+        super().initialize(args)
+        self.log = open("{log}", "a", buffering=1)
+
+    def execute(self, requests):
+        sizes = [pb_utils.get_input_tensor_by_name(r, "X").shape()[0] for r in requests]
+        print(time.monotonic(), sum(sizes), file=self.log)
+        return super().execute(requests)
+"""
 CONFIG = f"""
 backend: "python"
 max_batch_size: 32
-input {{ name: "X" data_type: TYPE_FP32 dims: [ 1 ] }}
-output {{ name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }}
+input {{ name: "%s" data_type: TYPE_FP32 dims: %s }}
+output {{ name: "%s" data_type: TYPE_FP32 dims: %s }}
 instance_group {{ count: 1 kind: KIND_CPU }}
 dynamic_batching {{ preferred_batch_size: [ {LARGEST} ] }}
 """
 
 
+@dataclass(frozen=True)
+class Model:
+    """A model that writes down each batch; `weights` lie beside its source."""
+
+    tensors: tuple[str, str]
+    dims: tuple[list[int], list[int]]
+    source: str
+    weights: Path | None = None
+
+    def write(self, folder: Path, log: Path) -> None:
+        (folder / "1").mkdir(parents=True)
+        (folder / "1" / "model.py").write_text(self.source.replace("{log}", str(log)))
+        (x, y), (x_dims, y_dims) = self.tensors, self.dims
+        (folder / "config.pbtxt").write_text(CONFIG % (x, x_dims, y, y_dims))
+        if self.weights is not None:
+            (folder / "1" / self.weights.name).symlink_to(self.weights)
+
+
+def model_of(*, onnx: bool) -> Model:
+    if not onnx:
+        return Model(("X", "Y"), ([1], [1]), MODEL)
+    source = (SAMPLES / "onnx_model.py").read_text() + LOGGED
+    weights = SAMPLES / "alexnet_tiny" / "1" / "model.onnx"
+    return Model(("INPUT", "OUTPUT"), ([3, 64, 64], [100]), source, weights)
+
+
 @contextmanager
-def served(folder: Path, *, live: bool) -> Iterator[tuple[BareTriton, BatchFiles]]:
+def served(folder: Path, model: Model, *, live: bool) -> Iterator[tuple[BareTriton, BatchFiles]]:
     """The model on a Triton of its own, with the library where it is `live`."""
-    version = folder / "models" / "m" / "1"
-    version.mkdir(parents=True)
-    (version / "model.py").write_text(MODEL.format(log=folder / "batches.log"))
-    (version.parent / "config.pbtxt").write_text(CONFIG)
+    model.write(folder / "models" / "m", folder / "batches.log")
     files = BatchFiles(folder / "files")
     if live:
         library = batches.library()
         assert library is not None, "make setup builds it"
-        (version.parent / BATCH_LIBRARY).symlink_to(library)
+        (folder / "models" / "m" / BATCH_LIBRARY).symlink_to(library)
         planned = (("m", LARGEST),)
         files.make(planned, shared=False)
         os.environ |= environment(planned, files)
@@ -91,8 +132,9 @@ def served(folder: Path, *, live: bool) -> Iterator[tuple[BareTriton, BatchFiles
 class Clients:
     """Clients that send one request after another, inside the context."""
 
-    def __init__(self, running: BareTriton, protocol: str, client_batch: int) -> None:
-        self._running, self._protocol, self._size = running, protocol, client_batch
+    def __init__(self, running: BareTriton, model: Model, protocol: str, client_batch: int) -> None:
+        self._running, self._protocol = running, protocol
+        self._name, self._shape = model.tensors[0], [client_batch, *model.dims[0]]
         self._stop = threading.Event()
         self.done, self.failed = 0, 0
         self._threads = [threading.Thread(target=self._run) for _ in range(CLIENTS)]
@@ -110,8 +152,8 @@ class Clients:
     def _run(self) -> None:
         module: Any = KINDS[self._protocol]
         address = self._running.http if self._protocol == "HTTP" else self._running.grpc
-        client, x = module.InferenceServerClient(address), module.InferInput("X", [self._size, 1], "FP32")
-        x.set_data_from_numpy(np.zeros((self._size, 1), dtype=np.float32))
+        client, x = module.InferenceServerClient(address), module.InferInput(self._name, self._shape, "FP32")
+        x.set_data_from_numpy(np.zeros(self._shape, dtype=np.float32))
         while not self._stop.is_set():
             try:
                 client.infer("m", [x])
@@ -133,10 +175,15 @@ def written(folder: Path) -> list[tuple[float, int]]:
     return [(float(at), int(size)) for at, size in map(str.split, lines)]
 
 
-def changes(folder: Path, protocol: str, client_batch: int, count: int) -> tuple[list[float], int, int]:
+def changes(
+    folder: Path, model: Model, protocol: str, client_batch: int, count: int
+) -> tuple[list[float], int, int]:
     """The delays of `count` changes in ms, the largest excess of a batch over its limit, and the failures."""
     dice, delays, excess = random.Random(count), [], 0
-    with served(folder, live=True) as (running, files), Clients(running, protocol, client_batch) as clients:
+    with (
+        served(folder, model, live=True) as (running, files),
+        Clients(running, model, protocol, client_batch) as clients,
+    ):
         time.sleep(1.0)
         for _ in range(count):
             limit = dice.choice([n for n in range(client_batch, LARGEST + 1) if n % client_batch == 0])
@@ -154,15 +201,17 @@ def changes(folder: Path, protocol: str, client_batch: int, count: int) -> tuple
         return delays, excess, clients.failed
 
 
-def throughput(folder: Path) -> list[float]:
+def throughput(folder: Path, model: Model) -> list[float]:
     """Throughput with the library over that without, of each pair."""
     with ExitStack() as stack:
-        both = [stack.enter_context(served(folder / str(live), live=live))[0] for live in (True, False)]
+        both = [
+            stack.enter_context(served(folder / str(live), model, live=live))[0] for live in (True, False)
+        ]
         ratios = []
         for i in range(PAIRS):
             rates = {}
             for running in both if i % 2 else both[::-1]:
-                with Clients(running, "gRPC", 1) as clients:
+                with Clients(running, model, "gRPC", 1) as clients:
                     time.sleep(PAIR_S)
                     rates[running] = clients.done
             ratios.append(rates[both[0]] / rates[both[1]])
@@ -172,19 +221,21 @@ def throughput(folder: Path) -> list[float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, default=100, help="in all, of the four kinds of clients")
+    parser.add_argument("--onnx", action="store_true", help="a network in a Python stub")
     given = parser.parse_args()
+    model = model_of(onnx=given.onnx)
     figures, delays, excesses, failed = Figures(), [], [], 0
     for protocol in KINDS:
         for client_batch in (1, 4):
             with tempfile.TemporaryDirectory() as folder:
-                ms, excess, lost = changes(Path(folder), protocol, client_batch, given.changes // 4)
+                ms, excess, lost = changes(Path(folder), model, protocol, client_batch, given.changes // 4)
             print(
                 f"{protocol}, {client_batch} in a request: median {statistics.median(ms):.1f} ms", flush=True
             )
             delays, failed = [*delays, *ms], failed + lost
             excesses.append(excess)
     with tempfile.TemporaryDirectory() as folder:
-        ratios = throughput(Path(folder))
+        ratios = throughput(Path(folder), model)
     figures.add(
         "a change holds, after the batches under way, median", statistics.median(delays), "ms", at_most=50
     )

@@ -1,6 +1,7 @@
 """From the death of a server to its shadow's answers, by the shadow's policy, on real servers.
 
     python -m benchmarks.serving.shadows             hot, shared, warm: two minutes
+    python -m benchmarks.serving.shadows --docker    in containers
 
 Three partitions of a core under Poisson arrivals, 100 requests/s of one and 20 of the others; the first one's
 server is killed. `answered` is when the first request that began after the death was answered, `redirected`
@@ -14,16 +15,16 @@ server did not hold, or a neighbour's request fails. A warm shadow has to load f
 
 from __future__ import annotations
 
+import argparse
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import guard_rig as rig
 from guard_rig import Guarded, Load
 
 from benchmarks.harness import Figures, show, table
+from benchmarks.support.slower_model import fleet_of
 from controlplane.domain.workload import LOADED, WITHIN_S, ShadowPolicy
 
 RATES_RPS = {"a": 100.0, "b": 20.0, "c": 20.0}
@@ -38,9 +39,9 @@ def standing_by(fleet: Guarded) -> None:
         fleet.await_guarding(name, lambda state: state.standby_ready and not state.lent, "stands by")
 
 
-def killed(policy: ShadowPolicy, figures: Figures) -> tuple[str, ...]:
+def killed(policy: ShadowPolicy, figures: Figures, *, docker: bool) -> tuple[str, ...]:
     """Kill a server whose shadow has this policy; return the row of the table."""
-    with tempfile.TemporaryDirectory(prefix="trisect-shadows-") as folder, Guarded(Path(folder)) as fleet:
+    with fleet_of(docker) as fleet:
         fleet.apply(rig.three(policy.value, RATES_RPS, SLO_MS))
         standing_by(fleet)
         with ExitStack() as stack:
@@ -76,12 +77,15 @@ def killed(policy: ShadowPolicy, figures: Figures) -> tuple[str, ...]:
 
 def main() -> int:
     """Kill a server under each policy."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--docker", action="store_true", help="servers are containers")
+    docker = parser.parse_args().docker
     figures = Figures()
     made = table(
         "seconds from the death", "shadow", ">answered", ">redirected", ">whole", ">lost", ">servers", ">MB"
     )
     for policy in POLICIES:
-        made.add_row(*killed(policy, figures))
+        made.add_row(*killed(policy, figures, docker=docker))
     show(made)
     return figures.end()
 

@@ -1,16 +1,15 @@
 """A model slower than its profile says, on every server of it: how soon the guard acts, and what it saves.
 
     python -m benchmarks.times.prediction_error                     simulated: a minute
-    python -m benchmarks.times.prediction_error --real 4 --seed 1   and four cells on real Tritons
-    python -m benchmarks.times.prediction_error --real 4 --docker   the same in containers
+    python -m benchmarks.times.prediction_error --real 12 --kept FILE  and twelve cells on real Tritons
     python -m benchmarks.times.prediction_error --without-guard     a product that does nothing
 
 A cell is a model, a rate, and a factor of the planned times, from the first request on or from second 20 on.
 The planned P99 is 0.9 of the SLO. By brute force, without the guard: `breaks`, more than 1 % are late on the
 planned share; `cured`, no more than that on the share of the shadow. Simulated cells are those of
-`ctl simulate --guard --fault slower:`. Real ones (two to three minutes each), marked `processes` or
-`containers`, have a model that works as long as its requests say, planned with its own measured times
-(benchmarks/support/slower_model.py).
+`ctl simulate --guard --fault slower:`. Real ones (two to three minutes each), chosen by seed and every second
+one in containers, have a model that works as long as its requests say, planned with its own measured times
+(benchmarks/support/slower_model.py). Those that FILE has are not measured again.
 
 The verdict is a redirect, or an event that says that nothing which stands by cures. `late` counts the
 clients' answers above the SLO from the fault to the end, `alone` those without the guard. `broken` counts the
@@ -21,12 +20,14 @@ than of the same requests on the shadow's share from the beginning.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 from planning import StoppedClock, v100, workload
@@ -60,6 +61,7 @@ SETTLED_S = 2.0
 VERDICT_S = {20.0: 5.0, 100.0: 2.0, 400.0: 2.0}
 SAID_S = 5.0
 PROMISED = 0.01
+SIMULATED = "simulated"
 UNCURED = ("all there is", "times as long as planned", "a larger share is no faster")
 """What an event says where nothing that stands by cures."""
 
@@ -158,7 +160,7 @@ def simulated(case: Case, *, guard: bool = True) -> Found:
     verdict_s, said_s = verdicts(guarded.happened, case.fault_s)
     return Found(
         case,
-        "simulated",
+        SIMULATED,
         breaks=not holds(partition.percent),
         cured=holds(partition.shadow.percent),
         verdict_s=verdict_s,
@@ -184,7 +186,7 @@ def real(case: Case, *, guard: bool, docker: bool) -> Found:
     since = math.ceil(REAL_S if verdict_s is None else verdict_s + SETTLED_S)
     return Found(
         case,
-        "containers" if docker else "processes",
+        where(docker=docker),
         breaks=on_share > PROMISED,
         cured=on_shadows <= PROMISED,
         verdict_s=verdict_s,
@@ -194,6 +196,30 @@ def real(case: Case, *, guard: bool, docker: bool) -> Found:
         alone=round(on_share * len(run.requests)),
         broken=int((windows(overdue[since:]) > PROMISED * windows(sent[since:])).sum()),
     )
+
+
+def real_cells(count: int, seed: int, kept: Path | None, *, guard: bool) -> list[Found]:
+    """So many cells on real servers, each added to the file `kept`, and those that it has."""
+    found = []
+    if kept is not None and kept.exists():
+        rows = map(json.loads, kept.read_text().splitlines())
+        found = [Found(Case(**row.pop("case")), **row) for row in rows]
+    known = {(one.case, one.where) for one in found}
+    every = [*cases(["spin"])]
+    drawn = random.Random(seed).sample(every, len(every))
+    drawn = [case for case in drawn if case.rate_rps <= MOST_REAL_RPS]
+    for n, case in enumerate(drawn[:count]):
+        docker = n % 2 == 1
+        if (case, where(docker=docker)) not in known:
+            found.append(real(case, guard=guard, docker=docker))
+            if kept is not None:
+                with kept.open("a") as file:
+                    file.write(json.dumps(asdict(found[-1])) + "\n")
+    return found
+
+
+def where(*, docker: bool) -> str:
+    return "containers" if docker else "processes"
 
 
 def verdicts(happened: Iterable[Happened], fault_s: float) -> tuple[float | None, float | None]:
@@ -232,14 +258,14 @@ def seconds(value: float | None) -> str:
 
 
 def shown(found: Iterable[Found]) -> None:
-    """Print a row a cell where something breaks, moves or is missed."""
+    """Print a row a cell that was real, or where something breaks, moves or is missed."""
     made = table(
         "cells that break, move or miss an aim",
         *("cell", ">req/s", "servers", "breaks", "cured", ">verdict s", ">said s", ">redirects"),
         *(">late", ">alone", ">broken", "missed"),
     )
     for one in found:
-        if one.breaks or one.redirects or one.missed:
+        if one.where != SIMULATED or one.breaks or one.redirects or one.missed:
             made.add_row(
                 one.case.name,
                 f"{one.case.rate_rps:g}",
@@ -290,7 +316,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--real", type=int, default=0, help="so many cells on real servers, chosen by seed")
     parser.add_argument("--only-real", action="store_true")
-    parser.add_argument("--docker", action="store_true", help="those in containers")
+    parser.add_argument("--kept", type=Path, help="a file of those that were measured, to go on with")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--models", type=lambda text: text.split(","), default=[*MODELS])
     parser.add_argument("--without-guard", action="store_true")
@@ -298,10 +324,7 @@ def main() -> int:
     guard = not options.without_guard
     found = [] if options.only_real else [simulated(case, guard=guard) for case in cases(options.models)]
     if options.real:
-        every = [*cases(["spin"])]
-        drawn = random.Random(options.seed).sample(every, len(every))
-        drawn = [case for case in drawn if case.rate_rps <= MOST_REAL_RPS][: options.real]
-        found += [real(case, guard=guard, docker=options.docker) for case in drawn]
+        found += real_cells(options.real, options.seed, options.kept, guard=guard)
     shown(found)
     return judged(found)
 

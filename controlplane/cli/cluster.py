@@ -21,6 +21,7 @@ from controlplane.ports import Gateway
 from controlplane.runtime import SystemClock
 
 if TYPE_CHECKING:
+    from controlplane.domain.observation import Event
     from controlplane.domain.plan import Plan
     from controlplane.runtime.fleet.in_cluster import FleetInCluster
     from launchers.kubernetes.leading.fleets import FleetOrders
@@ -101,6 +102,8 @@ def lead(
     from launchers.kubernetes.api import ClusterApi
     from launchers.kubernetes.leading.fleets import FleetObject, GatewayPods
     from launchers.kubernetes.leading.lease import Leadership
+    from launchers.kubernetes.leading.room import Room
+    from launchers.kubernetes.options import PodOptions
 
     token, stopping, ended = _token(), serve.stop_at_signals(), threading.Event()
     api, identity = ClusterApi(_HERE, patience_s=0.0), platform.node()
@@ -116,12 +119,21 @@ def lead(
         pods_of = launcher_registry.launcher(LauncherName.KUBERNETES, _HERE)
         files, rules = FleetFiles(state_root(), name), launcher_registry.pin_rules(pods_of.name)
         fleet = Fleet(files, pods_of, gateway, SystemClock(), say, pinning=rules)
-        installation = elected.Installation(partial(_settings, fleet, repository), pods.refresh)
+        installation = elected.Installation(
+            partial(_settings, fleet, repository),
+            pods.refresh,
+            Room(api, name, PodOptions.from_environment()).wait_for,
+        )
         keeper = elected.Keeper(fleet, FleetObject(api, name, identity), installation)
+
+        def notice(event: Event) -> None:
+            wiring.printer(show)(event)
+            keeper.note(event)
 
         def guard() -> None:
             logs = elected.ReplicaLogs(pods.addresses, token)
-            serve.guard(fleet, wiring.printer(show), logs, stopping, host=host, port=port)
+            around = elected.Following(keeper, logs)
+            serve.guard(fleet, notice, logs, stopping, host=host, port=port, cluster=around)
 
         elected.lead(keeper, guard, fleet, stopping)
     finally:

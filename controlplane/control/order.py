@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.domain.order import (
+    LARGEST_DEFICIT_MS,
     LONGEST_MS,
     OVERTAKES_MS,
     PROMISE_WINDOW_S,
@@ -81,6 +82,8 @@ def _precedences(partition: Partition, overtake_ms: int) -> Order:
             inside,
             waiting,
             promised(p.requests_rps, _PLANNED_NOISE if partition.ordered else _NOISE),
+            served_ms=max(1, round(known[p.endpoint] * p.client_batch / batches[p.model])),
+            deficit_ms=0 if partition.ordered else min(overtake_ms, LARGEST_DEFICIT_MS),
         )
         for p in partition.workloads
     }

@@ -96,6 +96,14 @@ class HeldDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class Stock:
+    """How many devices of each type a plan may use. `grows`: more nodes come where a plan needs them."""
+
+    counts: Mapping[str, int]
+    grows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceReading:
     """Readings of a device; None where it has none, as a core."""
 

@@ -70,6 +70,10 @@ class LaunchTimeout(EngineError):
     """A server did not become ready before its deadline."""
 
 
+class LibraryIgnored(EngineError):
+    """A server's Triton did not load the batch library: nothing would limit its batches."""
+
+
 class NotNow(EngineError):
     """The engine does not answer, the disk is full or this process lacks descriptors or memory.
 

@@ -17,6 +17,9 @@ OVERTAKES_MS = 60_000
 MOST_RANKS = LONGEST_MS // OVERTAKES_MS + 1
 _RANK_FACTOR = 2.0
 
+LARGEST_DEFICIT_MS = 20_000
+"""What a client may fall behind by: HAProxy's offsets end that far beyond LONGEST_MS."""
+
 
 def ranks_of(times_ms: Mapping[str, float]) -> Mapping[str, int]:
     """Return the ranks by name, the shortest time first; times within a factor of two are one rank."""
@@ -36,6 +39,8 @@ class Precedence:
     Endpoints of one `partition` share a queue. A request goes before one that came earlier if its time plus
     its `after_ms` is smaller. At most `inside` requests of the partition are in its server. Those
     beyond `promised` in PROMISE_WINDOW_S wait behind all others, and are refused while `overloaded_at` wait.
+    Each request that a client got through in that window lets later ones of other clients pass that come up
+    to `served_ms` after its own, `deficit_ms` in all at most.
     """
 
     partition: str
@@ -43,6 +48,8 @@ class Precedence:
     inside: int
     overloaded_at: int
     promised: int
+    served_ms: int = 0
+    deficit_ms: int = 0
 
 
 Order = Mapping[str, Precedence]

@@ -17,7 +17,7 @@ from controlplane.domain.order import MOST_RANKS
 from controlplane.domain.server_options import ServerOptions
 from controlplane.domain.serving import Serving
 from controlplane.domain.units import SPARSE, Amount, Count, Name, Percent, Positive
-from controlplane.domain.workload import Arrivals, Dispersion, ShadowPolicy, decided
+from controlplane.domain.workload import Arrivals, Dispersion, ShadowPolicy, decided, redirect_s
 
 MOST_SERVERS = 8
 """The limit of servers in one pool, which is that of a gateway's slot."""
@@ -80,6 +80,7 @@ class Placement:
     isolated: bool = False
     dispersion: Dispersion = field(default=1.0, metadata=SPARSE)
     longest_ms: Positive | None = field(default=None, metadata=SPARSE)
+    drop_after_ms: Positive | None = field(default=None, metadata=SPARSE)
     predicted: Prediction = Prediction()
 
     @property
@@ -122,6 +123,11 @@ class Shadow:
     covers: Annotated[float, Ge(1)] | None = field(default=None, metadata=SPARSE)
     load_s: Positive | None = field(default=None, metadata=SPARSE)
 
+    @property
+    def redirect_s(self) -> float | None:
+        """The seconds from a death to its answers, None where that is unknown or it is none."""
+        return redirect_s(self.policy, self.load_s)
+
 
 @dataclass(frozen=True, slots=True)
 class SharedShadow:
@@ -162,6 +168,11 @@ class Partition:
     def ordered(self) -> bool:
         """Whether the plan relies on the order in which requests leave the gateway."""
         return any(served.rank is not None for served in self.models)
+
+    def drop_after_ms(self, model: str) -> float | None:
+        """Return how long a request of a model may wait in its queue; None for any time."""
+        waits = [w.drop_after_ms for w in self.workloads if w.model == model and w.drop_after_ms is not None]
+        return min(waits, default=None)
 
     def queues(self) -> Mapping[str, tuple[Placement, ...]]:
         """Return the workloads that share a model's queue, by model, in the order of their endpoints.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,5 +119,14 @@ def fleet_manifest(fleet: str, plan: Plan, *, allow_violations: bool) -> dict[st
         "apiVersion": API_VERSION,
         "kind": "Fleet",
         "metadata": {"name": fleet},
-        "spec": {"plan": versioned(plan), "allowViolations": allow_violations},
+        "spec": {"plan": _without_nulls(versioned(plan)), "allowViolations": allow_violations},
     }
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a document without what is not set: an API server refuses null for a field of another type."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_without_nulls(one) for one in value]
+    return value

@@ -117,15 +117,16 @@ class RuntimeSocket:
     def sessions(self, backends: Iterable[str]) -> Mapping[tuple[str, str], Sessions]:
         """(backend, server) -> sessions of these; a backend itself stands under the server name BACKEND.
 
-        Asked one by one: all slots together are thousands of rows, which a redirect would wait for.
+        Not asked of all: all slots together are thousands of rows, which a redirect would wait for.
         """
-        found = {}
-        for backend in backends:
-            text = self.ask(f"show stat {backend} 6 -1").removeprefix("# ")
-            for row in csv.DictReader(io.StringIO(text)):
-                key = row["pxname"], row["svname"]
-                up = not (row["status"] or "").startswith(("DOWN", "MAINT"))
-                found[key] = Sessions(int(row["scur"] or 0), int(row["qcur"] or 0), up)
+        asked, found = list(backends), {}
+        for part in _parts(f"show stat {backend} 6 -1" for backend in asked):
+            for text in self.ask(";".join(part)).split("# ")[1:]:  # each answer has a header
+                for row in csv.DictReader(io.StringIO(text)):
+                    key = row["pxname"], row["svname"]
+                    up = not (row["status"] or "").startswith(("DOWN", "MAINT"))
+                    found[key] = Sessions(int(row["scur"] or 0), int(row["qcur"] or 0), up)
+        for backend in asked:
             if (backend, "BACKEND") not in found:  # the last row
                 raise Unreachable(f"HAProxy ended in the middle of its answer about {backend}")
         return found

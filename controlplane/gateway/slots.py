@@ -278,9 +278,9 @@ def gates(table: SlotTable, order: Order) -> Mapping[str, int]:
 
 
 def gate_map(table: SlotTable, order: Order) -> Mapping[str, str]:
-    """Return HAProxy's map: endpoint -> `gate/after_ms/overloaded_at/promised`."""
+    """Return HAProxy's map: endpoint -> `gate/after_ms/overloaded_at/promised/served_ms/deficit_ms`."""
     return {
-        endpoint: "/".join(map(str, (gate, one.after_ms, one.overloaded_at, one.promised)))
+        endpoint: f"{gate}/{one.after_ms}/{one.overloaded_at}/{one.promised}/{one.served_ms}/{one.deficit_ms}"
         for endpoint, gate in gates(table, order).items()
         for one in (order[endpoint],)
     }

@@ -71,7 +71,7 @@ LATE = Family(
 OVERLOADED = Family(
     "trisect_refused_requests_total",
     Kind.COUNTER,
-    "Requests refused in overload: by the gateway, or by the queue policy of the model.",
+    "Requests refused in overload: by the gateway, or by the queue policy of the model (`drop_after_ms`).",
     ("endpoint",),
 )
 MEASURED = Family(

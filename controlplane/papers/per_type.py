@@ -24,13 +24,13 @@ class PerGpuType:
 
     name: str
     latency_model: str
-    draft_on: Callable[[Device, Sequence[Workload]], Draft]
+    draft_on: Callable[[Device, PlanRequest], Draft]
     rule: Rule = Rule.HALF_SLO
 
     def plan(self, request: PlanRequest) -> Plan:
         """See `Strategy.plan`; the plan is judged by the latency model and rule of the request."""
         started_s = request.clock.monotonic()
-        drafts = [self.draft_on(device, request.workloads) for device in request.devices.values()]
+        drafts = [self.draft_on(device, request) for device in request.devices.values()]
         best = min(drafts, key=lambda d: (len(d.infeasible), sum(g.price_per_hour for g in d.gpus)))
         return finalise(self.name, request, best, started_s)
 

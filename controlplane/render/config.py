@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelQueuePolicy
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import ServedModel
 from controlplane.domain.tensors import SAMPLE_SHAPE, Shapes, TensorSpec, parsed_dims
+from controlplane.domain.units import MICROS_PER_MILLI
 from controlplane.render.composing import is_ensemble
 from controlplane.render.instances import place_instances
 
@@ -115,11 +116,13 @@ def iterates(config: ModelConfig) -> bool:
 def takes_live_batch(config: ModelConfig, served: ServedModel) -> bool:
     """Return whether the batch of a model can change while it serves.
 
-    The batch library counts what is in a batch only where requests do not wait for one to fill, and a library
-    of the user's stays.
+    The batch library counts what is in a batch only where requests do not wait for one to fill, and where the
+    first dimension of every input is the batch, which that of a shape tensor is not. A library of the user's
+    stays.
     """
+    shapes = any(tensor.is_shape_tensor for tensor in config.input)
     plain = not config.HasField("sequence_batching") and not is_ensemble(config) and batch_limit(config) > 1
-    return plain and served.max_queue_delay_us == 0 and _OWN_LIBRARY not in config.parameters
+    return plain and not shapes and served.max_queue_delay_us == 0 and _OWN_LIBRARY not in config.parameters
 
 
 _OWN_LIBRARY = "TRITON_BATCH_STRATEGY_PATH"
@@ -133,18 +136,22 @@ def served_config(
     gpu_type: str,
     turns: bool = False,
     live: bool = False,
+    drop_after_ms: float | None = None,
 ) -> str:
     """Return the config.pbtxt that serves `source` as `endpoint` with the plan's batch and instances.
 
     With a queue delay of 0 the one preferred size limits the dynamic batch but accepts a larger request, so
     max_batch_size stays as in the source. The sequence batcher of a model is not changed. `turns`: of all
     instances of the server one executes at a time. `live`: the batch changes while it serves, so that the
-    preferred size is the largest that any plan may choose. An ensemble executes nothing itself, and only gets
-    its name.
+    preferred size is the largest that any plan may choose. `drop_after_ms`: a request that has waited so long
+    in the model's queue is refused. An ensemble executes nothing itself, and only gets its name.
+    Raises InputError for a model without such a queue.
     """
     config = ModelConfig()
     config.CopyFrom(source)
     config.name = endpoint
+    if drop_after_ms is not None:
+        _set_drop(config, drop_after_ms)
     if is_ensemble(source):
         whole: str = text_format.MessageToString(config)
         return HEADER + whole
@@ -163,6 +170,21 @@ def _set_batching(config: ModelConfig, served: ServedModel, *, live: bool) -> No
     largest = batch_limit(config)
     batching.preferred_batch_size.append(largest if live else min(served.batch, largest))
     batching.max_queue_delay_microseconds = served.max_queue_delay_us
+
+
+def _set_drop(config: ModelConfig, drop_after_ms: float) -> None:
+    """Have Triton refuse what waits too long; a client may ask for less. Other limits of the queue stay."""
+    if config.HasField("sequence_batching") or is_ensemble(config):
+        kind = "an ensemble" if is_ensemble(config) else "a model with sequences"
+        raise InputError(
+            f"{config.name!r} is {kind}, whose requests Triton cannot refuse after a time in the queue: "
+            "leave out its workload's drop_after_ms in the spec, and plan again",
+            field="drop_after_ms",
+        )
+    policy = config.dynamic_batching.default_queue_policy
+    policy.timeout_action = ModelQueuePolicy.REJECT
+    policy.default_timeout_microseconds = max(1, round(drop_after_ms * MICROS_PER_MILLI))
+    policy.allow_timeout_override = True
 
 
 def measured_config(source: ModelConfig) -> ModelConfig:

@@ -133,15 +133,25 @@ def live_batches(partition: Partition, sources: Mapping[str, SourceModel]) -> Ba
     served = {model.model: model for model in partition.models}
     found: dict[str, int] = {}
     for model, placements in partition.queues().items():
-        for name, batch in _live(sources[model], placements[0].endpoint, served[model]):
+        for name, batch, _ in _live(sources[model], placements[0].endpoint, served[model]):
             if found.setdefault(name, batch) != batch:
                 raise _taken(partition, model, name)
     return tuple(sorted(found.items()))
 
 
-def _live(source: SourceModel, name: str, served: ServedModel) -> Iterator[tuple[str, int]]:
+def largest_batches(partition: Partition, sources: Mapping[str, SourceModel]) -> Batches:
+    """Return the largest batches that the same models may have."""
+    served = {model.model: model for model in partition.models}
+    queues = partition.queues().items()
+    each = (_live(sources[model], queue[0].endpoint, served[model]) for model, queue in queues)
+    return tuple(sorted({name: largest for one in each for name, _, largest in one}.items()))
+
+
+def _live(source: SourceModel, name: str, served: ServedModel) -> Iterator[tuple[str, int, int]]:
+    """Yield the name, the planned batch and the largest one of each model that takes another batch."""
     if _takes_live_batch(source, served):
-        yield name, min(served.batch, batch_limit(source.config))
+        largest = batch_limit(source.config)
+        yield name, min(served.batch, largest), largest
     for one in source.composing:
         yield from _live(one, one.name, served)
 
@@ -181,7 +191,7 @@ def partition_tree(
         own, *aliases = endpoints
         if aliases:
             check_shareable(source, tuple(p.name for p in placements))
-        folders = [(own, _model(source, own, served[model], how))]
+        folders = [(own, _model(source, own, served[model], how, partition.drop_after_ms(model)))]
         folders += [(e, _directory(e, alias_config(source, endpoint=e, of=own), source)) for e in aliases]
         for endpoint, folder in folders:
             if f"{endpoint}/{CONFIG_NAME}" in entries:
@@ -237,11 +247,23 @@ def _differently(model: str, gpu: str) -> InputError:
     )
 
 
-def _model(source: SourceModel, endpoint: str, served: ServedModel, how: _Served) -> dict[str, str | Link]:
+def _model(
+    source: SourceModel,
+    endpoint: str,
+    served: ServedModel,
+    how: _Served,
+    drop_after_ms: float | None = None,
+) -> dict[str, str | Link]:
     """Return the folder of a model that executes."""
     live = how.library is not None and _takes_live_batch(source, served)
     config = served_config(
-        source.config, endpoint=endpoint, served=served, gpu_type=how.gpu_type, turns=how.turns, live=live
+        source.config,
+        endpoint=endpoint,
+        served=served,
+        gpu_type=how.gpu_type,
+        turns=how.turns,
+        live=live,
+        drop_after_ms=drop_after_ms,
     )
     entries = _directory(endpoint, config, source)
     if how.library is not None and live:

@@ -90,6 +90,26 @@ def _admit(
 
 
 @kernel
+def _expire(
+    queues: Records,
+    q: int,
+    ring: FloatArray,
+    ring_owner: IntArray,
+    tallies: Records,
+    in_flight: Records,
+    now: float,
+) -> None:
+    """Drop the oldest requests that have waited too long, as Triton does where a batch starts."""
+    wrap = ring.shape[1] - 1
+    while queues[q].waiting > 0 and now - ring[q, queues[q].head & wrap] > queues[q].drop:
+        owner = ring_owner[q, queues[q].head & wrap]
+        tallies[owner].drops += 1
+        _leave(tallies, in_flight, owner, q, now)
+        queues[q].waiting -= 1
+        queues[q].head = queues[q].head + 1 if queues[q].waiting > 0 else 0
+
+
+@kernel
 def _fewest(pools: Records, pool: int, pool_member: IntArray, in_flight: Records) -> int:
     """Return the pool's server with the fewest requests in flight, of equals the one unchanged longest."""
     best = pool_member[pool, 0]
@@ -396,6 +416,9 @@ def advance(
             if queues[q].greedy:
                 if idle < 0 or queues[q].waiting == 0:
                     break
+                _expire(queues, q, ring, ring_owner, tallies, in_flight, now)
+                if queues[q].waiting == 0:
+                    continue
                 size = min(queues[q].waiting, servers[q].batch)
             elif idle >= 0 and queues[q].payloads > 0:
                 size = _fetch(queues, q, payload, ring, now)

@@ -6,6 +6,7 @@ is simulated by itself, so memory follows the largest one.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -90,6 +91,7 @@ class Server:
     pace[mask]: ms of time for a ms of work beside the servers of the GPU in `mask`. busiest: of the masks
     with one server of each partition, the one in which this server is slowest. after_ms: what the
     order adds to the arrival of its requests; None where the models of its partition take turns without one.
+    drop_ms: a request that has waited so long when a batch starts is dropped.
     """
 
     gpu: int
@@ -109,6 +111,7 @@ class Server:
     pace: FloatArray
     busiest: int
     after_ms: float | None = None
+    drop_ms: float = math.inf
 
     @property
     def greedy(self) -> bool:
@@ -263,6 +266,12 @@ def gpu_servers(
         for i, (partition, model) in enumerate(served)
     ]
     for (partition, model), server in zip(served, servers, strict=True):
+        if server.drop_ms < math.inf and not server.greedy:
+            raise InputError(
+                f"drop_after_ms of {model.model} in {partition.id} is simulated without a queue delay, in "
+                "batches of whole requests",
+                field="drop_after_ms",
+            )
         if partition.turns and not (server.greedy and server.instances == 1):
             raise InputError(
                 f"the models of partition {partition.id} execute one at a time, which is simulated for one "
@@ -309,6 +318,7 @@ def _server(
         pace=pace,
         busiest=int(max(fullest[code.among(fullest)], key=lambda mask: pace[mask])),
         after_ms=_after_ms(partition, model, conditions.order),
+        drop_ms=partition.drop_after_ms(model.model) or math.inf,
     )
 
 

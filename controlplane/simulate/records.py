@@ -48,6 +48,7 @@ QUEUE = np.dtype(
         ("largest", np.int64),  # its largest batch
         ("ahead", np.int64),  # payloads formed ahead: two an instance
         ("limit", np.int64),  # the longest queue
+        ("drop", np.float64),  # ms after which a batch that starts leaves a request out; inf for never
         ("wake", np.float64),  # the queue's next event
         ("head", np.int64),  # of its ring
         ("waiting", np.int64),

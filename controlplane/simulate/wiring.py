@@ -156,6 +156,7 @@ def _queues(part: Component, conditions: Conditions) -> records.Records:
         largest=[s.largest for s in servers],
         ahead=[2 * s.instances for s in servers],
         limit=conditions.waiting,
+        drop=[s.drop_ms for s in servers],
         wake=math.inf,
         timer=math.inf,
     )

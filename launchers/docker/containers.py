@@ -148,7 +148,6 @@ def arguments(
 def _on_core(server: Server, place: HostPlace, cgroup_parent: str | None) -> dict[str, Any]:
     # By its period too: `nano_cpus` fixes one of 100 ms.
     quota, period = bandwidth(server.spec.percent)
-    limit_mb = server.spec.memory_limit_mb
     return {
         "cpuset_cpus": str(place.core),
         "cpu_shares": Weight.FULL.shares,
@@ -156,8 +155,14 @@ def _on_core(server: Server, place: HostPlace, cgroup_parent: str | None) -> dic
         "cpu_period": period,
         **_memory_of(server),
         **({} if cgroup_parent is None else {"cgroup_parent": cgroup_parent}),
-        **({} if limit_mb is None else {"mem_limit": f"{round(limit_mb)}m"}),
+        **_limit_of(server),
     }
+
+
+def _limit_of(server: Server) -> dict[str, str]:
+    """What is swapped counts too: else the engine allows as much again."""
+    limit_mb = server.spec.memory_limit_mb
+    return {} if limit_mb is None else dict.fromkeys(("mem_limit", "memswap_limit"), f"{round(limit_mb)}m")
 
 
 def _memory_of(server: Server) -> dict[str, str]:
@@ -240,7 +245,6 @@ def run_line(told: Mapping[str, Any]) -> str:
         "--cap-drop=ALL",
         "--security-opt=no-new-privileges",
         f"--pids-limit={told['pids_limit']}",
-        *([f"--memory={told['mem_limit']}"] if "mem_limit" in told else []),
         *(f"--gpus=device={uuid}" for uuid in gpus),
         *(f"--{option}={value}" for option, value in given.items()),
         *(f"--env={key}={value}" for key, value in told["environment"].items()),
@@ -262,6 +266,8 @@ _OPTIONS = {
     "cgroup-parent": "cgroup_parent",
     "cpu-period": "cpu_period",
     "cpu-quota": "cpu_quota",
+    "memory": "mem_limit",
+    "memory-swap": "memswap_limit",
 }
 
 

@@ -66,8 +66,8 @@ class ModelVolume:
 class PodOptions:
     """The settings of all pods of a launcher. `pull_policy` is one of Kubernetes' own.
 
-    `priority_class` and `runtime_class` are names of objects that the cluster has. A daemon of MPS serves one
-    user, so all pods run as `user`.
+    `priority_class`, `runtime_class` and `pull_secrets` name objects of the cluster. A daemon of MPS serves
+    one user, so all pods run as `user`.
     """
 
     image: str = VENDOR_IMAGE
@@ -75,13 +75,15 @@ class PodOptions:
     models: ModelVolume | None = None
     priority_class: str | None = None
     runtime_class: str | None = None
+    pull_secrets: tuple[str, ...] = ()
     user: int = 1000
 
     @classmethod
     def from_environment(cls) -> PodOptions:
-        """Read $TRISECT_IMAGE, _PULL, _MODELS, _PRIORITY_CLASS and _RUNTIME_CLASS. Raises InputError.
+        """Read $TRISECT_IMAGE, _PULL, _PULL_SECRETS, _MODELS, _PRIORITY_CLASS and _RUNTIME_CLASS.
 
-        From the environment, so that the controller which an apply leaves behind has the same options.
+        From the environment, so that the controller which an apply leaves behind has the same options. Raises
+        InputError.
         """
         pull = os.environ.get("TRISECT_PULL") or "missing"
         if pull not in _PULL_POLICIES:
@@ -93,4 +95,5 @@ class PodOptions:
             models=ModelVolume.parse(models) if models else None,
             priority_class=os.environ.get("TRISECT_PRIORITY_CLASS") or None,
             runtime_class=os.environ.get("TRISECT_RUNTIME_CLASS") or None,
+            pull_secrets=tuple(filter(None, os.environ.get("TRISECT_PULL_SECRETS", "").split(","))),
         )

@@ -192,6 +192,7 @@ def pod(server: Server, files: RenderedFiles, place: PodPlace, options: PodOptio
             # Without an identity in the cluster: a model's code must not reach the API.
             automountServiceAccountToken=False,
             enableServiceLinks=False,
+            imagePullSecrets=pull_secrets(options),
             priorityClassName=options.priority_class,
             runtimeClassName=options.runtime_class if place.gpu else None,
             terminationGracePeriodSeconds=PRE_STOP_S + _DRAIN_S,
@@ -204,6 +205,11 @@ def pod(server: Server, files: RenderedFiles, place: PodPlace, options: PodOptio
             ),
         ),
     )
+
+
+def pull_secrets(options: PodOptions) -> list[core.LocalObjectReference] | None:
+    """Return the credentials for the registries of a pod's images."""
+    return [core.LocalObjectReference(name=name) for name in options.pull_secrets] or None
 
 
 def cpu_resources(spec: ServerSpec) -> core.ResourceRequirements:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from controlplane.domain.errors import NotNow, is_own_lack
 from controlplane.domain.fleet import UNIX, Server, socket_path
+from controlplane.domain.triton_releases import way_out_for_backend
 from controlplane.sockets import connect
 
 _ANSWER_S = 2.0
@@ -22,6 +23,7 @@ _ENTRY = re.compile(r'^[EF]\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] +"?(?P<said>.*?)"?\s*
 _PLAIN = re.compile(r"^(error: |sh: |\S*tritonserver: |terminate called|Segmentation|Killed).*")
 _NOISE = ("CudaDriverHelper has not been initialized",)
 _EACH_CONNECTION = "NODELAY NOT SUPPORTED"
+_NO_BACKEND = re.compile(r"unable to find backend library for backend '([^']+)'")
 _LONGEST_LINE = 400
 SILENT = "its log is empty (was it killed? see dmesg for the out-of-memory killer)"
 """Stands for the reasons where a log has none."""
@@ -58,7 +60,8 @@ def reasons(log: str, most: int = 6) -> list[str]:
     told = list(dict.fromkeys(first or errors))
     if not told:
         told = [line for line in log.splitlines() if line.strip() and not line.startswith(("+", "|"))][-most:]
-    return [line[:_LONGEST_LINE] for line in told[:most]]
+    lacking = dict.fromkeys(_NO_BACKEND.findall("\n".join(told)))
+    return [line[:_LONGEST_LINE] for line in told[:most]] + list(map(way_out_for_backend, lacking))
 
 
 def failed_by_chance(log: str) -> bool:

@@ -69,6 +69,18 @@ _SLOW = {
       ensemble_scheduling {{ step [ {_STEP % ("INPUT0", "out")}, {_STEP % ("out", "OUTPUT0")} ] }}""",
 }
 """Those that the tests of cancelled requests write."""
+_VALIDATED = {
+    "pt_identity": """backend: "python" max_batch_size: 8
+      input [ { name: "INPUT0" data_type: TYPE_FP32 dims: 8 } ]
+      output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: 8 } ]
+      dynamic_batching { max_queue_delay_microseconds: 1000000 }""",
+    "onnx_object_int32_int32": """backend: "python" max_batch_size: 8
+      input [ { name: "INPUT0" data_type: TYPE_STRING dims: 16 },
+              { name: "INPUT1" data_type: TYPE_STRING dims: 16 } ]
+      output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: 16 },
+               { name: "OUTPUT1" data_type: TYPE_INT32 dims: 16 } ]""",
+}
+"""Those that the test of inputs' sizes writes or copies."""
 _PARAMETER = """backend: "python" max_batch_size: 0
       input [ { name: "INPUT0" data_type: TYPE_FP32 dims: 1 } ]
       output [ { name: "key" data_type: TYPE_STRING dims: -1 },
@@ -122,6 +134,7 @@ GROUPS = (
             f"{_EXAMPLES}/simple*",
         ),
         ("qa/L0_decoupled/models/fan_repeat", f"{_EXAMPLES}/simple_dyna_sequence"),
+        {**_OWN, **_VALIDATED},
     ),
     Group(
         "server",

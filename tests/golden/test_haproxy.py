@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,3 +65,5 @@ def test_the_configuration_is_the_one_that_was_reviewed(options: dict[str, Any],
     if os.environ.get("UPDATE_GOLDEN"):
         (HERE / expected).write_text(text)
     assert text == (HERE / expected).read_text()
+    sections = re.findall(r"^(?:backend|frontend) (\S+)", text, re.MULTILINE)
+    assert len(set(sections)) == len(sections)  # HAProxy 3.3 takes no name twice

@@ -21,7 +21,23 @@ PAGE = HERE.parents[1] / "docs" / "cli.md"
 HEAD = """# Commands
 
 `ctl COMMAND -h` in one page, which `tests/golden/test_help.py` writes. Every command has `-q` (no progress),
-`-v` (times, defaults) and `-h`. Options of several commands:
+`-v` (times, defaults) and `-h`. With `--json`, stdout has one document with a `schema_version`, also for an
+error. Defaults of options are read from variables such as `TRISECT_FLEET` and from
+`~/.config/trisect/config.toml`. After an interruption each command says what is left and how to go on.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the answer is no (`--check`, `ctl diff`, `ctl wait`); the demo lost requests or repaired nothing |
+| 2 | the input or the command line is wrong (the message names file, line and field), or nothing confirmed |
+| 3 | some workloads are infeasible: no placement was found; the rest is planned |
+| 4 | a launch, an engine (Docker, the cluster) or the disk failed |
+| 5 | the gateway failed |
+| 70 | a defect of Trisect: please report the traceback |
+| 130, 143 | interrupted by Ctrl-C; ended by SIGTERM or SIGHUP |
+| 141 | the reader of stdout has closed it |
+
+Options of several commands:
 """
 EVERYWHERE = ("-q, --quiet", "-v, --verbose", "-h, --help", "--install-completion", "--show-completion")
 

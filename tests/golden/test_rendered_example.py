@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from controlplane.files.plans import read_plan
+import yaml
+
+from controlplane.files.plans import fleet_manifest, read_plan
 from controlplane.render.repository import render_partition
 
 ROOT = Path(__file__).parents[2]
@@ -25,3 +27,9 @@ def test_the_example_is_what_render_writes() -> None:
         path.relative_to(EXAMPLE).as_posix(): path.read_text() for path in EXAMPLE.rglob("config.pbtxt")
     }
     assert rendered == committed
+
+
+def test_the_example_of_a_fleet_object_is_what_render_prints() -> None:
+    plan, _ = read_plan(EXAMPLE / "plan.json")
+    committed = yaml.safe_load((ROOT / "examples" / "kubernetes" / "fleet.yaml").read_text())
+    assert committed == fleet_manifest("default", plan, allow_violations=False)

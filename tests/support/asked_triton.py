@@ -28,6 +28,8 @@ def asked_triton(
     asked: list[str] = []
 
     class Handler(Quiet):
+        protocol_version = "HTTP/1.1"
+
         def do_GET(self) -> None:
             asked.append(self.path)
             count = {"count": executions * len(asked), "ns": executions * 10**6 * len(asked)}

@@ -30,6 +30,7 @@ Key = tuple[str, str, str]
 _KINDS = {
     "pods": ("v1", "Pod"),
     "configmaps": ("v1", "ConfigMap"),
+    "events": ("v1", "Event"),
     "nodes": ("v1", "Node"),
     "poddisruptionbudgets": ("policy/v1", "PodDisruptionBudget"),
     "leases": ("coordination.k8s.io/v1", "Lease"),
@@ -260,9 +261,10 @@ class FakeCluster:
                 meta = {"resourceVersion": str(self.store.version)}
                 return web.json_response({"kind": "List", "metadata": meta, "items": items})
             case "create":
-                return self._create(
-                    request, (plural, namespace, body.get("metadata", {}).get("name", "")), body
-                )
+                metadata = body.setdefault("metadata", {})
+                if "generateName" in metadata:
+                    metadata["name"] = metadata["generateName"] + uuid.uuid4().hex[:5]
+                return self._create(request, (plural, namespace, metadata.get("name", "")), body)
             case "update":
                 return self._replace(key, body)
             case "patch":

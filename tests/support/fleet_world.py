@@ -25,7 +25,7 @@ from controlplane.files import pinned as pinned_files
 from controlplane.files import plans as plan_files
 from controlplane.files import rendered as rendered_files
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.runtime.controller import executor, loop, observer, polled, probes, workers
+from controlplane.runtime.controller import answers, executor, loop, observer, polled, probes, workers
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet import execute
@@ -163,7 +163,7 @@ def world() -> Iterator[World]:
         made = World(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, prefix="trisect-test"))))
         host = made.host
         pool = partial(Pool, host)
-        for module in (runtime, loop, executor, workers, execute, observer, probes):
+        for module in (runtime, loop, executor, workers, execute, answers, observer, probes):
             stack.enter_context(mock.patch.object(module, "time", host.clock))
         stack.enter_context(mock.patch.object(workers, "ThreadPoolExecutor", pool))
         for module in (execute, polled):
@@ -185,6 +185,9 @@ def world() -> Iterator[World]:
                 pass
 
             def answer(self) -> None:
+                pass
+
+            def allow(self, deadline_s: float) -> None:
                 pass
 
             def config(self, model: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import re
 import subprocess
 import sys
 import time
@@ -113,13 +115,18 @@ def layout(host: Ctl) -> Layout:
 
 @dataclass(frozen=True)
 class Step:
-    """A change of the rate at a time since the epoch, how long the plan took to follow, and what ran then."""
+    """A change of the rate at a time since the epoch, how long the plan took to follow, and what ran then.
+
+    `after_verdict_s` is the part of it after the decision to look for a plan, `started` are the new servers.
+    """
 
     at_s: float
     rate_rps: float
     took_s: float
     layout: Layout
     events: list[str]
+    after_verdict_s: float
+    started: int
 
 
 def followed(host: Ctl, steps: Sequence[tuple[float, float]]) -> list[Step]:
@@ -132,8 +139,15 @@ def followed(host: Ctl, steps: Sequence[tuple[float, float]]) -> list[Step]:
             since = time.time()
             load.rate_rps = rate
             event = await_plan(host, rate, since, deadline_s)
-            reasons = [e.reason for e in host.events("load", since)]
-            found.append(Step(since, rate, event.at_s - since, layout(host), reasons))
+            decided = host.events("load", since)
+            searched = re.search(r"found in ([0-9.]+) s", decided[-1].reason)
+            started = re.search(r"([0-9]+) servers? started", event.reason)
+            assert searched is not None
+            assert started is not None
+            after_s = event.at_s - decided[-1].at_s + float(searched[1])
+            reasons = [e.reason for e in decided]
+            took_s = event.at_s - since
+            found.append(Step(since, rate, took_s, layout(host), reasons, after_s, int(started[1])))
             print(found[-1])
     assert load.failed() == []
     return found
@@ -144,11 +158,13 @@ def await_plan(host: Ctl, rate_rps: float, since_s: float, deadline_s: float) ->
     rises = rate_rps > planned_rps(host)
 
     def follows() -> bool:
-        is_for_it = planned_rps(host) >= 0.85 * rate_rps if rises else planned_rps(host) <= 1.6 * rate_rps
+        is_for_it = planned_rps(host) >= 0.85 * rate_rps if rises else planned_rps(host) <= 2.0 * rate_rps
         return is_for_it and bool(applied_since())
 
     def applied_since() -> list[Event]:
-        return [e for e in host.events("apply", since_s) if "following the load" in e.reason]
+        """Those after the last decision: the plan is written between the two events."""
+        decided_s = max((e.at_s for e in host.events("load", since_s)), default=math.inf)
+        return [e for e in host.events("apply", decided_s) if "following the load" in e.reason]
 
     until(follows, deadline_s, f"a plan for {rate_rps:g}/s: {host.events()}")
     return applied_since()[-1]

@@ -326,6 +326,7 @@ class Load:
     ports: Ports
     endpoint: str = "echo"
     seconds_of_work: float = 0.0
+    token: str = ""
     outcomes: list[Outcome] = field(default_factory=list)
     streamed: dict[int, int] = field(default_factory=dict)
 
@@ -381,7 +382,8 @@ class Load:
         started = time.monotonic() if started is None else started
         server = error = None
         try:
-            result = await client.infer(self.endpoint, self._inputs(module))
+            headers = {"authorization": f"Bearer {self.token}"} if self.token else None
+            result = await client.infer(self.endpoint, self._inputs(module), headers=headers)
             server = result.as_numpy("SERVER")[0].decode()
         except Exception as problem:
             error = repr(problem) + str(problem)

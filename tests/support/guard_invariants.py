@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from controlplane.control.guard.state import WHOLE_PERCENT, GuardState, overdrawn, percent_in_use
 
 
@@ -22,7 +24,9 @@ def validate_state(state: GuardState) -> None:
             assert placed.shared or placed.server not in seated, f"{placed.server} has two places"
             assert 0.0 < placed.percent <= WHOLE_PERCENT + 1e-6, f"{placed} is no share"
             seated.add(placed.server)
-        assert tuple(queue.promise for queue in watch.queues) == watch.partition.promises
+        for queue, planned in zip(watch.queues, watch.partition.promises, strict=True):
+            assert replace(queue.promise, batch=planned.batch) == planned
+            assert queue.promise.batch == planned.batch or 1 <= queue.promise.batch <= planned.largest
         assert watch.launches.failures >= 0
         assert not watch.launches.open or watch.launches.failures >= state.limits.failures
         assert watch.broken_s is None or watch.broken_s <= state.now_s

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ctl_fleet
+import docker
 import numpy as np
 import psutil
 import tritonclient.grpc.aio as grpc_aio
@@ -44,13 +45,16 @@ SHARED_PERCENT = 40.0
 SHARED_ID = "standby"
 
 
-def three(policy: str, rates_rps: Mapping[str, float], slo_ms: float) -> dict[str, Any]:
+def three(
+    policy: str, rates_rps: Mapping[str, float], slo_ms: float, memory_limit_mb: float | None = None
+) -> dict[str, Any]:
     """A plan of three partitions of a core, with a shadow each of this policy, or one for all."""
     partitions = []
     for name, percent in SHARERS.items():
         extra = SHARED_PERCENT - percent
         made = partition(name, percent, extra=extra, rate_rps=rates_rps[name], slo_ms=slo_ms)
         made["shadow"]["policy"] = policy
+        made["memory_limit_mb"] = memory_limit_mb
         partitions.append(made)
     document = ctl_fleet.plan(*partitions)
     if policy == "shared":
@@ -120,7 +124,11 @@ class Guarded(Ctl):
         return str(server)
 
     def tree(self, server: str) -> list[psutil.Process]:
-        """Triton and its stubs, Triton first."""
+        """Triton and its stubs, Triton first; of a container all that runs in it."""
+        if self.launcher_options:
+            with contextlib.closing(docker.DockerClient(base_url=self.environment["DOCKER_HOST"])) as client:
+                first = psutil.Process(client.containers.get(server).attrs["State"]["Pid"])
+            return [first, *first.children(recursive=True)]
         mine = self.processes(TRISECT_FLEET=self.fleet, TRISECT_NAME=server)
         mine = [p for p in mine if p.info["name"] != "sh"]  # waits for Triton's end
         return sorted(mine, key=lambda p: "tritonserver" not in p.info["name"])

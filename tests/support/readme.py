@@ -16,12 +16,12 @@ def blocks() -> list[str]:
 
 
 def kind(block: str) -> str:
-    """Return what a block is: commands, a spec, the demo's output or the drawing."""
+    """Return what a block is: commands, a spec or what `ctl plan` prints."""
     if re.match(r"make |\.venv/bin/ctl ", block):
         return "commands"
     if block.startswith("schema_version:"):
         return "spec"
-    return "output" if block.startswith("profile ") else "drawing"
+    return "plan"
 
 
 def commands() -> list[str]:

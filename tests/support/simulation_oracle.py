@@ -208,6 +208,9 @@ class Oracle:
         """Let idle executors take what they may; `notified`: something woke a batcher that is not greedy."""
         if self._part.servers[line.server].greedy:
             while line.pending and (executor := self._idle(line)):
+                self._expire(line, now)
+                if not line.pending:
+                    return
                 batch = self._part.servers[executor.server].batch
                 self._begin(executor, [line.pending.popleft() for _ in range(min(batch, len(line.pending)))])
             return
@@ -217,6 +220,13 @@ class Oracle:
                 notified = True
             if not notified or not self._form(line, now):
                 return
+
+    def _expire(self, line: _Line, now: float) -> None:
+        """Drop what has waited too long where a batch starts."""
+        while line.pending and now - line.pending[0].arrival > self._part.servers[line.server].drop_ms:
+            one = line.pending.popleft()
+            self._seen.append(Seen(one.stream, one.arrival, None))
+            self._entry[one.stream].left(line.server, now)
 
     def _fetch(self, line: _Line, now: float) -> list[_Request]:
         """The oldest payload, joined by those after it that are older than the delay and fit."""

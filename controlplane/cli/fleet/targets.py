@@ -84,16 +84,23 @@ def target(wish: Wish) -> Target:
         preflight.check_spare_core(plan, document, cores, say, accepted=Allowance.ALL_CORES in wish.allowed)
         return _of_host(wish, replace(plan, serve=section), document, chosen)
     # What the check of spare cores would count are devices of this host.
-    if section.follow_load or section.late_binding:
-        key = "follow_load" if section.follow_load else "late_binding"
-        raise InputError("is not for the launcher kubernetes", field=f"serve.{key}")
+    if section.late_binding:
+        problem = "is for one gateway: of several in a cluster each would order only its own requests"
+        raise InputError(problem, field="serve.late_binding")
     place = wiring.chosen_cluster(files, Cluster(section.context, section.namespace))
     kept = cluster.fleet_of_controllers(files, place)
     if kept is None:
+        if section.follow_load:
+            problem = "on Kubernetes needs gateway and controllers in the cluster (deploy/kubernetes)"
+            raise InputError(problem, field="serve.follow_load")
         return _of_host(wish, replace(plan, serve=section), document, chosen)
     installed = "is set where gateway and controllers of the cluster are installed"
     allowed = Serving(
-        section.launcher, section.context, section.namespace, load_timeout_s=section.load_timeout_s
+        section.launcher,
+        section.context,
+        section.namespace,
+        follow_load=section.follow_load,
+        load_timeout_s=section.load_timeout_s,
     )
     for one in differences(allowed, section):
         raise InputError(installed, field=f"serve.{one.path}")
@@ -140,6 +147,7 @@ class _Controllers:
             committed.settings_of(self.wish.repository, self.wish.output, self.place),
             allow_violations=Allowance.VIOLATIONS in self.wish.allowed,
             rename_endpoints=Allowance.RENAMES in self.wish.allowed,
+            profiles=self.wish.profiles,
         )
         committed.show_report(self.wish.fleet, report, json=json)
 

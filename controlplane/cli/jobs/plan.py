@@ -54,7 +54,10 @@ _Against = Annotated[
     typer.Option(help="The plan that runs now: the new one moves as few workloads as its cost allows."),
 ]
 _Prove = Annotated[
-    bool, typer.Option(help="For joint with up to 12 workloads: prove the plan best, or find a cheaper one.")
+    bool,
+    typer.Option(
+        help="For joint: prove up to 12 workloads' plan best, or find a cheaper one; more get a closer bound."
+    ),
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from controlplane.domain.fleet import Batches, Labels, Role, ServerSpec
 from controlplane.domain.plan import Plan, PlannedGpu
@@ -25,22 +25,27 @@ class Rendered:
     """One partition's model repository on disk; `content_hash` covers all that was rendered.
 
     `turns`: its server executes one of the models at a time. `batches` are of the models whose batch is no
-    part of the content, since it can change while they serve.
+    part of the content, since it can change while they serve, and `largest` the largest that they may have.
     """
 
     path: str
     content_hash: str
     turns: bool
     batches: Batches = ()
+    largest: Batches = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What should run. `warm` names the shadows whose models stay unloaded until they are needed."""
+    """What should run. `warm` names the shadows whose models stay unloaded until they are needed.
+
+    `largest` has the largest batches by partition, of the models whose batch can change while they serve.
+    """
 
     servers: Mapping[str, ServerSpec]
     routes: Mapping[str, NamedRoute]
     warm: frozenset[str] = frozenset()
+    largest: Mapping[str, Batches] = field(default_factory=dict)
 
 
 def desired_fleet(
@@ -96,7 +101,7 @@ def desired_fleet(
             for endpoint in content.endpoints:
                 backups.setdefault(endpoint, its.name)
     routes = {e: NamedRoute(tuple(names), backups.get(e)) for e, names in members.items()}
-    return Desired(servers, routes, frozenset(warm))
+    return Desired(servers, routes, frozenset(warm), {name: one.largest for name, one in rendered.items()})
 
 
 def _shared(
@@ -156,7 +161,7 @@ def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[st
         present = routes[endpoint].backup if endpoint in routes else None
         backup = next((b for b in (present, route.backup) if b in specs and b not in route.members), None)
         wanted[endpoint] = NamedRoute(route.members, backup)
-    return Desired(specs, wanted, desired.warm & specs.keys())
+    return replace(desired, servers=specs, routes=wanted, warm=desired.warm & specs.keys())
 
 
 def _present(

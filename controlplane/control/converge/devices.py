@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +39,36 @@ def map_devices(plan: Plan, available: Available, known: Mapping[str, str] = NOT
     return {gpu.id: found[gpu.id].name for gpu in plan.gpus}
 
 
+def missing_gpus(plan: Plan, available: Available) -> tuple[PlannedGpu, ...]:
+    """Return the GPUs of a plan beyond the devices of their type, on nodes with their labels."""
+    left = Counter[tuple[str, tuple[tuple[str, str], ...]]]()
+    missing = []
+    for gpu in plan.gpus:
+        kind = (gpu.type, tuple(gpu.node_selector.items()))
+        left[kind] += 1
+        there = [
+            d for d in available.get(gpu.type, ()) if gpu.node_selector.items() <= dict(d.labels).items()
+        ]
+        if left[kind] > len(there):
+            missing.append(gpu)
+    return tuple(missing)
+
+
+def packed_devices(plan: Plan, available: Available, known: Mapping[str, str]) -> dict[str, str]:
+    """Map as `map_devices`, on as few nodes as are enough: the others are left without a server.
+
+    The emptiest node is tried first; where the rest holds its GPUs too, they move there.
+    """
+    found = map_devices(plan, available, known)
+    node_of = {device.name: device.node for devices in available.values() for device in devices}
+    used = Counter(node_of[name] for name in found.values())
+    for node, _ in sorted(used.items(), key=lambda one: (one[1], one[0])):
+        rest = {kind: [d for d in devices if d.node != node] for kind, devices in available.items()}
+        with contextlib.suppress(InputError):
+            found, available = map_devices(plan, rest, found), rest
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """The devices that one GPU of a plan may be. `index` is its own among them, `known` the earlier one."""
@@ -54,7 +86,8 @@ class _Wanted:
             # A host's core, by its own name.
             if gpu.id in names:
                 return cls((devices[names.index(gpu.id)],), 0, None)
-        elif number.isdigit() and int(number) < len(names):
+        elif number.isdigit() and (int(number) < len(names) or devices[0].node):
+            # In a cluster nodes come and go, so a number is only where a search for a device begins.
             return cls(devices, int(number), known[gpu.id] if known.get(gpu.id) in names else None)
         raise InputError(f"there are {len(names)}: {', '.join(names)}", field=gpu.id)
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import functools
 import math
 import random
-from collections.abc import Iterable, MutableSequence, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from operator import sub
 from typing import NamedTuple
 
@@ -103,6 +104,18 @@ def usual_s(baseline: Baseline, limit: int) -> tuple[float, ...]:
             return ()
         found.append(baseline.means[at] * max(1.0, size / (at % SIZES)))
     return tuple(found)
+
+
+def extended(known_s: Mapping[int, float], limit: int) -> tuple[float, ...]:
+    """Return the times of batches of 1 to `limit`: those known, between and beyond them by their line.
+
+    Empty where fewer than two sizes are known: one time says nothing of how it grows.
+    """
+    if len(known_s) < 2:
+        return (known_s[1],) if limit == 1 and 1 in known_s else ()
+    slope, first = statistics.linear_regression(list(known_s), list(known_s.values()))
+    least = min(known_s.values())
+    return tuple(known_s.get(k) or max(first + max(slope, 0.0) * k, least) for k in range(1, limit + 1))
 
 
 def spread(baseline: Baseline) -> tuple[float, float]:

@@ -16,10 +16,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from controlplane.control import batches
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard import deaths, learning, liveness, queues, rule, standbys
 from controlplane.control.guard.batch_times import BatchTimes
-from controlplane.control.guard.effects import Cause, DrainAndStop, Effect, Ending, Learn, Redirect, Topic
+from controlplane.control.guard.effects import (
+    Cause,
+    DrainAndStop,
+    Effect,
+    Ending,
+    Learn,
+    Redirect,
+    Topic,
+)
 from controlplane.control.guard.learning import ModelError
 from controlplane.control.guard.observe import Tick, due, health, observe, resumed
 from controlplane.control.guard.queues import KEPT_S, SloWindow, is_kept
@@ -30,6 +39,7 @@ from controlplane.control.guard.state import (
     Launches,
     Limits,
     PlacedServer,
+    Rebatched,
     Share,
     Watch,
     overdrawn,
@@ -181,6 +191,7 @@ def _alive(tick: Tick, watch: Watch) -> Watch:
     verdict = Verdict.KEPT if borrowed else rule.verdict(watch, active, tick.seen.host, tick.now_s, limits)
     if verdict is not Verdict.KEPT:
         return _broken(tick, watch, verdict)
+    watch = batches.change_back(tick, watch)
     if borrowed or watch.owned is not None or overdrawn(tick.used, watch.active.gpu):
         if standbys.gives_back(tick, watch):
             return _redirect(tick, watch, Cause.SHARE)
@@ -208,6 +219,7 @@ def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
         return _calm(tick, _forget(watch))
     if verdict is Verdict.TRAFFIC:
         reason = f"more traffic than planned: {over_plan(watch.queues, tick.active(watch))}"
+        watch = batches.change(tick, watch, reason)
         return _forget(tick.report_once(watch, Topic.TRAFFIC, Level.WARNING, reason))
     slowness = rule.slowness(watch, tick.active(watch), tick.seen.host)
     if verdict is Verdict.SLOW:
@@ -224,14 +236,18 @@ def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
     if standbys.can_cure(tick, watch):
         if tick.is_covered(watch):
             return _redirect(tick, watch, Cause.SLOW)
+        watch = batches.change(tick, watch, slowness)
         reason = f"{slowness}; its shadow is not ready yet"
         return tick.wake(tick.report_once(watch, Topic.WAITING, Level.WARNING, reason))
+    watch = batches.change(tick, watch, slowness)
     larger = standbys.next_server(tick, watch)
     if larger is not None and larger.percent > watch.active.percent:
         if standby is not None:
             standbys.end(tick, watch, standby)
         reason = f"{slowness}; a shadow with {larger.percent:g} % comes next"
         return tick.report_once(replace(watch, standby=None), Topic.WAITING, Level.WARNING, reason)
+    if watch.rebatched.at_s == tick.now_s:
+        return watch
     reason = f"{slowness}; {_way_out(tick, watch)}"
     return _forget(tick.report_once(watch, Topic.EXHAUSTED, Level.CRITICAL, reason))
 
@@ -335,7 +351,11 @@ def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Wat
         forgotten,
         active=target,
         owned=standbys.lent(tick, watch, target) if died or cause is Cause.ENDING else None,
-        queues=tuple(queue._replace(batches=BatchTimes()) for queue in forgotten.queues),
+        queues=tuple(
+            queue._replace(batches=BatchTimes(), promise=promise)
+            for queue, promise in zip(forgotten.queues, watch.partition.promises, strict=True)
+        ),
+        rebatched=Rebatched(),
         unexplained=1.0,
         standby=watch.active if stays else starting,
         down=False,

@@ -136,6 +136,17 @@ class Learn:
 
 
 @dataclass(frozen=True, slots=True)
+class SetBatch:
+    """Give the model of an endpoint another batch on a server that serves; None: the plan's again."""
+
+    partition: str
+    server: str
+    endpoint: str
+    batch: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Add a message to the status and the events."""
 
@@ -144,4 +155,4 @@ class Report:
     reason: str
 
 
-Effect = Redirect | DrainAndStop | Launch | Load | Probe | Refuse | OpenBreaker | Learn | Report
+Effect = Redirect | DrainAndStop | Launch | Load | Probe | Refuse | OpenBreaker | Learn | SetBatch | Report

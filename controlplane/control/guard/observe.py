@@ -204,7 +204,12 @@ def _is_busy(watch: Watch, seen: FleetSeen, limits: Limits) -> bool:
     unseen = watch.standby is not None and watch.standby.server not in seen.servers
     failing = active.failing >= limits.failed_in_a_row
     incomplete = any(queue.batches.open for queue in watch.queues)
-    broken = watch.broken_s is not None or bool(watch.reported) or watch.owned is not None
+    broken = (
+        watch.broken_s is not None
+        or bool(watch.reported)
+        or watch.owned is not None
+        or watch.rebatched.times > 0
+    )
     return unserved or uncovered or unseen or failing or incomplete or broken or suspicion(watch) >= LATE
 
 

@@ -30,7 +30,8 @@ class Promise:
     `longest_ms` is how long a rare request may take; None where the spec does not say. `widest_slo_ms` is the
     largest SLO of the queue's workloads, whose requests may be waited for; None: `slo_ms`, the strictest one.
     `model` is what serves it, `p99_ms` the predicted one and `batch_ms` the predicted times of batches of 1,
-    2, ... requests; None and empty without a prediction.
+    2, ... requests; None and empty without a prediction. `client_batch` is the inferences of a request,
+    `largest` the largest batch in requests that the model takes while it serves; 0 where its batch is fixed.
     """
 
     endpoint: str
@@ -47,6 +48,8 @@ class Promise:
     p99_ms: float | None = None
     batch_ms: tuple[float, ...] = ()
     model: str = ""
+    client_batch: int = 1
+    largest: int = 0
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -83,8 +86,8 @@ class Promise:
         return " + ".join(endpoints if more <= 0 else (*endpoints[:3], f"{more} more"))
 
 
-def promise_of(queue: Sequence[Placement], served: ServedModel) -> Promise:
-    """Return the promise of the workloads that share a queue.
+def promise_of(queue: Sequence[Placement], served: ServedModel, largest: int = 0) -> Promise:
+    """Return the promise of the workloads that share a queue. `largest`: of its batches, in inferences.
 
     They wait in one queue and run in the same batches, so all their requests are evidence for the strictest
     SLO. A hang is judged by the widest one: a request within its SLO shows nothing.
@@ -108,4 +111,6 @@ def promise_of(queue: Sequence[Placement], served: ServedModel) -> Promise:
         p99_ms=first.predicted.p99_ms,
         batch_ms=first.predicted.batch_ms,
         model=served.model,
+        client_batch=first.client_batch,
+        largest=largest // first.client_batch,
     )

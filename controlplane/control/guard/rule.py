@@ -125,17 +125,31 @@ def breaks_as_measured(queue: QueueState) -> bool:
     ratio -= SURE * error
     if not promise.batch_ms or promise.p99_ms is None or ratio <= 0.0:
         return False
-    measured_s = baseline.measured_s(known, len(promise.batch_ms))
     planned_s = [time_ms / 1000.0 for time_ms in promise.batch_ms]
-    factor = ratio * _slower(measured_s, planned_s)
-    times_s = [ratio * m if m else factor * p for m, p in zip(measured_s, planned_s, strict=True)]
-    if all(t <= p for t, p in zip(times_s, planned_s, strict=True)):
+    times_s = present_s(queue, promise.batch, ratio)
+    if len(times_s) <= len(planned_s) and all(t <= p for t, p in zip(times_s, planned_s, strict=False)):
         return False
     spread, rate_rps = baseline.spread(known), max(queue.rates_rps[-1], 1e-9)
     now_s = rounded_p99_s(min(promise.rate_rps, rate_rps), times_s, spread)
     then_s = rounded_p99_s(promise.rate_rps, planned_s, spread)
     least = MODEL_ERROR if any(queue.late.charts) else AHEAD
     return now_s * promise.p99_ms > least * promise.slo_ms * then_s
+
+
+def present_s(queue: QueueState, limit: int, ratio: float) -> tuple[float, ...]:
+    """Return the times of batches of 1 to `limit` requests, `ratio` times the usual ones.
+
+    Empty where too little is known.
+    """
+    measured_s = baseline.measured_s(queue.batches.baseline, limit)
+    if not any(measured_s):
+        return ()
+    planned_ms = dict(enumerate(queue.promise.batch_ms, 1))
+    planned_s = [time_ms / 1000.0 for time_ms in baseline.extended(planned_ms, limit)] or [0.0] * limit
+    factor = _slower(measured_s, planned_s) if any(planned_s) else 1.0
+    both = enumerate(zip(measured_s, planned_s, strict=True), 1)
+    known_s = {size: ratio * (m or factor * p) for size, (m, p) in both if m or p}
+    return baseline.extended(known_s, limit)
 
 
 def slower_than_planned(queue: QueueState) -> float:

@@ -6,11 +6,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from controlplane.control.guard.effects import Accused, Topic
 from controlplane.control.guard.promise import Promise, promise_of
 from controlplane.control.guard.queues import QueueState
+from controlplane.domain.device import CPU_DEVICE
+from controlplane.domain.fleet import Batches
 from controlplane.domain.observation import ServerSeen
 from controlplane.domain.plan import Plan, ServedModel
 from controlplane.domain.workload import ShadowPolicy
@@ -149,6 +152,16 @@ class Slower(NamedTuple):
     always: bool
 
 
+class Rebatched(NamedTuple):
+    """How often a batch was changed in a row, and when last."""
+
+    times: int = 0
+    at_s: float = -math.inf
+
+
+_NEVER = Rebatched()
+
+
 class Held(NamedTuple):
     """When a request failed that a server had: `lost` without an answer, or by the server's own refusal."""
 
@@ -171,7 +184,8 @@ class Watch:
     that this is from: a partition that rests is not looked at in each tick (`observe`). `owned` is the
     partition's share while a shadow that took over from a dead server has another one; else None. `deaths`
     are the recent ones, `held` the requests that failed in a server (`deaths`). `ending`: another program
-    ends the active server. `slower` is the last verdict on batches that take longer than planned.
+    ends the active server. `slower` is the last verdict on batches that take longer than planned. The
+    promises of `queues` have the batches in force; `rebatched` counts the changes of these.
     """
 
     partition: GuardedPartition
@@ -200,6 +214,7 @@ class Watch:
     held: tuple[Held, ...] = ()
     ending: bool = False
     slower: Slower | None = None
+    rebatched: Rebatched = _NEVER
     offences: Mapping[Accused, Offence] = field(default_factory=dict)
 
     @property
@@ -300,24 +315,29 @@ def overdrawn(used: Mapping[str, float], gpu: str) -> bool:
     return used.get(gpu, 0.0) > WHOLE_PERCENT + _ROUNDING
 
 
-def guarded_partitions(plan: Plan) -> tuple[GuardedPartition, ...]:
-    """Return the guarded partitions of a plan, in its order."""
+def guarded_partitions(
+    plan: Plan, largest: Mapping[str, Batches] = MappingProxyType({})
+) -> tuple[GuardedPartition, ...]:
+    """Return the guarded partitions of a plan, in its order; `largest` as in `Desired`."""
     result = []
     for gpu, partition in plan.partitions():
         shadow = partition.shadow
         served = {one.model: one for one in partition.models}
         shared = None if gpu.shared is None else (gpu.shared.id, gpu.shared.percent)
         policy = ShadowPolicy.NONE if shadow is None else shadow.policy
-        promises = tuple(
-            promise_of(queue, served.get(model, ServedModel(model, 1)))
-            for model, queue in partition.queues().items()
-        )
+        takes, promises = dict(largest.get(partition.id, ())), []
+        for model, queue in partition.queues().items():
+            one = served.get(model, ServedModel(model, 1))
+            most = takes.get(queue[0].endpoint, 0)
+            if gpu.type != CPU_DEVICE:  # the plan has memory for its own batch there
+                most = min(most, one.batch)
+            promises.append(promise_of(queue, one, most))
         result.append(
             GuardedPartition(
                 id=partition.id,
                 gpu=gpu.id,
                 percent=partition.percent,
-                promises=promises,
+                promises=tuple(promises),
                 policy=policy,
                 shadow_gpu=gpu.id if shadow is None else shadow.gpu,
                 step_percent=0.0 if policy is ShadowPolicy.NONE else STEP_PERCENT,

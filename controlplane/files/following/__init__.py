@@ -6,11 +6,13 @@ changes.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.observation import RateSeen
 from controlplane.files.documents import read_state, versioned
 from controlplane.files.measurements.profiles import NAME as CALIBRATION
@@ -38,6 +40,8 @@ class FollowingFiles:
         self._settings = directory / "following.json"
         self.profiles = directory / "profiles"
         self.proposal = directory / "proposal.json"
+        self.without_more = directory / "proposal-without-more.json"
+        """In a cluster: the plan for the devices that there are, where the proposal needs more."""
 
     def settings(self) -> Following:
         """Return how the fleet follows. Raises InputError for a broken file."""
@@ -67,9 +71,36 @@ class FollowingFiles:
         except OSError as error:
             raise EngineError(f"{self._directory}: cannot be written: {error.strerror}") from error
 
+    def receive(self, profiles: Mapping[str, str]) -> None:
+        """Keep profiles that come as texts by their places, unless they are those that came before.
+
+        What was learned since stays with them. Raises EngineError where the disk refuses, InputError for a
+        place elsewhere.
+        """
+        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in profiles):
+            raise InputError("a profile's place is not within the folder of profiles", field="profiles")
+        code = hashlib.sha256(to_compact_json(dict(profiles)).encode()).hexdigest()
+        mark = self.profiles / ".received"
+        try:
+            if mark.exists() and mark.read_text() == code:
+                return
+            shutil.rmtree(self.profiles, ignore_errors=True)
+            self.profiles.mkdir(parents=True)
+            for name, text in profiles.items():
+                (self.profiles / name).parent.mkdir(exist_ok=True)
+                (self.profiles / name).write_text(text)
+            mark.write_text(code)
+        except OSError as error:
+            raise EngineError(f"{self._directory}: cannot be written: {error.strerror}") from error
+
     def write(self, following: Following) -> None:
         """Replace the settings. Raises EngineError where the disk refuses."""
         write_json(self._settings, versioned(following))
+
+
+def profile_texts(profiles: Path) -> dict[str, str]:
+    """Return a folder of profiles as texts by their places in it."""
+    return {str(name): file.read_text() for name, file in sorted(_files(profiles).items())}
 
 
 def _files(profiles: Path) -> dict[Path, Path]:

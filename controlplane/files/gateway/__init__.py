@@ -9,7 +9,7 @@ queries, accepting   between the running processes
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 
 from controlplane.domain.fleet import AccessConfig, Backend, Route
@@ -160,7 +160,7 @@ def write_order(path: Path, order: Order) -> None:
 def read_order(path: Path) -> Order:
     """Return the precedences by endpoint; none without a file. Raises InputError where it is broken."""
     return {
-        one.endpoint: Precedence(one.partition, one.after_ms, one.inside, one.overloaded_at, one.promised)
+        one.endpoint: Precedence(**{f.name: getattr(one, f.name) for f in fields(Precedence)})
         for one in read_listed(path, "endpoints", _Place)
     }
 

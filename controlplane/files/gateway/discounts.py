@@ -39,8 +39,8 @@ def add_discounts(folder: Path, server: str, counters: Sequence[Entry] | None) -
         kept[key] = combine(kept.get(key, {}), entry)
     with contextlib.suppress(OSError, TrisectError):
         file = _file(folder, server)
-        folder.mkdir(exist_ok=True, mode=0o700)
         if not file.exists():
+            folder.mkdir(exist_ok=True, mode=0o700)
             _remove_old(folder)
         write_derived(file, json.dumps(list(kept.values())))
 

@@ -1,185 +1,122 @@
-"""Elastic partitioning (Alg 1), and its rehearsal on fixed partitionings, the authors' "ideal" scheduler.
+"""Alg 1 as the paper prints it: without partitions squishy bin packing, without turns greedy best-fit.
 
-FINDBESTFIT places all gpulets that a model wants at once, each in the empty piece that fits it best. A whole
-GPU comes before any other piece where GPUs are cut, as in the authors' code: it is cut to the wanted size,
-and its rest is left for others.
+ELASTICPARTITIONING is `partition`, FINDBESTFIT `_best_fit`, TEMPORALSCHEDULING `_merged`. As printed, neither
+looks at what a newcomer does to its neighbours. Line 20 names the execution alone; by Sec. 2.2 a batch is
+collected and executed within the SLO.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
 from controlplane.domain.units import MILLIS_PER_SECOND
-from controlplane.papers.gpulet import rest
-from controlplane.papers.gpulet.gpulets import (
-    Cluster,
-    Gpu,
-    Gpulet,
-    Resident,
-    Task,
-    refit_residue,
-    refit_saturated,
-    suffers,
-)
-from controlplane.papers.gpulet.sizing import Demand, Sizing, WantedGpulet
+from controlplane.papers.gpulet.gpulets import Cluster, Gpu, Gpulet, Resident
+from controlplane.papers.gpulet.sizing import Demand, Sizing
+from controlplane.planning.judge.placements import MOST_MODELS
 
 PARTITIONINGS = ((50, 50), (60, 40), (80, 20), (100,))
 """The ways in which the ideal scheduler cuts a GPU."""
+LEAST_RPS = 1e-6
+"""A rate below this is none: shares of rates are sums of fractions."""
+
+Placing = Callable[[Sequence[Demand], Cluster, Sizing], str | None]
+"""Place all demands in a cluster; the reason where one has no place."""
 
 
 def partition(demands: Sequence[Demand], cluster: Cluster, sizing: Sizing) -> str | None:
     """Place all demands, the one with the least rate x SLO first; the reason where one has no place."""
-    again = list(demands)
-    tried: set[int] = set()
-    while again:
-        for demand in sorted(again, key=lambda d: (d.rate * d.slo_ms, -d.key)):
-            if not _add(Task(demand, demand.rate), cluster, sizing):
+    for demand in sorted(demands, key=lambda d: (d.rate * d.slo_ms, -d.key)):
+        while (rate := demand.rate - cluster.served(demand)) > LEAST_RPS:
+            piece = _best_fit(demand, rate, cluster, sizing)
+            if piece is None:
                 return f"{demand.rate}/s of model {demand.model} find no gpulet"
-        if not cluster.interference:
-            return None
-        accepted = sizing.reading.accepted
-        again = [d for d in again if cluster.served(d) < accepted * d.rate - 1e-9]
-        if any(d.key in tried for d in again):
-            return "neighbours take too much of the throughput"
-        tried.update(d.key for d in again)
+            while sizing.scheme.turns and piece is not None:
+                piece = _merged(piece, cluster, sizing)
     return None
 
 
-def on_fixed(
-    demands: Sequence[Demand], gpus: Sequence[Gpu], sizing: Sizing, interference: bool
-) -> Cluster | None:
+def on_fixed(demands: Sequence[Demand], cluster: Cluster, sizing: Sizing, place: Placing) -> Cluster | None:
     """The first of all combinations of `PARTITIONINGS` on which the demands have a place."""
-    for cuts in product(PARTITIONINGS, repeat=len(gpus)):
+    for cuts in product(PARTITIONINGS, repeat=len(cluster.gpus)):
         cut = [
             Gpu(gpu.memory_mb, gpu.process_mb, [Gpulet(percent) for percent in percents])
-            for gpu, percents in zip(gpus, cuts, strict=True)
+            for gpu, percents in zip(cluster.gpus, cuts, strict=True)
         ]
-        cluster = Cluster(cut, sizing.times, interference)
-        if partition(demands, cluster, sizing) is None:
-            return cluster
+        fixed = Cluster(cut, cluster.times, cluster.interference)
+        if place(demands, fixed, sizing) is None:
+            return fixed
     return None
 
 
-def _add(task: Task, cluster: Cluster, sizing: Sizing) -> bool:
-    """Place one demand: best fit, then what is empty, then one gpulet for its residues, then turns."""
-    joined = [piece for _, piece in cluster.pieces() if piece.takes(task.demand)]
-    if not joined:
-        wanted = sizing.wanted(task.demand, task.rate)
-        if wanted is not None:
-            wanted.sort(key=lambda want: -want.percent)
-            fits = _all_fit(task, wanted, cluster, sizing)
-            if fits and _allocate(task, wanted, cluster, sizing):
-                return True
-    else:
-        _leave(task, joined, cluster)
-    empty = [piece for _, piece in cluster.pieces() if not piece.residents]
-    rest.fill(task, empty, cluster, sizing)
-    if rest.join_residues(task, cluster, sizing):
-        return True
-    return sizing.scheme.turns and rest.take_turns(task, cluster, sizing, joined)
+def _best_fit(demand: Demand, rate: float, cluster: Cluster, sizing: Sizing) -> Gpulet | None:
+    """The smallest of the remaining gpulets, at least p_ideal large, in which the demand keeps its SLO."""
+    ideal = sizing.ideal(demand, rate)
+    free = [(gpu, piece) for gpu, piece in cluster.pieces() if not piece.residents]
+    for gpu, piece in sorted(free, key=lambda at: at[1].percent):
+        if piece.percent < ideal or not gpu.fits(piece, demand):
+            continue
+        before = gpu.saved()
+        if piece.percent == 100 and ideal < 100 and sizing.scheme.cuts:
+            gpu.cut(piece, ideal)
+        if _settle(piece, {demand: rate}, cluster, sizing):
+            return piece
+        gpu.restore(before)
+    return None
 
 
-def _leave(task: Task, joined: Sequence[Gpulet], cluster: Cluster) -> None:
-    """Take a demand out of the gpulets that did not carry it."""
-    for piece in joined:
-        piece.residents = [r for r in piece.residents if r.demand.key != task.demand.key]
-        busy = sum(cluster.time_ms(r.demand, piece, r.batch) for r in piece.residents)
-        piece.occupancy = busy / piece.duty_ms if piece.residents else 0.0
+def _merged(piece: Gpulet, cluster: Cluster, sizing: Sizing) -> Gpulet | None:
+    """The larger one of the first pair with this gpulet whose models may take turns there, or None."""
+    for gpu, other in cluster.pieces():
+        if other is piece or not other.residents or other.saturated or piece.saturated:
+            continue
+        larger, smaller = (piece, other) if piece.percent > other.percent else (other, piece)
+        gpus = gpu, cluster.gpu_of(piece)
+        before = [own.saved() for own in gpus]
+        wanted = defaultdict[Demand, float](float)
+        for resident in (*larger.residents, *smaller.residents):
+            wanted[resident.demand] += resident.rate
+        smaller.clear()
+        if (
+            len(wanted) <= MOST_MODELS
+            and _settle(larger, wanted, cluster, sizing)
+            and not larger.saturated
+            and cluster.gpu_of(larger).suffices()
+        ):
+            for own in gpus:
+                own.join_empty(sizing.scheme.cuts)
+            return larger
+        for own, was in zip(gpus, before, strict=True):
+            own.restore(was)
+    return None
 
 
-def _all_fit(task: Task, wanted: list[WantedGpulet], cluster: Cluster, sizing: Sizing) -> bool:
-    """Whether every wanted gpulet finds a piece, before any is taken."""
-    left: dict[int, int] = {}
-    taken: list[Gpulet] = []
-    for want in wanted:
-        while True:
-            piece = _best(task, want, cluster, sizing, taken)
-            if piece is None:
-                return False
-            room = left.setdefault(id(piece), piece.percent)
-            if room >= want.percent:
-                break
-            taken.append(piece)
-        cut = sizing.scheme.cuts and room == 100
-        left[id(piece)] = room - want.percent if cut else 0
-        if left[id(piece)] == 0:
-            taken.append(piece)
-    return True
+def _settle(piece: Gpulet, wanted: Mapping[Demand, float], cluster: Cluster, sizing: Sizing) -> bool:
+    """Let a gpulet serve these rates within every SLO; a single model as much of its rate as it can.
 
+    Several models take turns in the longest cycle that suits all; a single one whose rate is too high for any
+    runs batch after batch, saturated.
+    """
 
-def _allocate(task: Task, wanted: list[WantedGpulet], cluster: Cluster, sizing: Sizing) -> bool:
-    """Give each wanted gpulet its piece; False, with what was given standing, where one has none."""
-    for want in wanted:
-        piece = _best(task, want, cluster, sizing, [])
-        if piece is None:
-            return False
-        gpu = cluster.gpu_of(piece)
-        if piece.percent == 100 and want.percent < 100 and sizing.scheme.cuts:
-            gpu.cut(piece, want.percent)
-        elif piece.percent not in (100, want.percent):
-            larger = _resized(task, want, piece, cluster, sizing)
-            if larger is None:
-                return False
-            want = larger
-        piece.residents = [Resident(task.demand, want.rate, want.batch, want.throughput)]
-        piece.duty_ms, piece.occupancy = want.duty_ms, want.occupancy
-        if cluster.interference and not _adjusted(task, gpu, cluster, sizing):
-            return False
-        task.rate = int(task.rate - piece.residents[0].throughput)
-    if task.left > sizing.reading.unserved_rps:
+    def time_of(demand: Demand, batch: int) -> float:
+        return cluster.time_ms(demand, piece, batch)
+
+    found = sizing.cycle(wanted, time_of)
+    if found is not None:
+        duty, batches, busy = found
+    elif len(wanted) > 1:
         return False
-    task.rate = 0
-    return True
-
-
-def _adjusted(task: Task, gpu: Gpu, cluster: Cluster, sizing: Sizing) -> bool:
-    """Fit every gpulet of a GPU to its neighbours; what saturated ones lose is asked for once more."""
-    for piece in gpu.pieces:
-        if piece.saturated:
-            lost = refit_saturated(piece, cluster)
-            if lost is None:
-                return False
-            task.extra += lost
-        elif piece.residents:
-            refit_residue(piece, cluster, sizing.reading)
-    return True
-
-
-def _best(
-    task: Task, want: WantedGpulet, cluster: Cluster, sizing: Sizing, taken: list[Gpulet]
-) -> Gpulet | None:
-    """The piece for a wanted gpulet: a whole GPU to be cut, else the smallest that is large enough."""
-    best, least = None, 200
-    for gpu, piece in cluster.pieces():
-        if piece.residents or piece.percent < want.percent or any(piece is t for t in taken):
-            continue
-        if not gpu.fits(piece, task.demand):
-            continue
-        if cluster.time_ms(task.demand, piece, want.batch) + want.duty_ms > task.demand.slo_ms:
-            continue
-        if suffers(task.demand, want, piece, cluster, sizing.reading):
-            continue
-        surplus = piece.percent - want.percent
-        if piece.percent == 100 and sizing.scheme.partitions:
-            best, least = piece, 0
-        if least >= surplus:
-            best, least = piece, surplus
-    return best
-
-
-def _resized(
-    task: Task, want: WantedGpulet, piece: Gpulet, cluster: Cluster, sizing: Sizing
-) -> WantedGpulet | None:
-    """The same want in a larger piece: the batch that this one holds; None where it holds none."""
-    time_of = cluster.time_of(task.demand, piece)
-    rate = want.rate
-    if want.occupancy == 1.0:
-        batch = sizing.saturated_batch(task.demand, time_of)
     else:
-        batch, rate = sizing.residue_batch(task.demand, rate, time_of)
-    if not batch:
-        return None
-    taken = time_of(batch)
-    duty = taken if want.occupancy == 1.0 else max(MILLIS_PER_SECOND * batch / rate, taken)
-    return WantedGpulet(piece.percent, batch, rate, duty, taken / duty, MILLIS_PER_SECOND * batch / duty)
+        (demand,) = wanted
+        batch = sizing.saturated_batch(demand, lambda b: time_of(demand, b))
+        if not batch:
+            return False
+        duty = busy = time_of(demand, batch)
+        batches = [batch]
+    piece.residents = [
+        Resident(demand, rate, batch, MILLIS_PER_SECOND * batch / duty)
+        for (demand, rate), batch in zip(wanted.items(), batches, strict=True)
+    ]
+    piece.duty_ms, piece.occupancy = duty, busy / duty
+    return True

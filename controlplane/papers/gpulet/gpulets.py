@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from controlplane.domain.units import MILLIS_PER_SECOND
-from controlplane.papers.gpulet.sizing import Demand, Reading, Runs, TimeOf, Times, WantedGpulet
+from controlplane.papers.gpulet.sizing import Demand, Runs, TimeOf, Times
 
 
 @dataclass(slots=True)
@@ -14,7 +15,7 @@ class Resident:
     """A model in a gpulet: the rate that was left when it came, its batch, and the rate that it serves."""
 
     demand: Demand
-    rate: int
+    rate: float
     batch: int
     throughput: float
 
@@ -68,6 +69,10 @@ class Gpu:
             if piece.residents
         )
 
+    def suffices(self) -> bool:
+        """Whether its memory holds what it has."""
+        return self.used_mb() < self.memory_mb
+
     def fits(self, piece: Gpulet, demand: Demand) -> bool:
         """Whether there is memory for this model in this piece."""
         if piece.takes(demand):
@@ -81,6 +86,22 @@ class Gpu:
         piece.percent = percent
         self.pieces.append(rest)
         return rest
+
+    def join_empty(self, cuts: bool) -> None:
+        """Make a GPU whole again that was cut and is empty."""
+        if cuts and not any(piece.residents for piece in self.pieces):
+            self.pieces[:] = [Gpulet(100)]
+
+    def saved(self) -> list[tuple[Gpulet, Gpulet]]:
+        """Every piece, and what it is now; for `restore`."""
+        return [(piece, replace(piece)) for piece in self.pieces]
+
+    def restore(self, saved: Sequence[tuple[Gpulet, Gpulet]]) -> None:
+        """Take back what happened to the pieces since `saved`; residents are exchanged, never changed."""
+        self.pieces[:] = [piece for piece, _ in saved]
+        for piece, was in saved:
+            piece.percent, piece.residents = was.percent, was.residents
+            piece.duty_ms, piece.occupancy = was.duty_ms, was.occupancy
 
     def others(self, piece: Gpulet) -> Iterator[Runs]:
         """What runs in the other pieces."""
@@ -119,87 +140,16 @@ class Cluster:
         """The same of any batch."""
         return lambda batch: self.time_ms(demand, piece, batch)
 
+    def holds(self, gpu: Gpu) -> bool:
+        """Whether every round on a GPU fits into its cycle, and both into the SLOs, beside all neighbours."""
+        for piece in gpu.pieces:
+            busy = sum(self.time_ms(r.demand, piece, r.batch) for r in piece.residents)
+            cycle = busy if piece.saturated else piece.duty_ms
+            strictest = min((r.demand.slo_ms for r in piece.residents), default=math.inf)
+            if busy > cycle + 1e-9 or cycle + busy > strictest + 1e-9:
+                return False
+        return True
+
     def served(self, demand: Demand) -> float:
         """The rate that all gpulets of a demand serve."""
         return sum(r.throughput for _, piece in self.pieces() if (r := piece.takes(demand)))
-
-
-@dataclass(slots=True)
-class Task:
-    """A demand while it is being placed: its rate that is left, and what neighbours took of it as `extra`."""
-
-    demand: Demand
-    rate: int
-    extra: int = 0
-
-    @property
-    def left(self) -> int:
-        """The rate without a place."""
-        return self.rate + self.extra
-
-
-def refit_saturated(piece: Gpulet, cluster: Cluster) -> int | None:
-    """Reduce the batch until two in a row keep the SLO; return the throughput lost, None where none does."""
-    (resident,) = piece.residents
-    before, batch = resident.throughput, resident.batch
-    taken = cluster.time_ms(resident.demand, piece, batch)
-    while 2.0 * taken > resident.demand.slo_ms:
-        batch -= 1
-        if batch == 0:
-            return None
-        taken = cluster.time_ms(resident.demand, piece, batch)
-    resident.batch, piece.duty_ms = batch, taken
-    resident.throughput = MILLIS_PER_SECOND * batch / taken
-    return max(int(before - resident.throughput), 0)
-
-
-def refit_residue(piece: Gpulet, cluster: Cluster, reading: Reading) -> bool:
-    """Reduce batches and the duty cycle until every resident keeps its SLO; False where none do."""
-    times = [cluster.time_ms(r.demand, piece, r.batch) for r in piece.residents]
-    whole = sum(times)
-    if all(whole + piece.duty_ms <= r.demand.slo_ms * reading.slack for r in piece.residents):
-        return True
-    shortest, batches = piece.duty_ms, []
-    for resident, own in zip(piece.residents, times, strict=True):
-        batch, duty, taken = resident.batch, piece.duty_ms, own
-        while resident.demand.slo_ms < whole - own + taken + duty:
-            batch -= 1
-            if batch == 0:
-                return False
-            taken = cluster.time_ms(resident.demand, piece, batch)
-            duty *= batch / resident.batch
-        shortest = min(shortest, duty)
-        batches.append(batch)
-    for resident, batch in zip(piece.residents, batches, strict=True):
-        resident.batch = batch
-        resident.throughput = MILLIS_PER_SECOND * batch / shortest
-    busy = sum(cluster.time_ms(r.demand, piece, r.batch) for r in piece.residents)
-    piece.duty_ms, piece.occupancy = shortest, busy / shortest
-    return True
-
-
-def suffers(demand: Demand, want: WantedGpulet, piece: Gpulet, cluster: Cluster, reading: Reading) -> bool:
-    """Whether a neighbour of `piece` would miss its SLO with this newcomer beside it.
-
-    The authors' code asks for the neighbour's time on a GPU without the newcomer, so what it holds against
-    the SLO is two duty cycles and the time to assemble a batch.
-    """
-    if piece.percent == 100:
-        return False
-    gpu = cluster.gpu_of(piece)
-    newcomer = demand.model, piece.percent, want.batch
-    for other in gpu.pieces:
-        if other is piece:
-            continue
-        for r in other.residents:
-            if reading.neighbour_cycles:
-                host = cluster.times.host[r.demand.model][r.batch - 1]
-                if host + 2.0 * other.duty_ms > r.demand.slo_ms:
-                    return True
-            elif cluster.interference:
-                own = r.demand.model, other.percent, r.batch
-                taken = cluster.times.beside(own, [newcomer])
-                cycle = taken if other.saturated else other.duty_ms
-                if taken + cycle > r.demand.slo_ms:
-                    return True
-    return False

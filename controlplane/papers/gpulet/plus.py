@@ -15,13 +15,13 @@ from controlplane.domain.plan import Infeasible, PlannedGpu
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import Workload
 from controlplane.papers.gpulet import latency as model
-from controlplane.papers.gpulet.sizing import CODE, GPULET, Demand, Runs, Sizing, Times
+from controlplane.papers.gpulet.sizing import GPULET, Demand, Runs, Sizing, Times
 from controlplane.papers.per_type import PerGpuType, alone, own_model
 from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import gpu_of, memory_with_shadow
-from controlplane.planning.protocol import Device
+from controlplane.planning.protocol import Device, PlanRequest
 
 MOST_ON_A_GPU = 2
 
@@ -40,14 +40,14 @@ def strategy() -> PerGpuType:
     return PerGpuType("gpu-lets+", "igniter", _draft_on)
 
 
-def _draft_on(device: Device, workloads: Sequence[Workload]) -> Draft:
+def _draft_on(device: Device, request: PlanRequest) -> Draft:
     own = own_model(device, model.Gpulet, model.fit)
     largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
     times = Times.of(own, largest, margin=1.0)
-    sizing = Sizing(times, GPULET, CODE)
+    sizing = Sizing(times, GPULET, as_coded=True)
     refused: list[Infeasible] = []
     gpus: list[list[Placed]] = []
-    for workload in workloads:
+    for workload in request.workloads:
         why = refusal(workload, device)
         if why is None:
             runs = _sized(workload, own.models.index(workload.model), sizing)

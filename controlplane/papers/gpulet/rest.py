@@ -1,17 +1,14 @@
-"""What FINDBESTFIT leaves: the rest of a rate in any empty pieces, residues joined, and turns in a gpulet."""
+"""The authors' code where no gpulet fits: a rest in empty pieces, residues joined, turns in a gpulet."""
 
 from __future__ import annotations
 
 from controlplane.domain.units import MILLIS_PER_SECOND
-from controlplane.papers.gpulet.gpulets import (
-    Cluster,
-    Gpulet,
-    Resident,
-    Task,
-    refit_residue,
-    refit_saturated,
-)
-from controlplane.papers.gpulet.sizing import Sizing
+from controlplane.papers.gpulet.gpulets import Cluster, Gpulet, Resident
+from controlplane.papers.gpulet.neighbours import Task, refit_residue, refit_saturated
+from controlplane.papers.gpulet.sizing import UNSERVED_RPS, Sizing
+
+MOST_RESIDENTS = 3
+"""So many models take turns in a gpulet."""
 
 
 def fill(task: Task, empty: list[Gpulet], cluster: Cluster, sizing: Sizing) -> None:
@@ -19,7 +16,7 @@ def fill(task: Task, empty: list[Gpulet], cluster: Cluster, sizing: Sizing) -> N
     task.rate, task.extra = task.left, 0
     given = sorted(empty, key=lambda piece: -piece.percent)
     saturating = True
-    while task.rate > sizing.reading.unserved_rps and given:
+    while task.rate > UNSERVED_RPS and given:
         piece = given[0]
         batch = _cut(task, piece, given, cluster, sizing)
         if saturating:
@@ -62,20 +59,20 @@ def _place(task: Task, piece: Gpulet, batch: int, rate: int | None, cluster: Clu
     taken = cluster.time_ms(task.demand, piece, batch)
     duty = taken if rate is None else MILLIS_PER_SECOND * batch / rate
     throughput = piece.serve(task.demand, task.rate, batch, taken, duty)
-    if cluster.interference and not _neighbours_keep_up(piece, cluster, sizing):
+    if cluster.interference and not _neighbours_keep_up(piece, cluster):
         piece.clear()
         return
     task.rate = max(int(task.rate - throughput), 0)
 
 
-def _neighbours_keep_up(piece: Gpulet, cluster: Cluster, sizing: Sizing) -> bool:
+def _neighbours_keep_up(piece: Gpulet, cluster: Cluster) -> bool:
     for other in cluster.gpu_of(piece).pieces:
         if other is piece or not other.residents:
             continue
         if other.occupancy >= 1.0 and len(other.residents) == 1:
             if refit_saturated(other, cluster) is None:
                 return False
-        elif not refit_residue(other, cluster, sizing.reading):
+        elif not refit_residue(other, cluster):
             return False
     return True
 
@@ -92,9 +89,8 @@ def join_residues(task: Task, cluster: Cluster, sizing: Sizing) -> bool:
         throughput = sizing.saturated(task.demand, piece.percent)[1]
         if throughput < slowest:
             slowest, percent = throughput, piece.percent
-    unserved = sizing.reading.unserved_rps
-    if not residues or (len(residues) == 1 and rate < unserved) or slowest < rate:
-        return task.rate <= unserved
+    if not residues or (len(residues) == 1 and rate < UNSERVED_RPS) or slowest < rate:
+        return task.rate <= UNSERVED_RPS
     for piece in residues:
         piece.clear()
     for gpu, piece in cluster.pieces():
@@ -110,12 +106,10 @@ def join_residues(task: Task, cluster: Cluster, sizing: Sizing) -> bool:
         )
         task.rate = max(int(rate - throughput), 0)
         break
-    if task.rate > unserved:
+    if task.rate > UNSERVED_RPS:
         return False
-    if sizing.scheme.cuts:
-        for gpu in cluster.gpus:
-            if not any(piece.residents for piece in gpu.pieces):
-                gpu.pieces[:] = [Gpulet(100)]
+    for gpu in cluster.gpus:
+        gpu.join_empty(sizing.scheme.cuts)
     return True
 
 
@@ -131,35 +125,35 @@ def take_turns(task: Task, cluster: Cluster, sizing: Sizing, only: list[Gpulet])
         and (
             any(piece is own for own in only)
             if only
-            else piece.occupancy < 1.0 and len(piece.residents) < sizing.scheme.residents
+            else piece.occupancy < 1.0 and len(piece.residents) < MOST_RESIDENTS
         )
     ]
     candidates.sort(key=lambda piece: -piece.occupancy)
-    while task.left > sizing.reading.unserved_rps:
-        if not any(_joined(task, piece, cluster, sizing) for piece in candidates):
+    while task.left > UNSERVED_RPS:
+        if not any(_joined(task, piece, cluster) for piece in candidates):
             return False
     return True
 
 
-def _joined(task: Task, piece: Gpulet, cluster: Cluster, sizing: Sizing) -> bool:
+def _joined(task: Task, piece: Gpulet, cluster: Cluster) -> bool:
     """Let the task run once in each cycle of a gpulet, where everyone's SLO allows it."""
     if piece.takes(task.demand) or piece.occupancy >= 1.0 or task.rate <= 0:
         return False
-    largest = min(sizing.reading.largest_tried + 1, len(cluster.times.host[0]))
+    largest = len(cluster.times.host[0])
     first = min(int(piece.duty_ms * task.rate / MILLIS_PER_SECOND), largest)
     for batch in range(first, 0, -1):
         duty = int(batch * MILLIS_PER_SECOND / task.rate)
         taken = cluster.time_ms(task.demand, piece, batch)
         alone = duty > 0 and duty + taken < task.demand.slo_ms
-        if not alone or taken / duty >= 1.0 - piece.occupancy:
-            continue
-        sizes = [min(max(int(duty * r.rate / MILLIS_PER_SECOND), 1), largest) for r in piece.residents]
-        if duty <= piece.duty_ms and _round_holds(task, piece, (duty, taken), sizes, cluster):
-            _take_turn(task, piece, (duty, batch), sizes, cluster)
-            return True
-        if sizing.reading.first_cycle_only:
-            return False
-    return False
+        if alone and taken / duty < 1.0 - piece.occupancy:
+            break
+    else:
+        return False
+    sizes = [min(max(int(duty * r.rate / MILLIS_PER_SECOND), 1), largest) for r in piece.residents]
+    if duty > piece.duty_ms or not _round_holds(task, piece, (duty, taken), sizes, cluster):
+        return False
+    _take_turn(task, piece, (duty, batch), sizes, cluster)
+    return True
 
 
 def _round_holds(

@@ -1,14 +1,15 @@
 """What a single model takes: times as the scheduler asks for them, batches, p_eff, p_req, and gpulets wanted.
 
-`Reading` and `Scheme` say what the schedulers of the family differ in, and where the authors' code differs
-from their text. Times are plain lists: the scheduler asks for single numbers, some thousand of them for a
-plan.
+`Scheme` says what the schedulers of the family differ in. Times are plain lists: the scheduler asks for
+single numbers, some thousand of them for a plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.latency.protocol import Slots
@@ -25,6 +26,10 @@ TimeOf = Callable[[int], float]
 """The time of a batch of this size."""
 LEAST_GAIN = 1.05
 """A step to a larger size counts from this throughput ratio on."""
+UNSERVED_RPS = 15
+"""A rest of a rate up to this is dropped by the authors' code."""
+CYCLES = 128
+"""So many lengths of a cycle are told apart, up to the strictest SLO."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,36 +96,11 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The text of the paper, or the authors' code where that does something else.
-
-    steepest_step: p_eff is the upper end of the steepest step of the throughput between 20 and 80 %, not the
-    size with the highest throughput per percent. unserved_rps: a rest of this rate is dropped. accepted: the
-    part of a rate that is enough once neighbours count. largest_tried: batches above are never tried.
-    neighbour_cycles: instead of a neighbour's times beside the newcomer, two of its duty cycles and what its
-    host takes are held against its SLO. slack: a residue may exceed its SLO by this factor. first_cycle_only:
-    of the cycles for a round of several models only the longest that suits the newcomer is tried.
-    """
-
-    steepest_step: bool
-    unserved_rps: int
-    accepted: float
-    largest_tried: int
-    neighbour_cycles: bool
-    slack: float
-    first_cycle_only: bool
-
-
-PAPER = Reading(False, 0, 1.0, 32, False, 1.0, False)
-CODE = Reading(True, 15, 0.85, 31, True, 1.05, True)
-
-
-@dataclass(frozen=True, slots=True)
 class Scheme:
     """One scheduler of the family.
 
     sizes: the shares that a gpulet may have. interference: neighbours slow a model. turns: models may take
-    turns in a gpulet, at most `residents` of them. greedy: each model gets the smallest share whose saturated
+    turns in a gpulet. greedy: each model gets the smallest share whose saturated
     throughput carries its rate (greedy best-fit). cuts: whole GPUs are cut in two.
     """
 
@@ -130,7 +110,6 @@ class Scheme:
     turns: bool = True
     greedy: bool = False
     cuts: bool = True
-    residents: int = 3
 
     @property
     def partitions(self) -> bool:
@@ -167,11 +146,11 @@ class WantedGpulet:
 
 @dataclass(slots=True)
 class Sizing:
-    """Sizes for one scheme and one reading of it."""
+    """Sizes for one scheme, by the paper's text or as the authors coded it."""
 
     times: Times
     scheme: Scheme
-    reading: Reading
+    as_coded: bool = False
     _saturated: dict[tuple[int, float, int], tuple[int, float]] = field(default_factory=dict)
 
     def saturated_batch(self, demand: Demand, time_of: TimeOf) -> int:
@@ -193,22 +172,23 @@ class Sizing:
         return 0, rate
 
     def saturated(self, demand: Demand, percent: int) -> tuple[int, float]:
-        """Batch and throughput of a gpulet of this size that runs batch after batch."""
+        """Batch and throughput of a gpulet of this size that runs batch after batch; 0 where none does."""
         key = demand.model, demand.slo_ms, percent
         if key not in self._saturated:
 
             def time_of(batch: int) -> float:
                 return self.times.alone(demand.model, percent, batch)
 
-            batch = max(self.saturated_batch(demand, time_of), 1)
-            self._saturated[key] = batch, MILLIS_PER_SECOND * batch / time_of(batch)
+            # The code counts a batch of one where even that misses the SLO.
+            batch = self.saturated_batch(demand, time_of) or int(self.as_coded)
+            self._saturated[key] = batch, MILLIS_PER_SECOND * batch / time_of(max(batch, 1))
         return self._saturated[key]
 
     def efficient(self, demand: Demand) -> int:
         """p_eff: the size with the highest throughput per percent, or the authors' steepest step."""
         sizes = sorted(self.scheme.sizes)
         rates = [self.saturated(demand, p)[1] for p in sizes]
-        if not self.reading.steepest_step or len(sizes) == 1:
+        if not self.as_coded or len(sizes) == 1:
             return max(zip(sizes, rates, strict=True), key=lambda at: at[1] / at[0])[0]
         best, steepest = sizes[0], 0.0
         for i in range(1, len(sizes) - 1):
@@ -216,6 +196,55 @@ class Sizing:
             if rates[i] >= LEAST_GAIN * rates[i - 1] and slope > steepest:
                 best, steepest = sizes[i], slope
         return best
+
+    def ideal(self, demand: Demand, rate: float) -> int:
+        """p_ideal: the smaller of p_eff and p_req, the smallest size that serves this rate within the SLO.
+
+        Greedy best-fit has no p_eff.
+        """
+        sizes = sorted(self.scheme.sizes)
+        most = sizes[-1] if self.scheme.greedy else self.efficient(demand)
+
+        def serves(percent: int) -> bool:
+            alone = partial(self._alone, percent)
+            return self.cycle({demand: rate}, alone) is not None
+
+        return next((p for p in sizes if p < most and serves(p)), most)
+
+    def _alone(self, percent: int, demand: Demand, batch: int) -> float:
+        return self.times.alone(demand.model, percent, batch)
+
+    def cycle(
+        self, wanted: Mapping[Demand, float], time_of: Callable[[Demand, int], float]
+    ) -> tuple[float, list[int], float] | None:
+        """The longest duty cycle in which these rates are collected and executed within every SLO.
+
+        Its length, the batches and the time that they take; None where no cycle holds all.
+        """
+        strictest = min(demand.slo_ms for demand in wanted)
+
+        def batches(duty_ms: float) -> list[int]:
+            return [math.ceil(duty_ms * rate / MILLIS_PER_SECOND - 1e-9) for rate in wanted.values()]
+
+        def busy_ms(sizes: Sequence[int]) -> float:
+            if max(sizes) > len(self.times.host[0]):
+                return math.inf
+            return sum(time_of(demand, size) for demand, size in zip(wanted, sizes, strict=True))
+
+        low, high = 0, CYCLES
+        while high - low > 1:
+            middle = (low + high) // 2
+            duty = strictest * middle / CYCLES
+            low, high = (middle, high) if duty + busy_ms(batches(duty)) <= strictest else (low, middle)
+        if not low:
+            return None
+        found = batches(strictest * low / CYCLES)
+        busy = busy_ms(found)
+        filled = min(
+            MILLIS_PER_SECOND * size / rate for size, rate in zip(found, wanted.values(), strict=True)
+        )
+        duty = min(filled, strictest - busy)
+        return (duty, found, busy) if busy <= duty else None
 
     def wanted(self, demand: Demand, rate: int) -> list[WantedGpulet] | None:
         """The gpulets for a rate: saturated ones of p_eff and one for the rest; None where none can."""
@@ -228,7 +257,7 @@ class Sizing:
         while rate > throughput:
             found.append(WantedGpulet(percent, batch, rate, cycle, 1.0, throughput))
             rate = int(rate - throughput)
-        if rate > self.reading.unserved_rps:
+        if rate > UNSERVED_RPS:
             rest = self._residue(demand, rate, percent)
             if rest is None:
                 return None
@@ -269,7 +298,7 @@ class Sizing:
 
     def _largest(self, holds: Callable[[int], bool]) -> int:
         """The largest batch that holds, as far as larger ones hold no better; 0 where 1 does not."""
-        largest = min(self.reading.largest_tried, len(self.times.host[0]))
+        largest = len(self.times.host[0]) - self.as_coded
         if not holds(1):
             return 0
         low, high = 1, largest + 1

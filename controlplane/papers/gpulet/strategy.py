@@ -8,25 +8,16 @@ half-SLO, which is what the rule comes to.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
 from controlplane.domain.plan import Infeasible, Partition, PlannedGpu, ServedModel
 from controlplane.domain.workload import Workload
-from controlplane.papers.gpulet import elastic
+from controlplane.papers.gpulet import coded, elastic
 from controlplane.papers.gpulet import latency as model
 from controlplane.papers.gpulet.gpulets import Cluster, Gpu, Gpulet
-from controlplane.papers.gpulet.sizing import (
-    CODE,
-    IDEAL,
-    PAPER,
-    SCHEMES,
-    Demand,
-    Reading,
-    Scheme,
-    Sizing,
-    Times,
-)
+from controlplane.papers.gpulet.sizing import IDEAL, SCHEMES, Demand, Scheme, Sizing, Times
 from controlplane.papers.per_type import PerGpuType, own_model, split
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.finalise import Draft
@@ -37,52 +28,52 @@ from controlplane.planning.judge.placements import (
     memory_together,
     placement_of,
 )
-from controlplane.planning.protocol import Device
+from controlplane.planning.protocol import Device, PlanRequest
 
 NORMAL_FROM_RPS = 550
 """Above this rate the authors take a tenth more in place of the 99th percentile."""
 
 
 def strategy(name: str, as_coded: bool = False) -> PerGpuType:
-    """One of `SCHEMES`; `as_coded`: as the authors' code where it differs from the papers."""
-    reading = CODE if as_coded else PAPER
-    return PerGpuType(name, model.NAME, partial(_draft_on, scheme=SCHEMES[name], reading=reading))
+    """One of `SCHEMES`; `as_coded`: as the authors' code where it differs from the paper."""
+    return PerGpuType(name, model.NAME, partial(_draft_on, scheme=SCHEMES[name], as_coded=as_coded))
 
 
-def _draft_on(device: Device, workloads: Sequence[Workload], scheme: Scheme, reading: Reading) -> Draft:
-    left, refused = split(workloads, device)
+def _draft_on(device: Device, request: PlanRequest, scheme: Scheme, as_coded: bool) -> Draft:
+    left, refused = split(request.workloads, device)
     own = own_model(device, model.Gpulet, model.fit)
     largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
-    sizing = Sizing(Times.of(own, largest), scheme, reading)
+    sizing = Sizing(Times.of(own, largest), scheme, as_coded)
+    before = request.previous.gpus if request.previous else ()
+    used = sum(gpu.type == device.pool.device.name for gpu in before)
     while left:
         demands = demands_of(left, device, own.models)
-        found = _scaled(demands, device, sizing)
+        found = scaled(demands, device, sizing, used)
         if found is not None:
             return Draft(_planned(found, left, device), tuple(refused))
         # The model that takes most is left out, until the others have a place.
         largest_one = max(demands, key=lambda d: (d.rate * d.slo_ms, d.key))
         gone = left.pop(largest_one.key)
-        count = device.pool.count or len(workloads)
+        count = device.pool.count or len(request.workloads)
         refused.append(Infeasible(gone.name, f"{scheme.name} finds no gpulet for it on {count} GPUs"))
     return Draft((), tuple(refused))
 
 
-def _scaled(demands: Sequence[Demand], device: Device, sizing: Sizing) -> Cluster | None:
-    """Alg 2: the fewest GPUs on which the demands have a place."""
+def scaled(demands: Sequence[Demand], device: Device, sizing: Sizing, used: int) -> Cluster | None:
+    """Alg 2: from the GPUs of the period before, one more until the demands have a place."""
     most = device.pool.count or _enough(demands, sizing)
     memory_mb = device.pool.device.memory_mb or math.inf
     process_mb = device.pool.device.hardware.get(PROCESS, 0.0)
-    scheme = sizing.scheme
-    for count in range(1, most + 1):
+    scheme, place = sizing.scheme, coded.partition if sizing.as_coded else elastic.partition
+    for count in range(min(max(used, 1), most), most + 1):
         gpus = [Gpu(memory_mb, process_mb) for _ in range(count)]
+        cluster = Cluster(gpus, sizing.times, scheme.interference)
         if scheme is IDEAL:
-            fixed = elastic.on_fixed(demands, gpus, sizing, scheme.interference)
+            fixed = elastic.on_fixed(demands, cluster, sizing, place)
             if fixed is not None:
                 return fixed
-        else:
-            cluster = Cluster(gpus, sizing.times, scheme.interference)
-            if elastic.partition(demands, cluster, sizing) is None:
-                return cluster
+        elif place(demands, cluster, sizing) is None:
+            return cluster
     return None
 
 
@@ -117,8 +108,9 @@ def reserved(rate_rps: float) -> int:
 
 
 def _enough(demands: Sequence[Demand], sizing: Sizing) -> int:
-    """A number of GPUs beyond which no more help: every gpulet wanted on one of its own."""
-    return sum(len(sizing.wanted(d, d.rate) or [None]) + 1 for d in demands)
+    """A number of GPUs beyond which no more help: one for each saturated gpulet, and two more a model."""
+    rates = [(d.rate, sizing.saturated(d, sizing.efficient(d))[1]) for d in demands]
+    return sum(int(rate / most) + 2 for rate, most in rates if most)
 
 
 def _planned(cluster: Cluster, workloads: Sequence[Workload], device: Device) -> tuple[PlannedGpu, ...]:
@@ -142,14 +134,14 @@ def _part(piece: Gpulet, key: int) -> float:
 def _partition(
     piece: Gpulet, workloads: Sequence[Workload], total: dict[int, float], device: Device
 ) -> Partition:
-    served: dict[str, int] = {}
+    served: Counter[str] = Counter()
     placements = []
     for resident in piece.residents:
         workload = workloads[resident.demand.key]
         part = resident.throughput / total[resident.demand.key]
         placements.append(placement_of(workload, workload.rate_rps * part))
-        served[workload.model] = max(served.get(workload.model, 0), resident.batch)
-    models = tuple(ServedModel(name, batch) for name, batch in served.items())
+        served[workload.model] += resident.batch
+    models = tuple(ServedModel(name, min(batch, LARGEST_BATCH)) for name, batch in served.items())
     memory_mb = memory_together([workloads[r.demand.key] for r in piece.residents], models, device)
     name = placements[0].name
     return Partition(name, float(piece.percent), models, tuple(placements), memory_mb=memory_mb)

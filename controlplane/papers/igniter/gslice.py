@@ -9,14 +9,12 @@ workloads on their GPU. No share looks at what the GPU has left, so their sum ma
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from controlplane.domain.plan import Partition, PlannedGpu, ServedModel
 from controlplane.domain.units import MILLIS_PER_SECOND
-from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 from controlplane.papers.igniter import latency as model
 from controlplane.papers.igniter.latency import Igniter
@@ -25,7 +23,7 @@ from controlplane.papers.per_type import PerGpuType, own_model
 from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.judge.estimates import ask
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.protocol import Device
+from controlplane.planning.protocol import Device, PlanRequest
 
 FIRST_PERCENT = 30.0
 ROUNDS = 5
@@ -38,8 +36,8 @@ def strategy() -> PerGpuType:
     return PerGpuType("gslice+", model.NAME, _draft_on)
 
 
-def _draft_on(device: Device, workloads: Sequence[Workload]) -> Draft:
-    placed = draft_on(device, workloads)
+def _draft_on(device: Device, request: PlanRequest) -> Draft:
+    placed = draft_on(device, request)
     eq = own_model(device, Igniter, model.fit)
     return replace(placed, gpus=tuple(_tuned(gpu, eq, device) for gpu in placed.gpus))
 

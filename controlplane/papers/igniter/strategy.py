@@ -34,7 +34,7 @@ from controlplane.planning.explain.refusals import (
 from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, too_large
 from controlplane.planning.judge.shadows import EXTRA_PERCENT
-from controlplane.planning.protocol import Device
+from controlplane.planning.protocol import Device, PlanRequest
 
 UNREACHABLE = 1e9
 """The lower bound of a workload that no share can hold."""
@@ -50,9 +50,9 @@ def strategy(name: str) -> PerGpuType:
     return PerGpuType(name, model.NAME, partial(draft_on, pick=PICKS[name]))
 
 
-def draft_on(device: Device, workloads: Sequence[Workload], pick: Pick = Pick.LEAST_INCREASE) -> Draft:
+def draft_on(device: Device, request: PlanRequest, pick: Pick = Pick.LEAST_INCREASE) -> Draft:
     """The placement on one GPU type."""
-    known, refused = split(workloads, device)
+    known, refused = split(request.workloads, device)
     eq = own_model(device, Igniter, model.fit)
     needs = needs_of(eq, device, known)
     possible = np.flatnonzero(needs.floor <= 100.0)

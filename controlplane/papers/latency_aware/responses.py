@@ -34,12 +34,15 @@ class Tables:
     """All configurations of all models: (models, batches, shares); `batch` (B, 1) and `percent` (1, P).
 
     `solo_ms` is a batch's time alone, `pressure` what it weighs on the neighbours' times (and its own).
+    `most_percent` bounds the sum of the shares on a GPU, which the paper does not: beyond 100 the fitted
+    times say nothing of shares that overlap.
     """
 
     batch: FloatArray
     percent: FloatArray
     solo_ms: FloatArray
     pressure: FloatArray
+    most_percent: float = 100.0
 
     @staticmethod
     def of(model: LatencyAware, percents: Sequence[float], largest_batch: int) -> Tables:
@@ -84,13 +87,13 @@ def settle(tasks: Sequence[Task], tables: Tables) -> Settled:
     if not tasks:
         return Settled(())
     percents = tables.percent[0]
-    equal = max(int(np.searchsorted(percents, 100.0 / len(tasks) + 1e-9)) - 1, 0)
+    equal = max(int(np.searchsorted(percents, tables.most_percent / len(tasks) + 1e-9)) - 1, 0)
     chosen = [(_most_per_time(task, tables, equal), equal) for task in tasks]
     order = sorted(range(len(tasks)), key=lambda i: -demand(tasks[i], tables))
     for _ in range(SWEEPS):
         before = list(chosen)
         for i in order:
-            free = 100.0 - sum(percents[p] for n, (_, p) in enumerate(chosen) if n != i)
+            free = tables.most_percent - sum(percents[p] for n, (_, p) in enumerate(chosen) if n != i)
             others = _weight_of_others(tasks, chosen, i, tables)
             chosen[i] = _response(tasks[i], tables, others, free)
         if chosen == before:

@@ -19,7 +19,7 @@ from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, too_large
-from controlplane.planning.protocol import Device
+from controlplane.planning.protocol import Device, PlanRequest
 
 Placing = tuple[int, ...]
 """The GPU of each task."""
@@ -102,8 +102,8 @@ def strategy() -> PerGpuType:
     return PerGpuType("latency-aware", model.NAME, _draft_on)
 
 
-def _draft_on(device: Device, workloads: Sequence[Workload]) -> Draft:
-    left, refused = split(workloads, device, lambda w, d: refusal(w, d) or too_large(w, d))
+def _draft_on(device: Device, request: PlanRequest) -> Draft:
+    left, refused = split(request.workloads, device, lambda w, d: refusal(w, d) or too_large(w, d))
     own = own_model(device, model.LatencyAware, model.fit)
     largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
     tables = Tables.of(own, device.pool.device.grid.percents(), largest)

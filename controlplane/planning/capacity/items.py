@@ -28,13 +28,14 @@ def by_slo(workload: Workload) -> tuple[float, float, str]:
 def sharing_key(workload: Workload, rule: Rule) -> Hashable:
     """Workloads with equal keys may share a queue.
 
-    One server serves them, so model, client batch, memory and shadow must be the same. Poisson streams add up
+    One server serves them, so model, client batch, memory, shadow and the time after which it refuses a
+    request must be the same. Poisson streams add up
     to a Poisson stream; constant streams add up to neither, and no queue model here covers the sum.
     """
     own_queue = workload.isolated or (rule is Rule.P99 and workload.arrivals is Arrivals.CONSTANT)
     shadow = workload.shadow
     server = workload.model, workload.client_batch, workload.memory_mb, shadow.policy, shadow.place
-    return *server, workload.arrivals, workload.name if own_queue else None
+    return *server, workload.drop_after_ms, workload.arrivals, workload.name if own_queue else None
 
 
 def families(workloads: Sequence[Workload], rule: Rule) -> list[Group]:

@@ -70,19 +70,22 @@ def bound_rate(gpu_type: GpuType, model: str, slo_ms: FloatArray, constant: bool
         in_time = times.execution[0] <= (slo_ms[:, None] - outside) * (1.0 + SLACK)
         most = (1000.0 * batches[:, None] / times.execution[batches - 1]).max(axis=0)
         return np.where(in_time, most, 0.0)
-    wait_factor = 1.0 - np.maximum(_WAIT_ERROR, _bends(alone.execution[number], batches))
+    wait_factor = 1.0 - wait_error(alone.execution[number], batches)
     return largest_rate(gpu_type, model, times, batches, slo_ms, (MOST_SERVERS,), wait_factor)[:, 0]
 
 
-def _bends(execution: FloatArray, batch: IntArray) -> FloatArray:
-    """How far t(k) lies below the line from t(1) to t(b), relative to it: (batches, shares)."""
+def wait_error(execution: FloatArray, batch: IntArray) -> FloatArray:
+    """How much too long the table's P99 may be, relatively: (batches, shares).
+
+    At least as much as t(k) lies below the line from t(1) to t(b).
+    """
     known = np.where(np.isfinite(execution), execution, 1.0)
     found = np.zeros((batch.size, known.shape[1]))
     for n, b in enumerate(batch.tolist()):
         part = (np.arange(b) / max(b - 1, 1))[:, None]
         line = known[0] * (1.0 - part) + known[b - 1] * part
         found[n] = (1.0 - known[:b] / line).max(axis=0)
-    return found
+    return np.maximum(_WAIT_ERROR, found)
 
 
 def calibration_spread(latency: LatencyModel) -> float:

@@ -23,7 +23,7 @@ from controlplane.planning.capacity.p99_table import (
     possible_batches,
     tolerated_slowdown,
 )
-from controlplane.planning.judge.placements import memory_law, servers_loaded
+from controlplane.planning.judge.placements import memory_law, servers_loaded, shared_mb
 
 TYPICAL_SLOWDOWN = 1.04
 """By average neighbours: only a guess."""
@@ -139,7 +139,9 @@ def _memory_mb(item: Item, batch: IntArray, gpu_type: GpuType) -> FloatArray | f
     law = memory_law(item.workloads[0], gpu_type.device)
     if law is None:
         return 0.0
-    return (law[0] + law[1] * batch) * max(servers_loaded(w, gpu_type.device) for w in item.workloads)
+    device = gpu_type.device
+    saved_mb = min(shared_mb(w, device) for w in item.workloads)
+    return (law[0] + law[1] * batch) * max(servers_loaded(w, device) for w in item.workloads) - saved_mb
 
 
 def best_batches(alone: BatchTimes, items: ItemArrays, gpu_type: GpuType) -> Tolerance:

@@ -27,6 +27,7 @@ from controlplane.planning.capacity.gpu_types import GpuType
 from controlplane.planning.capacity.lower_bound import attainable, lower_bound
 from controlplane.planning.capacity.options import serving_options
 from controlplane.planning.capacity.sizing import SizedGpu, planned_gpus
+from controlplane.planning.exact.closer_bound import closer_bound
 from controlplane.planning.exact.patterns import Patterns, Services, patterns_of, settle
 from controlplane.planning.exact.program import IntegerProgram
 from controlplane.planning.judge.evaluate import Terms, judge
@@ -49,9 +50,9 @@ _SAME_COST = 1e-6
 def prove(plan: Plan, request: PlanRequest) -> Plan:
     """The plan for `request` with what is proven of it, or a cheaper plan that is proven best.
 
-    More than `MOST_WORKLOADS` workloads are left as they are, and so are plans in which models take turns or
-    shadows cover what is demanded. *Best* means: over the services and patterns of `patterns`, with the best
-    batch at each share.
+    More than `MOST_WORKLOADS` workloads get a closer bound alone. Plans in which models take turns or shadows
+    cover what is demanded are left as they are. *Best* means: over the services and patterns of `patterns`,
+    with the best batch at each share.
     """
     demanded = any(w.shadow.covers is not None for w in request.workloads)
     if demanded or any(partition.turns for _, partition in plan.partitions()):
@@ -94,7 +95,8 @@ def _proof(plan: Plan, context: Context) -> Answer:
         return Answer(None, bound, not without_gpu)
     answer = solve(placed, types, cost, context.stop)
     if answer is None:
-        return Answer(None, bound, False)
+        closer = min(closer_bound(placed, types, context.stop), cost)
+        return Answer(None, closer, closer >= cost - _SAME_COST and not without_gpu)
     stands = answer.gpus is None or _holds(answer.gpus, context.request)
     gpus = answer.gpus if stands else None
     return Answer(gpus, max(bound, answer.bound), answer.proven and stands and not without_gpu)

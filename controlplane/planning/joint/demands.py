@@ -6,8 +6,9 @@ free part of its GPU covers is seen in a whole plan only: what is short there is
 and all is planned again. Demands in full for all are the last try.
 
 Which shadows are hot: all of them where that costs no GPU more. A hot shadow takes the memory of a second
-server, a warm one none for its models. A plan is packed with all shadows hot; only where memory may keep it
-from being cheaper, it is packed without their memory too. Then as many are hot as each GPU has memory for.
+server, a shared one that without a process, a warm one none for its models. A plan is packed with all shadows
+hot; only where memory may keep it from being cheaper, it is packed with those hot, or shared, that must not
+load. Then as many are hot as each GPU has memory for.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from dataclasses import replace
 from typing import Any
 
 from controlplane.domain.plan import Infeasible, Plan, memory_used_mb
-from controlplane.domain.workload import ShadowPolicy
-from controlplane.planning.judge.placements import memory_with_shadow
-from controlplane.planning.judge.shadows import short_of_cover
+from controlplane.domain.workload import ShadowPolicy, Workload
+from controlplane.planning.judge.placements import load_s_of, memory_with_shadow
+from controlplane.planning.judge.shadows import short_of_cover, stands_here
 from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.replan.reuse import cost_of
 
@@ -57,10 +58,25 @@ def all_hot(request: PlanRequest) -> PlanRequest:
     return _decided(request, policy=ShadowPolicy.HOT)
 
 
-def _decided(request: PlanRequest, **wish: Any) -> PlanRequest:
-    """The request with another wish of each shadow whose policy is open."""
+def in_time_shared(request: PlanRequest) -> PlanRequest:
+    """The request with every shadow shared that must not load and may be; itself where there is none."""
+
+    def must(workload: Workload) -> bool:
+        known = [d for d in request.devices.values() if workload.model in d.profiles]
+        late = any(not workload.shadow.in_time(load_s_of([workload.model], d)) for d in known)
+        return workload.shadow.within_s is not None and late and stands_here(workload.shadow)
+
+    return _decided(request, must, policy=ShadowPolicy.SHARED)
+
+
+def _decided(
+    request: PlanRequest, chosen: Callable[[Workload], bool] = lambda _: True, **wish: Any
+) -> PlanRequest:
+    """The request with another wish of each chosen shadow whose policy is open."""
     workloads = tuple(
-        replace(w, shadow=replace(w.shadow, **wish)) if w.shadow.policy is ShadowPolicy.AUTO else w
+        replace(w, shadow=replace(w.shadow, **wish))
+        if w.shadow.policy is ShadowPolicy.AUTO and chosen(w)
+        else w
         for w in request.workloads
     )
     return request if workloads == request.workloads else replace(request, workloads=workloads)

@@ -16,6 +16,7 @@ from controlplane.planning.joint.demands import (
     all_hot,
     at_speed,
     covering,
+    in_time_shared,
     memory_binds,
     priced,
     slowed,
@@ -78,18 +79,21 @@ class Joint:
     def _fresh(self, request: PlanRequest, context: Context, factors: Factors) -> Plan:
         """The cheapest plan from nothing as if models were so many times slower.
 
-        Shadows that need not be hot are warm on a GPU whose memory is full, where that saves a GPU. `context`
-        is that of the request with all of them hot.
+        Shadows that need not be hot are warm on a GPU whose memory is full, where that saves a GPU; those
+        that must be loaded may be shared. `context` is that of the request with all of them hot.
         """
         hot = all_hot(request)
-        plan = self._packed(hot, context, factors)
+        plan = self._packed(hot, hot, context, factors)
         if hot is request or not memory_binds(plan, hot):
             return plan
-        warm = self._packed(request, context, factors)
-        return min((plan, warm), key=lambda p: (len(p.infeasible), not p.verified, cost_of(p.gpus)))
+        found, shared = [plan, self._packed(request, request, context, factors)], in_time_shared(request)
+        if shared is not request:
+            found.append(self._packed(shared, request, context, factors))
+        return min(found, key=lambda p: (len(p.infeasible), not p.verified, cost_of(p.gpus)))
 
-    def _packed(self, request: PlanRequest, context: Context, factors: Factors) -> Plan:
-        asked = slowed(request, factors)
+    def _packed(self, sized: PlanRequest, request: PlanRequest, context: Context, factors: Factors) -> Plan:
+        """A plan of the request with the memory for the shadows of `sized`."""
+        asked = slowed(sized, factors)
         in_requests = InRequests.of(asked)
         same = in_requests.request.workloads == context.request.workloads
         own = context if same else Context.of(in_requests.request, context.started)

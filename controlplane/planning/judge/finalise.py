@@ -167,16 +167,15 @@ def _missing_shadows(plan: Plan, workloads: Sequence[Workload]) -> list[Violatio
 
 
 def _slow_shadows(plan: Plan, wishes: Mapping[str, ShadowWish]) -> Iterator[Violation]:
-    """Warm shadows that take longer to load than is demanded."""
+    """Shadows to which a redirect takes longer than is demanded."""
     for _, p in plan.partitions():
         within_s = wish_of(p, wishes).within_s
-        if within_s is None or p.shadow is None or p.shadow.policy is not ShadowPolicy.WARM:
-            continue
-        load_s = p.shadow.load_s
-        if load_s is None:
-            yield Violation(p.id, f"how long its warm shadow loads is unknown, not within {within_s:g} s")
-        elif load_s > within_s:
-            yield Violation(p.id, f"its warm shadow loads for {load_s:.1f} s, not within {within_s:g} s")
+        if within_s is not None and p.shadow is not None:
+            takes_s = p.shadow.redirect_s
+            how = "is unknown" if takes_s is None else f"is {takes_s:.1f} s"
+            if takes_s is None or takes_s > within_s:
+                reason = f"what a redirect to its {p.shadow.policy} shadow takes {how}, not {within_s:g} s"
+                yield Violation(p.id, reason)
 
 
 def _too_small_shadows(plan: Plan, wishes: Mapping[str, ShadowWish]) -> Iterator[Violation]:

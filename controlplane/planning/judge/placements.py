@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from controlplane.domain.plan import MOST_BUSY_BITS, Partition, Placement, PlannedGpu, ServedModel
-from controlplane.domain.workload import LOADED, ShadowPlace, Workload
+from controlplane.domain.workload import LOADED, ShadowPlace, ShadowPolicy, Workload
 from controlplane.planning.protocol import Device
 
 PROCESS = "process_mb"
@@ -37,6 +37,7 @@ def placement_of(workload: Workload, rate_rps: float) -> Placement:
         isolated=workload.isolated,
         dispersion=workload.dispersion,
         longest_ms=workload.longest_ms,
+        drop_after_ms=workload.drop_after_ms,
     )
 
 
@@ -119,7 +120,16 @@ def load_s_of(models: Iterable[str], device: Device) -> float | None:
 
 def memory_with_shadow(workload: Workload, device: Device, batch: int | None = None) -> float:
     """As `memory_of`, with what must stand by; 0 where unknown."""
-    return (memory_of(workload, device, batch) or 0.0) * servers_loaded(workload, device)
+    server_mb = memory_of(workload, device, batch)
+    if server_mb is None:
+        return 0.0
+    return server_mb * servers_loaded(workload, device) - shared_mb(workload, device)
+
+
+def shared_mb(workload: Workload, device: Device) -> float:
+    """What a shared shadow saves of its memory: a process is there once, for two partitions at least."""
+    shares = workload.shadow.policy is ShadowPolicy.SHARED
+    return device.pool.device.hardware.get(PROCESS, 0.0) / 2.0 if shares else 0.0
 
 
 def servers_loaded(workload: Workload, device: Device) -> int:

@@ -87,39 +87,58 @@ def _policies_here(
 ) -> tuple[dict[str, ShadowPolicy], SharedShadow | None]:
     """The policy of each shadow that stands on this GPU, by the partition's id, and the shared one.
 
-    Where the memory is not enough for all to be hot, as many as possible are of those that would load for
-    longer than they should. They share one where so more of them are loaded.
+    Where the memory is not enough for all to be hot, as many as possible are of those that would answer later
+    than is demanded, then of those later than they should. They share one where so more of them are loaded.
     """
-    policies: dict[str, ShadowPolicy] = {}
-    for p in gpu.partitions:
-        wish = wish_of(p, wishes)
-        if stands_here(wish):
-            policies[p.id] = wish.policy_for(_load_s(p, device))
+    standing = [p for p in gpu.partitions if stands_here(wish_of(p, wishes))]
+    policies = {p.id: wish_of(p, wishes).policy for p in standing}
+    left = math.inf
     if gpu.memory_mb is not None:
         left = gpu.memory_mb - sum(p.memory_mb or 0.0 for p in gpu.partitions)
-        left -= sum(p.memory_mb or 0.0 for p in gpu.partitions if policies.get(p.id) is ShadowPolicy.HOT)
-    else:
-        left = math.inf
-    demanded = [p for p in gpu.partitions if policies.get(p.id) is ShadowPolicy.SHARED]
-    open_ = [p for p in gpu.partitions if policies.get(p.id) is ShadowPolicy.AUTO]
-    in_time = {p.id: wish_of(p, wishes).in_time(_load_s(p, device)) for p in open_}
-    hot = _hot(sorted(open_, key=lambda p: (in_time[p.id], p.memory_mb or 0.0)), left)
-    late = [p for p in open_ if not in_time[p.id]]
-    wishing = demanded or (late if not hot.issuperset(p.id for p in late) else [])
-    found = shared_shadow(gpu, wishing, base, device, terms) if wishing else None
-    shared, members = found or (None, ())
-    needed = 0.0 if shared is None else shared.memory_mb or 0.0
-    if not demanded and (needed > left or len(members) <= sum(p.id in hot for p in late)):
-        shared, members, needed = None, (), 0.0
-    sharing = {p.id for p in members}
-    rest = [p for p in open_ if p.id not in sharing]
-    hot = _hot(sorted(rest, key=lambda p: (in_time[p.id], p.memory_mb or 0.0)), left - needed)
+        left -= sum(p.memory_mb or 0.0 for p in standing if policies[p.id] is ShadowPolicy.HOT)
+    sharing = [p for p in standing if policies[p.id] is ShadowPolicy.SHARED]
+    late = {p.id: _lateness(wish_of(p, wishes), _load_s(p, device)) for p in standing}
+    open_ = [p for p in standing if policies[p.id] is ShadowPolicy.AUTO]
+    open_.sort(key=lambda p: (-late[p.id], p.memory_mb or 0.0))
+
+    def with_shared(members: Sequence[Partition]) -> _Loaded | None:
+        found = shared_shadow(gpu, members, base, device, terms)
+        if found is None or (not sharing and (found[0].memory_mb or 0.0) > left):
+            return None
+        ids = {p.id for p in found[1]}
+        rest = [p for p in open_ if p.id not in ids]
+        return _Loaded(found[0], ids, _hot(rest, left - (found[0].memory_mb or 0.0)))
+
+    best = _Loaded(None, set(), _hot(open_, left))
+    if sharing:
+        best = with_shared(sharing) or best
+    elif any(late[p.id] and p.id not in best.hot for p in open_):
+        for least in (1, 2):
+            one = with_shared([p for p in open_ if late[p.id] >= least])
+            best = best if one is None else max(best, one, key=lambda ways: ways.worth(late))
     # One that no other partition can share is a hot one.
-    policies |= {p.id: ShadowPolicy.HOT if p.id in hot else ShadowPolicy.WARM for p in rest}
-    policies |= {
-        p.id: ShadowPolicy.SHARED if p.id in sharing else ShadowPolicy.HOT for p in (*demanded, *members)
-    }
-    return policies, shared
+    policies |= {p.id: ShadowPolicy.HOT for p in sharing}
+    policies |= {p.id: ShadowPolicy.HOT if p.id in best.hot else ShadowPolicy.WARM for p in open_}
+    return policies | dict.fromkeys(best.members, ShadowPolicy.SHARED), best.shared
+
+
+def _lateness(wish: ShadowWish, load_s: float | None) -> int:
+    """0 where a redirect to a shadow that must load is in time, 2 where it is later than demanded, else 1."""
+    return 0 if wish.in_time(load_s) else 1 if wish.within_s is None else 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The shadows of a GPU that are loaded: a shared one with its members, and hot ones; by partition."""
+
+    shared: SharedShadow | None
+    members: set[str]
+    hot: set[str]
+
+    def worth(self, late: Mapping[str, int]) -> tuple[int, int]:
+        """How many are loaded that would answer later than demanded, and later than they should."""
+        lateness = [n for name, n in late.items() if name in self.members | self.hot]
+        return sum(n == 2 for n in lateness), sum(n > 0 for n in lateness)
 
 
 def _hot(partitions: Sequence[Partition], left_mb: float) -> set[str]:

@@ -213,7 +213,7 @@ def _predicted(w: Placement) -> dict[str, float]:
 
 
 def _settings(w: Placement | Workload) -> tuple[object, ...]:
-    own = w.arrivals, w.dispersion, w.client_batch, w.isolated, w.longest_ms
+    own = w.arrivals, w.dispersion, w.client_batch, w.isolated, w.longest_ms, w.drop_after_ms
     return w.endpoint, w.model, w.slo_ms, *own
 
 

@@ -157,6 +157,7 @@ def _asked(plan: Plan) -> dict[str, dict[str, float | str]]:
 def _terms(w: Placement | Workload, rate_rps: float) -> dict[str, float | str]:
     fields = ("model", "endpoint", "slo_ms", "arrivals", "dispersion", "client_batch")
     asked: dict[str, float | str] = {name: getattr(w, name) for name in fields}
+    asked["drop_after_ms"] = "never" if w.drop_after_ms is None else w.drop_after_ms
     return asked | {"rate_rps": rate_rps, "isolated": str(w.isolated).lower()}
 
 

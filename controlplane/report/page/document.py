@@ -60,6 +60,9 @@ def _basis(plan: Plan, simulated: SimulationResult | None) -> Json:
 
 def _gpu(gpu: PlannedGpu, used: Mapping[str, float]) -> Json:
     partitions = [plain(p) | {"workloads": [w.name for w in p.workloads]} for p in gpu.partitions]
+    for made, p in zip(partitions, gpu.partitions, strict=True):
+        if p.shadow is not None:
+            made["shadow"]["redirect_s"] = p.shadow.redirect_s
     return {**plain(gpu), "percent": gpu.percent, "partitions": partitions, "used_mb": dict(used)}
 
 

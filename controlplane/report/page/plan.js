@@ -135,7 +135,7 @@ function fill(models, colours) {
 
 function shadowWords(gpu, shadow) {
   if (!stands(shadow)) return "; no shadow";
-  return `; ${shadow.policy} shadow with ${share(shadow.percent)}${shadow.gpu !== gpu.id ? ` on ${shadow.gpu}` : ""}${known(shadow.covers) ? `, covers ${number(shadow.covers, 2)} times` : ""}${known(shadow.load_s) ? `, loads in ${number(shadow.load_s, 1)} s` : ""}`;
+  return `; ${shadow.policy} shadow with ${share(shadow.percent)}${shadow.gpu !== gpu.id ? ` on ${shadow.gpu}` : ""}${known(shadow.covers) ? `, covers ${number(shadow.covers, 2)} times` : ""}${known(shadow.redirect_s) ? `, answers after ${number(shadow.redirect_s, 1)} s` : ""}`;
 }
 
 function lossWords(partition) {

@@ -99,7 +99,7 @@ def _cells(
         number(predicted.execution_ms),
         number(predicted.p99_ms),
         f"{min(w.slo_ms for w in placements):g}",
-        "–" if shadow is None else f"{shadow.policy} {spoken(shadow.percent)} %{where}{_loading(shadow)}",
+        "–" if shadow is None else f"{shadow.policy} {spoken(shadow.percent)} %{where}{_seconds(shadow)}",
         number(None if shadow is None else shadow.covers, 2),
     ]
 
@@ -111,8 +111,8 @@ def _memory(gpu: PlannedGpu, used: Mapping[str, float]) -> str:
     return f", {sum(used.values()):.0f} of {gpu.memory_mb:.0f} MB"
 
 
-def _loading(shadow: Shadow) -> str:
-    return "" if shadow.load_s is None else f", {shadow.load_s:.1f} s"
+def _seconds(shadow: Shadow) -> str:
+    return "" if shadow.redirect_s is None else f", {shadow.redirect_s:.1f} s"
 
 
 def _time(ms: float) -> str:
@@ -226,14 +226,14 @@ def _unknown(plan: Plan) -> Iterator[str]:
     shared = [len(gpu.sharers) for gpu in plan.gpus if gpu.shared is not None]
     if shared:
         yield f"shared shadows: {len(shared)} for {sum(shared)} partitions; each cures one of them at a time"
-    warm = [s for _, p in plan.partitions() if (s := p.shadow) is not None and s.policy is ShadowPolicy.WARM]
-    if warm:
-        times = [s.load_s for s in warm if s.load_s is not None]
-        known = len(times) == len(warm)
-        slowest = f"up to {max(times):.1f} s" if known else "unknown (`ctl profile` measures it)"
-        late = len(warm) - sum(s <= WITHIN_S for s in times)
-        way = f"; {late} not within {WITHIN_S:g} s (`shadow: {{within_s: {WITHIN_S:g}}}` demands it)"
-        yield (
-            f"warm shadows: {len(warm)}; a redirect to one waits for its models to load: {slowest}"
-            f"{way if late else ''}"
+    standing = [s for _, p in plan.partitions() if (s := p.shadow) and s.policy is not ShadowPolicy.NONE]
+    if any(s.policy is ShadowPolicy.WARM for s in standing):
+        times = [s.redirect_s for s in standing if s.redirect_s is not None]
+        known = len(times) == len(standing)
+        slowest = (
+            f"up to {max(times):.1f} s" if known else "unknown (`ctl profile` measures how long models load)"
         )
+        late = len(standing) - sum(s <= WITHIN_S for s in times)
+        way = f"; {late} of {len(standing)} not within {WITHIN_S:g} s"
+        way += f" (`shadow: {{within_s: {WITHIN_S:g}}}` demands it)"
+        yield f"a redirect to a warm shadow waits for its models to load: {slowest}{way if late else ''}"

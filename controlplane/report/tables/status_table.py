@@ -44,6 +44,15 @@ WINDOW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class BatchRow:
+    """The batch of a model of a server, of those whose batch can change: in force, and the plan's."""
+
+    model: str
+    batch: int
+    planned: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class StatusRow:
     """One server, with the figures of its workload. Unknown figures are None."""
 
@@ -62,6 +71,7 @@ class StatusRow:
     planned_rps: float | None = None
     rate_rps: float | None = None
     errors: int | None = None
+    batches: tuple[BatchRow, ...] = ()
 
 
 def status_table(rows: Sequence[StatusRow]) -> Table:
@@ -136,6 +146,17 @@ def _refused(rows: Sequence[WorkloadRow]) -> list[str]:
     return ["", f"refused in overload: {', '.join(found)}"] if found else []
 
 
+def _batches(rows: Sequence[StatusRow]) -> list[str]:
+    """Return the line of batches that are not the plan's; none where all are."""
+    found = [
+        f"{one.batch} of {one.model} on {row.partition} ({row.role}), planned {one.planned}"
+        for row in rows
+        for one in row.batches
+        if one.batch != one.planned
+    ]
+    return ["", f"other batches than planned: {'; '.join(found)}"] if found else []
+
+
 def is_late(row: StatusRow | WorkloadRow) -> bool:
     """Return whether the P99 is known and above the SLO."""
     return row.p99_ms is not None and row.slo_ms is not None and row.p99_ms > row.slo_ms
@@ -158,7 +179,7 @@ class GuardRow:
     """The controller's state for one partition. Times are seconds ago; None: unknown, or it never happened.
 
     `phase` is None where no controller runs. The last six fields are the plan's: what the shadow covers and
-    the partition survives, what both take of the memory, how long a warm shadow loads, and its policy.
+    the partition survives, what both take of the memory, the seconds of a redirect, and its policy.
     """
 
     partition: str
@@ -177,7 +198,7 @@ class GuardRow:
     survives_gpu_loss: bool | None = None
     memory_mb: float | None = None
     shadow_memory_mb: float | None = None
-    load_s: float | None = None
+    redirect_s: float | None = None
     policy: str | None = None
 
 
@@ -191,6 +212,7 @@ def guard_table(rows: Sequence[GuardRow]) -> Table:
             phase = f"{row.phase} for {_age(row.phase_since_s)}"
             shadow = "none" if row.shadow is None else "ready" if row.shadow_ready else "not ready"
             shadow = f"{row.policy}, {shadow}" if row.policy and row.shadow else shadow
+            shadow += f", {row.redirect_s:.1f} s" if row.redirect_s and row.shadow else ""
             starts = _starts(row)
         cause = (row.redirect or "").rpartition(": ")[2]
         redirect = "never" if row.redirect is None else f"{_age(row.redirected_s)} ago: {cause}"
@@ -262,6 +284,7 @@ def status_view(status: Status) -> RenderableType:
     if status.servers:
         parts += ["", _footnote((*status.servers, *status.workloads))]
     parts += _refused(status.workloads)
+    parts += _batches(status.servers)
     parts += _sources(status.workloads)
     if status.guard:
         parts += ["", guard_table(status.guard)]

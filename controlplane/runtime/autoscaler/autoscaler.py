@@ -17,6 +17,7 @@ from controlplane.control.autoscaler.state import (
     LoadSeen,
     LoadState,
     PerWorkload,
+    Proposal,
     Propose,
     Report,
     begin,
@@ -24,6 +25,7 @@ from controlplane.control.autoscaler.state import (
     resumed,
 )
 from controlplane.control.guard.effects import Learn
+from controlplane.domain.device import Stock
 from controlplane.domain.errors import EngineError, InputError, LogOnce, TrisectError
 from controlplane.domain.observation import Answer, Event, RateSeen
 from controlplane.domain.plan import Plan
@@ -32,7 +34,7 @@ from controlplane.files.following import RatesSeen, write_rates
 from controlplane.files.following.load_state import read_load, write_load
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.autoscaler.arrivals import Arrivals
-from controlplane.runtime.autoscaler.running import NO_SPEC, Applying, Running
+from controlplane.runtime.autoscaler.running import NO_SPEC, Applying, InCluster, Running
 from controlplane.runtime.autoscaler.search import Begin, Search, SearchProcess
 from controlplane.runtime.fleet.fleet import Fleet
 
@@ -60,19 +62,25 @@ class Autoscaler:
         *,
         plan_only: bool,
         search: Begin = SearchProcess,
+        cluster: InCluster | None = None,
     ) -> None:
         now_s = fleet.clock.monotonic()
         self._fleet = fleet
         self._notice = notice
         self._plan_only = plan_only
         self._begin_search = search
-        self._running = Running(fleet.files, plan_only=plan_only)
+        self._running = Running(fleet.files, cluster, plan_only=plan_only)
+        self._cluster = cluster
         self._arrivals = Arrivals(now_s)
-        self._applying = Applying(fleet, notice)
+        self._applying = Applying(fleet, notice, cluster)
         self._errors: tuple[Learn, ...] = ()
         self._search: Search | None = None
+        self._ready: Search | None = None
+        self._proposal: Proposal | None = None
+        self._asked_s = now_s
         self._state: LoadState | None = None
         self._followed: tuple[Plan, str, tuple[FollowedWorkload, ...]] | None = None
+        self._stock = Stock({})
         self._ticked_s = now_s
         self._save_at_s = now_s + _SAVE_S
         self._recalls = not plan_only
@@ -87,7 +95,7 @@ class Autoscaler:
 
     @property
     def gpus(self) -> Mapping[str, tuple[int, int]]:
-        """GPUs of this host by type: how many the plan uses, and how many it leaves free."""
+        """GPUs by type: how many the plan uses, and how many it leaves free."""
         return self._running.gpus()
 
     def hear(self, answers: Iterable[Answer]) -> None:
@@ -99,11 +107,19 @@ class Autoscaler:
         self._errors += tuple(effect for effect in effects if isinstance(effect, Learn))
 
     def step(self, heard_since_s: float) -> None:
-        """Look and decide, once a second. Raises EngineError, InputError for broken files."""
+        """Look and decide, once a second and at once where a search has ended.
+
+        Raises EngineError, InputError for broken files.
+        """
         now_s = self._fleet.clock.monotonic()
-        if now_s - self._ticked_s < _TICK_S or now_s < self._rests_until_s:
+        if self._search is not None and self._proposal is None:
+            self._proposal = self._search.answer()
+        due = self._proposal is not None or now_s - self._ticked_s >= _TICK_S
+        if not due or now_s < self._rests_until_s:
             return
         self._ticked_s = now_s
+        if self._cluster is not None:
+            heard_since_s = max(heard_since_s, self._cluster.heard_since_s)
         try:
             self._follow(now_s, heard_since_s)
         except TrisectError:
@@ -114,6 +130,8 @@ class Autoscaler:
     def close(self) -> None:
         """End what plans; a plan that is being applied is completed by the next apply."""
         self._drop_search()
+        if self._ready is not None:
+            self._ready.close()
         self._applying.close()
 
     def _follow(self, now_s: float, heard_since_s: float) -> None:
@@ -126,22 +144,33 @@ class Autoscaler:
             None if counts is None else tuple(float(counts.get(w.endpoint, 0)) for w in workloads)
             for counts in seconds
         ]
-        proposal = None if self._search is None else self._search.answer()
+        proposal, self._proposal = self._proposal, None
         if proposal is not None:
             self._search = None
         applied, failed = self._applying.outcome()
         obstacle, errors = self._running.obstacle(plan), self._proposable(plan)
         seen = LoadSeen(wall_s, tuple(arrivals), workloads, proposal, applied, failed, running, errors)
         state = replace(self._state or self._first_state(plan, wall_s), limits=self._running.limits())
+        state = self._with_room(state)
         self._state, effects = tick(state, seen, follow=obstacle is None)
         if self._state.under_way is None:
             self._drop_search()
         for effect in effects:
             self._carry_out(effect, self._state, only_propose=self._plan_only or obstacle is not None)
+        if obstacle is None and self._ready is None and self._search is None:
+            self._ready = self._begin_search(self._fleet.name)
         if not self._plan_only and now_s >= self._save_at_s:
             began_s = time.thread_time()
             _save(self._fleet.files, self._state, following=obstacle or "yes")
             self._save_at_s = now_s + max(_SAVE_S, (time.thread_time() - began_s) / _SAVE_PART)
+
+    def _with_room(self, state: LoadState) -> LoadState:
+        """Return the state once more devices are there, or may come: what no plan held may be held by now."""
+        before, self._stock = self._stock, self._running.stock(grows=self._applying.may_grow)
+        more = any(count > before.counts.get(kind, 0) for kind, count in self._stock.counts.items())
+        if more or (self._stock.grows and not before.grows):
+            return replace(state, unheld_rps=(0.0,) * len(state.workloads))
+        return state
 
     def _identity(self, plan: Plan) -> tuple[str, tuple[FollowedWorkload, ...]]:
         """Return the plan's hash and its workloads, computed once for a plan."""
@@ -167,12 +196,15 @@ class Autoscaler:
             case Propose():
                 # Two searches would write one proposal.
                 self._drop_search()
-                self._search = self._begin_search(self._fleet.name, effect, state)
+                self._search, self._ready = self._ready or self._begin_search(self._fleet.name), None
+                self._search.ask(effect, state, self._stock)
+                self._asked_s = self._fleet.clock.monotonic()
                 self._errors = () if effect.errors else self._errors
             case Apply(_, reason, _) if only_propose:
                 self._applying.announce(reason)
             case Apply(_, reason, made_from):
-                self._applying.begin(reason, made_from)
+                took_s = self._fleet.clock.monotonic() - self._asked_s
+                self._applying.begin(f"{reason}; found in {took_s:.1f} s", made_from)
             case Report(level, subject, reason):
                 self._event(level, subject, reason)
 
@@ -192,7 +224,7 @@ class Autoscaler:
     def _drop_search(self) -> None:
         if self._search is not None:
             self._search.close()
-            self._search = None
+            self._search = self._proposal = None
 
     def _event(self, level: str, subject: str, reason: str) -> None:
         self._notice(Event(self._fleet.clock.wall(), level, "load", subject, reason))

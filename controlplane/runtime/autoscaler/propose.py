@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from controlplane.control.autoscaler.state import (
     Direction,
@@ -14,15 +16,17 @@ from controlplane.control.autoscaler.state import (
     Unheld,
     followed_workloads,
 )
-from controlplane.domain.device import CPU_DEVICE
+from controlplane.domain.device import Stock
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
 from controlplane.domain.profile import Profile
 from controlplane.domain.spec import GpuRequest, Spec
+from controlplane.domain.workload import Workload
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.plans import plan_hash, write_plan
 from controlplane.files.specs import spec_of
 from controlplane.planning import registry
+from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.planning.protocol import PlanRequest, Strategy
 from controlplane.planning.replan.differences import changes
 from controlplane.planning.replan.headroom import with_headroom
@@ -36,7 +40,6 @@ from controlplane.planning.replan.smallest_change import (
 )
 from controlplane.report.words import counted
 from controlplane.runtime import SystemClock
-from controlplane.runtime.devices import host_devices
 from controlplane.runtime.fleet.calibrate import learn_errors
 from controlplane.runtime.jobs.plan import devices_for, profile_uses
 
@@ -118,17 +121,36 @@ def _as_applied(
     )
 
 
-def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Proposal:
+class Proposed(NamedTuple):
+    """The answer to a question, its plan where there is one, and the plan without further devices."""
+
+    answer: Proposal
+    plan: Plan | None = None
+    without_more: Plan | None = None
+
+
+def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock: Stock) -> Proposal:
+    """Write what is `proposed`, and return the answer."""
+    found = proposed(files, asked, workloads, stock)
+    if found.plan is not None:
+        write_plan(files.following.proposal, found.plan)
+        files.following.without_more.unlink(missing_ok=True)
+    if found.without_more is not None:
+        write_plan(files.following.without_more, found.without_more)
+    return found.answer
+
+
+def proposed(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock: Stock) -> Proposed:
     """Return the plan that a fleet is asked for, with the rates of these workloads, in their order.
 
-    Raises InputError where the fleet's plan has no spec.
+    Where it needs more devices than there are, the plan without them is beside it. Raises InputError where
+    the fleet's plan has no spec.
     """
     plan = files.plan()
     known_spec = None if plan is None else spec_of(plan)
     if plan is None or known_spec is None:
         raise InputError(f"the plan of fleet {files.fleet!r} has no spec; plan and apply again")
     spec, document = known_spec
-    available = _on_this_host(spec, all_cores=files.following.settings().all_cores)
     wanted = dict(zip(workloads, asked.rates_rps, strict=True))
     bursty = {w.name: w.dispersion for w in followed_workloads(plan)}
     served = tuple(
@@ -136,40 +158,29 @@ def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Prop
         for w in spec.workloads
         if w.name in wanted
     )
+    spec = replace(spec, workloads=served)
     known = partial(
-        devices_for,
-        replace(available, workloads=served),
-        document,
-        plan.latency_model,
-        profiles=files.following.profiles,
-        cores=0,
+        devices_for, document=document, latency_model=plan.latency_model, profiles=files.following.profiles
     )
-    devices, every = known()
+    devices, every = known(_within(spec, stock), cores=0)
     if asked.errors:
         learn_errors(files.following.profiles, plan, devices, asked.errors, SystemClock().wall())
-        devices, every = known()
-    request = PlanRequest(
-        served,
-        devices,
-        plan.rule,
-        SystemClock(),
-        quantile=plan.quantile if plan.quantile is not None else 0.95,
-        seed=plan.seed or 1,
-        previous=plan,
-    )
-    planned: dict[str, float] = {}
-    for _, _, w in plan.placements():
-        planned[w.name] = planned.get(w.name, 0.0) + w.rate_rps
+        devices, every = known(_within(spec, stock), cores=0)
     error, reviewed = prediction_error(plan, devices), asked.direction is Direction.REVIEW
     off = f"execution times are up to {error:.0%} off the plan's; " if reviewed else ""
-    strategy = registry.strategy(plan.strategy, late_binding=plan.ordered or None)
-    found = find(strategy, request, planned, asked.direction, asked.move_price)
+
+    found = _found_on(devices, served, plan, asked)
     if found is None:
         summary = f"{off}no plan holds the rates that run now{'' if off else ' and more'}"
-        return Proposal(asked.number, Kind.NONE, summary=summary, error=error)
+        return Proposed(Proposal(asked.number, Kind.NONE, summary=summary, error=error))
     new = _as_applied(found.plan, plan, document.sha256, every)
-    write_plan(files.following.proposal, new)
-    return Proposal(
+    without_more = None
+    if stock.grows and _needs_more(new, stock):
+        there, _ = known(_within(spec, replace(stock, grows=False)), cores=0)
+        less = _found_on(there, served, plan, asked)
+        if less is not None:
+            without_more = _as_applied(less.plan, plan, document.sha256, every)
+    made = Proposal(
         asked.number,
         found.kind,
         tuple(found.rates_rps[name] for name in workloads),
@@ -181,16 +192,42 @@ def propose(files: FleetFiles, asked: Propose, workloads: Sequence[str]) -> Prop
         error,
         plan_hash(plan),
     )
+    return Proposed(made, new, without_more)
 
 
-def _on_this_host(spec: Spec, *, all_cores: bool) -> Spec:
-    """The spec with no more GPUs of a type than this host has; a core stays free unless `all_cores`."""
-    available = host_devices()
+def _found_on(
+    devices: Mapping[str, PlanningDevice], served: tuple[Workload, ...], plan: Plan, asked: Propose
+) -> Found | None:
+    """Return the plan on these devices, beside the one that runs; None where none holds what runs now."""
+    request = PlanRequest(
+        served,
+        dict(devices),
+        plan.rule,
+        SystemClock(),
+        quantile=plan.quantile if plan.quantile is not None else 0.95,
+        seed=plan.seed or 1,
+        previous=plan,
+    )
+    planned: dict[str, float] = {}
+    for _, _, w in plan.placements():
+        planned[w.name] = planned.get(w.name, 0.0) + w.rate_rps
+    strategy = registry.strategy(plan.strategy, late_binding=plan.ordered or None)
+    return find(strategy, request, planned, asked.direction, asked.move_price)
+
+
+def _needs_more(plan: Plan, stock: Stock) -> bool:
+    """Whether a plan needs more devices of a type than there are."""
+    used = Counter(gpu.type for gpu in plan.gpus)
+    return any(count > stock.counts.get(kind, 0) for kind, count in used.items())
+
+
+def _within(spec: Spec, stock: Stock) -> Spec:
+    """The spec with no more GPUs of a type than there are, or than can come where the spec counts them."""
 
     def limited(gpu: GpuRequest) -> GpuRequest:
-        there = len(available.get(gpu.type, ()))
-        if gpu.type == CPU_DEVICE and not all_cores:
-            there -= 1
+        there = stock.counts.get(gpu.type, 0)
+        if stock.grows and gpu.count is not None:
+            return gpu
         return replace(gpu, count=max(1, there if gpu.count is None else min(there, gpu.count)))
 
     return replace(spec, gpus=tuple(map(limited, spec.gpus)))

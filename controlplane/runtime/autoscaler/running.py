@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import Protocol
 
 from controlplane.control.autoscaler.state import LoadLimits
-from controlplane.control.converge.devices import map_devices
-from controlplane.domain.errors import EngineError, TrisectError
+from controlplane.control.converge.devices import map_devices, missing_gpus, packed_devices
+from controlplane.domain.device import CPU_DEVICE, Stock
+from controlplane.domain.errors import EngineError, NotNow, TrisectError
 from controlplane.domain.observation import Event
-from controlplane.domain.plan import Plan
+from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following import Following
 from controlplane.files.plans import read_plan
@@ -20,13 +26,37 @@ from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
 NO_SPEC = "no: the plan has no spec (`ctl plan` and `ctl apply` again)"
+NODES_S = 300.0
+"""How long pods may wait for a node; a cloud takes two to four minutes for one."""
+AGAIN_S = 1800.0
+"""So long no further node is asked for after none came."""
+_POLL_S = 2.0
+
+
+class InCluster(Protocol):
+    """What following the load needs of a cluster whose controllers keep the fleet. Raises EngineError."""
+
+    @property
+    def heard_since_s(self) -> float:
+        """The time (monotonic) since which no request of any replica of the gateway is missing."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many devices of each type there were at the last look, which this does not wait for."""
+
+    def apply(self, request: ApplyRequest) -> None:
+        """Apply a plan, so that the next leader goes on with it."""
+
+    def ask_for(self, gpus: Sequence[PlannedGpu]) -> None:
+        """Have pods wait for devices that are not there, and no others; none: no longer."""
 
 
 class Running:
     """What a fleet's files say of its plan, read again where another command wrote."""
 
-    def __init__(self, files: FleetFiles, *, plan_only: bool) -> None:
+    def __init__(self, files: FleetFiles, cluster: InCluster | None, *, plan_only: bool) -> None:
         self._files = files
+        self._cluster = cluster
         self._plan_only = plan_only
         self._read_s: tuple[float, float | None] | None = None
         self._plan: Plan | None = None
@@ -42,12 +72,16 @@ class Running:
             self._plan, self._following = self._files.plan(), self._files.following.settings()
             self._available = {kind: len(devices) for kind, devices in host_devices().items()}
             self._read_s = read_s
+        if self._cluster is not None:
+            self._available = self._cluster.counts
         return self._plan
 
     def obstacle(self, plan: Plan) -> str | None:
         """Return why the plan does not follow the load; None where it does."""
         if plan.spec is None:
             return NO_SPEC
+        if self._cluster is not None and not self._available:
+            return "no: the devices of the cluster are not counted yet"
         if not self._following.follow and not self._plan_only:
             return "no: it was not asked for (`follow_load` in the spec's section `serve`)"
         return None
@@ -56,8 +90,15 @@ class Running:
         """Return the times that decisions keep."""
         return LoadLimits(dwell_s=self._following.dwell_s)
 
+    def stock(self, *, grows: bool) -> Stock:
+        """Return what another plan may use; of a host's cores one stays free."""
+        if self._cluster is not None:
+            return Stock(self._available, grows)
+        kept = 0 if self._following.all_cores else 1
+        return Stock({k: n - kept * (k == CPU_DEVICE) for k, n in self._available.items()})
+
     def gpus(self) -> Mapping[str, tuple[int, int]]:
-        """Return by type how many GPUs of this host the plan uses, and how many it leaves free."""
+        """Return by type how many GPUs the plan uses, and how many it leaves free."""
         used = Counter(gpu.type for gpu in self._plan.gpus) if self._plan is not None else Counter[str]()
         return {kind: (count, max(0, self._available.get(kind, 0) - count)) for kind, count in used.items()}
 
@@ -69,9 +110,18 @@ class Applying:
     what runs.
     """
 
-    def __init__(self, fleet: Fleet, notice: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        notice: Callable[[Event], None],
+        cluster: InCluster | None,
+    ) -> None:
         self._fleet = fleet
         self._notice = notice
+        self._cluster = cluster
+        self._nodes_s = NODES_S
+        self._closing = threading.Event()
+        self._asks_again_s = -math.inf
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="follow")
         self._under_way: Future[None] | None = None
 
@@ -86,6 +136,11 @@ class Applying:
         self._event("would apply", name, f"{reason}; `ctl apply {where} --fleet {name}` accepts")
         self._under_way = Future()
         self._under_way.set_exception(EngineError("it was only proposed"))
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether pods may wait for nodes: not for a while after none came."""
+        return time.monotonic() >= self._asks_again_s
 
     def outcome(self) -> tuple[bool, str | None]:
         """Return whether the plan was applied, and why it was not; neither while it is being applied."""
@@ -103,6 +158,7 @@ class Applying:
 
     def close(self) -> None:
         """Take no more plans; one that is being applied is completed by the next apply."""
+        self._closing.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _apply(self, made_from: str) -> None:
@@ -111,13 +167,63 @@ class Applying:
         settings, before = files.settings(), files.plan()
         if settings is None or before is None:
             raise EngineError(f"fleet {files.fleet!r} is gone")
-        devices = map_devices(plan, devices_of(self._fleet.launcher))
-        settings = replace(settings, devices=devices)
-        self._fleet.apply(ApplyRequest(plan, settings, cause="following the load", made_from=made_from))
+        if self._cluster is not None:
+            plan = self._with_room(plan, self._cluster)
+        available = devices_of(self._fleet.launcher)
+        mapped = packed_devices if len(plan.gpus) < len(before.gpus) else map_devices
+        settings = replace(settings, devices=mapped(plan, available, settings.devices))
+        self._bring_about(ApplyRequest(plan, settings, cause="following the load", made_from=made_from))
         used = {gpu.id for gpu in plan.gpus}
         for gpu in before.gpus:
             if gpu.id not in used:
                 self._event("free", gpu.id, "no partition of the fleet uses it any more")
 
-    def _event(self, kind: str, subject: str, reason: str) -> None:
-        self._notice(Event(self._fleet.clock.wall(), "info", kind, subject, reason))
+    def _bring_about(self, request: ApplyRequest) -> None:
+        """Apply a plan; a cluster whose API server is away for a while is waited for."""
+        if self._cluster is None:
+            self._fleet.apply(request)
+            return
+        ends_s = time.monotonic() + self._nodes_s
+        while True:
+            try:
+                self._cluster.apply(request)
+                return
+            except NotNow:
+                if time.monotonic() > ends_s or self._closing.wait(_POLL_S):
+                    raise
+
+    def _with_room(self, plan: Plan, cluster: InCluster) -> Plan:
+        """Return the plan once its devices are there; after a while the one for those that are."""
+        missing = self._missing(plan)
+        if not missing:
+            return plan
+        name = self._fleet.name
+        self._event(
+            "nodes", name, f"pods wait for nodes: {', '.join(gpu.id for gpu in missing)} are not there"
+        )
+        ends_s = time.monotonic() + self._nodes_s
+        try:
+            while missing and time.monotonic() < ends_s:
+                with contextlib.suppress(EngineError):  # the API server may be away for a while
+                    cluster.ask_for(missing)
+                    missing = self._missing(plan)
+                if self._closing.wait(_POLL_S if missing else 0.0):
+                    raise EngineError("the controller ends while pods wait for nodes")
+        finally:
+            with contextlib.suppress(EngineError):
+                cluster.ask_for(())
+        if not missing:
+            return plan
+        self._asks_again_s = time.monotonic() + AGAIN_S
+        where = self._fleet.files.following.without_more
+        why = f"no node came within {self._nodes_s:g} s"
+        if not where.exists():
+            raise EngineError(f"{why}, and the devices that are there hold no more")
+        self._event("nodes", name, f"{why}: planned for the devices that are there", "warning")
+        return read_plan(where)[0]
+
+    def _missing(self, plan: Plan) -> tuple[PlannedGpu, ...]:
+        return missing_gpus(plan, devices_of(self._fleet.launcher))
+
+    def _event(self, kind: str, subject: str, reason: str, level: str = "info") -> None:
+        self._notice(Event(self._fleet.clock.wall(), level, kind, subject, reason))

@@ -1,23 +1,35 @@
 """The process that looks for another plan: `python -m controlplane.runtime.autoscaler.search FLEET`.
 
-A process of its own, since planning keeps a core busy, and the guard's loop must not wait for it. It first
+A process of its own, since planning keeps a core busy, and the guard's loop must not wait for it. It waits
+for its question with all that it needs loaded, which takes longer than to find other batches. It first
 learns from the executions that were recorded. Question and answer are pickled.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import pickle
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import IO, Protocol
 
-from controlplane.control.autoscaler.state import Kind, LoadState, Proposal, Propose
+from controlplane.control.autoscaler.state import (
+    Direction,
+    Kind,
+    LoadState,
+    Proposal,
+    Propose,
+    followed_workloads,
+)
+from controlplane.domain.device import Stock
 from controlplane.domain.errors import TrisectError
 from controlplane.files.fleets import FleetFiles, state_root
 
@@ -27,7 +39,10 @@ _COMMAND = (sys.executable, "-m", "controlplane.runtime.autoscaler.search")
 
 
 class Search(Protocol):
-    """A search for a plan that is under way."""
+    """A search for a plan that is prepared or under way."""
+
+    def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
+        """Ask the one question, which comes from this state, for these devices."""
 
     def answer(self) -> Proposal | None:
         """Return the proposal; None while the search lasts."""
@@ -36,42 +51,47 @@ class Search(Protocol):
         """End the search."""
 
 
-Begin = Callable[[str, Propose, LoadState], Search]
-"""Begins to look for a plan for a fleet, a question and the state it comes from."""
+Begin = Callable[[str], Search]
+"""Begins a search for a fleet, whose question comes later."""
 
 
 class SearchProcess:
-    """The process, ended after `longest_s`.
+    """The process: it prepares itself, and waits for one question. It is ended `longest_s` after that.
 
-    Its streams are files: a full pipe would block it until it is read.
+    The question and what the process prints are files: a full pipe would block. Its stdin is a pipe whose
+    first byte says that the question is there, and whose end that none comes.
     """
 
     def __init__(
-        self,
-        fleet: str,
-        asked: Propose,
-        state: LoadState,
-        *,
-        command: Sequence[str] = _COMMAND,
-        longest_s: float = LONGEST_S,
+        self, fleet: str, *, command: Sequence[str] = _COMMAND, longest_s: float = LONGEST_S
     ) -> None:
-        self._number = asked.number
+        self._number = 0
         self._longest_s = longest_s
-        self._ends_s = time.monotonic() + longest_s
+        self._ends_s = math.inf
         with ExitStack() as streams:
-            stdin, self._answer, self._problem = (
+            self._question, self._answer, self._problem = (
                 streams.enter_context(tempfile.TemporaryFile()) for _ in range(3)
             )
-            pickle.dump((asked, [workload.name for workload in state.workloads]), stdin)
-            stdin.seek(0)
             self._process = subprocess.Popen(
-                [*command, fleet],
-                stdin=stdin,
+                [*command, fleet, str(self._question.fileno())],
+                stdin=subprocess.PIPE,
                 stdout=self._answer,
                 stderr=self._problem,
+                pass_fds=(self._question.fileno(),),
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             )
+            assert self._process.stdin is not None
+            self._go = streams.enter_context(self._process.stdin)
             self._streams = streams.pop_all()
+
+    def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
+        """Pass the question on; without effect on a process that has failed, which its answer says."""
+        self._number, self._ends_s = asked.number, time.monotonic() + self._longest_s
+        pickle.dump((asked, [workload.name for workload in state.workloads], stock), self._question)
+        self._question.seek(0)
+        with contextlib.suppress(BrokenPipeError):
+            self._go.write(b"?")
+            self._go.flush()
 
     def answer(self) -> Proposal | None:
         """Return the proposal; None while the process runs."""
@@ -92,7 +112,8 @@ class SearchProcess:
         """End the process, if it still runs."""
         self._process.kill()
         self._process.wait()
-        self._streams.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._streams.close()
 
     def _failed(self, reason: str) -> Proposal:
         return Proposal(self._number, Kind.NONE, summary=f"planning failed: {reason}")
@@ -103,7 +124,9 @@ class SearchProcess:
         return stream.read()
 
 
-def proposal(files: FleetFiles, asked: Propose, workloads: Sequence[str], now_s: float) -> Proposal:
+def proposal(
+    files: FleetFiles, asked: Propose, workloads: Sequence[str], stock: Stock, now_s: float
+) -> Proposal:
     """Return the answer to a question. What prevents learning prevents no plan, and is said with it."""
     from controlplane.runtime.autoscaler.propose import propose
     from controlplane.runtime.fleet.calibrate import (
@@ -116,20 +139,37 @@ def proposal(files: FleetFiles, asked: Propose, workloads: Sequence[str], now_s:
     except TrisectError as error:
         trouble = f"; nothing was learned: {error}"
     try:
-        found = propose(files, asked, workloads)
+        found = propose(files, asked, workloads, stock)
     except TrisectError as error:
         found = Proposal(asked.number, Kind.NONE, summary=str(error))
     return replace(found, summary=found.summary + trouble)
 
 
 def main() -> int:
-    """Answer the question on stdin."""
+    """Prepare, and answer the question where one comes."""
+    files, question = FleetFiles(state_root(), sys.argv[1]), int(sys.argv[2])
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answer:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
-        asked, workloads = pickle.load(sys.stdin.buffer)
-        found = proposal(FleetFiles(state_root(), sys.argv[1]), asked, workloads, time.time())
-        pickle.dump(found, answer)
+        with contextlib.suppress(Exception):  # the question meets it again, and its answer says so
+            prepare(files)
+        if not sys.stdin.buffer.read(1):
+            return 0
+        with os.fdopen(question, "rb") as asked_file:
+            asked, workloads, stock = pickle.load(asked_file)
+        pickle.dump(proposal(files, asked, workloads, stock, time.time()), answer)
     return 0
+
+
+def prepare(files: FleetFiles) -> None:
+    """Load what a search needs, by looking for a plan with the present rates: nine tenths of its time."""
+    from controlplane.runtime.autoscaler.propose import proposed
+
+    plan = files.plan()
+    if plan is not None:
+        workloads = followed_workloads(plan)
+        present = Propose(0, Direction.UP, tuple(w.planned_rps for w in workloads), "")
+        stock = Stock(Counter(gpu.type for gpu in plan.gpus))
+        proposed(files, present, [w.name for w in workloads], stock)
 
 
 if __name__ == "__main__":

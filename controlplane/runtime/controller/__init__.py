@@ -2,7 +2,8 @@
 
 serve          the process: its lock, the request log, its metrics endpoint
 loop           look, decide, act
-observer       the guard's observations: ended requests, and the health of every server
+answers        the request log as answers, and what a line says of its server
+observer       the guard's observations: answers, and the health of every server
 probes         what is asked of a server to know whether it lives, and what is remembered of it
 polled         calls that may block, in threads, and names by the time at which each is due
 engine         the servers that run according to the launcher and the engine

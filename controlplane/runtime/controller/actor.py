@@ -19,6 +19,7 @@ from controlplane.control.guard.effects import (
     Redirect,
     Refuse,
     Report,
+    SetBatch,
 )
 from controlplane.control.guard.state import GuardState, PlacedServer
 from controlplane.domain.errors import LogOnce
@@ -139,6 +140,8 @@ def event_of(effect: Effect, wall_s: float, now_s: float) -> Event | None:
             return Event(wall_s, "critical", "refuse", partition, f"{accused}: {what}")
         case OpenBreaker(partition, until_s):
             return Event(wall_s, "critical", "breaker", partition, f"no start for {until_s - now_s:.0f} s")
+        case SetBatch(partition, server, endpoint, _, reason):
+            return Event(wall_s, "warning", "batch", partition, f"{server}, {endpoint}: {reason}")
         case Report(level, subject, reason):
             return Event(wall_s, str(level), "notice", subject, reason)
         case Load() | Probe() | Learn():

@@ -98,61 +98,109 @@ def adoption(
         for one in records.values()
         for server, how in one.ending.items()
     }
-    owned: dict[str, Share] = {}
-    planned = _planned(desired)
-    gpus = {device: gpu for gpu, device in settings.devices.items()}
     found = [s for s in servers if s.spec.labels.role is not Role.PROFILE]
-    running = {s.name: s for s in found if s.state is ServerState.RUNNING}
-    of_partition: dict[str, list[Server]] = {}
-    for server in running.values():
-        of_partition.setdefault(server.spec.labels.partition, []).append(server)
-    backups = {route.backup for route in routes.values()}
-    placed_servers: dict[str, tuple[PlacedServer, ...]] = {}
-    kept: list[Server] = []
-    for partition in guarded:
-        routed = {m for e in partition.endpoints if e in routes for m in routes[e].members}
-        spec = planned[partition.id]
-        # A server that an interrupted apply started may belong to another plan: it must not get traffic.
+    gpus = {device: gpu for gpu, device in settings.devices.items()}
+    running = _Running(found, desired, _planned(desired), routes, gpus, records, frozenset(endings))
+    chosen = {partition.id: running.chosen(partition) for partition in guarded}
+    kept = list({s.name: s for one in chosen.values() for s in one.servers}.values())
+    surplus = tuple(server for server in found if server not in kept)
+    endings.update((s.name, _DEAD_ENDINGS[s.state]) for s in surplus if s.state in _DEAD_ENDINGS)
+    placed = {name: one.placed for name, one in chosen.items()}
+    owned = {name: one.owned for name, one in chosen.items() if one.owned is not None}
+    state = decide.begin(guarded, placed, limits, generation, owned)
+    return Adoption(state, running.planned, tuple(kept), surplus, endings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A partition's servers that go on: the active one, then its shadow.
+
+    `owned` is the partition's share where the active one, a shadow, lends another.
+    """
+
+    servers: tuple[Server, ...]
+    placed: tuple[PlacedServer, ...]
+    owned: Share | None = None
+
+
+class _Running:
+    """The servers that run, to choose each partition's from; `ending` are those that end."""
+
+    def __init__(
+        self,
+        found: Iterable[Server],
+        desired: Desired,
+        planned: Mapping[str, ServerSpec],
+        routes: Mapping[str, NamedRoute],
+        gpus: Mapping[str, str],
+        records: Mapping[str, Guarding],
+        ending: Collection[str],
+    ) -> None:
+        self.planned = planned
+        self._desired = desired
+        self._routes = routes
+        self._gpus = gpus
+        self._records = records
+        self._ending = ending
+        self._backups = {route.backup for route in routes.values()}
+        self._of_partition: dict[str, list[Server]] = {}
+        for server in found:
+            if server.state is ServerState.RUNNING:
+                self._of_partition.setdefault(server.spec.labels.partition, []).append(server)
+        self._names = {server.name for servers in self._of_partition.values() for server in servers}
+
+    def chosen(self, partition: GuardedPartition) -> _Chosen:
+        """Return the server of a partition that is routed or, without one, can serve; and its shadow."""
+        routed = {m for e in partition.endpoints if e in self._routes for m in self._routes[e].members}
+        candidates = self._candidates(partition, routed)
+        active = next((s for s in candidates if s.name in routed or _can_serve(s, partition)), None)
+        if active is None:
+            place = PlacedServer(self.planned[partition.id].name, partition.gpu, partition.percent)
+        else:
+            # A routed one was ready before: this controller did not start it, and its end is no failed start.
+            since_s = -math.inf if active.name in routed else math.inf
+            place = _placed(active, partition, self._gpus, since_s)
+        if partition.policy is ShadowPolicy.NONE:
+            return _Chosen(() if active is None else (active,), (place,))
+        owned = None if active is None else self._owned(active, place, partition, routed)
+        # A server that is neither a backup nor as large as the active one is surplus.
+        least = 0.0 if active is None else active.spec.percent if owned is None else owned.percent
+        others = [s for s in candidates if s is not active]
+        shadow = next((s for s in others if s.name in self._backups or s.spec.percent >= least), None)
+        both = tuple(s for s in (active, shadow) if s is not None)
+        placed = (place,) if shadow is None else (place, _placed(shadow, partition, self._gpus))
+        return _Chosen(both, placed, owned)
+
+    def _candidates(self, partition: GuardedPartition, routed: Collection[str]) -> list[Server]:
+        """Return a partition's servers: routed first, then what backs it up, then as planned, then others."""
         own = (partition.id,) if partition.shared is None else (partition.id, partition.shared[0])
         candidates = [
             s
             for name in own
-            for s in of_partition.get(name, ())
-            if s.spec.device in gpus
-            and (
-                s.name in routed
-                or s.name in backups
-                or (s.name not in endings and stands_for(s.spec, planned[name], desired))
-            )
+            for s in self._of_partition.get(name, ())
+            if s.spec.device in self._gpus
+            and (s.name in routed or s.name in self._backups or self._is_of_plan(s, name))
         ]
-        # Routed first, then what backs it up, then as planned, then the others.
-        candidates.sort(
-            key=lambda s: (s.name not in routed, s.name not in backups, s.name not in desired.servers, s.name)
+        planned = self._desired.servers
+        return sorted(
+            candidates,
+            key=lambda s: (s.name not in routed, s.name not in self._backups, s.name not in planned, s.name),
         )
-        chosen = [s for s in candidates if s.name in routed or _can_serve(s, partition)][:1]
-        # A routed one was ready before: this controller did not start it, and its end is no failed start.
-        placed = [_placed(s, partition, gpus, -math.inf if s.name in routed else math.inf) for s in chosen]
-        placed = placed or [PlacedServer(spec.name, partition.gpu, partition.percent)]
-        if partition.policy is not ShadowPolicy.NONE:
-            # A server that is neither a backup nor as large as the active one is surplus.
-            least = chosen[0].spec.percent if chosen else 0.0
-            record = records.get(partition.id)
-            share = _recorded(record, chosen[0], routed, running) if chosen else None
-            if share is None and chosen and chosen[0].name not in routed:
-                share = Share(partition.gpu, partition.percent)
-            if share is not None and chosen and _lends(chosen[0], placed[0], partition, share):
-                owned[partition.id], least = share, share.percent
-            shadows = [
-                s for s in candidates if s not in chosen and (s.name in backups or s.spec.percent >= least)
-            ]
-            placed += [_placed(s, partition, gpus) for s in shadows[:1]]
-            chosen += shadows[:1]
-        kept += [server for server in chosen if server not in kept]
-        placed_servers[partition.id] = tuple(placed)
-    surplus = tuple(server for server in found if server not in kept)
-    endings.update((s.name, _DEAD_ENDINGS[s.state]) for s in surplus if s.state in _DEAD_ENDINGS)
-    state = decide.begin(guarded, placed_servers, limits, generation, owned)
-    return Adoption(state, planned, tuple(kept), surplus, endings)
+
+    def _is_of_plan(self, server: Server, partition: str) -> bool:
+        """Return whether a server may get traffic: one of an interrupted apply may be of another plan."""
+        return server.name not in self._ending and stands_for(
+            server.spec, self.planned[partition], self._desired
+        )
+
+    def _owned(
+        self, active: Server, place: PlacedServer, partition: GuardedPartition, routed: Collection[str]
+    ) -> Share | None:
+        """Return the partition's own share where its active server, a shadow, lends another."""
+        share = _recorded(self._records.get(partition.id), active, routed, self._names)
+        if share is None and active.name not in routed:
+            share = Share(partition.gpu, partition.percent)
+        return share if share is not None and _lends(active, place, partition, share) else None
 
 
 def _planned(desired: Desired) -> dict[str, ServerSpec]:

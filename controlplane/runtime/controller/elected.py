@@ -11,27 +11,36 @@ import shutil
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
+from controlplane.control.guard.standing import standing
 from controlplane.domain.errors import EngineError, FleetBusy, InputError, TrisectError, Troubles
-from controlplane.domain.observation import Guarding
-from controlplane.domain.plan import Plan
-from controlplane.domain.wanted import FleetReport, WantedFleet
-from controlplane.files.documents import Document
+from controlplane.domain.observation import Event, Guarding
+from controlplane.domain.plan import Plan, PlannedGpu
+from controlplane.domain.serving import FollowLoad, Serving
+from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
+from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetSettings, read_guarding, write_guarding
+from controlplane.files.following import Following as FollowingSettings
 from controlplane.files.plans import plan_hash, plan_of
 from controlplane.gateway.replicas.control_port import monitor_stream
 from controlplane.monitor.client import QUERY, RequestLog
 from controlplane.monitor.records import Record
+from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.fleet import Fleet, locked
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
 LOOK_S = 2.0
 _AGAIN_S = 5.0
+_INVENTORY_S = 10.0
 _PLAN = "spec.plan"
+_KEPT_EVENTS = 100
+_EVENTS_OF_A_LOOK = 10
+"""So that a fleet in trouble does not keep the API server busy."""
 
 
 class Wanted(Protocol):
@@ -46,11 +55,29 @@ class Wanted(Protocol):
     def release(self) -> None:
         """Let the object go."""
 
+    def begin(self, generation: int) -> None:
+        """Say that a generation is being applied."""
+
     def report(self, report: FleetReport) -> None:
         """Say what became of it."""
 
+    def show(self, standing: FleetStanding) -> None:
+        """Say how the fleet stands."""
+
+    def announce(self, event: Event) -> None:
+        """Say what happened to the fleet."""
+
     def remember(self, guarding: Sequence[Guarding]) -> None:
         """Keep this for the next leader."""
+
+    def follow(self, plan: Mapping[str, Any] | None, generation: int) -> None:
+        """Keep the plan by which this generation follows the load for the next leader; None: no longer."""
+
+    def followed(self, generation: int) -> Mapping[str, Any] | None:
+        """Return the plan by which a leader followed the load of this generation; None without one."""
+
+    def profiles(self) -> Mapping[str, str]:
+        """Return the files of profiles that were given with the plan, by their places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +85,56 @@ class Installation:
     """What a fleet in a cluster has around it.
 
     `settings` returns the settings of a plan, given the devices that the object has on record. `look` reads
-    what else of the cluster changes, such as the gateway's replicas.
+    what else of the cluster changes, such as the gateway's replicas. `wait_for` has pods wait for devices.
     """
 
     settings: Callable[[Plan, Mapping[str, str]], FleetSettings]
     look: Callable[[], None]
+    wait_for: Callable[[Sequence[PlannedGpu]], None]
 
 
 class Keeper:
-    """Applies what the object wants. One thread calls it."""
+    """Applies what the object wants, and has the object say how the fleet stands. One thread calls it."""
 
     def __init__(self, fleet: Fleet, wanted: Wanted, installation: Installation) -> None:
         self._fleet = fleet
         self._wanted = wanted
-        self._installation = installation
+        self.installation = installation
         self._done = 0
         self._again_s = -math.inf
         self._remembered: list[tuple[object, ...]] | None = None
+        self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
+        self._redirects = 0
+        self._plan: Plan | None = None
+        self._counts: Mapping[str, int] = {}
+        self._counted_s = -math.inf
+        self._shown: FleetStanding | None = None
         self._troubles = Troubles(fleet.say)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many devices of each type there were at the last look."""
+        return self._counts
+
+    def apply(self, request: ApplyRequest) -> None:
+        """Apply a plan that follows the load; the next leader goes on with it where this one ends meanwhile.
+
+        Raises as `Fleet.apply`; then the plan before is the one to go on with.
+        """
+        before, generation = self._plan, self._done
+        self._wanted.follow(versioned(request.plan), generation)
+        try:
+            self._fleet.apply(request)
+        except TrisectError:
+            self._wanted.follow(None if before is None else versioned(before), generation)
+            raise
+        self._plan = request.plan
+        self._wanted.report(_report(generation, request.plan, request.settings, "follows the load"))
+
+    def note(self, event: Event) -> None:
+        """Take an event of the fleet, which the object gets at the next look. Any thread may call."""
+        self._redirects += event.kind == "redirect"
+        self._events.append(event)
 
     def begin(self) -> None:
         """Forget the files of an earlier leadership: another leader may have changed the fleet since."""
@@ -89,7 +148,7 @@ class Keeper:
     def step(self) -> None:
         """Look once, and apply a new generation. Troubles are said once, and tried again at the next look."""
         try:
-            self._installation.look()
+            self.installation.look()
             wanted = self._wanted.read()
             if wanted is None:
                 return
@@ -100,20 +159,42 @@ class Keeper:
                     self._bring_about(wanted)
                 return
             else:
-                self._remember()
+                guarding = read_guarding(self._fleet.files.guarding)
+                self._remember(guarding)
+                self._tell(guarding)
+                self._count()
             self._troubles.over()
         except TrisectError as error:
             self._troubles.met(error)
 
     def _end(self) -> None:
         """Drain and stop the fleet, then let the object go."""
+        self.installation.wait_for(())
         self._fleet.destroy()
-        self._done = 0
+        self._done, self._plan = 0, None
         self._wanted.release()
 
-    def _remember(self) -> None:
+    def _count(self) -> None:
+        """Count the cluster's devices once in a while, for a fleet that follows its load."""
+        now_s = time.monotonic()
+        if self._fleet.files.following.settings().follow and now_s - self._counted_s >= _INVENTORY_S:
+            self._counts = {kind: len(found) for kind, found in devices_of(self._fleet.launcher).items()}
+            self._counted_s = now_s
+
+    def _tell(self, guarding: Sequence[Guarding]) -> None:
+        """Have the object say how the fleet stands, and what happened to it."""
+        if self._plan is not None:
+            now = standing(self._plan, guarding, self._redirects)
+            if now != self._shown:
+                self._wanted.show(now)
+                self._shown = now
+        for _ in range(min(_EVENTS_OF_A_LOOK, len(self._events))):
+            self._wanted.announce(self._events[0])
+            self._events.popleft()
+
+    def _remember(self, guarding: Sequence[Guarding]) -> None:
         """Have the object keep what no server's label says: shares that are lent, and how servers end."""
-        found = [one for one in read_guarding(self._fleet.files.guarding) if one.lent or one.ending]
+        found = [one for one in guarding if one.lent or one.ending]
         known: list[tuple[object, ...]] = [
             (one.partition, one.owned_gpu, one.owned_percent, one.active, one.ending) for one in found
         ]
@@ -125,10 +206,15 @@ class Keeper:
         """Apply a generation and report. Raises EngineError where the API server does not answer."""
         try:
             self._wanted.hold()
+            if (followed := self._wanted.followed(wanted.generation)) is not None:
+                wanted = replace(wanted, plan=followed, followed=True)
+            self._wanted.begin(wanted.generation)
             report = self._applied(wanted)
         except FleetBusy:
             raise  # a command in this pod works on the fleet
         except InputError as error:
+            if self._dropped(wanted, error):
+                return
             report = FleetReport(wanted.generation, False, "Invalid", str(error))
         except TrisectError as error:
             self._again_s = time.monotonic() + _AGAIN_S
@@ -137,7 +223,26 @@ class Keeper:
             return
         self._wanted.report(report)
         self._done = wanted.generation
+        level = "info" if report.applied else "error"
+        self.note(Event(self._fleet.clock.wall(), level, report.reason, self._fleet.name, report.message))
         self._fleet.say(f"generation {wanted.generation}: {report.message}")
+
+    def _dropped(self, wanted: WantedFleet, error: TrisectError) -> bool:
+        """Where a followed plan cannot be applied any more, go back to the object's own; False for that."""
+        if wanted.followed:
+            self._wanted.follow(None, wanted.generation)
+            reason = f"the plan that followed the load is dropped for the object's own: {error}"
+            self.note(Event(self._fleet.clock.wall(), "warning", "load", self._fleet.name, reason))
+        return wanted.followed
+
+    def _follow(self, plan: Plan) -> None:
+        """Write down whether the fleet follows its load from now on, and the profiles to plan with."""
+        following, section = self._fleet.files.following, plan.serve or Serving()
+        wanted = section.follow_load
+        if wanted is not None:
+            following.receive(self._wanted.profiles())
+        following.write(FollowingSettings(wanted is not None, (wanted or FollowLoad()).stabilisation_s))
+        self.installation.wait_for(())
 
     def _applied(self, wanted: WantedFleet) -> FleetReport:
         plan = plan_of(Document(_PLAN, "", {**wanted.plan}))
@@ -148,12 +253,16 @@ class Keeper:
                 "spec.allowViolations",
                 file=_PLAN,
             )
-        settings = self._installation.settings(plan, wanted.devices)
+        if plan.serve is not None and plan.serve.follow_load is not None and plan.spec is None:
+            problem = "needs a plan with its spec: `ctl plan` again"
+            raise InputError(problem, file=_PLAN, field="serve.follow_load")
+        settings = self.installation.settings(plan, wanted.devices)
         code = plan_hash(plan)
         known = self._fleet.files.settings()
         if known is None and wanted.applied == code:
             # An earlier leader applied it, and the guard may have redirected since: that stays.
             settings = replace(settings, devices=dict(wanted.devices))
+            self._redirects = wanted.redirects
             with locked(self._fleet.files):
                 self._fleet.files.write_settings(settings)
                 self._fleet.files.write_plans(plan, None)
@@ -163,9 +272,16 @@ class Keeper:
             outcome = self._fleet.apply(
                 ApplyRequest(plan, settings, rename_endpoints=True, cause="by its Fleet object")
             )
+            self._redirects = 0
             message = f"{len(outcome.servers)} servers"
-        count = sum(1 for _ in plan.partitions())
-        return FleetReport(wanted.generation, True, "Applied", message, code, count, dict(settings.devices))
+        self._plan = plan
+        self._follow(plan)
+        return _report(wanted.generation, plan, settings, message)
+
+
+def _report(generation: int, plan: Plan, settings: FleetSettings, message: str) -> FleetReport:
+    count = sum(1 for _ in plan.partitions())
+    return FleetReport(generation, True, "Applied", message, plan_hash(plan), count, dict(settings.devices))
 
 
 def lead(keeper: Keeper, guard: Callable[[], None], fleet: Fleet, stop: threading.Event) -> None:
@@ -226,6 +342,11 @@ class ReplicaLogs:
         heard = [since for log in self._logs.values() if (since := log.heard_since_s) < now]
         return max(heard, default=now)
 
+    @property
+    def heard_whole_since_s(self) -> float:
+        """The same, but now where any replica does not answer: clients may call it all the same."""
+        return max((log.heard_since_s for log in self._logs.values()), default=time.monotonic())
+
     def close(self) -> None:
         """Stop following."""
         for log in self._logs.values():
@@ -239,3 +360,29 @@ class ReplicaLogs:
         for address in present:
             if address not in self._logs:
                 self._logs[address] = RequestLog(self._open(address))
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What following the load needs of the cluster: the keeper's plans, and all replicas' requests."""
+
+    keeper: Keeper
+    logs: ReplicaLogs
+
+    @property
+    def heard_since_s(self) -> float:
+        """The time (monotonic) since which no request of any replica is missing."""
+        return self.logs.heard_whole_since_s
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many devices of each type there were at the last look."""
+        return self.keeper.counts
+
+    def apply(self, request: ApplyRequest) -> None:
+        """Apply a plan, so that the next leader goes on with it."""
+        self.keeper.apply(request)
+
+    def ask_for(self, gpus: Sequence[PlannedGpu]) -> None:
+        """Have pods wait for devices that are not there, and no others."""
+        self.keeper.installation.wait_for(gpus)

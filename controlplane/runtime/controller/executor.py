@@ -21,11 +21,12 @@ from controlplane.control.guard.effects import (
     Redirect,
     Refuse,
     Report,
+    SetBatch,
 )
 from controlplane.control.guard.liveness import drain_s, overdue_s
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.control.order import with_errors
-from controlplane.domain.errors import TrisectError
+from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Event, Health
 from controlplane.domain.workload import ShadowPolicy
@@ -104,7 +105,10 @@ class Executor(Actor):
             self._rearrange(decision.state)
         adopted.state = decision.state
         for effect in decision.effects:
-            _carry_out(effect, adopted, workers, observer)
+            if isinstance(effect, SetBatch):
+                self._set_batch(effect, adopted, workers)
+            else:
+                _carry_out(effect, adopted, workers, observer)
 
     def publish(self, decision: Decision, state: GuardState, workers: Workers) -> None:
         """Write the record and the status file, each when it is due."""
@@ -146,6 +150,17 @@ class Executor(Actor):
         for partition, reason in found_dead(decision.state, before, decision.effects):
             self.event("warning", "redirect", partition, reason)
 
+    def _set_batch(self, change: SetBatch, adopted: Adopted, workers: Workers) -> None:
+        server, batch = workers.server(change.server), change.batch
+        if batch is None:
+            batch = dict(adopted.planned[change.partition].batches).get(change.endpoint)
+        if server is None or batch is None:
+            return
+        try:
+            self._fleet.launcher.set_batches(server, ((change.endpoint, batch),))
+        except EngineError as error:
+            self.event("warning", "failed", change.server, str(error))
+
     def _refuse(self, refuse: Refuse) -> None:
         until_s = self._fleet.clock.wall() + refuse.seconds
         try:
@@ -181,7 +196,7 @@ def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Obs
             workers.stop(effect)
         case Probe(server):
             observer.probe(server)
-        case Redirect() | Refuse() | OpenBreaker() | Learn() | Report():
+        case Redirect() | Refuse() | OpenBreaker() | Learn() | SetBatch() | Report():
             pass
 
 

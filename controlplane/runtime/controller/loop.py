@@ -34,8 +34,9 @@ from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
+from controlplane.runtime.controller.answers import Requests
 from controlplane.runtime.controller.gateway_watch import GatewayWatch
-from controlplane.runtime.controller.observer import SUSPICIOUS, Observer, Requests
+from controlplane.runtime.controller.observer import SUSPICIOUS, Observer
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import named
 from controlplane.runtime.fleet.fleet import Fleet
@@ -252,7 +253,7 @@ class Controller:
         # From the clock, so that no server's name is used twice: starts take longer than a millisecond.
         generation = int(1000.0 * self._fleet.clock.wall())
         found = adoption(
-            guarded_partitions(plan),
+            guarded_partitions(plan, desired.largest),
             desired,
             settings,
             servers,

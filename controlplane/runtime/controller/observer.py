@@ -1,4 +1,4 @@
-"""Observation for the guard: ended requests and the health of every server, at low cost.
+"""Observation for the guard: answers and the health of every server, at low cost.
 
 Most servers of a large fleet do nothing new. So a look renews only what is seen of servers with requests or
 news (of the workers, canaries, launcher or engine), and of partitions that the guard looks at. Quotas are
@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from controlplane.control.guard.liveness import overdue_s, patience_s
 from controlplane.control.guard.observe import due, resumed
@@ -21,14 +20,13 @@ from controlplane.control.guard.rule import contention, starved, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, InFlight, Server
-from controlplane.domain.observation import OUT_OF_MEMORY, Answer, FleetSeen, Health, News, ServerSeen
-from controlplane.monitor.records import Record
+from controlplane.domain.observation import OUT_OF_MEMORY, FleetSeen, Health, ServerSeen
 from controlplane.ports import Gateway, Host, Launcher
+from controlplane.runtime.controller.answers import AnswerLog, Requests
 from controlplane.runtime.controller.engine import EngineNews
 from controlplane.runtime.controller.polled import Agenda, Polled
 from controlplane.runtime.controller.probes import (
     SILENT_READINGS,
-    Failures,
     Outcome,
     QuotaReading,
     Readings,
@@ -66,24 +64,11 @@ _IF_CONTENDED = 2
 _RARE_RPS = 0.02
 """Requests that come more rarely are no traffic."""
 _FAILED_IN_A_ROW = 5
-_WAITED_S = 0.5
-"""A request that failed sooner did not wait for its model: one that stands still fails a batch after 1 s."""
 _CANARY_S = 2.0
 """The shortest deadline of a canary; that of a slow model is longer."""
 _READY = ServerSeen(Health.READY)
 _SERVING = (Health.READY, Health.ENDING, Health.IMPAIRED)
 _ABSENT = Condition(Health.GONE)
-
-
-class Requests(Protocol):
-    """The source of ended requests."""
-
-    def take(self) -> Iterable[Record]:
-        """Return the requests that ended since the call before, in order."""
-
-    @property
-    def heard_since_s(self) -> float:
-        """The time (monotonic) since which no request is missing."""
 
 
 class Observer:
@@ -101,7 +86,6 @@ class Observer:
         self._host = host
         self._gateway = gateway
         self._workers = workers
-        self._requests = requests
         self._launcher = launcher
         self._engine = EngineNews(launcher, fleet)
         self._canaries: Polled[Verdict] = Polled(_CANARY_THREADS, "canary")
@@ -113,12 +97,11 @@ class Observer:
         self._servers: Mapping[str, Server] = {}
         self._records: dict[str, ServerRecord] = {}
         self._by_own_name: dict[str, str] = {}
-        self._by_instance: dict[str, str] = {}
-        self._by_endpoint: dict[str, list[str]] = {}
+        self._log = AnswerLog(requests, self._records, self._queue)
         self._silences = Agenda()
         self._idle = Agenda()
         self._canaries_left = CANARIES_RPS
-        self._looked_s = self._heard_s = time.monotonic()
+        self._looked_s = time.monotonic()
         self._gateway_again_s = -math.inf
         self._state = GuardState({})
         self._seen: Mapping[str, ServerSeen] = {}
@@ -132,7 +115,7 @@ class Observer:
             self._records[name].signs.take(reading)
         for name, used in self._quotas.take():
             self._records[name].quota.take(used)
-        answers = self._answers(now)
+        answers = self._log.take(now)
         new.update(answer.server for answer in answers)
         new |= self._news(now, failed=any(a.failed and a.server for a in answers))
         for name, verdict in self._canaries.take():
@@ -171,7 +154,7 @@ class Observer:
     @property
     def troubles(self) -> dict[str, str]:
         """Why the engine or the monitor does not answer; empty where it does."""
-        silent_s = time.monotonic() - self._heard_s
+        silent_s = time.monotonic() - self._log.heard_s
         deaf = f"no request log for {_DEAF_S:g} s: slow servers are not detected"
         return {"engine": self._engine.listed.trouble, "monitor": deaf if silent_s > _DEAF_S else ""}
 
@@ -197,11 +180,7 @@ class Observer:
                 self._records.setdefault(name, ServerRecord(server)).server = server
             self._servers = servers
             self._by_own_name = {s.name: name for name, s in servers.items()}
-            self._by_instance = {s.instance: name for name, s in servers.items()}
-            self._by_endpoint = {}
-            for name, server in servers.items():
-                for endpoint in server.spec.endpoints:
-                    self._by_endpoint.setdefault(endpoint, []).append(name)
+            self._log.serve(servers)
         return changed
 
     def _news(self, now: float, *, failed: bool) -> set[str]:
@@ -216,60 +195,6 @@ class Observer:
 
     def _named(self, own_names: Iterable[str]) -> set[str]:
         return {self._by_own_name[name] for name in own_names if name in self._by_own_name}
-
-    def _answers(self, now: float) -> list[Answer]:
-        answers = []
-        # Log lines have the time of day, which may be changed at any time.
-        ahead_s = time.time() - now
-        ends = self._requests.take()
-        if self._requests.heard_since_s < now:
-            self._heard_s = now
-        for end in ends:
-            name = self._by_instance.get(end.server, "")
-            ended_s = min(now, end.ended_s - ahead_s)
-            if end.abandoned:
-                for one in [name] if end.server else self._by_endpoint.get(end.endpoint, ()):
-                    if one in self._records:
-                        self._records[one].left_s[end.endpoint] = ended_s
-                continue
-            answers.append(
-                Answer(
-                    ended_s,
-                    end.latency_ms,
-                    end.failed,
-                    end.endpoint,
-                    name,
-                    end.refused,
-                    end.held,
-                    end.client,
-                    end.lost,
-                )
-            )
-            if not name:
-                continue  # says nothing about a server's health
-            record = self._records[name]
-            record.spoke_s = now
-            if end.unloaded:
-                own_name = record.server.name
-                record.note(News((own_name,), "it has unloaded its models", health=Health.ENDING))
-            began_s = ended_s - end.latency_ms / 1000.0
-            if end.failed:
-                before = record.failed((end.endpoint,))
-                waited_s = ended_s if ended_s - began_s >= _WAITED_S else before.waited_s
-                record.failures[end.endpoint] = Failures(before.requests + 1, now, waited_s)
-            elif not end.refused:  # a full queue shows that the server lives, not that it works
-                record.answered_s = now
-                if end.succeeded:
-                    self._succeeded(record, end.endpoint, began_s, now)
-        return answers
-
-    def _succeeded(self, record: ServerRecord, endpoint: str, began_s: float, now: float) -> None:
-        record.answered_of[endpoint] = now
-        if record.failures or record.left_s:
-            queue = self._queue(record.server, endpoint)
-            for one in queue:
-                record.failures.pop(one, None)
-            record.passed(queue, began_s)
 
     def _forget(self, name: str) -> None:
         """Drop the data of a stopped server: a controller runs for long, and a canary may be large."""
@@ -503,7 +428,7 @@ class Observer:
         since = max(
             record.answered_s,
             record.active_s,
-            self._requests.heard_since_s,
+            self._log.since_s,
             -math.inf if record.in_flight.unanswered else record.in_flight_s,
         )
         silent_s = SILENT_S

@@ -88,9 +88,10 @@ def send_canary(
     sent_s = time.monotonic()
     late, endpoint = Outcome.SILENT, ""
     try:
-        TritonClient(server, deadline_s=LIVE_S).answer()
-        late = Outcome.LATE
-        with TritonClient(server, deadline_s=deadline_s) as client:
+        with TritonClient(server, deadline_s=LIVE_S) as client:
+            client.answer()
+            client.allow(deadline_s)
+            late = Outcome.LATE
             for endpoint in endpoints:
                 if endpoint not in samples:
                     samples[endpoint] = sample_request(endpoint, server.spec.repository, client.config)

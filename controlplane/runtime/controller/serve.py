@@ -12,12 +12,13 @@ from controlplane.control.guard.state import Limits
 from controlplane.domain.observation import Event
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
+from controlplane.runtime.autoscaler.running import InCluster
 from controlplane.runtime.controller.actor import Actor, Notice
+from controlplane.runtime.controller.answers import Requests
 from controlplane.runtime.controller.drift import DriftWatch
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.exporter import Meters, serve
 from controlplane.runtime.controller.loop import Controller
-from controlplane.runtime.controller.observer import Requests
 from controlplane.runtime.fleet.controller_process import kept_up, only_controller
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History
@@ -48,6 +49,7 @@ def guard(
     plan_only: bool = False,
     host: str = "",
     port: int = 0,
+    cluster: InCluster | None = None,
 ) -> None:
     """Run the fleet's controller until `stopping` is set, or with `once` until nothing is left to do.
 
@@ -72,7 +74,7 @@ def guard(
             history.write(event)
             both(event)
         actor = Actor(fleet, both) if plan_only else Executor(fleet, history, both)
-        autoscaler = None if once else Autoscaler(fleet, actor.note, plan_only=plan_only)
+        autoscaler = None if once else Autoscaler(fleet, actor.note, plan_only=plan_only, cluster=cluster)
         controller = Controller(fleet, log, actor, Limits(), autoscaler)
         exporters = [serve(controller, meters, (host, port))] if port else []
         try:

@@ -97,6 +97,8 @@ class Executor:
     journal: Callable[..., None]
     """Appends an event with its details to the fleet's journal."""
     say: Say
+    note: Callable[[str, str, str, str], None]
+    """Writes an event to the history: its level, kind, subject and reason."""
     limits: Limits = field(default_factory=Limits)
     controlled: bool = False
     """Whether a controller ends what has not drained in time, as `runtime/controller/draining` says."""
@@ -206,13 +208,14 @@ class Executor:
             case SetBatches(name, batches):
                 server = self._servers[name]
                 self.journal("batches", server=name, batches=dict(batches))
-                self.say(
-                    f"{server.spec.labels.partition} ({server.spec.labels.role}): {_change(server, batches)}"
-                )
+                change = f"{server.spec.labels.role}: {_change(server, batches)}"
+                self.say(f"{server.spec.labels.partition}, {change}")
                 try:
                     self.launcher.set_batches(server, batches)
                 except EngineError as error:  # the routes lead to it already, and it serves
                     self.say(f"warning: {name}: {error}: it stays until the server is replaced")
+                else:
+                    self.note("info", "batch", server.spec.labels.partition, change)
             case Start() | Drain() | Stop():
                 raise AssertionError("starts, drains and stops run in parallel, not here")
 

@@ -27,7 +27,14 @@ from controlplane.control.converge.actions import (
 )
 from controlplane.control.converge.desired import Desired, as_moved, desired_fleet, moved
 from controlplane.control.order import order_of
-from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, InputError, TrisectError
+from controlplane.domain.errors import (
+    EngineError,
+    FleetBusy,
+    GatewayError,
+    InputError,
+    LibraryIgnored,
+    TrisectError,
+)
 from controlplane.domain.fleet import GatewayConfig, Server, ServerState
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
@@ -152,18 +159,28 @@ class Fleet:
         Raises EngineError, GatewayError, and InputError; before any change InputError where a workload stays
         and its endpoint ends without consent, and EngineError where another plan runs than `made_from`.
         """
+        with locked(self.files):
+            try:
+                return self._applied(request)
+            except LibraryIgnored as error:
+                # Servers that have it would be replaced, which only the user may want.
+                if any(server.spec.batches for server in self.launcher.servers(self.name)):
+                    raise
+                self.say(f"warning: {error}: batches are fixed")
+            return self._applied(replace(request, settings=replace(request.settings, batch_library=None)))
+
+    def _applied(self, request: ApplyRequest) -> Outcome:
         from controlplane.runtime.fleet.rendering import forget_unused  # as `planned`
 
-        with locked(self.files):
-            with self._no_trace_of_a_refusal():
-                applied, desired = self._prepared(request)
-            actual = observe(self.launcher, self.gateway, self.name)
-            actions = converge(self._wanted(request, desired, actual), actual)
-            changed_terms = self.changed_terms(request.plan)
-            settings = self._executed(request, applied, actions, actual)
-            servers = self.launcher.servers(self.name)
-            forget_unused(self.files, settings, (*desired.servers.values(), *(s.spec for s in servers)))
-            return Outcome(actions, servers, changed_terms)
+        with self._no_trace_of_a_refusal():
+            applied, desired = self._prepared(request)
+        actual = observe(self.launcher, self.gateway, self.name)
+        actions = converge(self._wanted(request, desired, actual), actual)
+        changed_terms = self.changed_terms(request.plan)
+        settings = self._executed(request, applied, actions, actual)
+        servers = self.launcher.servers(self.name)
+        forget_unused(self.files, settings, (*desired.servers.values(), *(s.spec for s in servers)))
+        return Outcome(actions, servers, changed_terms)
 
     def previous(self) -> ApplyRequest:
         """Return what brings back the previous plan, with the models of then.
@@ -327,7 +344,9 @@ class Fleet:
         return self.limits if settings is None else replace(self.limits, start_s=settings.load_timeout_s)
 
     def _execute(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
-        run = Executor(self.launcher, self.gateway, self._journal, self.say, self.waits, controlled)
+        run = Executor(
+            self.launcher, self.gateway, self._journal, self.say, self.note, self.waits, controlled
+        )
         run.run(actions, actual)
 
     def _journal(self, event: str, **details: Any) -> None:

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from controlplane.domain.errors import EngineError, InputError
@@ -16,6 +17,7 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.wanted import FleetReport
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
+from controlplane.files.following import profile_texts
 from controlplane.files.plans import fleet_manifest, plan_hash, plan_of
 from controlplane.planning.replan.differences import Ending, endings
 from controlplane.runtime.fleet.execute import Say
@@ -39,6 +41,9 @@ class Orders(Protocol):
     def put(self, manifest: Mapping[str, Any]) -> int:
         """Make the object as it is here; return its generation."""
 
+    def put_profiles(self, profiles: Mapping[str, str]) -> None:
+        """Give the controllers the profiles with which they plan for other rates."""
+
     def report(self) -> FleetReport | None:
         """Return what the controllers reported last."""
 
@@ -55,7 +60,13 @@ class FleetInCluster:
     say: Say
 
     def apply(
-        self, plan: Plan, settings: FleetSettings, *, allow_violations: bool, rename_endpoints: bool
+        self,
+        plan: Plan,
+        settings: FleetSettings,
+        *,
+        allow_violations: bool,
+        rename_endpoints: bool,
+        profiles: Path | None = None,
     ) -> FleetReport:
         """Write the object, and return the controllers' report of it.
 
@@ -64,6 +75,8 @@ class FleetInCluster:
         """
         with locked(self.files):
             check_endings(self._endings(plan), self.say, accepted=rename_endpoints)
+            if profiles is not None and plan.serve is not None and plan.serve.follow_load is not None:
+                self.orders.put_profiles(profile_texts(profiles))
             generation = self.orders.put(
                 fleet_manifest(self.files.fleet, plan, allow_violations=allow_violations)
             )

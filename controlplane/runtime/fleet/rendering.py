@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from controlplane.control.converge.desired import Rendered
 from controlplane.domain.device import CPU_DEVICE
@@ -22,6 +23,7 @@ from controlplane.profiler.temporary import check_python_path
 from controlplane.render.instances import instances_note
 from controlplane.render.repository import (
     BATCH_LIBRARY,
+    largest_batches,
     live_batches,
     partition_tree,
     refuse_large_requests,
@@ -64,7 +66,7 @@ def pinned_plan(
     models = sorted({placement.model for _, _, placement in plan.placements()})
     sources = {model: read_source(repository.resolve(), model) for model in models}
     # Rendered without the copies first: what cannot be served is refused before anything large is copied.
-    _trees(plan, sources, place.library)
+    _contents(plan, sources, place.library)
     pin = store.pin if place.write else store.preview
     try:
         pins = {model: pin(folders_of(source)) for model, source in sources.items()}
@@ -137,32 +139,41 @@ def forget_unused(files: FleetFiles, settings: FleetSettings, specs: Iterable[Se
         files.write_settings(replace(settings, former_outputs=left))
 
 
-def _trees(
-    plan: Plan, sources: Mapping[str, SourceModel], library: str | None
-) -> dict[str, tuple[Tree, bool, Batches]]:
-    trees = {}
+class _Content(NamedTuple):
+    """What is rendered of a partition: its files, and `Rendered` of the same names."""
+
+    tree: Tree
+    turns: bool
+    batches: Batches = ()
+    largest: Batches = ()
+
+
+def _contents(plan: Plan, sources: Mapping[str, SourceModel], library: str | None) -> dict[str, _Content]:
+    found = {}
     for gpu, partition in plan.partitions():
         its = {placement.model: sources[placement.model] for placement in partition.workloads}
         tree = partition_tree(partition, gpu_type=gpu.type, sources=its, library=library)
-        batches = () if library is None else live_batches(partition, its)
-        trees[partition.id] = (tree, takes_turns(partition, its), batches)
+        turns = takes_turns(partition, its)
+        found[partition.id] = _Content(tree, turns)
+        if library is not None:
+            live, largest = live_batches(partition, its), largest_batches(partition, its)
+            found[partition.id] = _Content(tree, turns, live, largest)
     for gpu in plan.gpus:
         if gpu.shared is not None:
-            own = [trees[partition.id] for partition in gpu.sharers]
-            tree = together([tree for tree, _, _ in own], gpu.id)
-            batches = together_batches([batches for _, _, batches in own], gpu.id)
-            trees[gpu.shared.id] = tree, any(turns for _, turns, _ in own), batches
-    return trees
+            own = [found[partition.id] for partition in gpu.sharers]
+            tree = together([one.tree for one in own], gpu.id)
+            live = together_batches([one.batches for one in own], gpu.id)
+            found[gpu.shared.id] = _Content(tree, any(one.turns for one in own), live)
+    return found
 
 
 def _rendered(plan: Plan, sources: Mapping[str, SourceModel], place: Place) -> dict[str, Rendered]:
     put = write_rendered if place.write else rendered_path
-    return {
-        partition: Rendered(
-            str(put(place.output, place.fleet, partition, tree)), _fingerprint(tree), turns, batches
-        )
-        for partition, (tree, turns, batches) in _trees(plan, sources, place.library).items()
-    }
+    found = {}
+    for partition, one in _contents(plan, sources, place.library).items():
+        path = str(put(place.output, place.fleet, partition, one.tree))
+        found[partition] = Rendered(path, _fingerprint(one.tree), one.turns, one.batches, one.largest)
+    return found
 
 
 def _fingerprint(tree: Tree) -> str:

@@ -14,6 +14,7 @@ from controlplane.files.following import read_rates
 from controlplane.ports import Gateway, Launcher, Telemetry
 from controlplane.report.tables.status_table import (
     WINDOW_S,
+    BatchRow,
     GuardRow,
     LoadView,
     Restarted,
@@ -59,6 +60,7 @@ def status_rows(
     for _, _, placement in plan.placements() if plan is not None else ():
         promised[placement.endpoint] = placement
         rates[placement.endpoint] = rates.get(placement.endpoint, 0.0) + placement.rate_rps
+    planned = {} if plan is None else _planned_batches(plan)
     servers = launcher.servers(fleet)
     served = {server.spec.labels.partition for server in servers if server.name in led_to}
     return [
@@ -69,9 +71,21 @@ def status_rows(
             promised,
             rates,
             windows,
+            planned,
         )
         for server in servers
     ]
+
+
+def _planned_batches(plan: Plan) -> dict[str, int]:
+    """Return the planned batch of each endpoint's model."""
+    return {
+        placement.endpoint: model.batch
+        for _, partition in plan.partitions()
+        for placement in partition.workloads
+        for model in partition.models
+        if model.model == placement.model
+    }
 
 
 def _role(server: Server, *, routed: bool, served: bool) -> Role:
@@ -131,8 +145,8 @@ def guard_rows(
             memory_mb=partition.memory_mb,
         )
         if (shadow := partition.shadow) is not None:
-            row = replace(row, covers=shadow.covers, shadow_memory_mb=shadow.memory_mb, load_s=shadow.load_s)
-            row = replace(row, policy=shadow.policy.value)
+            row = replace(row, covers=shadow.covers, shadow_memory_mb=shadow.memory_mb)
+            row = replace(row, policy=shadow.policy.value, redirect_s=shadow.redirect_s)
         if (known := guarding.get(partition.id)) is not None:
             row = replace(
                 row,
@@ -195,6 +209,7 @@ def _row(
     promised: Mapping[str, Placement],
     rates: Mapping[str, float],
     windows: Mapping[str, LatencyWindow],
+    planned: Mapping[str, int],
 ) -> StatusRow:
     seen = {e: windows[e] for e in sorted(routed) if e in windows}
     inferences = {e: w.requests * (promised[e].client_batch if e in promised else 1) for e, w in seen.items()}
@@ -216,4 +231,5 @@ def _row(
         planned_rps=sum(rates[e] for e in routed if e in rates) if routed else None,
         rate_rps=sum(inferences[e] / w.seconds for e, w in seen.items()) if seen else None,
         errors=sum(w.errors for w in seen.values()) if seen else None,
+        batches=tuple(BatchRow(name, batch, planned.get(name)) for name, batch in server.spec.batches),
     )

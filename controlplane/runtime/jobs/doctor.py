@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-import shutil
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,8 @@ from importlib import metadata
 from pathlib import Path
 
 from controlplane.domain import triton_releases
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, MissingTool
+from controlplane.gateway.startup import haproxy_program
 from controlplane.ports import Capability, Launcher
 
 
@@ -73,14 +74,34 @@ def _shares(launcher: Launcher, own: Sequence[Capability]) -> Capability:
 
 def _haproxy() -> Capability:
     remedy = "apt-get install haproxy"
-    path = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if path is None:
+    try:
+        path = haproxy_program()
+    except MissingTool:
         return Capability("haproxy", False, "not found", remedy)
-    version = subprocess.run([path, "-vv"], capture_output=True, text=True, timeout=10, check=False).stdout
-    lacking = [name for name in ("LUA", "PCRE") if f"+{name}" not in version]
+    said = subprocess.run([path, "-vv"], capture_output=True, text=True, timeout=10, check=False).stdout
+    lacking = [name for name in ("LUA", "PCRE") if f"+{name}" not in said]
     if lacking:
         return Capability("haproxy", False, f"built without {' and '.join(lacking)}", remedy)
-    return Capability("haproxy", True, version.split("\n")[0].split(" 20")[0].strip(), remedy)
+    version = said.split("\n")[0].split(" 20")[0].strip()
+    if (3, 2, 0) <= _numbers(version) < (3, 2, 2):
+        # Its `leastconn` loops over a server that does not answer, until a watchdog ends the process.
+        return Capability(
+            "haproxy", False, f"{version} ends itself when a server dies", "install 3.2.2 or later"
+        )
+    cost = "" if reuses_grpc(version) else "; opens a connection for each gRPC request, unlike 2.8.10 and 3.0"
+    return Capability("haproxy", True, f"{version}{cost}", remedy)
+
+
+def reuses_grpc(version: str) -> bool:
+    """Whether this HAProxy sends several gRPC requests over one connection to a server added at runtime.
+
+    Before, such a server has a `max-reuse` of 0, and no command changes it.
+    """
+    return (2, 8, 10) <= _numbers(version) < (2, 9) or _numbers(version) >= (3, 0)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 _UNITS = "docs/systemd, docs/upgrades.md"

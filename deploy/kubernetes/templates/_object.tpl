@@ -16,6 +16,9 @@
 {{- if eq $object.kind "Deployment" }}
 {{- include "trisect.deployment" (dict "spec" $object.spec "values" .root.Values) }}
 {{- end }}
+{{- if has $object.kind (list "Deployment" "DaemonSet") }}
+{{- include "trisect.images" (dict "pod" $object.spec.template.spec "values" .root.Values) }}
+{{- end }}
 {{- with ($object.spec).selector }}
 {{- include "trisect.fleet" (dict "labels" (.matchLabels | default .) "values" $.root.Values) }}
 {{- end }}
@@ -35,10 +38,12 @@
 {{- $pod := .spec.template.spec }}
 {{- include "trisect.fleet" (dict "labels" .spec.template.metadata.labels "values" .values) }}
 {{- range $spread := $pod.topologySpreadConstraints }}
+{{- range $key, $value := $.values.topologySpread }}{{ $_ := set $spread $key $value }}{{ end }}
 {{- include "trisect.fleet" (dict "labels" $spread.labelSelector.matchLabels "values" $.values) }}
 {{- end }}
 {{- $container := first $pod.containers }}
 {{- $_ := set $container "image" .values.image }}
+{{- with $given.priorityClassName }}{{ $_ := set $pod "priorityClassName" . }}{{ end }}
 {{- if $given.resources }}{{ $_ := set $container "resources" $given.resources }}{{ end }}
 {{- if eq $component "controller" }}
 {{- $args := list }}
@@ -47,6 +52,9 @@
 {{- end }}
 {{- $_ := set $container "args" $args }}
 {{- $variables := dict "TRISECT_MODELS" (printf "pvc:%s" .values.models) }}
+{{- $_ := set $variables "TRISECT_IMAGE" (include "trisect.image" (dict "image" .values.servers.image "values" .values)) }}
+{{- with .values.servers.priorityClassName }}{{ $_ := set $variables "TRISECT_PRIORITY_CLASS" . }}{{ end }}
+{{- with .values.imagePullSecrets }}{{ $_ := set $variables "TRISECT_PULL_SECRETS" (join "," .) }}{{ end }}
 {{- $variables = merge (deepCopy $given.env) $variables }}
 {{- $env := list }}
 {{- range $one := $container.env }}
@@ -60,4 +68,19 @@
 {{- with $volume.persistentVolumeClaim }}{{ $_ := set . "claimName" $.values.models }}{{ end }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{- /* An image at the mirror, if there is one. */ -}}
+{{- define "trisect.image" -}}
+{{- if .values.imagePrefix }}{{ .values.imagePrefix }}/{{ end }}{{ .image }}
+{{- end }}
+
+{{- /* Set where a pod's images come from. */ -}}
+{{- define "trisect.images" -}}
+{{- range $container := .pod.containers }}
+{{- $_ := set $container "image" (include "trisect.image" (dict "image" $container.image "values" $.values)) }}
+{{- end }}
+{{- $secrets := list }}
+{{- range $name := .values.imagePullSecrets }}{{ $secrets = append $secrets (dict "name" $name) }}{{ end }}
+{{- if $secrets }}{{ $_ := set .pod "imagePullSecrets" $secrets }}{{ end }}
 {{- end }}

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import datetime
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 from lightkube.generic_resource import create_namespaced_resource
+from lightkube.models.core_v1 import ObjectReference
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Event as ObjectEvent
 from lightkube.resources.core_v1 import Pod
 from lightkube.types import PatchType
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Cluster
-from controlplane.domain.observation import Guarding
-from controlplane.domain.wanted import FleetReport, WantedFleet
+from controlplane.domain.observation import Event, Guarding
+from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi
+from launchers.kubernetes.leading import kept
 from launchers.kubernetes.leading.remote import run_in_pod
 
 FLEET: Any = create_namespaced_resource(names.DOMAIN, "v1alpha1", "Fleet", "fleets")
 FINALIZER = f"{names.DOMAIN}/servers"
 """Keeps a deleted Fleet until its servers are drained and stopped."""
+API_VERSION = f"{names.DOMAIN}/v1alpha1"
 _APPLIED = "Applied"
+_LONGEST_NOTE = 1024
+"""The API server's limit for the text of an event."""
 
 
 def applied_condition(status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -31,13 +39,15 @@ def applied_condition(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class FleetObject:
-    """One fleet's object in the namespace; `leader` is the pod that writes its status."""
+    """One fleet's object in the namespace; `leader` is the pod that writes it. Any thread may call."""
 
     def __init__(self, api: ClusterApi, fleet: str, leader: str) -> None:
         self._api = api
         self._fleet = fleet
         self._leader = leader
         self._metadata: Mapping[str, Any] = {}
+        self._conditions: dict[str, Mapping[str, Any]] = {}
+        self._lock = threading.Lock()
 
     def read(self) -> WantedFleet | None:
         """Return what is wanted now; None where there is no such object. Raises EngineError."""
@@ -46,6 +56,8 @@ class FleetObject:
             return None
         self._metadata = found["metadata"]
         spec, status = found.get("spec") or {}, found.get("status") or {}
+        with self._lock:
+            self._conditions = {one["type"]: one for one in status.get("conditions") or ()}
         applied = applied_condition(status).get("status") == "True"
         return WantedFleet(
             plan=spec.get("plan") or {},
@@ -55,6 +67,7 @@ class FleetObject:
             applied=status.get("plan") if applied else None,
             guarding=_guarding(status.get("guarding") or ()),
             devices=status.get("devices") or {},
+            redirects=int(status.get("redirects") or 0),
         )
 
     def hold(self) -> None:
@@ -65,32 +78,108 @@ class FleetObject:
 
     def release(self) -> None:
         """Let the API server remove the object."""
+        kept.forget(self._api, self._fleet, kept.FOLLOWED, kept.PROFILES)
         held = list(self._metadata.get("finalizers") or ())
         self._finalize([name for name in held if name != FINALIZER])
 
+    def begin(self, generation: int) -> None:
+        """Say that a generation is being applied."""
+        message = f"generation {generation} is being applied"
+        self._write({"Progressing": (True, "Applying", message)}, generation)
+
     def report(self, report: FleetReport) -> None:
-        """Write the status."""
-        condition = {
-            "type": _APPLIED,
-            "status": "True" if report.applied else "False",
-            "reason": report.reason,
-            "message": report.message,
-            "observedGeneration": report.generation,
-            "lastTransitionTime": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        """Say what became of a generation."""
+        conditions = {
+            _APPLIED: (report.applied, report.reason, report.message),
+            "Progressing": (False, report.reason, report.message),
         }
-        status: dict[str, Any] = {
-            "observedGeneration": report.generation,
-            "leader": self._leader,
-            "conditions": [condition],
-        }
+        status: dict[str, Any] = {"observedGeneration": report.generation, "leader": self._leader}
         if report.applied:
             status |= {"plan": report.plan, "partitions": report.partitions, "devices": report.devices}
-        self._api.patch(FLEET.Status, self._fleet, {"status": status}, PatchType.MERGE)
+        self._write(conditions, report.generation, **status)
+
+    def show(self, standing: FleetStanding) -> None:
+        """Say how the fleet stands."""
+        ready, partitions = standing.ready, standing.partitions
+        trouble, message = standing.trouble or "AsPlanned", standing.message
+        served = f"{ready} of {partitions} partitions are served"
+        conditions = {
+            "Ready": (ready == partitions, "Serving" if ready == partitions else trouble, served),
+            "Degraded": (standing.trouble is not None, trouble, message),
+        }
+        self._write(
+            conditions,
+            int(self._metadata.get("generation") or 0),
+            ready=f"{ready}/{partitions}",
+            gpus=standing.gpus,
+            redirects=standing.redirects,
+            covers=f"{standing.covers:.2f}x",
+        )
+
+    def announce(self, event: Event) -> None:
+        """Write an event about the object."""
+        at = datetime.datetime.fromtimestamp(event.at_s, datetime.UTC)
+        about = ObjectReference(
+            apiVersion=API_VERSION,
+            kind="Fleet",
+            name=self._fleet,
+            namespace=self._api.namespace,
+            uid=self._metadata.get("uid"),
+        )
+        self._api.create(
+            ObjectEvent(
+                involvedObject=about,
+                metadata=ObjectMeta(generateName=f"{self._fleet}."),
+                type="Normal" if event.level == "info" else "Warning",
+                reason="".join(word.capitalize() for word in event.kind.split()),
+                message=f"{event.subject}: {event.reason}"[:_LONGEST_NOTE],
+                count=1,
+                firstTimestamp=at,
+                lastTimestamp=at,
+                reportingComponent=names.MANAGER,
+                reportingInstance=self._leader,
+            )
+        )
 
     def remember(self, guarding: Sequence[Guarding]) -> None:
         """Keep this in the status for the next leader."""
-        status = {"guarding": [asdict(one) for one in guarding]}
-        self._api.patch(FLEET.Status, self._fleet, {"status": status}, PatchType.MERGE)
+        self._write({}, 0, guarding=[asdict(one) for one in guarding])
+
+    def follow(self, plan: Mapping[str, Any] | None, generation: int) -> None:
+        """Keep the plan by which this generation follows the load for the next leader; None: no longer."""
+        if plan is None:
+            kept.forget(self._api, self._fleet, kept.FOLLOWED)
+        else:
+            kept.keep(self._api, self._fleet, kept.FOLLOWED, {"generation": generation, "plan": plan})
+
+    def followed(self, generation: int) -> Mapping[str, Any] | None:
+        """Return the plan by which a leader followed the load of this generation; None without one."""
+        found = kept.kept(self._api, self._fleet, kept.FOLLOWED) or {}
+        return found["plan"] if found.get("generation") == generation else None
+
+    def profiles(self) -> Mapping[str, str]:
+        """Return the files of profiles that were given with the plan, by their places."""
+        return kept.kept(self._api, self._fleet, kept.PROFILES) or {}
+
+    def _write(self, conditions: Mapping[str, tuple[bool, str, str]], generation: int, **status: Any) -> None:
+        """Write conditions, beside those that stay, and other fields of the status."""
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        with self._lock:
+            for kind, (holds, reason, message) in conditions.items():
+                before, said = self._conditions.get(kind, {}), "True" if holds else "False"
+                self._conditions[kind] = {
+                    "type": kind,
+                    "status": said,
+                    "reason": reason,
+                    "message": message,
+                    "observedGeneration": generation,
+                    "lastTransitionTime": before["lastTransitionTime"]
+                    if before.get("status") == said
+                    else now,
+                }
+            if conditions:
+                status["conditions"] = list(self._conditions.values())
+            self._api.patch(FLEET.Status, self._fleet, {"status": status}, PatchType.MERGE)
 
     def _finalize(self, finalizers: list[str]) -> None:
         # With the version that was read: another program's finalizer is not lost.
@@ -130,6 +219,10 @@ class FleetOrders:
         """Make the object as it is here; return its generation, which a change of the plan raises."""
         made = self._api.apply(FLEET(**manifest))
         return int(made["metadata"].get("generation") or 0)
+
+    def put_profiles(self, profiles: Mapping[str, str]) -> None:
+        """Give the controllers the profiles with which they plan for other rates."""
+        kept.keep(self._api, self._fleet, kept.PROFILES, dict(profiles))
 
     def report(self) -> FleetReport | None:
         """Return what the controllers reported last."""

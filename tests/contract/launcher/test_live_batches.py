@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from launcher_rig import Fleet, engines, largest, live
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, LibraryIgnored
 
 ON_THIS_HOST = pytest.mark.parametrize("engine", engines("process", "docker"), indirect=True)
 
@@ -29,7 +29,7 @@ def test_a_running_server_takes_other_batches(fleet: Fleet) -> None:
 @ON_THIS_HOST
 def test_a_server_without_the_library_is_not_ready(fleet: Fleet) -> None:
     spec = replace(fleet.spec(), batches=(("spin", 3),))
-    with pytest.raises(EngineError, match="TRISECT_LIVE_BATCHES=off"):
+    with pytest.raises(LibraryIgnored, match="TRISECT_LIVE_BATCHES=off"):
         fleet.start(spec)
     assert fleet.launcher.servers(fleet.name) == ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from background import until
 from gateway_rig import HELD, HOST, NOTICED_S, Load, Ports, Triton, a_gateway, held, noted
 from tritonclient.utils import InferenceServerException
 
-from controlplane.domain.fleet import Route
+from controlplane.domain.fleet import AccessConfig, Route
 from controlplane.domain.order import LONGEST_MS, Precedence
+from controlplane.files.gateway.clients import Client
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.running import RuntimeSocket
+from controlplane.gateway.security.registry import ClientRegistry
 from controlplane.monitor.client import GatewayTelemetry, RequestLog, local
 from controlplane.monitor.records import Record
 
@@ -156,6 +159,52 @@ def test_an_overloaded_partition_refuses_what_is_beyond_the_plan(
     assert [o.error for o in echo.outcomes] == [None, None]
     until(lambda: "slow" in telemetry.windows(60.0))
     assert telemetry.windows(60.0)["slow"].errors == 0, "a refusal is no failure of the fleet"
+
+
+def test_a_client_that_got_much_lately_lets_another_pass_and_another_is_not_refused_for_it(
+    tmp_path: Path, pair: dict[str, Triton]
+) -> None:
+    most = Precedence("P1", 0, 1, 1000, 1000, served_ms=1000, deficit_ms=10_000)
+    with a_gateway(tmp_path, late_binding=True, protection=AccessConfig(tokens=True)) as (gateway, ports):
+        registry = ClientRegistry(tmp_path / "gateway")
+        tokens = {name: registry.create(Client(name, ("*",))) or "" for name in ("greedy", "other")}
+        gateway.arrange({"echo": most, "slow": most})
+        gateway.commit({endpoint: Route((pair["one"].backend,)) for endpoint in ORDER})
+        log = RequestLog(partial(local, gateway.telemetry_socket))
+        until(lambda: not log.take() and log.heard_since_s < time.monotonic() - NOTICED_S)
+
+        async def run() -> list[Load]:
+            before = Load(ports, "echo", token=tokens["greedy"])
+            await before.at_once(8)
+            with held(pair["one"]):
+                slow = Load(ports, "slow", HELD, token=tokens["other"])
+                long = asyncio.create_task(slow.at_once(1))
+                await asyncio.to_thread(until, lambda: gateway.in_flight(pair["one"].backend).total == 1)
+                loads = [Load(ports, "echo", token=tokens[name]) for name in ("greedy", "other")]
+                short = []
+                for number, load in enumerate(loads, start=1):
+                    short.append(asyncio.create_task(load.at_once(2)))
+                    await queued(tmp_path, 2 * number)
+                # What is beyond the promise is refused from now on; this client got less than half of it.
+                strict = replace(most, overloaded_at=3, promised=4)
+                await asyncio.to_thread(gateway.arrange, {"echo": strict, "slow": strict})
+                last = [Load(ports, "echo", token=tokens[name]) for name in ("greedy", "other")]
+                await last[0].at_once(1)
+                short.append(asyncio.create_task(last[1].at_once(1)))
+                await queued(tmp_path, 5)
+            await asyncio.gather(long, *short)
+            return [before, slow, *loads, *last]
+
+        *served, refused_one, spared = asyncio.run(run())
+        ended: list[Record] = []
+        until(lambda: len(ended.extend(log.take()) or ended) == 14)
+        log.close()
+    assert [o.error for load in (*served, spared) for o in load.outcomes] == [None] * 14
+    assert "above its planned rate" in (refused_one.outcomes[0].error or "")
+    in_order = [
+        r.client for r in sorted(ended, key=lambda r: r.ended_s) if r.endpoint == "echo" and not r.refused
+    ]
+    assert in_order[8:10] == ["other", "other"]
 
 
 def refused(ports: Ports) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import csv
+import io
 import os
 import select
 import signal
@@ -26,6 +28,7 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.running import RuntimeSocket
+from controlplane.runtime.jobs.doctor import reuses_grpc
 
 ANSWERS = 20
 """So many show where requests go."""
@@ -50,6 +53,25 @@ def test_perf_analyzer_sees_no_failure(gateway: Running, pair: Pair, protocol: s
     assert "Request count: 400\n" in said, said
     # Of 200 a second. How near it comes is the bench's to say: here any host may stand still now and then.
     assert float(said.split("Throughput: ")[1].split(" ")[0]) > 20, said
+
+
+def test_requests_share_connections_to_a_server_that_was_added_at_runtime(
+    gateway: Running, pair: Pair, home: Path
+) -> None:
+    made, ports = gateway
+    paths = GatewayPaths.of(home / "gateway")
+    made.commit({"echo": Route((pair["one"].backend,))})
+    load = rig.Load(ports)
+
+    with rig.under_load(load.one_by_one):
+        until(lambda: len(load.outcomes) >= 2 * ANSWERS)
+    assert load.failed() == []
+    runtime = RuntimeSocket(paths.runtime_socket)
+    slot = runtime.map_value(paths.models_map, "echo")
+    for protocol, shared in (("h", True), ("g", reuses_grpc(runtime.ask("show info").split("\n")[1]))):
+        text = runtime.ask(f"show stat {protocol}_{slot} 4 -1").removeprefix("# ")
+        opened = sum(int(server["connect"]) for server in csv.DictReader(io.StringIO(text)))
+        assert (opened < ANSWERS) is shared, text
 
 
 def test_requests_in_flight_are_counted_and_end_where_they_are(gateway: Running, pair: Pair) -> None:

@@ -48,6 +48,7 @@ def partition(model: str, longest_ms: float | None = None) -> dict[str, Any]:
 
 
 NARROW, TOKENS, TOTAL = partition("narrow", LONGEST_MS), partition("tokens"), partition("total")
+NARROW["workloads"][0]["drop_after_ms"] = 700.0
 BRIEF = """
 import functools
 from controlplane.cli import main
@@ -243,22 +244,30 @@ def test_sequences_that_pause_keep_their_state(undisturbed: Guarded) -> None:
 
 
 @ON_PROCESSES
-def test_a_full_queue_is_overload_and_no_fault(undisturbed: Guarded) -> None:
+def test_what_a_queue_refuses_is_overload_and_no_fault(undisturbed: Guarded) -> None:
     began_s, until = time.time(), time.monotonic() + 8.0
     url = f"http://127.0.0.1:{undisturbed.http}/v2/models/narrow/infer"
     body = {"inputs": [{"name": "X", "shape": [1, 1], "datatype": "FP32", "data": [0.5]}]}
 
-    def flood() -> Counter[int]:
-        got: Counter[int] = Counter()
+    def flood() -> Counter[tuple[int, str]]:
+        got: Counter[tuple[int, str]] = Counter()
         with httpx.Client(timeout=30.0) as client:
             while time.monotonic() < until:
-                got[client.post(url, json=body).status_code] += 1
+                answer = client.post(url, json=body)
+                got[answer.status_code, answer.json().get("error", "")] += 1
         return got
 
     with ThreadPoolExecutor(6) as pool:
-        told = sum((one.result() for one in [pool.submit(flood) for _ in range(6)]), Counter[int]())
-    assert set(told) == {200, 503}
-    assert told[503] > 50
+        answers = sum(
+            (one.result() for one in [pool.submit(flood) for _ in range(6)]), Counter[tuple[int, str]]()
+        )
+    assert {status for status, _ in answers} == {200, 503}
+    full, late = (
+        sum(count for (_, error), count in answers.items() if words in error)
+        for words in ("Exceeds maximum queue size", "Request timeout expired")
+    )
+    assert full > 50
+    assert late >= 3, "of two that wait for half a second each the second waits longer than it may"
     undisturbed.await_event("notice", since_s=began_s, says="queue policy")
     told_of = undisturbed.document("status")["workloads"]
     (row,) = (one for one in told_of if one["workload"] == "narrow")

@@ -1,4 +1,4 @@
-"""One shadow for three partitions, on real Tritons under load: a death, a slow server, its own death."""
+"""One shadow for three partitions, on real Tritons under load: deaths, a slow server, its own death."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import guard_rig as rig
 import pytest
+import triton_image
 from guard_rig import Guarded, Load
 
 pytestmark = pytest.mark.long
@@ -16,12 +17,21 @@ RATES_RPS = {"a": 100.0, "b": 20.0, "c": 20.0}
 SLO_MS = 1000.0
 WORK_S = 0.0005
 CUT_PERCENT = 4.0
+LIMIT_MB = 256.0
+"""Of each partition's servers; their shadow has as much for each of them."""
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with Guarded(tmp_path_factory.mktemp("shared")) as made:
-        made.apply(rig.three("shared", RATES_RPS, SLO_MS))
+CONTAINERS = pytest.param("docker", marks=pytest.mark.docker)
+
+
+@pytest.fixture(scope="module", params=["process", CONTAINERS])
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with ExitStack() as stack:
+        made = Guarded(tmp_path_factory.mktemp("shared"))
+        if request.param == "docker":
+            made.in_containers(*stack.enter_context(triton_image.docker_engine()))
+        stack.enter_context(made)
+        made.apply(rig.three("shared", RATES_RPS, SLO_MS, LIMIT_MB))
         made.await_guarded(3)
         yield made
 
@@ -71,6 +81,19 @@ def test_it_serves_the_requests_of_a_dead_server_until_the_next_one_is_ready(
     fleet.await_guarded(3)
     assert own_percent(fleet) == rig.SHARERS["a"]
     assert shared(fleet) == standby
+
+
+@pytest.mark.parametrize("fleet", [CONTAINERS], indirect=True, scope="module")
+def test_a_server_beyond_its_memory_limit_dies_alone_and_is_named_with_it(
+    fleet: Guarded, loads: dict[str, Load]
+) -> None:
+    hit_s = time.time()
+    with Load(fleet.grpc, "a", rate_rps=0.2, work_s=-2.0 * LIMIT_MB):
+        lent = fleet.await_event("redirect", since_s=hit_s)
+        said = fleet.await_event("notice", since_s=hit_s, says=f"memory limit of {LIMIT_MB:g} MB")
+    assert (lent.subject, said.subject) == ("a", "a")
+    fleet.await_guarded(3)
+    assert [r for r in loads["a"].failed() if r.started_s > lent.at_s] == []
 
 
 def test_it_serves_the_requests_of_a_slow_server_until_one_of_its_share_is_ready(

@@ -13,12 +13,13 @@ docker run --detach \
   --cap-drop=ALL \
   --security-opt=no-new-privileges \
   --pids-limit=2048 \
-  --memory=512m \
   --cpuset-cpus=3 \
   --cpu-shares=32768 \
   --cgroup-parent=/ \
   --cpu-period=10000 \
   --cpu-quota=3750 \
+  --memory=512m \
+  --memory-swap=512m \
   --env=OMP_NUM_THREADS=1 \
   --env=OPENBLAS_NUM_THREADS=1 \
   --env=MKL_NUM_THREADS=1 \

@@ -15,7 +15,18 @@ MARK = "TRISECT_TEST_CLUSTER"
 """Set in the environment of every process of a cluster, which shims inherit."""
 
 BUILT = ("kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubelet")
-INSTALLED = ("etcd", "containerd", "ctr", "runc", "ip", "openssl", "umount", "docker", "debootstrap")
+INSTALLED = (
+    "kubectl",
+    "etcd",
+    "containerd",
+    "ctr",
+    "runc",
+    "ip",
+    "openssl",
+    "umount",
+    "docker",
+    "debootstrap",
+)
 CNI_PLUGINS = Path("/usr/lib/cni")
 
 

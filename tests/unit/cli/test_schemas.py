@@ -30,6 +30,7 @@ from controlplane.planning.replan.differences import TermChange
 from controlplane.report.tables.demo_table import DemoRow, Repair, Span
 from controlplane.report.tables.observed_table import Kept, Unseen, observed_document
 from controlplane.report.tables.status_table import (
+    BatchRow,
     GuardRow,
     LoadView,
     Restarted,
@@ -163,6 +164,7 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
                 "unix:b",
                 40.0,
                 30.0,
+                batches=(BatchRow("search", 8, 4),),
             ),
         ),
         (WorkloadRow("search", "search", ("P",), 40.0, 100.0, 30.0, 99.0, 0, (Source.LEARNED,)),),

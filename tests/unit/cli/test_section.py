@@ -20,7 +20,16 @@ from controlplane.cli.options import Allowance
 from controlplane.control.converge.desired import Desired
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.serving import Access, FollowLoad, LauncherName, Listen, Serving, Tls, differences
+from controlplane.domain.serving import (
+    Access,
+    FollowLoad,
+    LateBinding,
+    LauncherName,
+    Listen,
+    Serving,
+    Tls,
+    differences,
+)
 from controlplane.files.documents import parsed_yaml
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.following import Following
@@ -68,6 +77,14 @@ def test_looser_access_is_refused_without_consent_and_the_way_back_is_not(
         say_or_refuse(differences(before, after), accepted=False)
     assert wrong.value.field == "--yes"
     say_or_refuse(differences(after, before), accepted=False)
+
+
+def test_late_binding_is_for_the_one_gateway_of_a_host(tmp_path: Path) -> None:
+    write_plan(tmp_path / "plan.json", replace(PLAN, serve=Serving(late_binding=LateBinding())))
+    given, allowed = ("serve.launcher=kubernetes",), frozenset({Allowance.VIOLATIONS})
+    with pytest.raises(InputError) as wrong:
+        target(Wish(tmp_path / "plan.json", "other", tmp_path, tmp_path, tmp_path, given, allowed))
+    assert wrong.value.field == "serve.late_binding"
 
 
 def test_a_plan_of_an_earlier_version_leaves_how_its_fleet_is_served(

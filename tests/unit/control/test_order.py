@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.control.order import order_of, promised, requests_inside, with_errors
-from controlplane.domain.order import LONGEST_MS, MOST_RANKS, OVERTAKES_MS, PROMISE_WINDOW_S, ranks_of
+from controlplane.domain.order import (
+    LARGEST_DEFICIT_MS,
+    LONGEST_MS,
+    MOST_RANKS,
+    OVERTAKES_MS,
+    PROMISE_WINDOW_S,
+    ranks_of,
+)
 from controlplane.domain.plan import Partition, Placement, Prediction, ServedModel
 
 
@@ -50,6 +57,19 @@ def test_a_model_that_is_slower_than_planned_waits_for_those_that_are_shorter_by
     order = order_of(learned, 700)
     assert [order[name].after_ms for name in "ab"] == [0, 700]
     assert [order_of(made, 700)[name].after_ms for name in "ab"] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("overtake_ms", "threshold_ms"), [(0, 0), (700, 700), (LONGEST_MS, LARGEST_DEFICIT_MS)]
+)
+def test_a_request_counts_for_its_client_by_its_part_of_a_batch_up_to_the_threshold(
+    overtake_ms: int, threshold_ms: int
+) -> None:
+    made = plan(partition(placement("a", 2.0), placement("b", 30.0), batch=4))
+    order = order_of(made, overtake_ms)
+    assert [order[name].served_ms for name in "ab"] == [1, 8]
+    assert [order[name].deficit_ms for name in "ab"] == [threshold_ms, threshold_ms]
+    assert {one.deficit_ms for one in order_of(plan(ranked(0, 1)), overtake_ms).values()} == {0}
 
 
 def ranked(*ranks: int) -> Partition:

@@ -12,6 +12,8 @@ import manifests
 import pytest
 import yaml
 
+from launchers.kubernetes.options import PodOptions
+
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "kubernetes"
 UNPACKED = ROOT / ".tools" / "helm"
@@ -73,7 +75,12 @@ def test_a_chart_with_every_value_set_has_no_problem() -> None:
         "gateway.replicas=3",
         "gateway.resources.requests.cpu=2",
         "controller.replicas=1",
-        "controller.env.TRISECT_IMAGE=registry/triton:1",
+        "servers.image=triton:1",
+        "servers.priorityClassName=high",
+        "gateway.priorityClassName=higher",
+        "imagePrefix=mirror",
+        "imagePullSecrets={one,two}",
+        "topologySpread.topologyKey=zone",
         "clusterWide=false",
         "mps=true",
     )
@@ -88,14 +95,53 @@ def test_a_chart_with_every_value_set_has_no_problem() -> None:
     assert "--fleet=blue" in controller["containers"][0]["args"]
     variables = {one["name"]: one["value"] for one in controller["containers"][0]["env"]}
     assert variables["TRISECT_MODELS"] == "pvc:weights"
-    assert variables["TRISECT_IMAGE"] == "registry/triton:1"
+    assert variables["TRISECT_IMAGE"] == "mirror/triton:1"
+    assert variables["TRISECT_PULL_SECRETS"] == "one,two"
+    assert variables["TRISECT_PRIORITY_CLASS"] == "high"
+    assert gateway["priorityClassName"] == "higher"
+    daemons = found["DaemonSet", "trisect-mps"]["spec"]["template"]["spec"]
+    for spec in (gateway, controller, daemons):
+        assert spec["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+    for spec in (gateway, controller):
+        (spread,) = spec["topologySpreadConstraints"]
+        assert (spread["topologyKey"], spread["maxSkew"]) == ("zone", 1)
+    assert daemons["containers"][0]["image"].startswith("mirror/nvcr.io/")
     claims = [
         v["persistentVolumeClaim"]["claimName"]
         for v in controller["volumes"]
         if len(v) == 2 and "persistentVolumeClaim" in v
     ]
     assert claims == ["weights"]
-    assert {one["containers"][0]["image"] for one in (gateway, controller)} == {"registry/trisect:1"}
+    assert {one["containers"][0]["image"] for one in (gateway, controller)} == {"mirror/registry/trisect:1"}
+
+
+def test_what_prometheus_reads_is_off_by_default() -> None:
+    kinds = {"ServiceMonitor", "PrometheusRule"}
+    assert kinds.isdisjoint({kind for kind, _ in rendered()})
+    found = rendered("monitoring.serviceMonitor=true", "monitoring.prometheusRule=true")
+    assert kinds <= {kind for kind, _ in found}
+    selected = found["ServiceMonitor", "trisect"]["spec"]["selector"]["matchLabels"]
+    service = found["Service", "trisect"]
+    assert selected.items() <= service["metadata"]["labels"].items()
+    (endpoint,) = found["ServiceMonitor", "trisect"]["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    alerts = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())
+    assert found["PrometheusRule", "trisect"]["spec"] == alerts
+
+
+def test_an_upgrade_changes_nothing_that_cannot_change() -> None:
+    """The API server refuses another selector, and a claim or a definition of another name is another one."""
+    found = rendered()
+    for component in ("gateway", "controller"):
+        name = f"trisect-{component}"
+        assert found["Deployment", name]["spec"]["selector"]["matchLabels"] == {
+            "app.kubernetes.io/component": component,
+            "trisect.dev/fleet": "default",
+        }
+    assert found["Service", "trisect"]["spec"].get("clusterIP") is None
+    definition = found["CustomResourceDefinition", "fleets.trisect.dev"]["spec"]
+    assert (definition["scope"], definition["names"]["plural"]) == ("Namespaced", "fleets")
+    assert [one["name"] for one in definition["versions"] if one["storage"]] == ["v1alpha1"]
 
 
 BINDING = "ClusterRoleBinding"
@@ -138,3 +184,4 @@ def test_the_chart_is_of_this_version() -> None:
     values = yaml.safe_load((FOLDER / "values.yaml").read_text())
     assert chart["appVersion"] == chart["version"] == version("trisect")
     assert values["image"] == f"trisect:{version('trisect')}"
+    assert values["servers"]["image"] == PodOptions().image

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import build
 import manifests
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from controlplane.cli.main import app
+from controlplane.domain.plan import Plan
+from controlplane.files.plans import fleet_manifest
 from controlplane.gateway.replicas import agent
 from launchers.kubernetes import pod as gpu
 from launchers.kubernetes.options import PodOptions
@@ -21,11 +26,14 @@ CONTROLLER_RULES = (
     RoleRule("coordination.k8s.io", "leases", ("get", "create", "update")),
     RoleRule("trisect.dev", "fleets", ("get", "patch")),
     RoleRule("trisect.dev", "fleets/status", ("patch",)),
+    RoleRule("", "events", ("create",)),
+    RoleRule("", "configmaps", ("get", "patch")),
 )
 """What a controller in the cluster needs beside them."""
 
 USER_RULES = (
     RoleRule("trisect.dev", "fleets", ("get", "list", "create", "patch", "delete")),
+    RoleRule("", "configmaps", ("create", "patch")),
     RoleRule("", "pods", ("get", "list")),
     RoleRule("", "pods/exec", ("get", "create")),
 )
@@ -106,11 +114,48 @@ def test_every_file_is_a_resource_of_the_kustomization() -> None:
     assert sorted(listed) == sorted(p.name for p in FOLDER.glob("*.yaml") if p.name not in others)
 
 
+def schema() -> dict[str, Any]:
+    (version_,) = one("CustomResourceDefinition", "fleets.trisect.dev")["spec"]["versions"]
+    return dict(version_["schema"]["openAPIV3Schema"])
+
+
+def test_every_field_of_a_fleet_is_explained() -> None:
+    unexplained = []
+
+    def look(path: str, of: dict[str, Any]) -> None:
+        for name, found in of.get("properties", of.get("items", {}).get("properties", {})).items():
+            if "description" not in found:
+                unexplained.append(f"{path}.{name}")
+            look(f"{path}.{name}", found)
+
+    look("fleet", schema())
+    assert unexplained == []
+
+
+def test_the_definition_admits_what_a_plan_is_written_as() -> None:
+    """It names the fields of a plan by their names, and asks for none that a plan may leave out."""
+    partition = build.partition("W1", 30.0, batch=4)
+    document = json.loads(
+        json.dumps(fleet_manifest("f", build.plan(partition, gpu="cpu-0"), allow_violations=True))
+    )
+    spec = schema()["properties"]["spec"]
+    assert document["spec"].keys() == spec["properties"].keys()
+    plan = spec["properties"]["plan"]
+    assert set(plan["required"]) <= document["spec"]["plan"].keys()
+    assert plan["properties"].keys() <= {"schema_version", *(one.name for one in fields(Plan))}
+    gpu = plan["properties"]["gpus"]["items"]
+    assert set(gpu["required"]) <= document["spec"]["plan"]["gpus"][0].keys()
+    (planned,) = document["spec"]["plan"]["gpus"][0]["partitions"]
+    assert set(gpu["properties"]["partitions"]["items"]["required"]) <= planned.keys()
+
+
 def test_the_image_is_the_one_of_this_version() -> None:
     tag = f"trisect:{version('trisect')}"
     for name in ("trisect-gateway", "trisect-controller"):
         (container,) = one("Deployment", name)["spec"]["template"]["spec"]["containers"]
         assert container["image"] == tag
+        images = [one["value"] for one in container.get("env", ()) if one["name"] == "TRISECT_IMAGE"]
+        assert images in ([], [PodOptions().image])
     assert tag in (ROOT / "deploy" / "Dockerfile").read_text()
 
 

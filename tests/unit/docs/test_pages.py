@@ -14,7 +14,16 @@ from controlplane.cli.verbs import FORMER_OPTIONS, VERBS
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("tutorial", "quickstart-gpu", "models", "network", "kubernetes", "upgrades", "troubleshooting")
+PAGES = (
+    "tutorial",
+    "quickstart-gpu",
+    "models",
+    "network",
+    "kubernetes-tutorial",
+    "kubernetes",
+    "upgrades",
+    "troubleshooting",
+)
 OF_OTHERS = ("Too many open files", "haproxy ended by signal 9", "fleet.json: is empty")
 """Messages of the kernel, and those that the code makes of parts."""
 

@@ -23,23 +23,24 @@ RUN_ELSEWHERE = {
 """The commands that run for minutes, each with the line of the file that runs it."""
 
 
-def ctl(directory: Path, line: str) -> None:
+def ctl(directory: Path, line: str) -> str:
     command = [sys.executable, "-m", "controlplane.cli.main", *line.split()]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"ctl {line}: {done.stderr}"
     assert done.stdout, f"ctl {line} shows nothing"
+    return done.stdout
 
 
 def test_the_blocks_are_of_known_kinds() -> None:
-    assert [kind(block) for block in blocks()] == ["commands", "output", "drawing", "spec"]
+    assert [kind(block) for block in blocks()] == ["commands", "commands", "plan", "spec"]
 
 
 def test_every_command_of_the_readme_runs_here_or_where_it_is_said(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     here = [line for line in commands() if line.startswith(CTL)]
-    for line in here:
-        ctl(tmp_path, line.removeprefix(CTL))
-    assert len(here) == 2
+    planned, _ = (ctl(tmp_path, line.removeprefix(CTL)) for line in here)
+    (shown,) = (block for block in blocks() if kind(block) == "plan")
+    assert [line for line in shown.splitlines() if line not in planned] == []
     assert {line for line in commands() if line not in here} == set(RUN_ELSEWHERE)
     for file, line in RUN_ELSEWHERE.values():
         assert len(re.findall(line, (ROOT / file).read_text(), re.MULTILINE)) == 1

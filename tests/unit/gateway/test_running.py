@@ -44,6 +44,12 @@ def test_sessions_are_read(nearby: Path) -> None:
         }
 
 
+def test_several_backends_are_one_question(nearby: Path) -> None:
+    with answering(nearby, HEADER + ROWS + HEADER + ROWS.replace("h_1", "g_1")) as runtime:
+        found = runtime.sessions(["h_1", "g_1"])
+    assert [key for key in found if key[1] == "BACKEND"] == [("h_1", "BACKEND"), ("g_1", "BACKEND")]
+
+
 @pytest.mark.parametrize("answer", ["", HEADER, HEADER + "h_1,s0,0,2\nh_1,BAC"])
 def test_an_answer_that_is_cut_short_is_none(nearby: Path, answer: str) -> None:
     with answering(nearby, answer) as runtime, pytest.raises(Unreachable, match="HAProxy ended"):

@@ -16,7 +16,7 @@ TWO = Backend("two", "127.0.0.1", 9010, 9011)
 THREE = Backend("three", "127.0.0.1", 9020, 9021)
 
 A, B = ONE.instance, TWO.instance
-CHECKED = "check inter 1s fastinter 200ms downinter 200ms fall 3 rise 1"
+CHECKED = "pool-max-conn -1 pool-purge-delay 5s check inter 1s fastinter 200ms downinter 200ms fall 3 rise 1"
 OBSERVED = "observe layer4 error-limit 1 on-error mark-down"
 
 
@@ -232,7 +232,7 @@ def test_endpoints_of_a_partition_share_a_gate() -> None:
         SlotTable.empty(6, 2), {"alone": AT_TWO, "short": AT_ONE, "long": AT_ONE, "other": AT_TWO}
     ).table
     assert slots.gates(table, ORDER) == {"short": 1, "long": 1, "other": 3}
-    assert slots.gate_map(table, ORDER)["long"] == "1/700/20/100"
+    assert slots.gate_map(table, ORDER)["long"] == "1/700/20/100/0/0"
     assert slots.gate_commands(table, ORDER) == (
         "set maxconn server q_1/gate 8",
         "set maxconn server q_3/gate 1",

@@ -42,6 +42,24 @@ def test_errors_where_no_model_failed() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("backend", "way_out"),
+    [
+        ("tensorflow", "no tensorflow from 25.03 on: convert the model"),
+        ("mine", "image with the backend mine"),
+    ],
+)
+def test_a_backend_that_an_image_has_not_comes_with_the_way_out(backend: str, way_out: str) -> None:
+    log = (
+        "E1126 19:52:00.004600 24427 model_lifecycle.cc:642] \"failed to load 'm' version 1: "
+        f"Invalid argument: unable to find backend library for backend '{backend}', try specifying "
+        'runtime on the model configuration."\n'
+    )
+    line, last = readiness.reasons(log)
+    assert line.startswith("failed to load 'm'")
+    assert way_out in last
+
+
 def test_what_may_go_well_next_time() -> None:
     assert readiness.failed_by_chance(RACE)
     assert not readiness.failed_by_chance(BROKEN_MODEL)

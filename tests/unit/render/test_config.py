@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelQueuePolicy
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import ServedModel
@@ -12,6 +12,7 @@ from controlplane.render.config import (
     measured_config,
     parse_config,
     served_config,
+    takes_live_batch,
 )
 
 SOURCE = """
@@ -96,6 +97,28 @@ def test_a_model_without_batching_keeps_the_limits_of_its_queue() -> None:
     assert batch_limit(config) == 1
 
 
+def test_what_waits_too_long_is_refused_and_other_limits_of_the_queue_stay() -> None:
+    written = "default_queue_policy { max_queue_size: 4 timeout_action: DELAY } priority_levels: 2"
+    source = parse_config(f'backend: "b" max_batch_size: 8 dynamic_batching {{ {written} }}', "f")
+    text = served_config(source, endpoint="W", served=ServedModel("m", 4), gpu_type="cpu", drop_after_ms=12.5)
+    batching = text_format.Parse(text, ModelConfig()).dynamic_batching
+    policy = batching.default_queue_policy
+    assert (policy.timeout_action, policy.default_timeout_microseconds) == (ModelQueuePolicy.REJECT, 12_500)
+    assert policy.allow_timeout_override
+    assert (policy.max_queue_size, batching.priority_levels) == (4, 2)
+    assert not rendered('backend: "b" max_batch_size: 8', ServedModel("m", 4)).dynamic_batching.HasField(
+        "default_queue_policy"
+    )
+
+
+@pytest.mark.parametrize("kind", ["sequence_batching { }", 'platform: "ensemble"'])
+def test_what_has_no_such_queue_refuses_a_time_in_it(kind: str) -> None:
+    source = parse_config(f"max_batch_size: 8 {kind}", "f")
+    with pytest.raises(InputError) as raised:
+        served_config(source, endpoint="W", served=ServedModel("m", 4), gpu_type="cpu", drop_after_ms=5.0)
+    assert raised.value.field == "drop_after_ms"
+
+
 def test_what_would_refuse_or_answer_equal_requests_is_not_measured() -> None:
     policies = "default_queue_policy { max_queue_size: 4 } priority_queue_policy { key: 1 value { } }"
     kept = 'backend: "b" max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 1'
@@ -149,3 +172,22 @@ def test_models_that_take_turns_share_one_resource() -> None:
     limiters = [group.rate_limiter.resources for group in config.instance_group]
     assert [[(r.name, r.count) for r in one] for one in limiters] == [[("turn", 1)]] * 2
     assert not rendered(SOURCE, ServedModel("m", 4)).instance_group[0].HasField("rate_limiter")
+
+
+@pytest.mark.parametrize(
+    ("written", "takes"),
+    [
+        ("max_batch_size: 8", True),
+        ('max_batch_size: 8 input { name: "X" dims: [ -1 ] allow_ragged_batch: true }', True),
+        ("max_batch_size: 0", False),
+        ("max_batch_size: 1", False),
+        ("max_batch_size: 8 sequence_batching { }", False),
+        # Its first dimension is no batch, and which input comes first is Triton's choice.
+        ('max_batch_size: 8 input { name: "S" dims: [ 2 ] is_shape_tensor: true }', False),
+    ],
+)
+def test_a_batch_changes_where_the_first_dimension_of_every_input_is_the_batch(
+    written: str, takes: bool
+) -> None:
+    config = text_format.Parse(f'backend: "b" {written}', ModelConfig())
+    assert takes_live_batch(config, ServedModel("m", 4)) == takes

@@ -115,6 +115,40 @@ def test_loop_and_oracle_agree_on_models_that_wait_in_order(seed, plan_of):
     compare_with_the_oracle(seed, plan, replace(conditions, order=order))
 
 
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_loop_and_oracle_agree_on_requests_that_wait_too_long(seed, turns, plan_of):
+    random = np.random.default_rng(seed)
+    plan, conditions = random_fleet(random, plan_of)
+    drop_after_ms = float(random.choice([3.0, 20.0]))
+
+    def greedy(partition):
+        models = tuple(replace(m, max_queue_delay_us=0) for m in partition.models)
+        asked = tuple(
+            replace(w, client_batch=1, rate_rps=4 * w.rate_rps, drop_after_ms=drop_after_ms)
+            for w in partition.workloads
+        )
+        return replace(partition, models=models, workloads=asked)
+
+    plan = replace(
+        plan, gpus=tuple(replace(g, partitions=tuple(map(greedy, g.partitions))) for g in plan.gpus)
+    )
+    compare_with_the_oracle(seed, with_turns(plan) if turns else plan, conditions)
+
+
+def test_a_request_that_waits_too_long_is_dropped_when_the_next_batch_starts(plan_of):
+    plan = plan_of(("g0", "p0", ServedModel("b", 1), [("w", 100.0)]))
+    (gpu,) = plan.gpus
+    (partition,) = gpu.partitions
+    asked = replace(partition.workloads[0], drop_after_ms=7.0)
+    plan = replace(plan, gpus=(replace(gpu, partitions=(replace(partition, workloads=(asked,)),)),))
+    demands = {"w": Trace((0.0, 0.001, 0.002, 0.003, 0.0031, 0.016))}
+    result = simulate(plan, TRUTH, Settings(seconds=1.0, demands=demands, answers=10))
+    # Batches take 5 ms: the third request waits until 10, 8 ms; the fourth 7, the fifth until 15.
+    assert [a.arrival_ms for a in result.answers] == pytest.approx([0.0, 1.0, 3.0, 16.0])
+    assert only(result).drops_percent == pytest.approx(100 * 2 / 6)
+
+
 def test_a_short_request_passes_the_long_ones_that_wait(plan_of):
     """Three requests of the long model wait; the short one comes last and goes second."""
     plan = with_turns(

@@ -72,7 +72,7 @@ def test_the_bound_is_no_lower_than_the_simulation(rates: tuple[float, float]) -
 
 
 def test_a_plan_of_a_scheduler_with_turns_is_simulated() -> None:
-    plan = planned("sbp", {"densenet161": 50.0, "vgg16": 50.0}, count=1)
+    plan = planned("sbp", {"densenet161": 50.0, "vgg16": 50.0}, count=2)
     assert any(p.turns for _, p in plan.partitions())
     assert simulate(plan, {"rtx2080ti": device(1).latency}).breaks == 0
 

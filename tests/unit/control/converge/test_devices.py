@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.control.converge.devices import map_devices
+from controlplane.control.converge.devices import map_devices, missing_gpus, packed_devices
 from controlplane.domain.device import HeldDevice
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, Shadow
@@ -105,3 +105,28 @@ def test_pairs_of_two_nodes_always_get_them(sizes: list[int], data: st.DataObjec
     assert len(set(found.values())) == len(found)
     for i, other in enumerate(partner):
         assert node_of(found[f"cpu-{i}"]) != node_of(found[f"cpu-{other}"])
+
+
+def test_the_gpus_that_a_cluster_lacks_are_named() -> None:
+    wanted = plan(gpu("cpu-0"), gpu("cpu-1"), gpu("cpu-5"), gpu("cpu-6", selector={"zone": "a"}))
+    assert missing_gpus(wanted, nodes(2, zone="b")) == (wanted.gpus[2], wanted.gpus[3])
+    assert missing_gpus(wanted, nodes(2, 2, zone="a")) == ()
+
+
+def test_numbers_above_the_count_are_devices_all_the_same_where_nodes_come_and_go() -> None:
+    assert map_devices(plan(gpu("cpu-7")), nodes(1)) == {"cpu-7": "n0/cpu-0"}
+    with pytest.raises(InputError):
+        map_devices(plan(gpu("cpu-7"), gpu("cpu-8")), nodes(1))
+
+
+def test_fewer_gpus_leave_whole_nodes() -> None:
+    known = {"cpu-0": "n0/cpu-0", "cpu-1": "n0/cpu-1", "cpu-2": "n1/cpu-0", "cpu-3": "n1/cpu-1"}
+    one_of_each = plan(gpu("cpu-1"), gpu("cpu-2"))
+    found = packed_devices(one_of_each, nodes(2, 2), known)
+    assert len({node_of(device) for device in found.values()}) == 1
+    three = plan(gpu("cpu-1"), gpu("cpu-2"), gpu("cpu-3"))
+    assert packed_devices(three, nodes(2, 2), known) == {
+        name: known[name] for name in ("cpu-1", "cpu-2", "cpu-3")
+    }
+    apart = plan(gpu("cpu-1", "cpu-2"), gpu("cpu-2"))
+    assert len({node_of(device) for device in packed_devices(apart, nodes(2, 2), known).values()}) == 2

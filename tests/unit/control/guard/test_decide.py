@@ -876,7 +876,7 @@ def test_promises_of_a_plan_count_requests_not_inferences() -> None:
     bare = replace(partition, id="W2", shadow=None)
     plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition, bare)),))
     first, second = guarded_partitions(plan)
-    assert first.promises == (Promise("w1", 50.0, 20.0, 12.0, inferences=4.0, model="m"),)
+    assert first.promises == (Promise("w1", 50.0, 20.0, 12.0, inferences=4.0, model="m", client_batch=4),)
     assert (first.shadow_gpu, first.policy) == ("v100-1", ShadowPolicy.HOT)
     assert (second.policy, second.step_percent) == (ShadowPolicy.NONE, 0.0)
 
@@ -894,7 +894,17 @@ def shared_queue() -> GuardedPartition:
 
 
 def test_workloads_of_one_queue_are_promised_the_strictest_slo_at_their_whole_rate() -> None:
-    planned = Promise("loose", 50.0, 100.0, 13.0, ("strict",), inferences=1.4, widest_slo_ms=200.0, model="m")
+    planned = Promise(
+        "loose",
+        50.0,
+        100.0,
+        13.0,
+        ("strict",),
+        inferences=1.4,
+        widest_slo_ms=200.0,
+        model="m",
+        client_batch=2,
+    )
     assert shared_queue().promises == (planned,)
     assert shared_queue().endpoints == ("loose", "strict")
 

@@ -37,7 +37,7 @@ def test_the_floor_of_the_host_is_found_however_it_overlaps(law: object) -> None
     truth = law(PERCENT, BATCH)
     error = np.abs(Trend.fit(profiled(truth)).at(PERCENT, BATCH) / truth - 1.0)
     assert error.mean() < 0.02
-    assert error.max() < 0.05
+    assert error.max() < 0.1
 
 
 def test_a_batch_with_kernels_of_its_own_is_followed_at_every_share() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 from fake_kubernetes import FakeCluster
+from manifests import problems
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Cluster
-from controlplane.domain.wanted import FleetReport
+from controlplane.domain.observation import Event
+from controlplane.domain.plan import PlannedGpu
+from controlplane.domain.wanted import FleetReport, FleetStanding
 from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.leading import remote
 from launchers.kubernetes.leading.fleets import FleetObject, FleetOrders
+from launchers.kubernetes.leading.room import Room
+from launchers.kubernetes.options import PodOptions
 
 CONTROLLER = {"app.kubernetes.io/component": "controller", "trisect.dev/fleet": "f"}
 
@@ -51,6 +56,48 @@ def test_the_controllers_report_is_read(orders: FleetOrders) -> None:
     assert orders.report() == said
 
 
+def test_the_object_has_columns_conditions_and_events(cluster: FakeCluster, orders: FleetOrders) -> None:
+    orders.put(manifest(30))
+    kept = FleetObject(ClusterApi(Cluster()), "f", "c-1")
+    assert kept.read() is not None
+    kept.begin(1)
+    kept.report(FleetReport(1, True, "Applied", "4 servers", "abc", 2, {}))
+    kept.show(FleetStanding(1, 2, 3, 4, 1.25, "PartitionDown", "b: no server answers"))
+    status = cluster.store.get(("fleets", "trisect", "f"))["status"]
+    shown = {name: status[name] for name in ("ready", "gpus", "redirects", "covers", "leader")}
+    assert shown == {"ready": "1/2", "gpus": 3, "redirects": 4, "covers": "1.25x", "leader": "c-1"}
+    conditions = {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
+    assert conditions == {
+        "Applied": ("True", "Applied"),
+        "Progressing": ("False", "Applied"),
+        "Ready": ("False", "PartitionDown"),
+        "Degraded": ("True", "PartitionDown"),
+    }
+    kept.announce(Event(1e9, "warning", "would apply", "f", "more is needed"))
+    (event,) = cluster.store.select("events", "trisect", {})
+    assert (event["reason"], event["type"]) == ("WouldApply", "Warning")
+    assert event["involvedObject"]["uid"] == cluster.store.get(("fleets", "trisect", "f"))["metadata"]["uid"]
+
+
+def test_a_condition_keeps_its_time_while_it_holds(cluster: FakeCluster, orders: FleetOrders) -> None:
+    orders.put(manifest(30))
+    old = "2026-01-01T00:00:00Z"
+    kept = {
+        "type": "Applied",
+        "status": "True",
+        "reason": "Applied",
+        "message": "",
+        "lastTransitionTime": old,
+    }
+    cluster.store.edit(("fleets", "trisect", "f"), lambda obj: obj.update(status={"conditions": [kept]}))
+    for applied, stays in ((True, True), (False, False)):
+        fleet = FleetObject(ClusterApi(Cluster()), "f", "c-2")
+        fleet.read()
+        fleet.report(FleetReport(1, applied, "Said", ""))
+        conditions = cluster.store.get(("fleets", "trisect", "f"))["status"]["conditions"]
+        assert (conditions[0]["lastTransitionTime"] == old) is stays
+
+
 def test_a_command_runs_in_the_leaders_pod(
     cluster: FakeCluster, orders: FleetOrders, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,3 +129,39 @@ def test_a_command_that_did_not_start_is_an_error() -> None:
     assert remote.exit_code({"status": "Success"}) == 0
     with pytest.raises(EngineError, match="no such file"):
         remote.exit_code({"status": "Failure", "message": "ctl: no such file"})
+
+
+def test_a_followed_plan_is_kept_for_its_generation_alone(cluster: FakeCluster, orders: FleetOrders) -> None:
+    orders.put(manifest(30))
+    orders.put_profiles({"cpu/m.json": "{}"})
+    leader, following = (FleetObject(ClusterApi(Cluster()), "f", name) for name in ("c-1", "c-2"))
+    assert following.followed(1) is None
+    leader.follow({"percent": 60}, 1)
+    assert (following.followed(1), following.followed(2)) == ({"percent": 60}, None)
+    assert following.profiles() == {"cpu/m.json": "{}"}
+    leader.follow(None, 1)
+    assert following.followed(1) is None
+    following.read()
+    following.release()
+    assert cluster.store.select("configmaps", "trisect", {}) == []
+
+
+def test_pods_that_wait_for_nodes_ask_for_whole_devices_of_other_nodes(cluster: FakeCluster) -> None:
+    cluster.add_node("a")
+    room = Room(ClusterApi(Cluster()), "f", PodOptions(priority_class="high"))
+    selector = {"zone": "b"}
+    wanted = (PlannedGpu("cpu-2", "cpu", ()), PlannedGpu("v100-0", "v100", (), node_selector=selector))
+    for gpus in (wanted, wanted):
+        room.wait_for(gpus)
+    pods = cluster.store.select("pods", "trisect", {"trisect.dev/fleet": "f"})
+    assert problems(pods) == []
+    core, gpu = sorted((pod["spec"] for pod in pods), key=lambda spec: "nodeSelector" in spec)
+    assert core["containers"][0]["resources"] == {"requests": {"cpu": "1"}}
+    assert gpu["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
+    assert (gpu["nodeSelector"], gpu["priorityClassName"]) == (selector, "high")
+    required = core["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert required["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["a"]
+    room.wait_for(wanted[:1])
+    assert len(cluster.store.select("pods", "trisect", {})) == 1
+    room.wait_for(())
+    assert cluster.store.select("pods", "trisect", {}) == []

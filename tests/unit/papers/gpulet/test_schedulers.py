@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from turing import SLO_MS, asked, device, planned, question
 
+from controlplane.papers.gpulet import elastic
+from controlplane.papers.gpulet.gpulets import Cluster
 from controlplane.papers.gpulet.latency import Gpulet
-from controlplane.papers.gpulet.sizing import CODE, GPULET, Demand, Sizing, Times
+from controlplane.papers.gpulet.sizing import GPULET, Demand, Sizing, Times
 from controlplane.papers.gpulet.strategy import reserved
 from controlplane.planning import registry
 from controlplane.planning.judge.verify import verify
@@ -34,7 +38,7 @@ def test_interference_is_the_papers_in_both_directions() -> None:
 
 
 def test_the_judge_sees_the_same_times_without_the_margin() -> None:
-    plan = planned("gpulet", TWO)
+    plan = planned("gpulet", TWO, as_coded=True)
     (gpu,) = plan.gpus
     table = times()
     for own, other in (gpu.partitions, gpu.partitions[::-1]):
@@ -67,7 +71,7 @@ def test_a_gpu_holds_at_most_two_gpulets() -> None:
 
 
 def test_sbp_lets_models_take_turns_on_whole_gpus() -> None:
-    plan = planned("sbp", TURNS, count=1)
+    plan = planned("sbp", TURNS, count=2)
     (gpu,) = plan.gpus
     (partition,) = gpu.partitions
     assert partition.percent == 100
@@ -76,7 +80,7 @@ def test_sbp_lets_models_take_turns_on_whole_gpus() -> None:
 
 
 def test_a_partition_in_turns_is_judged_by_its_round() -> None:
-    plan = planned("sbp", TURNS, count=1)
+    plan = planned("sbp", TURNS, count=2)
     (partition,) = plan.gpus[0].partitions
     round_ms = sum(w.predicted.execution_ms or 0.0 for w in partition.workloads)
     for w in partition.workloads:
@@ -90,6 +94,21 @@ def test_more_gpus_are_taken_until_the_demands_have_a_place() -> None:
     assert counts[0] <= counts[1]
 
 
+def test_gpus_are_counted_up_from_those_of_the_period_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def place(demands: object, cluster: Cluster, sizing: object) -> str | None:
+        tried.append(len(cluster.gpus))
+        return None if len(cluster.gpus) == 3 else "no room"
+
+    before = planned("gpulet", dict.fromkeys(SLO_MS, 200.0))
+    before = replace(before, gpus=before.gpus[:2])
+    monkeypatch.setattr(elastic, "partition", place)
+    asked_again = replace(question(asked(TWO)), previous=before)
+    registry.strategy("gpulet").plan(asked_again)
+    assert tried == [2, 3]
+
+
 def test_what_finds_no_gpulet_is_infeasible() -> None:
     plan = planned("gpulet", dict.fromkeys(SLO_MS, 200.0), count=1)
     placed = {w.name for _, _, w in plan.placements()}
@@ -99,7 +118,7 @@ def test_what_finds_no_gpulet_is_infeasible() -> None:
 
 
 def test_the_efficient_size_of_the_code_is_never_20_or_100() -> None:
-    sizing = Sizing(times(), GPULET, CODE)
+    sizing = Sizing(times(), GPULET, as_coded=True)
     for model, slo in SLO_MS.items():
         assert sizing.efficient(Demand(0, index(model), 125, slo)) in (40, 50, 60, 80)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import planning
@@ -31,6 +32,14 @@ def test_three_tasks_of_the_paper_share_one_gpu() -> None:
     assert found.missed == 0
     percents = tables().percent[0]
     assert sum(percents[c.share] for c in found.choices) <= 100.0
+
+
+def test_without_a_bound_on_their_sum_shares_may_overlap() -> None:
+    tasks = [task(model, 2.0 * rate, 8.0) for model, rate, _ in THREE]
+    bounded, free = tables(), replace(tables(), most_percent=300.0)
+    missed = [settle(tasks, own).missed for own in (bounded, free)]
+    assert missed[0] > missed[1]
+    assert sum(free.percent[0][c.share] for c in settle(tasks, free).choices) > 100.0
 
 
 def test_no_single_change_of_batch_or_share_is_better() -> None:

@@ -45,6 +45,7 @@ def test_only_equals_may_meet() -> None:
         "memory": replace(one, name="g", memory_mb=100.0),
         "shadow": replace(one, name="s", shadow=ShadowWish(ShadowPolicy.WARM)),
         "isolated": replace(one, name="i", isolated=True),
+        "refused after a time": replace(one, name="r", drop_after_ms=50.0),
         "arrivals": replace(one, name="c", arrivals=Arrivals.CONSTANT),
     }
     for why, other in others.items():

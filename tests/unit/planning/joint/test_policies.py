@@ -70,9 +70,28 @@ def test_a_limit_in_seconds_makes_hot_what_loads_longer_or_is_unknown() -> None:
     assert plan.verified
     assert plan.totals is not None
     assert plan.totals.gpus_for_demands == len(plan.gpus) - len(free.gpus)
-    warm = {name for name, policy in policies(plan).items() if policy is ShadowPolicy.WARM}
-    assert warm <= {"resnet50"}
+    decided = policies(plan)
+    assert {name for name, policy in decided.items() if policy is ShadowPolicy.WARM} <= {"resnet50"}
     assert len(plan.gpus) > 2
+
+
+def test_a_limit_in_seconds_is_met_by_a_shared_shadow_where_hot_ones_cost_a_gpu() -> None:
+    """A process takes 1,230 MB: the two need 9,840 MB with a shadow each, 8,610 with one for both."""
+
+    def on_9_gb(wish: ShadowWish) -> Plan:
+        request = asked(wish)
+        device = request.devices["rtx2080ti"]
+        small = replace(device.pool, device=replace(device.pool.device, memory_mb=9000.0))
+        profiles = {name: replace(profile, load_s=None) for name, profile in device.profiles.items()}
+        device = replace(device, pool=small, profiles=profiles)
+        pair = turing.asked({"resnet50": 100.0, "ssd-mobilenetv1": 100.0})
+        workloads = tuple(replace(w, shadow=wish) for w in pair)
+        return planned(replace(request, workloads=workloads, devices={"rtx2080ti": device}))
+
+    hot, plan = on_9_gb(ShadowWish(ShadowPolicy.HOT)), on_9_gb(ShadowWish(within_s=1.0))
+    assert [len(p.gpus) for p in (hot, plan)] == [2, 1]
+    assert plan.verified, plan.violations
+    assert set(policies(plan).values()) == {ShadowPolicy.SHARED}
 
 
 def test_a_warm_shadow_that_loads_too_long_is_a_violation() -> None:

@@ -84,11 +84,11 @@ def on(partition: Partition, gpu: PlannedGpu) -> Partition:
     return replace(partition, shadow=replace(partition.shadow, gpu=gpu.id))
 
 
-def short_of_memory(policy: ShadowPolicy, shares: Sequence[float], left_mb: float) -> Plan:
+def short_of_memory(wish: ShadowWish, shares: Sequence[float], left_mb: float) -> Plan:
     """Models of a GPU with so much memory left, of which none would load in time; a context takes 400 MB."""
     device = v100("ours")
     memory_mb = dict(zip(("vgg19", "resnet50", "ssd"), (1500.0, 1200.0, 900.0), strict=True))
-    workloads = [replace(workload(m, m, 800.0, 5.0), shadow=ShadowWish(policy)) for m in memory_mb]
+    workloads = [replace(workload(m, m, 800.0, 5.0), shadow=wish) for m in memory_mb]
     partitions = [
         partition_of(w.name, [w], percent, 1, memory_mb[w.model])
         for w, percent in zip(workloads, shares, strict=True)
@@ -103,7 +103,7 @@ def short_of_memory(policy: ShadowPolicy, shares: Sequence[float], left_mb: floa
 
 @pytest.mark.parametrize("policy", [ShadowPolicy.AUTO, ShadowPolicy.SHARED])
 def test_partitions_share_a_shadow_where_memory_lacks_for_one_each(policy: ShadowPolicy) -> None:
-    plan = short_of_memory(policy, (30.0, 20.0, 20.0), 2900.0)
+    plan = short_of_memory(ShadowWish(policy), (30.0, 20.0, 20.0), 2900.0)
     assert plan.verified, plan.violations
     (gpu,) = plan.gpus
     assert gpu.shared is not None
@@ -115,21 +115,29 @@ def test_partitions_share_a_shadow_where_memory_lacks_for_one_each(policy: Shado
 
 
 def test_only_partitions_of_like_shares_share_a_shadow() -> None:
-    plan = short_of_memory(ShadowPolicy.AUTO, (60.0, 15.0, 20.0), 1800.0)
+    plan = short_of_memory(ShadowWish(), (60.0, 15.0, 20.0), 1800.0)
     assert {p.id for g in plan.gpus for p in g.sharers} == {"resnet50", "ssd"}
 
 
 def test_where_memory_suffices_or_not_even_one_context_fits_no_shadow_is_shared() -> None:
     for left_mb in (3600.0, 100.0):
-        (gpu,) = short_of_memory(ShadowPolicy.AUTO, (30.0, 20.0, 20.0), left_mb).gpus
+        (gpu,) = short_of_memory(ShadowWish(), (30.0, 20.0, 20.0), left_mb).gpus
         assert gpu.shared is None
 
 
 def test_a_shared_shadow_counts_once_and_must_be_there() -> None:
-    plan = short_of_memory(ShadowPolicy.SHARED, (30.0, 20.0, 20.0), 2700.0)
+    plan = short_of_memory(ShadowWish(ShadowPolicy.SHARED), (30.0, 20.0, 20.0), 2700.0)
     assert [v.reason for v in plan.violations] == [
         "needs 6400 MB and has 6300 MB: vgg19 1500, resnet50 1200, ssd 900, the shared shadow 2800"
     ]
     without = replace(plan, gpus=tuple(replace(g, shared=None) for g in plan.gpus))
     said = [v.reason for v in verify(without, {"v100": v100("ours")})]
     assert said == ["its shadow is shared, and v100-0 has none of its share"] * 3
+
+
+def test_a_demanded_time_is_met_by_a_shared_shadow_first_for_those_that_need_it() -> None:
+    plan = short_of_memory(ShadowWish(within_s=1.0), (30.0, 20.0, 20.0), 2900.0)
+    assert plan.verified, plan.violations
+    assert {p.id for g in plan.gpus for p in g.sharers} == {"vgg19", "resnet50", "ssd"}
+    too_soon = short_of_memory(ShadowWish(within_s=0.1), (30.0, 20.0, 20.0), 2900.0)
+    assert {v.subject for v in too_soon.violations} == {"vgg19", "resnet50", "ssd"}

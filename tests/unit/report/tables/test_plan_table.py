@@ -122,5 +122,6 @@ def test_it_says_what_memory_is_taken_and_what_is_unknown() -> None:
     told = text(Plan("joint", Rule.P99, "ours", (PlannedGpu("t4-0", "t4", partitions, memory_mb=9900.0),)))
     assert "t4-0 (60 %, 1500 of 9900 MB)" in told
     assert "unknown and counts as none: 1 of 3" in told
-    assert "warm 25 %, 3.2 s" in told
-    assert "up to 3.2 s; 2 not within 1 s" in told
+    assert "hot 25 %, 0.2 s" in told
+    assert "warm 25 %, 3.4 s" in told
+    assert "up to 3.4 s; 2 of 3 not within 1 s" in told

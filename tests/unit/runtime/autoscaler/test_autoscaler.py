@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from controlplane.control.autoscaler.state import Kind, LoadState, Proposal, Propose
+from controlplane.control.autoscaler.state import Kind, LoadState, Proposal, Propose, Unheld
 from controlplane.control.guard.effects import Learn
-from controlplane.domain.device import HeldDevice
-from controlplane.domain.errors import EngineError
+from controlplane.domain.device import HeldDevice, Stock
+from controlplane.domain.errors import EngineError, NotNow
 from controlplane.domain.observation import Answer, Event
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings
@@ -69,21 +69,33 @@ class Fleet:
 
 
 class Planning:
-    """Answers at once with a plan for what is asked for, on two GPUs above 100/s."""
+    """Answers at once with a plan for what is asked for, on two GPUs above 100/s, if there are two."""
 
-    def __init__(self, files: FleetFiles, asked: Propose) -> None:
+    def __init__(self, files: FleetFiles, gpus: int = 2) -> None:
         self.files = files
+        self.gpus = gpus
+
+    def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
         self.asked = asked
 
     def answer(self) -> Proposal:
         (rate,) = self.asked.rates_rps
+        unheld = (Unheld("W", 100.0, "no room"),) if rate > 100.0 * self.gpus else ()
+        rate = min(rate, 100.0 * self.gpus)
         new = plan(rate, 2 if rate > 100.0 else 1)
         write_plan(self.files.following.proposal, new)
         before = self.files.plan()
         assert before is not None
         costs = float(len(before.gpus)), float(len(new.gpus))
         return Proposal(
-            self.asked.number, Kind.PLAN, (rate,), *costs, 0.5, summary="found", made_from=plan_hash(before)
+            self.asked.number,
+            Kind.PLAN,
+            (rate,),
+            *costs,
+            0.5,
+            unheld,
+            summary="found",
+            made_from=plan_hash(before),
         )
 
     def close(self) -> None:
@@ -117,8 +129,8 @@ def run(fleet: Fleet, follows: Autoscaler, rates: Sequence[int]) -> None:
 
 
 def following(fleet: Fleet, told: list[Event], *, plan_only: bool = False) -> Autoscaler:
-    def planner(name: str, asked: Propose, state: LoadState) -> Planning:
-        return Planning(fleet.files, asked)
+    def planner(name: str) -> Planning:
+        return Planning(fleet.files)
 
     return Autoscaler(cast(Any, fleet), told.append, plan_only=plan_only, search=planner)
 
@@ -241,7 +253,10 @@ class Search:
     """A search that never ends by itself."""
 
     def __init__(self) -> None:
-        self.closed = False
+        self.closed = self.asked = False
+
+    def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
+        self.asked = True
 
     def answer(self) -> None:
         return None
@@ -254,7 +269,7 @@ def searching(fleet: Fleet, told: list[Event]) -> tuple[Autoscaler, list[Search]
     """A controller whose search for a plan lasts. A second one beside it is an error, which it reports."""
     searches: list[Search] = []
 
-    def planner(name: str, asked: Propose, state: LoadState) -> Search:
+    def planner(name: str) -> Search:
         assert all(search.closed for search in searches), "one search at a time"
         searches.append(Search())
         return searches[-1]
@@ -303,10 +318,14 @@ def test_an_unexpected_error_is_reported_once_and_followed_by_another_try(fleet:
     told: list[Event] = []
     broken = True
 
-    def planner(name: str, asked: Propose, state: LoadState) -> Planning:
-        if broken:
-            raise ZeroDivisionError("float division by zero")
-        return Planning(fleet.files, asked)
+    class Breaking(Planning):
+        def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
+            if broken:
+                raise ZeroDivisionError("float division by zero")
+            super().ask(asked, state, stock)
+
+    def planner(name: str) -> Planning:
+        return Breaking(fleet.files)
 
     follows = Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner)
     run(fleet, follows, [45] * 30 + [150] * 100)
@@ -316,5 +335,105 @@ def test_an_unexpected_error_is_reported_once_and_followed_by_another_try(fleet:
     assert fleet.applied == []
     broken = False
     run(fleet, follows, [150] * 60)
+    assert fleet.applied == ["following the load"]
+    follows.close()
+
+
+@dataclass
+class Surroundings:
+    """A cluster with three cores; `brings` is how many more a wait brings."""
+
+    fleet: Fleet
+    brings: int = 0
+    away: int = 0
+    heard_since_s: float = 0.0
+    asked: list[int] = field(default_factory=list)
+    cores: int = 1
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"cpu": self.cores}
+
+    def devices(self) -> dict[str, tuple[HeldDevice, ...]]:
+        return {"cpu": tuple(HeldDevice("cpu", f"n{i}/cpu-0", f"n{i}") for i in range(self.cores))}
+
+    def apply(self, request: ApplyRequest) -> None:
+        if self.away:
+            self.away -= 1
+            raise NotNow("the API server does not answer")
+        self.fleet.apply(request)
+
+    def ask_for(self, gpus: Sequence[PlannedGpu]) -> None:
+        self.asked.append(len(gpus))
+        self.cores += self.brings if gpus else 0
+
+
+@pytest.fixture
+def around(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Surroundings:
+    made = Surroundings(fleet)
+    monkeypatch.setattr(running, "devices_of", lambda launcher: made.devices())
+    monkeypatch.setattr(running, "_POLL_S", 0.001)
+    monkeypatch.setattr(running, "NODES_S", 0.05)
+    return made
+
+
+def in_cluster(fleet: Fleet, told: list[Event], around: Surroundings, stocks: list[Stock]) -> Autoscaler:
+    class OfStock(Planning):
+        def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
+            stocks.append(stock)
+            self.gpus = 2 if stock.grows else stock.counts["cpu"]
+            super().ask(asked, state, stock)
+
+    def planner(name: str) -> Planning:
+        return OfStock(fleet.files)
+
+    return Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner, cluster=around)
+
+
+def test_pods_wait_for_a_node_that_the_plan_needs(fleet: Fleet, around: Surroundings) -> None:
+    around.brings, around.away = 1, 2
+    told: list[Event] = []
+    stocks: list[Stock] = []
+    follows = in_cluster(fleet, told, around, stocks)
+    run(fleet, follows, [45] * 30 + [150] * 30)
+    assert stocks[0] == Stock({"cpu": 1}, grows=True)
+    assert around.asked == [1, 0]
+    assert fleet.applied == ["following the load"], "though the API server was away"
+    assert [event.level for event in told if event.kind == "nodes"] == ["info"]
+    follows.close()
+
+
+def test_without_a_node_the_plan_is_for_what_is_there(fleet: Fleet, around: Surroundings) -> None:
+    write_plan(fleet.files.following.without_more, plan(100.0))
+    told: list[Event] = []
+    stocks: list[Stock] = []
+    follows = in_cluster(fleet, told, around, stocks)
+    run(fleet, follows, [45] * 30 + [150] * 20)
+    assert around.asked[-1] == 0, "nothing waits any more"
+    applied = fleet.files.plan()
+    assert applied is not None
+    assert len(applied.gpus) == 1
+    assert [event.level for event in told if event.kind == "nodes"] == ["info", "warning"]
+    # No other node is asked for at once; one that comes by itself is used.
+    around.cores = 2
+    run(fleet, follows, [150] * 20)
+    assert stocks[-1] == Stock({"cpu": 2}, grows=False)
+    applied = fleet.files.plan()
+    assert applied is not None
+    assert len(applied.gpus) == 2
+    follows.close()
+
+
+def test_seconds_that_one_replica_did_not_report_are_no_low_load(fleet: Fleet, around: Surroundings) -> None:
+    fleet.files.following.write(Following(follow=True, dwell_s=40.0))
+    fleet.files.write_plans(plan(200.0, 2), None)
+    around.cores = 2
+    follows = in_cluster(fleet, [], around, [])
+    run(fleet, follows, [190] * 30)
+    around.heard_since_s = float("inf")
+    run(fleet, follows, [20] * 130)
+    assert fleet.applied == []
+    around.heard_since_s = 0.0
+    run(fleet, follows, [20] * 130)
     assert fleet.applied == ["following the load"]
     follows.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from planning import StoppedClock
 
 from controlplane.control.autoscaler.state import Direction, Kind, Propose
 from controlplane.control.guard.effects import Learn
-from controlplane.domain.device import ShareKind
+from controlplane.domain.device import ShareKind, Stock
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.fleets import FleetFiles
@@ -29,15 +30,16 @@ workloads: [{name: W, model: m, slo_ms: 300, rate_rps: 25}]
 """
 
 
+STOCK = Stock({"cpu": 2})
+
+
 def asked(direction: Direction, rate_rps: float) -> Propose:
     return Propose(1, direction, (rate_rps,), "asked")
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFiles:
-    """A fleet on a host with three cores, of which two may be planned."""
-    cores = {"cpu": ("cpu-0", "cpu-1", "cpu-2")}
-    monkeypatch.setattr("controlplane.runtime.autoscaler.propose.host_devices", lambda: cores)
+def files(tmp_path: Path) -> FleetFiles:
+    """A fleet on a host of which two cores may be planned."""
     points = [
         Measurement(percent, batch, ms, capacity_rps=1000.0 * batch / ms)
         for percent in (20.0, 60.0, 100.0)
@@ -59,7 +61,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFiles:
 
 
 def test_a_higher_rate_gets_a_plan_in_the_fleets_state(files: FleetFiles) -> None:
-    answer = propose(files, asked(Direction.UP, 110.0), ["W"])
+    answer = propose(files, asked(Direction.UP, 110.0), ["W"], STOCK)
     plan, _ = read_plan(files.following.proposal)
     assert (answer.kind, answer.unheld) == (Kind.PLAN, ())
     (rate,) = answer.rates_rps
@@ -78,21 +80,37 @@ def test_an_error_that_the_guard_found_is_in_the_plan_that_is_proposed(files: Fl
         _, partition, placement = next(iter(plan.placements()))
         return placement.predicted.batch_ms[0] * partition.percent
 
-    propose(files, asked(Direction.REVIEW, 25.0), ["W"])
+    propose(files, asked(Direction.REVIEW, 25.0), ["W"], STOCK)
     before_ms = execution_ms()
     slower = replace(asked(Direction.REVIEW, 25.0), errors=(Learn("m", "cpu", 1.2),))
     for _ in range(2):  # it is the plan's error, so it counts once
-        assert propose(files, slower, ["W"]).error == pytest.approx(0.2, abs=0.01)
+        assert propose(files, slower, ["W"], STOCK).error == pytest.approx(0.2, abs=0.01)
         assert execution_ms() == pytest.approx(1.2 * before_ms, rel=0.01)
 
 
 def test_what_this_host_cannot_hold_is_planned_as_far_as_it_can(files: FleetFiles) -> None:
-    answer = propose(files, asked(Direction.UP, 5000.0), ["W"])
+    answer = propose(files, asked(Direction.UP, 5000.0), ["W"], STOCK)
     (unheld,) = answer.unheld
     assert unheld.workload == "W"
     assert 25.0 <= unheld.planned_rps <= answer.rates_rps[0] < 300.0
     plan, _ = read_plan(files.following.proposal)
     assert len(plan.gpus) <= 2, "one core stays free"
+
+
+def test_a_cluster_plans_with_nodes_to_come_and_keeps_the_plan_without_them(files: FleetFiles) -> None:
+    running = files.plan()
+    assert running is not None
+    counted = SPEC.replace("{type: cpu}", "{type: cpu, count: 4}")
+    code = hashlib.sha256(counted.encode()).hexdigest()
+    files.write_plans(replace(running, spec=counted, spec_sha256=code), None)
+    grows = Stock({"cpu": 2}, grows=True)
+    answer = propose(files, asked(Direction.UP, 260.0), ["W"], grows)
+    assert answer.unheld == ()
+    assert len(read_plan(files.following.proposal)[0].gpus) > 2
+    less, _ = read_plan(files.following.without_more)
+    assert len(less.gpus) <= 2
+    propose(files, asked(Direction.UP, 60.0), ["W"], grows)
+    assert not files.following.without_more.exists(), "there is nothing to wait for"
 
 
 def test_a_plan_for_bursts_is_followed_by_plans_for_bursts(files: FleetFiles) -> None:
@@ -102,13 +120,13 @@ def test_a_plan_for_bursts_is_followed_by_plans_for_bursts(files: FleetFiles) ->
     bursty = tuple(replace(w, dispersion=2.0) for w in gpu.partitions[0].workloads)
     partition = replace(gpu.partitions[0], workloads=bursty)
     files.write_plans(replace(running, gpus=(replace(gpu, partitions=(partition,)),)), None)
-    propose(files, asked(Direction.UP, 60.0), ["W"])
+    propose(files, asked(Direction.UP, 60.0), ["W"], STOCK)
     plan, _ = read_plan(files.following.proposal)
     assert {w.dispersion for _, _, w in plan.placements()} == {2.0}
 
 
 def test_less_load_on_one_core_is_no_cheaper(files: FleetFiles) -> None:
-    answer = propose(files, asked(Direction.DOWN, 5.0), ["W"])
+    answer = propose(files, asked(Direction.DOWN, 5.0), ["W"], STOCK)
     assert answer.kind == Kind.HOLD
     assert answer.cost_after == answer.cost_before
 
@@ -118,4 +136,4 @@ def test_a_plan_without_a_spec_says_what_is_missing(files: FleetFiles) -> None:
     assert plan is not None
     files.write_plans(replace(plan, spec=None), None)
     with pytest.raises(InputError, match="has no spec"):
-        propose(files, asked(Direction.UP, 50.0), ["W"])
+        propose(files, asked(Direction.UP, 50.0), ["W"], STOCK)

@@ -12,15 +12,17 @@ from controlplane.control.autoscaler.state import (
     Propose,
     begin,
 )
+from controlplane.domain.device import Stock
 from controlplane.runtime.autoscaler.search import SearchProcess
 
 STATE = begin((FollowedWorkload("W", "w", 10.0),), LoadLimits(), 0.0)
 ASKED = Propose(3, Direction.UP, (20.0,), "more")
 MORE_THAN_A_PIPE_HOLDS = 200_000
 ANSWERS = f"""
-import pickle, sys
+import os, pickle, sys
 from controlplane.control.autoscaler.state import Kind, Proposal
-asked, workloads = pickle.load(sys.stdin.buffer)
+assert sys.stdin.buffer.read(1)
+asked, workloads, stock = pickle.load(os.fdopen(int(sys.argv[2]), "rb"))
 long = "x" * {MORE_THAN_A_PIPE_HOLDS}
 sys.stderr.write(long)
 found = Proposal(asked.number, Kind.PLAN, asked.rates_rps, summary=long, made_from=workloads[0])
@@ -29,7 +31,16 @@ pickle.dump(found, sys.stdout.buffer)
 
 
 def planning(code: str, *, longest_s: float = 600.0) -> SearchProcess:
-    return SearchProcess("f", ASKED, STATE, command=(sys.executable, "-c", code), longest_s=longest_s)
+    search = SearchProcess("f", command=(sys.executable, "-c", code), longest_s=longest_s)
+    search.ask(ASKED, STATE, Stock({}))
+    return search
+
+
+def test_a_process_without_a_question_ends_with_what_began_it() -> None:
+    search = SearchProcess("f")
+    search._go.close()
+    assert search._process.wait(60.0) == 0
+    search.close()
 
 
 def test_an_answer_larger_than_a_pipe_is_read() -> None:

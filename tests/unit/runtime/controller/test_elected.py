@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,12 +10,14 @@ from typing import Any, cast
 import build
 import pytest
 
-from controlplane.domain.errors import EngineError, TrisectError
-from controlplane.domain.observation import Guarding
+from controlplane.domain.errors import EngineError, InputError, TrisectError
+from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.plan import Plan, Violation
-from controlplane.domain.wanted import FleetReport, WantedFleet
+from controlplane.domain.serving import FollowLoad, Serving
+from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
 from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetFiles, FleetSettings, read_guarding, write_guarding
+from controlplane.files.following import Following
 from controlplane.files.plans import plan_hash, plan_of
 from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import elected
@@ -39,8 +41,13 @@ class Object:
     """The Fleet object."""
 
     now: WantedFleet | None
+    begun: list[int] = field(default_factory=list)
     reports: list[FleetReport] = field(default_factory=list)
+    shown: list[FleetStanding] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     kept: list[tuple[Guarding, ...]] = field(default_factory=list)
+    plans: list[Mapping[str, Any] | None] = field(default_factory=lambda: [None])
+    given: dict[str, str] = field(default_factory=dict)
     held: bool = False
     away: bool = False
 
@@ -55,8 +62,28 @@ class Object:
     def release(self) -> None:
         self.held, self.now = False, None
 
+    def begin(self, generation: int) -> None:
+        self.begun.append(generation)
+
     def report(self, report: FleetReport) -> None:
         self.reports.append(report)
+
+    def show(self, standing: FleetStanding) -> None:
+        self.shown.append(standing)
+
+    def announce(self, event: Event) -> None:
+        if self.away:
+            raise EngineError("the API server does not answer")
+        self.events.append(event)
+
+    def follow(self, plan: Mapping[str, Any] | None, generation: int) -> None:
+        self.plans.append(plan)
+
+    def followed(self, generation: int) -> Mapping[str, Any] | None:
+        return self.plans[-1] if generation == 1 else None
+
+    def profiles(self) -> Mapping[str, str]:
+        return self.given
 
     def remember(self, guarding: Sequence[Guarding]) -> None:
         self.kept.append(tuple(guarding))
@@ -94,7 +121,11 @@ class DoneFleet(Fleet):
 def keeper(directory: Path, wanted: Object) -> tuple[Keeper, Deeds, FleetFiles]:
     deeds, files = Deeds(), FleetFiles(directory, "f")
     fleet = DoneFleet(files, cast(Any, deeds), cast(Any, None), SystemClock(), deeds.said.append)
-    return Keeper(fleet, wanted, Installation(lambda plan, devices: SETTINGS, lambda: None)), deeds, files
+    return (
+        Keeper(fleet, wanted, Installation(lambda plan, devices: SETTINGS, lambda: None, lambda gpus: None)),
+        deeds,
+        files,
+    )
 
 
 def wanting(plan: Plan = PLAN, **more: Any) -> WantedFleet:
@@ -116,8 +147,33 @@ def test_each_generation_is_applied_once_and_reported(tmp_path: Path) -> None:
     assert deeds.applied == [PLAN, plan("a")]
 
 
+def test_the_object_says_how_the_fleet_stands_and_what_happened(tmp_path: Path) -> None:
+    wanted = Object(wanting())
+    made, _, files = keeper(tmp_path, wanted)
+    made.step()
+    assert wanted.begun == [1]
+    rests = Guarding("a", "guarded", 1.0, "s", True, 0, False, None)
+    down = replace(rests, partition="b", phase="down")
+    write_guarding(files.guarding, [rests, down])
+    moved = Event(1.0, "warning", "redirect", "a", "dead")
+    made.note(moved)
+    for _ in range(3):
+        made.step()
+    (shown,) = wanted.shown
+    assert (shown.ready, shown.partitions, shown.redirects, shown.trouble) == (1, 2, 1, "PartitionDown")
+    assert [event.kind for event in wanted.events] == ["Applied", "redirect"]
+    # Nothing is lost while the API server is away.
+    wanted.away = True
+    made.note(moved)
+    made.step()
+    wanted.away = False
+    made.step()
+    assert wanted.events[2:] == [moved]
+    assert wanted.shown[-1].redirects == 2
+
+
 def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> None:
-    wanted = Object(wanting(applied=plan_hash(PLAN), devices={"cpu-0": "a/cpu-0"}))
+    wanted = Object(wanting(applied=plan_hash(PLAN), devices={"cpu-0": "a/cpu-0"}, redirects=3))
     made, deeds, files = keeper(tmp_path, wanted)
     made.begin()
     made.step()
@@ -128,6 +184,8 @@ def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> 
     assert settings is not None
     assert settings.devices == {"cpu-0": "a/cpu-0"}
     assert wanted.reports[-1].applied
+    made.step()
+    assert wanted.shown[-1].redirects == 3
 
 
 def test_the_next_leader_finds_which_shares_are_lent_and_how_servers_end(tmp_path: Path) -> None:
@@ -207,6 +265,74 @@ def test_an_api_server_that_is_away_changes_nothing_and_is_said_once(tmp_path: P
     wanted.away = False
     made.step()
     assert deeds.applied == [PLAN]
+
+
+FOLLOWS = replace(PLAN, serve=Serving(follow_load=FollowLoad(40.0)), spec="the spec")
+MORE = replace(plan("a", "b", "c"), serve=FOLLOWS.serve, spec=FOLLOWS.spec)
+
+
+def test_a_fleet_that_follows_its_load_has_the_profiles_that_came_with_the_plan(tmp_path: Path) -> None:
+    wanted = Object(wanting(FOLLOWS), given={"cpu/m.json": "{}"})
+    made, _, files = keeper(tmp_path, wanted)
+    made.step()
+    assert files.following.settings() == Following(follow=True, dwell_s=40.0)
+    learned = files.following.profiles / "cpu" / "m.json"
+    assert learned.read_text() == "{}"
+    learned.write_text("learned")
+    wanted.now = replace(wanting(FOLLOWS), generation=2)
+    made.step()
+    assert learned.read_text() == "learned", "the same profiles keep what was learned"
+    wanted.given = {"../m.json": "{}"}
+    wanted.now = replace(wanting(FOLLOWS), generation=3)
+    made.step()
+    assert wanted.reports[-1].reason == "Invalid"
+
+
+def test_the_next_leader_goes_on_with_the_plan_that_followed_the_load(tmp_path: Path) -> None:
+    wanted = Object(wanting(FOLLOWS))
+    made, _, files = keeper(tmp_path, wanted)
+    made.step()
+    made.apply(ApplyRequest(MORE, SETTINGS))
+    assert wanted.reports[-1].plan == plan_hash(MORE)
+    wanted.now = wanting(FOLLOWS, applied=plan_hash(MORE), devices=SETTINGS.devices)
+    following, deeds, _ = keeper(tmp_path, wanted)
+    following.begin()
+    following.step()
+    assert (deeds.applied, files.plan()) == ([], MORE)
+    # One that was cut off is completed.
+    wanted.now = wanting(FOLLOWS, applied=plan_hash(FOLLOWS), devices=SETTINGS.devices)
+    following, deeds, _ = keeper(tmp_path, wanted)
+    following.begin()
+    following.step()
+    assert deeds.applied == [MORE]
+    # A new generation is a person's: it counts from now on.
+    wanted.now = replace(wanting(plan("a")), generation=2)
+    following.step()
+    assert deeds.applied[-1] == plan("a")
+
+
+def test_a_followed_plan_that_fails_is_not_left_for_the_next_leader(tmp_path: Path) -> None:
+    wanted = Object(wanting(FOLLOWS))
+    made, deeds, _ = keeper(tmp_path, wanted)
+    made.step()
+    deeds.fails = EngineError("no node takes it")
+    with pytest.raises(EngineError):
+        made.apply(ApplyRequest(MORE, SETTINGS))
+    assert wanted.plans[-1] == versioned(FOLLOWS)
+
+
+def test_a_followed_plan_whose_devices_are_gone_gives_way_to_the_objects_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = Object(wanting(FOLLOWS))
+    wanted.follow(versioned(MORE), 1)
+    made, deeds, _ = keeper(tmp_path, wanted)
+    deeds.fails = InputError("there are 1: a/cpu-0", field="cpu-1")
+    made.step()
+    assert (wanted.plans[-1], wanted.reports) == (None, [])
+    deeds.fails = None
+    made.step()
+    assert deeds.applied == [FOLLOWS]
 
 
 def test_a_deleted_object_is_let_go_after_its_servers(tmp_path: Path) -> None:

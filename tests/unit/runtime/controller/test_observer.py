@@ -35,6 +35,7 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.waiting import wait_until
 from controlplane.monitor.records import Record
 from controlplane.ports import GivesWay
+from controlplane.runtime.controller import answers as answers_module
 from controlplane.runtime.controller import engine as engine_module
 from controlplane.runtime.controller import observer as observer_module
 from controlplane.runtime.controller.engine import Listed
@@ -728,7 +729,8 @@ def test_a_gateway_that_hangs_is_not_asked_at_every_look(bench: Bench) -> None:
 
 def test_answers_are_told_by_a_clock_that_nobody_sets(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Hand()
-    monkeypatch.setattr(observer_module, "time", clock)
+    for module in (observer_module, answers_module):
+        monkeypatch.setattr(module, "time", clock)
 
     def ended(at_s: float) -> float:
         line = Record("h", 1, "w1", SERVER.instance, 200, None, 1, 1, at_s, 1.0, False)

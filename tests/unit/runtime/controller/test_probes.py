@@ -11,9 +11,11 @@ from asked_triton import asked_triton
 from build import spec
 from no_descriptors import without_descriptors
 
+from controlplane import sockets
 from controlplane.domain.fleet import Server, ServerState
 from controlplane.runtime.controller import probes
 from controlplane.runtime.controller.probes import Outcome, Readings, read_counters, send_canary
+from controlplane.triton import client
 
 SPEC = spec("W1", models=("w1",))
 
@@ -55,6 +57,19 @@ def test_what_a_canary_sends_is_made_once() -> None:
             send_canary(server_at(port), SPEC.endpoints, samples, nothing, 30.0)
     assert asked.count("/v2/models/w1/config") == 1
     assert asked.count("/v2/models/w1/infer") == 2
+
+
+def test_a_canary_takes_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[socket.socket] = []
+
+    def connecting(host: str, port: int, timeout_s: float) -> socket.socket:
+        opened.append(sockets.connect(host, port, timeout_s))
+        return opened[-1]
+
+    monkeypatch.setattr(client, "connect", connecting)
+    with asked_triton() as (port, _):
+        assert outcome(server_at(port)) is Outcome.ANSWERED
+    assert len(opened) == 1
 
 
 def test_a_model_that_takes_longer_is_late_and_a_process_that_answers_nothing_is_silent(

@@ -29,10 +29,20 @@ class Starts:
         raise EngineError("the batch of w1 cannot be changed")
 
 
+def nothing(*_: object, **__: object) -> None:
+    pass
+
+
 def test_a_server_gives_way_where_its_requests_are_served_meanwhile() -> None:
     served, first = spec("W1", models=("w1",)), spec("W2", models=("w2",))
     launcher = Starts()
-    executor = Executor(cast(Any, launcher), GatewayInMemory(), lambda *_, **__: None, say=lambda line: None)
+    executor = Executor(
+        cast(Any, launcher),
+        GatewayInMemory(),
+        lambda *_, **__: None,
+        note=lambda *_: None,
+        say=lambda line: None,
+    )
     executor.run([Start(served), Start(first)], Actual((), {"w1": NamedRoute(("old",))}))
     assert launcher.gave_way == {"W1": True, "W2": False}
 
@@ -40,7 +50,7 @@ def test_a_server_gives_way_where_its_requests_are_served_meanwhile() -> None:
 def test_a_server_whose_batches_cannot_be_changed_serves_on_and_fails_no_apply() -> None:
     running = Starts().start(spec("W1", models=("w1",)), deadline_s=1, gives_way=lambda: True)
     said: list[str] = []
-    executor = Executor(cast(Any, Starts()), GatewayInMemory(), lambda *_, **__: None, say=said.append)
+    executor = Executor(cast(Any, Starts()), GatewayInMemory(), nothing, note=nothing, say=said.append)
     executor.run([SetBatches(running.name, (("w1", 2),))], Actual((running,), {}))
     (warning,) = (line for line in said if line.startswith("warning"))
     assert running.name in warning

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import build
 import pytest
-from fake_host import GatewayInMemory
+from fake_host import Engine, GatewayInMemory, Program
+from fleet_world import world
 
 from controlplane.control.converge.actions import Start, Stop
 from controlplane.control.converge.desired import Desired, NamedRoute
-from controlplane.domain.errors import EngineError, GatewayError, InputError
+from controlplane.domain.errors import EngineError, GatewayError, InputError, LibraryIgnored
 from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
     GatewayConfig,
@@ -405,3 +406,35 @@ def test_a_redirect_to_the_same_share_leaves_nothing_to_bring_back(
     (line,) = said
     assert line.startswith(f"a was redirected to {percent:g} % of GPU-uuid and stays there{told}")
     assert ("--as-planned" in line) == bool(told)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_servers_that_ignore_the_batch_library_have_fixed_batches_unless_others_have_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: bool
+) -> None:
+    library, said, start = tmp_path / "one" / "two" / "batch_limit.so", list[str](), Engine.start
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"")
+    ignored = not before
+
+    def starts(self: Engine, spec: ServerSpec, **how: Any) -> Server:
+        if spec.batches and ignored:
+            raise LibraryIgnored("it did not load the library")
+        return start(self, spec, **how)
+
+    monkeypatch.setattr(Engine, "start", starts)
+    with world() as here, here.host.running_as(Program()):
+        settings = replace(here.settings, batch_library=str(library))
+        fleet = replace(here.fleet, say=said.append)
+        plans = [build.plan(build.partition("a", percent, model="echo"), gpu="cpu-0") for percent in (20, 30)]
+        first, second = (ApplyRequest(plan, settings) for plan in plans)
+        outcome = fleet.apply(first)
+        assert [bool(server.spec.batches) for server in outcome.servers] == [before]
+        assert any(line.startswith("warning") for line in said) != before
+        found = fleet.files.settings()
+        assert found is not None
+        assert (found.batch_library is not None) == before
+        ignored = True
+        if before:
+            with pytest.raises(LibraryIgnored):
+                fleet.apply(second)

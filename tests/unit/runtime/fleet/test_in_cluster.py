@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ctl_fleet import partition, plan
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster
 from controlplane.domain.plan import Plan
+from controlplane.domain.serving import FollowLoad, Serving
 from controlplane.domain.wanted import FleetReport
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
@@ -37,6 +38,7 @@ class FakeOrders:
     reason: str = "Applied"
     manifest: Mapping[str, Any] | None = None
     generations: list[Mapping[str, Any]] = field(default_factory=list)
+    profiles: dict[str, str] = field(default_factory=dict)
 
     def controllers(self) -> tuple[str, ...]:
         return self.running
@@ -49,6 +51,9 @@ class FakeOrders:
             self.generations.append(manifest)
         self.manifest = manifest
         return len(self.generations)
+
+    def put_profiles(self, profiles: Mapping[str, str]) -> None:
+        self.profiles = dict(profiles)
 
     def report(self) -> FleetReport | None:
         if not self.running:
@@ -125,3 +130,20 @@ def test_without_a_controller_nothing_waits_for_ever(fleet: FleetInCluster, orde
         fleet.apply(made(), SETTINGS, allow_violations=False, rename_endpoints=False)
     with pytest.raises(EngineError, match="no controller of fleet 'f' runs"):
         fleet.destroy()
+
+
+def test_the_profiles_go_with_a_plan_that_follows_its_load(
+    fleet: FleetInCluster, orders: FakeOrders, tmp_path: Path
+) -> None:
+    (tmp_path / "measured" / "cpu").mkdir(parents=True)
+    (tmp_path / "measured" / "cpu" / "m.json").write_text("{}")
+    follows = Serving(follow_load=FollowLoad())
+    for serve, given in ((None, {}), (follows, {"cpu/m.json": "{}"})):
+        fleet.apply(
+            replace(made(), serve=serve),
+            SETTINGS,
+            allow_violations=False,
+            rename_endpoints=False,
+            profiles=tmp_path / "measured",
+        )
+        assert orders.profiles == given

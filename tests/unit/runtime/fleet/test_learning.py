@@ -9,6 +9,7 @@ import pytest
 from planning import StoppedClock
 
 from controlplane.control.autoscaler.state import Direction, Kind, Proposal, Propose
+from controlplane.domain.device import Stock
 from controlplane.domain.observation import BatchStatistics
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
 from controlplane.files import catalogue
@@ -67,13 +68,12 @@ class Fleet:
 
     def review(self) -> Proposal:
         rate = sum(w.rate_rps for _, _, w in self.plan.placements())
-        return proposal(self.files, Propose(1, Direction.REVIEW, (rate,), "review"), ["W"], self.now_s)
+        asked = Propose(1, Direction.REVIEW, (rate,), "review")
+        return proposal(self.files, asked, ["W"], Stock({"v100": 2}), self.now_s)
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
-    gpus = {"v100": ("v100-0", "v100-1")}
-    monkeypatch.setattr("controlplane.runtime.autoscaler.propose.host_devices", lambda: gpus)
+def fleet(tmp_path: Path) -> Fleet:
     (tmp_path / "spec.yaml").write_text(SPEC)
     spec, document = read_spec(tmp_path / "spec.yaml")
     profiles = tmp_path / "profiles"

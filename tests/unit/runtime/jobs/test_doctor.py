@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.runtime.jobs.doctor import BootPlaces, after_boot, examine
+from controlplane.runtime.jobs.doctor import BootPlaces, after_boot, examine, reuses_grpc
 from launchers.docker.launcher import DockerLauncher
 
 
@@ -20,18 +20,41 @@ def test_without_an_engine_the_shares_lack_the_engine_and_not_root(tmp_path: Pat
     assert "root" not in f"{shares.detail} {shares.remedy}"
 
 
-@pytest.mark.parametrize(("features", "available"), [("+LUA +PCRE2", True), ("-LUA +PCRE2", False)])
+@pytest.mark.parametrize(
+    ("version", "features", "available"),
+    [
+        ("2.6.12", "+LUA +PCRE2", True),
+        ("2.6.12", "-LUA +PCRE2", False),
+        ("3.2.1", "+LUA +PCRE2", False),
+        ("3.2.2", "+LUA +PCRE2", True),
+    ],
+)
 def test_a_haproxy_that_cannot_run_the_gateway_is_not_available(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, features: str, available: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, features: str, available: bool
 ) -> None:
     program = tmp_path / "haproxy"
     program.write_text(
-        f"#!/bin/sh\necho 'HAProxy version 2.6.12 2023/05/10'\necho 'Feature list : {features}'\n"
+        f"#!/bin/sh\necho 'HAProxy version {version} 2023/05/10'\necho 'Feature list : {features}'\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     (found,) = (c for c in examine(()) if c.name == "haproxy")
     assert found.available is available
+
+
+@pytest.mark.parametrize(
+    ("version", "reuses"),
+    [
+        ("HAProxy version 2.6.12-1+deb12u4", False),
+        ("HAProxy version 2.8.9", False),
+        ("HAProxy version 2.8.10", True),
+        ("HAProxy version 2.9.1", False),
+        ("HAProxy version 3.0.11-1+deb13u1", True),
+        ("HAProxy version 3.3-dev5-0d35f7", True),
+    ],
+)
+def test_which_haproxy_reuses_connections_for_grpc(version: str, reuses: bool) -> None:
+    assert reuses_grpc(version) is reuses
 
 
 @pytest.fixture

@@ -1,0 +1,258 @@
+"""The headline figures of five papers, taken again and held against the table of docs/results/papers.md.
+
+    python -m benchmarks.plans.papers           ten minutes of CPU: all rows
+    python -m benchmarks.plans.papers --short   a minute: the rows whose section ends in a dot
+
+A row of the page names its figure, theirs, ours, by how much ours may move, and the section here that takes
+it. Exits 1 where one has moved by more. Rows without a section have a command of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import planning
+
+from benchmarks.harness import Figures
+from benchmarks.plans import inss, inss_policy, late_binding, latency_aware, report
+from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.profile import Profile
+from controlplane.domain.workload import Workload
+from controlplane.latency import registry as latency_registry
+from controlplane.latency.protocol import Slots
+from controlplane.papers.inss.policy import built_in, decide
+from controlplane.papers.inss.search import search
+from controlplane.planning import registry
+from controlplane.planning.protocol import Device, PlanRequest
+from controlplane.runtime.jobs.compare import Candidate, Question, chosen, compare
+
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "papers.md"
+LATE = "iGniter Fig 14, "
+SHORT = "."
+"""Ends the name of a section that the short form takes."""
+T4_PRICE, T4_SLOWER = 0.526, 2.0
+"""The surrogate of a T4: g4dn.xlarge on demand, and half a V100's computing resources (iGniter, Sec. 5.4)."""
+GPU_LETS = (("A", 40.0, 23), ("R", 60.0, 18), ("V", 40.0, 6))
+GSLICE = (("A", 37.5, 18), ("R", 30.0, 8), ("V", 40.0, 6))
+"""iGniter's Table 1: model, share in percent, batch; gpu-lets has A on a GPU of its own, GSLICE one GPU."""
+CURVE = ("k1", "k2", "k3", "k5")
+"""Of Eq 11: all that is a time."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the page's table."""
+
+    name: str
+    theirs: float | None
+    ours: float
+    spread: float
+    section: str
+
+
+def rows() -> list[Row]:
+    """The rows of the page that a section takes."""
+    found = []
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 7 and cells[6].startswith("`"):
+            theirs = None if cells[1] == "–" else float(cells[1])
+            found.append(Row(cells[0], theirs, float(cells[2]), float(cells[3]), cells[6].strip("`")))
+    return found
+
+
+def shares(plan: Plan) -> float:
+    return sum(gpu.percent for gpu in plan.gpus)
+
+
+def placed() -> dict[str, float]:
+    """iGniter's Tables 1 and 3 and Fig 14: what is planned."""
+    three = [planning.workload(name, model, slo, rps) for name, model, slo, rps in planning.TABLE_1]
+    found = {}
+    for strategy in ("igniter", "gslice+", "gpu-lets+"):
+        plan = planning.planned(strategy, three)
+        found[f"iGniter Table 1, {strategy}: GPUs"] = len(plan.gpus)
+        found[f"iGniter Table 1, {strategy}: sum of shares, %"] = shares(plan)
+    for strategy in ("igniter", "ffd+", "gslice+", "gpu-lets+"):
+        plan = planning.planned(strategy, planning.published(12))
+        found[f"iGniter Fig 14, {strategy}: GPUs"] = len(plan.gpus)
+    return found | largest_batches()
+
+
+def largest_batches() -> dict[str, float]:
+    """Table 1's gpu-lets and GSLICE: the largest batch in half of the SLO, and what is late side by side."""
+    latency = planning.v100().latency
+    asked = {name: (latency.models.index(model), slo / 2.0) for name, model, slo, _ in planning.TABLE_1}
+    found = {}
+    for name, percent, *_ in GPU_LETS:
+        model, allowed_ms = asked[name]
+        alone = latency.estimate(Slots.alone(model, np.arange(1, 33), percent), 0.5).execution_ms[:, 0]
+        batch = int(np.flatnonzero(alone <= allowed_ms)[-1]) + 1
+        found[f"iGniter Table 1, gpu-lets: largest batch of {name} on {percent:g} %"] = batch
+    for plan, gpus in (("gpu-lets", (GPU_LETS[:1], GPU_LETS[1:])), ("GSLICE", (GSLICE,))):
+        late = 0
+        for gpu in gpus:
+            names, percents, batches = zip(*gpu, strict=True)
+            slots = Slots.of([[asked[n][0] for n in names]], [list(batches)], [list(percents)])
+            taken = latency.estimate(slots, 0.5).execution_ms[0]
+            late += sum(ms > asked[n][1] for n, ms in zip(names, taken, strict=True))
+        found[f"iGniter Table 1, {plan} as printed: models late by Eq 1 to 11"] = late
+    return found
+
+
+def late() -> dict[str, float]:
+    """iGniter Fig 14: workloads late by the published measurements, at even arrivals and at Poisson's."""
+    with tempfile.TemporaryDirectory() as folder:
+        strategies = [Candidate(name) for name in ("igniter", "ffd+", "gslice+", "gpu-lets+", "joint")]
+        question = Question(report.spec_of(12, Path(folder)), Path(folder))
+        found = compare(question, strategies, chosen(["even", "measured"]))
+    by_name = {one.name: one.truths for one in found.strategies}
+    even = {f"{LATE}{name}: late, even arrivals": len(seen["even"].late) for name, seen in by_name.items()}
+    poisson = {
+        f"{LATE}{name}: late, Poisson arrivals": len(by_name[name]["measured"].late)
+        for name in ("igniter", "joint")
+    }
+    return even | poisson
+
+
+def t4() -> Device:
+    """A surrogate: the V100's curves (Eq 11) twice as high, at a T4's price."""
+    v100 = planning.v100()
+    kind = replace(v100.pool.device, name="t4")
+
+    def slower(profile: Profile) -> Profile:
+        known = profile.fits["igniter"]
+        fits = {name: T4_SLOWER * k if name in CURVE else k for name, k in known.items()}
+        points = tuple(replace(p, execution_ms=T4_SLOWER * p.execution_ms) for p in profile.points)
+        return replace(profile, device="t4", points=points, colocation=(), fits={"igniter": fits})
+
+    profiles = {model: slower(profile) for model, profile in v100.profiles.items()}
+    latency = latency_registry.build("igniter", kind, profiles)
+    return Device(replace(v100.pool, device=kind, price_per_hour=T4_PRICE), latency, profiles)
+
+
+def parts_of(workload: Workload, devices: Mapping[str, Device]) -> list[Workload]:
+    """A workload in as few equal parts as have a place, since one may need several T4s."""
+    for count in range(1, 9):
+        parts = [
+            replace(workload, name=f"{workload.name}-{n}", endpoint=None, rate_rps=workload.rate_rps / count)
+            for n in range(count)
+        ]
+        if not cheapest(parts[:1], devices).infeasible:
+            return parts
+    raise AssertionError(workload.name)
+
+
+def cheapest(workloads: Sequence[Workload], devices: Mapping[str, Device]) -> Plan:
+    """iGniter's plan: on the GPU type that costs least."""
+    request = PlanRequest(tuple(workloads), devices, Rule.HALF_SLO, planning.StoppedClock())
+    return registry.strategy("igniter").plan(request)
+
+
+def types() -> dict[str, float]:
+    """iGniter Fig 20: a second GPU type, and the choice by cost."""
+    own = {"t4": t4()}
+    each = {w.name: parts_of(w, own) for w in planning.published(12)}
+    plan = cheapest([part for parts in each.values() for part in parts], own | {"v100": planning.v100()})
+    assert {gpu.type for gpu in plan.gpus} == {"t4"}
+    print("split on T4s:", ", ".join(name for name, parts in each.items() if len(parts) > 1))
+    return {
+        "iGniter Fig 20: T4s": len(plan.gpus),
+        "iGniter Fig 20: $/h on the cheaper type": sum(gpu.price_per_hour for gpu in plan.gpus),
+    }
+
+
+def goodput() -> dict[str, float]:
+    """InSS: its policy's goodput as a part of the search's, where its GPUs suffice and where they do not."""
+    found = {}
+    search(inss_policy.drawn(6, 4, 1)[0], inss_policy.CLOCK, rounds=1)  # compiles
+    for models, gpus in ((6, 4), (12, 4)):
+        problems = inss_policy.drawn(models, gpus, 64)
+        by_policy, by_search = (
+            inss_policy.good(problems, inss_policy.Answer.of(problems, decide_one))
+            for decide_one in (lambda p: decide(p, built_in()), lambda p: inss_policy.searched(p, 0.05))
+        )
+        found[f"InSS policy, {models} models on {gpus} GPUs: goodput over the search's"] = float(
+            (by_policy / by_search).mean()
+        )
+    return found
+
+
+def served() -> dict[str, float]:
+    """InSS Figs 15 and 17: capacity over InSS's own, and InSS's late requests."""
+    taken = Figures()
+    inss.figures(taken, seeds=2)
+    names = {"gpulet-like": "gpulet-like", "gslice-like": "GSLICE-like", "igniter": "iGniter"}
+    values = {one.name: one.value for one in taken.taken}
+    found = {
+        f"InSS Fig 15: capacity of {name} over InSS's": values[f"{key}: capacity over inss's"]
+        for key, name in names.items()
+    }
+    return found | {"InSS Fig 17: late, even arrivals, %": values["inss: late, even arrivals"]}
+
+
+def shared() -> dict[str, float]:
+    """KAIST's three tasks: throughput b / T and power, shares by Alg 1 against 100 % for all."""
+    tasks = [latency_aware.task(*row) for row in latency_aware.THREE]
+    rates, watts = [], []
+    for chosen_shares in (latency_aware.whole_gpu(tasks), latency_aware.proposed(tasks)):
+        _, whole_ms, power_w = latency_aware.together(tasks, chosen_shares)
+        rates.append(sum(batch / ms for (batch, _), ms in zip(chosen_shares, whole_ms, strict=True)))
+        watts.append(power_w)
+    return {
+        "KAIST: throughput over shares of 100 %, %": 100.0 * (rates[1] / rates[0] - 1.0),
+        "KAIST: power over that of shares of 100 %": watts[1] / watts[0],
+    }
+
+
+def kernels() -> dict[str, float]:
+    """Paella's Figs 2 and 12, kernels on one GPU."""
+    taken = Figures()
+    late_binding.fig2(taken)
+    late_binding.fig12(taken)
+    values = {one.name: one.value for one in taken.taken}
+    return {
+        "Paella Fig 2: rate of late dispatch over all at once": values[
+            "Fig 2: late over at once, 4.25 us a kernel"
+        ],
+        "Paella Fig 12, 200/s: P99 with 32 streams over SRPT": values["Fig 12, 200/s: 32 streams over SRPT"],
+    }
+
+
+SECTIONS: Mapping[str, Callable[[], dict[str, float]]] = {
+    "placed.": placed,
+    "late": late,
+    "types.": types,
+    "goodput.": goodput,
+    "served": served,
+    "shared.": shared,
+    "kernels": kernels,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    short = "--short" in arguments
+    taken, listed = Figures(), rows()
+    if unknown := {row.section for row in listed} - SECTIONS.keys():
+        raise SystemExit(f"no section {', '.join(sorted(unknown))}")
+    for section, take in SECTIONS.items():
+        if short and not section.endswith(SHORT):
+            continue
+        values = take()
+        for row in (r for r in listed if r.section == section):
+            low, high = row.ours - row.spread, row.ours + row.spread
+            value = values.pop(row.name, math.nan)
+            taken.add(row.name, value, at_least=low, at_most=high, reference=row.theirs)
+        for name, value in values.items():
+            taken.add(f"{name} (not on the page)", value, at_most=-math.inf)
+    return taken.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,115 @@
+"""The request log as answers for the guard, and what each line says of its server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from controlplane.domain.fleet import Server
+from controlplane.domain.observation import Answer, Health, News
+from controlplane.monitor.records import Record
+from controlplane.runtime.controller.probes import Failures, ServerRecord
+
+_WAITED_S = 0.5
+"""A request that failed sooner did not wait for its model: one that stands still fails a batch after 1 s."""
+
+
+class Requests(Protocol):
+    """The source of ended requests."""
+
+    def take(self) -> Iterable[Record]:
+        """Return the requests that ended since the call before, in order."""
+
+    @property
+    def heard_since_s(self) -> float:
+        """The time (monotonic) since which no request is missing."""
+
+
+class AnswerLog:
+    """Reads the log of one fleet. `queue_of` is the endpoints of the queue that an endpoint's requests share.
+
+    `records` are of the servers by the names that the guard gave them. The log was last heard at `heard_s`.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        records: Mapping[str, ServerRecord],
+        queue_of: Callable[[Server, str], tuple[str, ...]],
+    ) -> None:
+        self._requests = requests
+        self._records = records
+        self._queue_of = queue_of
+        self._by_instance: dict[str, str] = {}
+        self._by_endpoint: dict[str, list[str]] = {}
+        self.heard_s = time.monotonic()
+
+    @property
+    def since_s(self) -> float:
+        """The time (monotonic) since which no request is missing."""
+        return self._requests.heard_since_s
+
+    def serve(self, servers: Mapping[str, Server]) -> None:
+        """Take the servers that run now."""
+        self._by_instance = {s.instance: name for name, s in servers.items()}
+        self._by_endpoint = {}
+        for name, server in servers.items():
+            for endpoint in server.spec.endpoints:
+                self._by_endpoint.setdefault(endpoint, []).append(name)
+
+    def take(self, now: float) -> list[Answer]:
+        """Return the answers since the call before."""
+        answers = []
+        # Log lines have the time of day, which may be changed at any time.
+        ahead_s = time.time() - now
+        ends = self._requests.take()
+        if self._requests.heard_since_s < now:
+            self.heard_s = now
+        for end in ends:
+            name = self._by_instance.get(end.server, "")
+            ended_s = min(now, end.ended_s - ahead_s)
+            if end.abandoned:
+                for one in [name] if end.server else self._by_endpoint.get(end.endpoint, ()):
+                    if one in self._records:
+                        self._records[one].left_s[end.endpoint] = ended_s
+                continue
+            answers.append(
+                Answer(
+                    ended_s,
+                    end.latency_ms,
+                    end.failed,
+                    end.endpoint,
+                    name,
+                    end.refused,
+                    end.held,
+                    end.client,
+                    end.lost,
+                )
+            )
+            if name:  # others say nothing about a server's health
+                self._remember(self._records[name], end, ended_s, now)
+        return answers
+
+    def _remember(self, record: ServerRecord, end: Record, ended_s: float, now: float) -> None:
+        record.spoke_s = now
+        if end.unloaded:
+            own_name = record.server.name
+            record.note(News((own_name,), "it has unloaded its models", health=Health.ENDING))
+        began_s = ended_s - end.latency_ms / 1000.0
+        if end.failed:
+            before = record.failed((end.endpoint,))
+            waited_s = ended_s if ended_s - began_s >= _WAITED_S else before.waited_s
+            record.failures[end.endpoint] = Failures(before.requests + 1, now, waited_s)
+        elif not end.refused:  # a full queue shows that the server lives, not that it works
+            record.answered_s = now
+            if end.succeeded:
+                self._succeeded(record, end.endpoint, began_s, now)
+
+    def _succeeded(self, record: ServerRecord, endpoint: str, began_s: float, now: float) -> None:
+        record.answered_of[endpoint] = now
+        if record.failures or record.left_s:
+            queue = self._queue_of(record.server, endpoint)
+            for one in queue:
+                record.failures.pop(one, None)
+            record.passed(queue, began_s)

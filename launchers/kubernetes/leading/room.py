@@ -1,0 +1,86 @@
+"""Pods that only wait for a node: what adds nodes to a cluster adds them for pods that fit nowhere.
+
+A server's pod cannot wait itself: it goes to the one node that has its device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightkube.models import core_v1 as core
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Node, Pod
+
+from controlplane.domain.device import CPU_DEVICE
+from controlplane.domain.plan import PlannedGpu
+from launchers.kubernetes import names
+from launchers.kubernetes.api import ClusterApi
+from launchers.kubernetes.options import PodOptions
+from launchers.kubernetes.pod import GPU_TAINT, pull_secrets
+
+_COMPONENT = "room"
+
+
+class Room:
+    """The waiting pods of one fleet."""
+
+    def __init__(self, api: ClusterApi, fleet: str, options: PodOptions) -> None:
+        self._api = api
+        self._fleet = fleet
+        self._options = options
+        self._labels = {**names.fleet_labels(fleet), names.COMPONENT: _COMPONENT}
+
+    def wait_for(self, gpus: Sequence[PlannedGpu]) -> None:
+        """Have a pod wait for each of these GPUs, and no other. Raises EngineError."""
+        wanted = {names.object_name(self._fleet, _COMPONENT, gpu.id): gpu for gpu in gpus}
+        present = {names.object_of(pod) for pod in self._api.find(Pod, self._labels)}
+        for name in present - wanted.keys():
+            self._api.delete(Pod, name, grace_s=0)
+        missing = wanted.keys() - present
+        if missing:
+            nodes = sorted(names.object_of(node) for node in self._api.find(Node))
+            for name in sorted(missing):
+                self._api.create(waiting_pod(name, self._labels, wanted[name], nodes, self._options))
+
+
+def waiting_pod(
+    name: str, labels: dict[str, str], gpu: PlannedGpu, nodes: Sequence[str], options: PodOptions
+) -> Pod:
+    """Return a pod that asks for a whole device of a node that is not there yet."""
+    is_core = gpu.type == CPU_DEVICE
+    # The device is what is wanted, not room beside shares of others, which Kubernetes would give.
+    elsewhere = core.NodeSelectorRequirement(key="metadata.name", operator="NotIn", values=list(nodes))
+    required = core.NodeSelector(nodeSelectorTerms=[core.NodeSelectorTerm(matchFields=[elsewhere])])
+    container = core.Container(
+        name=_COMPONENT,
+        image=options.image,
+        imagePullPolicy=options.pull_policy,
+        command=["sleep", "infinity"],
+        resources=core.ResourceRequirements(
+            requests={"cpu": "1"} if is_core else None,
+            limits=None if is_core else {GPU_TAINT: "1"},
+        ),
+        securityContext=core.SecurityContext(
+            allowPrivilegeEscalation=False, capabilities=core.Capabilities(drop=["ALL"])
+        ),
+    )
+    return Pod(
+        metadata=ObjectMeta(name=name, labels=labels),
+        spec=core.PodSpec(
+            containers=[container],
+            affinity=core.Affinity(
+                nodeAffinity=core.NodeAffinity(requiredDuringSchedulingIgnoredDuringExecution=required)
+            ),
+            nodeSelector=dict(gpu.node_selector) or None,
+            tolerations=None if is_core else [core.Toleration(key=GPU_TAINT, operator="Exists")],
+            imagePullSecrets=pull_secrets(options),
+            priorityClassName=options.priority_class,
+            automountServiceAccountToken=False,
+            terminationGracePeriodSeconds=0,
+            securityContext=core.PodSecurityContext(
+                runAsNonRoot=True,
+                runAsUser=options.user,
+                seccompProfile=core.SeccompProfile(type="RuntimeDefault"),
+            ),
+        ),
+    )

@@ -1,0 +1,123 @@
+"""Ten thousand requests to a Triton whose batch changes: by its own statistics none is above the limit."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from background import until
+from bare_triton import BareTriton, bare_triton
+
+from controlplane.render.repository import BATCH_LIBRARY
+from launchers.triton import batches
+from launchers.triton.batches import BatchFiles, environment
+
+pytestmark = pytest.mark.long
+
+REQUESTS, CLIENTS = 10_000, 24
+SIZES, LIMITS = (1, 2, 3), (3, 4, 5, 7, 8, 11, 16)
+FORMED_BEFORE = 3
+"""Batches that may have been formed before a change: one that executes, and two that wait."""
+MODEL = """\
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensors = [pb_utils.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
+        sums = [pb_utils.Tensor("Y", t.sum(axis=1, keepdims=True)) for t in tensors]
+        return [pb_utils.InferenceResponse([one]) for one in sums]
+"""
+CONFIG = """\
+backend: "python"
+max_batch_size: 32
+input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }
+output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }
+instance_group { count: 1 kind: KIND_CPU }
+dynamic_batching { preferred_batch_size: [ 32 ] }
+"""
+
+
+class Clients:
+    """Requests of 1 to 3 inferences, each of 1 to 5 numbers, over HTTP and gRPC in turns."""
+
+    def __init__(self, running: BareTriton) -> None:
+        self._running, self._stop = running, threading.Event()
+        self.done, self.failed, self._lock = 0, list[str](), threading.Lock()
+        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(CLIENTS)]
+
+    def __enter__(self) -> Clients:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, seed: int) -> None:
+        module = triton_grpc if seed % 2 else triton_http
+        client = module.InferenceServerClient(self._running.grpc if seed % 2 else self._running.http)
+        chance = random.Random(seed)
+        while not self._stop.is_set():
+            sent = np.full((chance.choice(SIZES), chance.randint(1, 5)), seed, dtype=np.float32)
+            x = module.InferInput("X", list(sent.shape), "FP32")
+            x.set_data_from_numpy(sent)
+            try:
+                found = client.infer("m", [x]).as_numpy("Y")
+                problem = "" if np.array_equal(found, sent.sum(axis=1, keepdims=True)) else f"{found}"
+            except Exception as error:
+                problem = str(error)
+            with self._lock:
+                self.done += 1
+                self.failed += [problem] if problem else []
+        client.close()
+
+
+def executions(running: BareTriton) -> Counter[int]:
+    with triton_http.InferenceServerClient(running.http) as client:
+        (stats,) = client.get_inference_statistics("m")["model_stats"]
+    return Counter({int(b["batch_size"]): int(b["compute_infer"]["count"]) for b in stats["batch_stats"]})
+
+
+def test_no_batch_is_above_the_limit_whatever_the_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, files = batches.library(), BatchFiles(tmp_path / "files")
+    assert library is not None, "make setup builds it"
+    version = tmp_path / "models" / "m" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(MODEL)
+    (version.parent / "config.pbtxt").write_text(CONFIG)
+    (version.parent / BATCH_LIBRARY).symlink_to(library)
+    limits = [LIMITS[i % len(LIMITS)] for i in range(20)]
+    random.Random(5).shuffle(limits)
+    planned = (("m", limits[0]),)
+    files.make(planned, shared=False)
+    for name, value in environment(planned, files).items():
+        monkeypatch.setenv(name, value)
+    above, reached = Counter[int](), 0
+    with bare_triton(tmp_path / "models", tmp_path / "log") as running, Clients(running) as clients:
+        assert files.unanswered() == ()
+        for i, limit in enumerate(limits):
+            files.set((("m", limit),))
+            until(lambda: executions(running).total() > FORMED_BEFORE, 30.0, "it serves")
+            before = executions(running).total()
+            until(lambda before=before: executions(running).total() > before + FORMED_BEFORE, 30.0, "settled")
+            settled, wanted = executions(running), REQUESTS * (i + 1) // len(limits)
+            until(lambda wanted=wanted: clients.done >= wanted, 120.0, f"{wanted} requests")
+            grown = executions(running) - settled
+            above += Counter({size: count for size, count in grown.items() if size > limit})
+            reached += grown[limit] > 0
+    assert clients.failed == []
+    assert clients.done >= REQUESTS
+    assert above == Counter()
+    assert reached > len(limits) // 2, "clients fill batches up to the limit"
