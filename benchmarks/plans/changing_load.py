@@ -57,8 +57,7 @@ from controlplane.simulate.engine import Settings, simulate
 
 Counts = NDArray[np.int64]
 """Requests by second and workload."""
-WINDOW_S = 20
-PLANNING_S, APPLYING_S = 2, 15
+WINDOW_S, PLANNING_S, APPLYING_S = 20, 2, 15
 LATE_PERCENT, OF_ORACLE, MOVES = 1.0, 1.15, 6
 DAY_S = 7_200
 P99, LATE = "P99 in 20 s / SLO", "late in 20 s, %"

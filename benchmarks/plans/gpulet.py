@@ -74,6 +74,11 @@ HIGHEST = {
 TABLE_3080 = Path(__file__).with_name("rtx3080.csv")
 CONSTANTS_3080 = np.array([-0.179887, 0.038409, 0.125518, -0.056482, 1.018427])
 """What the authors publish of an RTX 3080 (casys-kaist/glet, resource/3080): no times."""
+OPTIONS: dict[str, dict[str, bool]] = {
+    "as printed": {"as_printed": True},
+    "by default": {},
+    "as coded": {"as_coded": True},
+}
 STEP_RPS = 10
 EVERY = 329
 """One in so many scenarios is 60 of them."""
@@ -90,8 +95,8 @@ FIG_14 = {
 class Bench:
     """The tables, made once, and a scheduler's answer for one scenario, as printed or as coded."""
 
-    def __init__(self, as_coded: bool, model: GpuletModel | None = None) -> None:
-        self.as_coded = as_coded
+    def __init__(self, reading: str, model: GpuletModel | None = None) -> None:
+        self.reading = reading
         self.device = turing.device(GPUS)
         model = model or turing_model()
         self.models = model.models
@@ -99,7 +104,7 @@ class Bench:
         self.sizings: dict[str, Sizing] = {}
 
     def placed(self, plan: Scheme, rates: Mapping[str, float], slo_ms: Mapping[str, float]) -> Cluster | None:
-        sizing = self.sizings.setdefault(plan.name, Sizing(self.times, plan, self.as_coded))
+        sizing = self.sizings.setdefault(plan.name, Sizing(self.times, plan, **OPTIONS[self.reading]))
         return scaled(self._demands(rates, slo_ms), self.device, sizing, GPUS)
 
     def _demands(self, rates: Mapping[str, float], slo_ms: Mapping[str, float]) -> list[Demand]:
@@ -132,7 +137,7 @@ def rtx3080(every: int) -> bool:
     print("interference factor of all pairs, batches 2 to 32, shares 20:80 to 80:20; scenarios, gpulet+int")
     listed = turing.scenarios()[::every]
     for name, contention in (("2080 Ti", factor), ("3080", ampere)):
-        bench = Bench(as_coded=False, model=replace(model, base=replace(model.base, contention=contention)))
+        bench = Bench("as printed", model=replace(model, base=replace(model.base, contention=contention)))
         factors = [
             bench.times.beside((a, p, x), [(b, 100 - p, y)]) / bench.times.beside((a, p, x), [])
             for a, b in product(range(len(model.models)), repeat=2)
@@ -152,8 +157,7 @@ def rtx3080(every: int) -> bool:
 def scenarios(bench: Bench, every: int) -> bool:
     """Count the scenarios that four GPUs hold, and those in which neighbours then break an SLO."""
     listed = turing.scenarios()[::every]
-    by = "as coded" if bench.as_coded else "as printed"
-    print(f"{len(listed)} scenarios on {GPUS} GPUs (references: all 19,682), {by}")
+    print(f"{len(listed)} scenarios on {GPUS} GPUs (references: all 19,682), {bench.reading}")
     print(f"{'scheduler':<18}{'ours':>8}{'late':>8}{'code':>8}{'ratio':>8}{'paper':>8}{'ms each':>9}")
     good = True
     for plan, paper, code in SCHEDULABLE:
@@ -167,7 +171,7 @@ def scenarios(bench: Bench, every: int) -> bool:
             f"{plan.name:<18}{count:>8}{late:>8}{code:>8}{ratio:>8.3f}{paper or '–':>8}{each_ms:>9.2f}",
             flush=True,
         )
-        good &= not bench.as_coded or every > 1 or plan is HALVES or abs(ratio - 1.0) <= TOLERANCE
+        good &= bench.reading != "as coded" or every > 1 or plan is HALVES or abs(ratio - 1.0) <= TOLERANCE
     return good
 
 
@@ -179,8 +183,7 @@ def breaks(cluster: Cluster) -> bool:
 
 def rates(bench: Bench) -> bool:
     """Raise the rate of all models of a scene until a scheduler refuses it."""
-    by = "as coded" if bench.as_coded else "as printed"
-    print(f"highest rate a model that is accepted {by}, in steps of 10/s: ours / authors' code")
+    print(f"highest rate a model that is accepted, {bench.reading}, in steps of 10/s: ours / authors' code")
     print(f"{'scheduler':<18}" + "".join(f"{name:>13}" for name in turing.SCENES) + f"{'mean ratio':>12}")
     for plan in (*map(SCHEMES.__getitem__, ("sbp", "greedy-best-fit", "gpulet+int")), IDEAL):
         ours = [_highest(bench, plan, slo_ms) for slo_ms in turing.SCENES.values()]
@@ -300,8 +303,8 @@ def fig15() -> bool:
     case = changing_load.waves()
     counts = case.counts(seed=1)
     policies = {"ours": changing_load.ours}
-    for reading, as_coded in (("as printed", False), ("as coded", True)):
-        strategy = registry.strategy("gpulet+int", as_coded=as_coded)
+    for reading, options in OPTIONS.items():
+        strategy = registry.strategy("gpulet+int", **options)
 
         def planned(rates: Sequence[float], previous: Plan | None, strategy: Strategy = strategy) -> Plan:
             return strategy.plan(replace(changing_load.request(rates, previous), rule=Rule.HALF_SLO))
@@ -396,7 +399,7 @@ def main(arguments: list[str]) -> int:
         every = int(arguments[at + 1])
         del arguments[at : at + 2]
     named = arguments or ["scenarios", "rates", "standbys", "turns", "igniter"]
-    benches = [Bench(as_coded) for as_coded in (False, True)]
+    benches = [Bench(reading) for reading in OPTIONS]
     sections = {
         "scenarios": lambda: all([scenarios(bench, every) for bench in benches]),
         "rates": lambda: all([rates(bench) for bench in benches]),

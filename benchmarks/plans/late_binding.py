@@ -6,6 +6,7 @@ python -m benchmarks.plans.late_binding threshold   the same over overtake_ms
 python -m benchmarks.plans.late_binding overload    1.5 times the planned rate of one of four models
 python -m benchmarks.plans.late_binding cost        rates and p50 with gates and without, in pairs
 python -m benchmarks.plans.late_binding clients     a client of 30 connections beside one that seldom calls
+python -m benchmarks.plans.late_binding stages      Fig 3: what Triton adds to a model's execution
 python -m benchmarks.plans.late_binding plans       GPUs for 50 models with late binding and without
 
 `order` and `threshold` take --load, --batch, --rounds, --seconds; runs are interleaved, HTTP and gRPC mixed.
@@ -25,10 +26,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import planning
+import tritonclient.grpc as grpc_client
+from bare_triton import ROOT, bare_triton
 from gateway_rig import Load, Ports, a_gateway, closed_loop, tritons
+from sleeping_triton import ahead_of_others
+from tritonclient.utils import triton_to_np_dtype
 
 from benchmarks.harness import Figures, show, table
 from benchmarks.support.gpu_kernels import Job, Order, ShortestRemaining, Streams, late, naive, run
@@ -76,6 +82,9 @@ OVERLOAD_PLANNED = 0.68
 BY_CHANCE = 0.01
 """The part of those within their promise that may be refused."""
 CALL_MS = 20
+SAMPLES = ("alexnet_tiny", "resnet_tiny", "transformer_tiny")
+STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
+CALLS = 400
 OVERTAKE_MS = (0, 50, 150, 500, 2_000, LONGEST_MS)
 NOISE = 1.1
 
@@ -382,6 +391,47 @@ async def _beside(ports: Ports, tokens: Mapping[str, str], seconds: float) -> tu
     return float(np.median(seen[0])), float(np.median(seen[1]))
 
 
+def stages(options: argparse.Namespace, figures: Figures) -> None:
+    """Paella's Fig 3, a lone gRPC client: what is not execution over the execution, and its stages."""
+    made = table("us a request", ">model", ">batch", ">outside", *(f">{stage}" for stage in STAGES))
+    with tempfile.TemporaryDirectory() as folder, ahead_of_others():
+        for name in SAMPLES:
+            copytree(ROOT / "model_repository" / name, Path(folder, "models", name))
+        with (
+            bare_triton(Path(folder, "models"), Path(folder, "log")) as running,
+            grpc_client.InferenceServerClient(running.grpc) as client,
+        ):
+            for name, batch in product(SAMPLES, (1, 8)):
+                outside, *each = _stages(client, name, batch)
+                overhead = (outside + sum(each)) / each[STAGES.index("compute_infer")] - 1.0
+                made.add_row(name, str(batch), *(f"{us:.0f}" for us in (outside, *each)))
+                figures.add(f"{name}, batch {batch}: overhead", 100.0 * overhead, "%", reference=66)
+    show(made)
+
+
+def _stages(client: grpc_client.InferenceServerClient, name: str, batch: int) -> list[float]:
+    """Mean us of a request outside the server, and in each of its stages."""
+    inputs = []
+    for spec in client.get_model_metadata(name).inputs:
+        shape = [batch, *(max(int(size), 1) for size in spec.shape[1:])]
+        inputs.append(grpc_client.InferInput(spec.name, shape, spec.datatype))
+        inputs[-1].set_data_from_numpy(np.zeros(shape, triton_to_np_dtype(spec.datatype)))
+    for _ in range(CALLS // 10):
+        client.infer(name, inputs)
+
+    def counted(stage: str) -> int:
+        return int(getattr(client.get_inference_statistics(name).model_stats[0].inference_stats, stage).ns)
+
+    before = [counted(stage) for stage in ("success", *STAGES)]
+    began = time.perf_counter()
+    for _ in range(CALLS):
+        client.infer(name, inputs)
+    whole_us = 1e6 * (time.perf_counter() - began) / CALLS
+    after = [counted(stage) for stage in ("success", *STAGES)]
+    inside, *each = [(b - a) / 1e3 / CALLS for a, b in zip(before, after, strict=True)]
+    return [whole_us - inside, *each]
+
+
 def plans(options: argparse.Namespace, figures: Figures) -> None:
     """Random lists of 50 models, planned twice; each plan is simulated with what its own order says."""
     columns = (">list", ">", ">GPUs", ">partitions", ">in turns", ">in order", ">late workloads", ">CPU s")
@@ -431,6 +481,7 @@ TABLES = {
     "overload": overload,
     "cost": cost,
     "clients": clients,
+    "stages": stages,
     "plans": plans,
 }
 

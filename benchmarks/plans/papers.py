@@ -18,22 +18,30 @@ from pathlib import Path
 
 import numpy as np
 import planning
+import turing
 
 from benchmarks.harness import Figures
-from benchmarks.plans import inss, inss_policy, late_binding, latency_aware, report
-from controlplane.domain.plan import Plan, Rule
+from benchmarks.plans import gpulet, inss, inss_policy, late_binding, latency_aware, report
+from controlplane.domain.plan import Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
 from controlplane.latency import registry as latency_registry
-from controlplane.latency.protocol import Slots
+from controlplane.latency.protocol import FloatArray, Slots
+from controlplane.papers.gpulet.sizing import SCHEMES
+from controlplane.papers.igniter import gslice
 from controlplane.papers.inss.policy import built_in, decide
 from controlplane.papers.inss.search import search
 from controlplane.planning import registry
 from controlplane.planning.protocol import Device, PlanRequest
 from controlplane.runtime.jobs.compare import Candidate, Question, chosen, compare
+from controlplane.simulate.arrivals import Demand as Arriving
+from controlplane.simulate.arrivals import Gaps
+from controlplane.simulate.engine import Settings, simulate
+from controlplane.simulate.result import SimulationResult
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "papers.md"
 LATE = "iGniter Fig 14, "
+EVERY = 40
 SHORT = "."
 """Ends the name of a section that the short form takes."""
 T4_PRICE, T4_SLOWER = 0.526, 2.0
@@ -41,6 +49,8 @@ T4_PRICE, T4_SLOWER = 0.526, 2.0
 GPU_LETS = (("A", 40.0, 23), ("R", 60.0, 18), ("V", 40.0, 6))
 GSLICE = (("A", 37.5, 18), ("R", 30.0, 8), ("V", 40.0, 6))
 """iGniter's Table 1: model, share in percent, batch; gpu-lets has A on a GPU of its own, GSLICE one GPU."""
+WINDOWS, WINDOW_S = 9, 10.0
+STEP_PERCENT = 2.5
 CURVE = ("k1", "k2", "k3", "k5")
 """Of Eq 11: all that is a time."""
 
@@ -155,6 +165,62 @@ def cheapest(workloads: Sequence[Workload], devices: Mapping[str, Device]) -> Pl
     return registry.strategy("igniter").plan(request)
 
 
+@dataclass(slots=True)
+class Watched(gslice.Tuning):
+    """GSLICE+ on a GPU whose times it reads off ten simulated seconds at even arrivals."""
+
+    gpu: PlannedGpu
+
+    @property
+    def shares(self) -> FloatArray:
+        """The shares on the GPU's grid."""
+        return np.minimum(np.ceil(self.percent / STEP_PERCENT) * STEP_PERCENT, 100.0)
+
+    def observed(self) -> tuple[FloatArray, FloatArray]:
+        """As `Tuning.observed`: of full batches and of what they serve."""
+        seen, ids = self.seen(), [p.id for p in self.gpu.partitions]
+        busy = {p.id: p for p in seen.gpus[0].partitions}
+        requests = np.array([max(w.requests, 1) for n in ids for w in seen.workloads if w.name == n])
+        busy_ms = np.array([busy[n].busy_percent * WINDOW_S * 10.0 for n in ids])
+        batches = np.array([busy[n].mean_batch for n in ids])
+        return busy_ms * batches / requests, 1000.0 * requests / np.maximum(busy_ms, 1e-3)
+
+    def seen(self) -> SimulationResult:
+        """Ten seconds with the shares and batches as they are; more than 100 % get their parts of it."""
+        whole = max(self.shares.sum() / 100.0, 1.0)
+        parts = tuple(
+            replace(p, percent=float(percent / whole), models=(ServedModel(p.models[0].model, int(batch)),))
+            for p, percent, batch in zip(self.gpu.partitions, self.shares, self.batch, strict=True)
+        )
+        demands = {p.id: Arriving(p.workloads[0].rate_rps, Gaps.CONSTANT) for p in parts}
+        plan = Plan("by-hand", Rule.HALF_SLO, "ours", (replace(self.gpu, partitions=parts),))
+        return simulate(plan, {"v100": planning.v100("ours").latency}, Settings(WINDOW_S, demands=demands))
+
+
+def tuned() -> dict[str, float]:
+    """iGniter Figs 15 and 16: its GPU of W9 and W10, and GSLICE+ there from its first shares on."""
+    plan = planning.planned("igniter", planning.published(12))
+    (gpu,) = (g for g in plan.gpus if "W10" in [p.id for p in g.partitions])
+    asked, eq = [p.workloads[0] for p in gpu.partitions], planning.v100().latency
+    ones = np.ones(len(asked))
+
+    def watched(batch: Sequence[float], percent: Sequence[float]) -> Watched:
+        half, rate = np.array([w.slo_ms / 2.0 for w in asked]), np.array([w.rate_rps for w in asked])
+        model = np.array([eq.models.index(w.model) for w in asked])
+        return Watched(eq, model, half, rate, ones, 32.0 * ones, np.array(batch), np.array(percent), gpu)
+
+    fixed = watched([p.models[0].batch for p in gpu.partitions], [p.percent for p in gpu.partitions])
+    moving = watched(ones, gslice.FIRST_PERCENT * ones)
+    late = {"igniter": 0, "gslice+": 0}
+    for _ in range(WINDOWS):
+        late["igniter"] += fixed.seen().breaks > 0
+        late["gslice+"] += moving.seen().breaks > 0
+        print("GSLICE+:", dict(zip([p.id for p in gpu.partitions], moving.shares.tolist(), strict=True)))
+        moving.tune_batches()
+        moving.tune_shares()
+    return {f"iGniter Fig 15, {name}: of 9 windows, late ones": count for name, count in late.items()}
+
+
 def types() -> dict[str, float]:
     """iGniter Fig 20: a second GPU type, and the choice by cost."""
     own = {"t4": t4()}
@@ -166,6 +232,21 @@ def types() -> dict[str, float]:
         "iGniter Fig 20: T4s": len(plan.gpus),
         "iGniter Fig 20: $/h on the cheaper type": sum(gpu.price_per_hour for gpu in plan.gpus),
     }
+
+
+def gpulets() -> dict[str, float]:
+    """gpulet's Fig 5 on one in so many scenarios, as its paper prints it and as its code has it."""
+    printed, coded = gpulet.Bench(as_coded=False), gpulet.Bench(as_coded=True)
+    some = turing.scenarios()[::EVERY]
+    found = {}
+    for name, scheme, bench in (
+        ("sbp, printed", SCHEMES["sbp"], printed),
+        ("sbp 1:1, printed", gpulet.HALVES, printed),
+        ("gpulet+int, as coded", SCHEMES["gpulet+int"], coded),
+    ):
+        held = sum(bench.placed(scheme, rates, turing.SLO_MS) is not None for rates in some)
+        found[f"gpulet Fig 5, {name}: schedulable, %"] = 100.0 * held / len(some)
+    return found
 
 
 def goodput() -> dict[str, float]:
@@ -201,7 +282,10 @@ def shared() -> dict[str, float]:
     """KAIST's three tasks: throughput b / T and power, shares by Alg 1 against 100 % for all."""
     tasks = [latency_aware.task(*row) for row in latency_aware.THREE]
     rates, watts = [], []
-    for chosen_shares in (latency_aware.whole_gpu(tasks), latency_aware.proposed(tasks)):
+    for chosen_shares in (
+        latency_aware.fastest(tasks, [100.0]),
+        latency_aware.proposed(tasks, latency_aware.TABLES),
+    ):
         _, whole_ms, power_w = latency_aware.together(tasks, chosen_shares)
         rates.append(sum(batch / ms for (batch, _), ms in zip(chosen_shares, whole_ms, strict=True)))
         watts.append(power_w)
@@ -229,6 +313,8 @@ SECTIONS: Mapping[str, Callable[[], dict[str, float]]] = {
     "placed.": placed,
     "late": late,
     "types.": types,
+    "tuned.": tuned,
+    "gpulets.": gpulets,
     "goodput.": goodput,
     "served": served,
     "shared.": shared,

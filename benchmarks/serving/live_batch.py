@@ -72,7 +72,7 @@ class TritonPythonModel(TritonPythonModel):
         self.log = open("{log}", "a", buffering=1)
 
     def execute(self, requests):
-        sizes = [pb_utils.get_input_tensor_by_name(r, "X").shape()[0] for r in requests]
+        sizes = [pb_utils.get_input_tensor_by_name(r, "INPUT").shape()[0] for r in requests]
         print(time.monotonic(), sum(sizes), file=self.log)
         return super().execute(requests)
 """
@@ -189,6 +189,9 @@ def changes(
             limit = dice.choice([n for n in range(client_batch, LARGEST + 1) if n % client_batch == 0])
             changed_s = time.monotonic()
             files.set((("m", limit),))
+            formed = counts(running).total() + FORMED_BEFORE
+            while counts(running).total() <= formed:
+                time.sleep(0.02)
             time.sleep(WINDOW_S)
             settled = counts(running)
             time.sleep(WINDOW_S)

@@ -25,7 +25,8 @@ NOTES: Mapping[str, str] = {
     "late_binding": "joint alone: a plan may rely on requests that wait at the gateway for their turn",
     "inss.bda": "research: the search for batches tries each one, or follows the paper",
     "inss.policy": "research: a policy of `ctl train`, or none for the search alone [built in]",
-    "gpulet.as_coded": "research: the authors' code where it differs from the papers",
+    "gpulet.as_coded": "research: the authors' code where it differs from the paper",
+    "gpulet.as_printed": "research: turns also for a model with several gpulets, which no pool can serve",
     "percents": "the shares to measure [11 points are chosen]",
     "batches": "the batches to measure [11 points are chosen]",
     "resume": "continue an interrupted run",
@@ -49,6 +50,7 @@ class GpuletSettings:
     """The strategies of gpulet's authors alone."""
 
     as_coded: bool = False
+    as_printed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from controlplane.planning.protocol import Strategy
 
 _IGNITER = "controlplane.papers.igniter.strategy"
+_GPULET = "controlplane.papers.gpulet.strategy"
 DEFAULT = "joint"
 STRATEGIES = Registry(
     "trisect.strategies",
@@ -26,7 +27,7 @@ STRATEGIES = Registry(
         "ffd++": Named(_IGNITER, "strategy", variant="ffd++"),
         "gslice+": Named("controlplane.papers.igniter.gslice", "strategy"),
         **{
-            name: Named("controlplane.papers.gpulet.strategy", "strategy", ("as_coded",), variant=name)
+            name: Named(_GPULET, "strategy", ("as_coded", "as_printed"), variant=name)
             for name in ("sbp", "greedy-best-fit", "gpulet", "gpulet+int", "gpulet-ideal")
         },
         "gpu-lets+": Named("controlplane.papers.gpulet.plus", "strategy"),

@@ -60,6 +60,10 @@ def test_all_batches_of_four_models_change_under_load_without_a_new_server(host:
             until(lambda grown=grown, batch=batch: batch in grown(), 30, f"{name} at {batch}")
             assert max(grown()) == batch
         assert "batch of a 4 -> 2" in told.stderr + told.stdout
+        changes = host.events("batch")
+        assert {change.subject for change in changes} == set(NAMES)
+        assert changes[-1].at_s - changes[0].at_s < 1.0
+        print(f"four batches changed within {changes[-1].at_s - changes[0].at_s:.3f} s")
         host.ctl("rollback", "--yes")
         limits = {n: s for n, s in zip(NAMES, (4, 2, 8, 6), strict=True)}
         assert files_of(host) == limits

@@ -841,6 +841,15 @@ for _kind in ("http", "grpc"):
     _add(f"{_kind}: shared memory, redirected", partial(_region, kind=_kind))
 
 
+@case("grpc: a region without a name", "region-names")
+def _(target: Target) -> Any:
+    with tg.InferenceServerClient(target.address("grpc")) as client:
+        try:
+            client.register_cuda_shared_memory("", b"", 0, 0)
+        except InferenceServerException as error:
+            return refusal(error)
+
+
 @case("http: trace settings")
 def _(target: Target) -> Any:
     with th.InferenceServerClient(target.address("http")) as client:

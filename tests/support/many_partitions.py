@@ -18,15 +18,16 @@ SUPPORT = Path(__file__).parent
 MODELS = SUPPORT.parent / "data" / "models"
 
 
-def plan(partitions: int) -> dict[str, Any]:
-    """One partition on each core, with a hot shadow beside it; nothing loads them."""
+def plan(partitions: int, changed: int = 0) -> dict[str, Any]:
+    """One partition on each core, with a hot shadow beside it; the first `changed` have a smaller share."""
     gpus = []
     for i in range(partitions):
         core, name = f"cpu-{i}", f"w{i:04}"
-        shadow = {"policy": "hot", "gpu": core, "extra_percent": 10, "percent": 60}
+        shadow = {"policy": "hot", "gpu": core, "percent": 60}
         workload = {"name": name, "endpoint": name, "model": "echo", "rate_rps": 10, "slo_ms": 1000}
-        models = [{"model": "echo", "batch": 1}]
-        part = {"id": name, "percent": 50, "shadow": shadow, "models": models, "workloads": [workload]}
+        percent = 45 if i < changed else 50
+        terms = {"models": [{"model": "echo", "batch": 1}], "workloads": [workload]}
+        part = {"id": name, "percent": percent, "shadow": {**shadow, "extra_percent": 60 - percent}, **terms}
         gpus.append({"id": core, "type": "cpu", "partitions": [part]})
     terms = {"schema_version": 1, "strategy": "igniter", "rule": "half-slo", "latency_model": "igniter"}
     return {**terms, "gpus": gpus}
@@ -39,10 +40,10 @@ class AloneController:
         self._state = state
         self._process = process
 
-    def apply(self, partitions: int) -> float:
-        """Apply a plan of so many partitions; return the seconds that took."""
-        file = self._state / f"{partitions}.json"
-        file.write_text(json.dumps(plan(partitions)))
+    def apply(self, partitions: int, changed: int = 0) -> float:
+        """Apply a plan of so many partitions, of which some change; return the seconds that took."""
+        file = self._state / f"{partitions}-{changed}.json"
+        file.write_text(json.dumps(plan(partitions, changed)))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(file, file=self._process.stdin, flush=True)

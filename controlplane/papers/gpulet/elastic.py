@@ -1,7 +1,8 @@
 """Alg 1 as the paper prints it: without partitions squishy bin packing, without turns greedy best-fit.
 
 ELASTICPARTITIONING is `partition`, FINDBESTFIT `_best_fit`, TEMPORALSCHEDULING `_merged`. As printed, neither
-looks at what a newcomer does to its neighbours. Line 20 names the execution alone; by Sec. 2.2 a batch is
+looks at what a newcomer does to its neighbours. Unless `as_printed`, a model with several gpulets takes turns
+in none: its servers would be no pool. Line 20 names the execution alone; by Sec. 2.2 a batch is
 collected and executed within the SLO.
 """
 
@@ -69,7 +70,7 @@ def _best_fit(demand: Demand, rate: float, cluster: Cluster, sizing: Sizing) -> 
 def _merged(piece: Gpulet, cluster: Cluster, sizing: Sizing) -> Gpulet | None:
     """The larger one of the first pair with this gpulet whose models may take turns there, or None."""
     for gpu, other in cluster.pieces():
-        if other is piece or not other.residents or other.saturated or piece.saturated:
+        if other is piece or not all(_may_join(one, cluster, sizing) for one in (piece, other)):
             continue
         larger, smaller = (piece, other) if piece.percent > other.percent else (other, piece)
         gpus = gpu, cluster.gpu_of(piece)
@@ -90,6 +91,14 @@ def _merged(piece: Gpulet, cluster: Cluster, sizing: Sizing) -> Gpulet | None:
         for own, was in zip(gpus, before, strict=True):
             own.restore(was)
     return None
+
+
+def _may_join(piece: Gpulet, cluster: Cluster, sizing: Sizing) -> bool:
+    """Whether a gpulet has time left, and models that have no other one: servers of one pool are alike."""
+    if not piece.residents or piece.saturated:
+        return False
+    alone = all(sum(p.takes(r.demand) is not None for _, p in cluster.pieces()) == 1 for r in piece.residents)
+    return alone or sizing.as_printed
 
 
 def _settle(piece: Gpulet, wanted: Mapping[Demand, float], cluster: Cluster, sizing: Sizing) -> bool:

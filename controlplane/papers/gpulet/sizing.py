@@ -146,11 +146,15 @@ class WantedGpulet:
 
 @dataclass(slots=True)
 class Sizing:
-    """Sizes for one scheme, by the paper's text or as the authors coded it."""
+    """Sizes for one scheme, as the authors coded it, or by the paper's text.
+
+    `as_printed`: models with several gpulets may take turns too.
+    """
 
     times: Times
     scheme: Scheme
     as_coded: bool = False
+    as_printed: bool = False
     _saturated: dict[tuple[int, float, int], tuple[int, float]] = field(default_factory=dict)
 
     def saturated_batch(self, demand: Demand, time_of: TimeOf) -> int:

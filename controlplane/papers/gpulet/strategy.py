@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from controlplane.domain.plan import Infeasible, Partition, PlannedGpu, ServedModel
@@ -17,7 +17,7 @@ from controlplane.domain.workload import Workload
 from controlplane.papers.gpulet import coded, elastic
 from controlplane.papers.gpulet import latency as model
 from controlplane.papers.gpulet.gpulets import Cluster, Gpu, Gpulet
-from controlplane.papers.gpulet.sizing import IDEAL, SCHEMES, Demand, Scheme, Sizing, Times
+from controlplane.papers.gpulet.sizing import IDEAL, SCHEMES, Demand, Sizing, Times
 from controlplane.papers.per_type import PerGpuType, own_model, split
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.finalise import Draft
@@ -34,16 +34,17 @@ NORMAL_FROM_RPS = 550
 """Above this rate the authors take a tenth more in place of the 99th percentile."""
 
 
-def strategy(name: str, as_coded: bool = False) -> PerGpuType:
-    """One of `SCHEMES`; `as_coded`: as the authors' code where it differs from the paper."""
-    return PerGpuType(name, model.NAME, partial(_draft_on, scheme=SCHEMES[name], as_coded=as_coded))
+def strategy(name: str, as_coded: bool = False, as_printed: bool = False) -> PerGpuType:
+    """One of `SCHEMES`; for the options see `Sizing`."""
+    sized = partial(Sizing, scheme=SCHEMES[name], as_coded=as_coded, as_printed=as_printed)
+    return PerGpuType(name, model.NAME, partial(_draft_on, sized=sized))
 
 
-def _draft_on(device: Device, request: PlanRequest, scheme: Scheme, as_coded: bool) -> Draft:
+def _draft_on(device: Device, request: PlanRequest, sized: Callable[[Times], Sizing]) -> Draft:
     left, refused = split(request.workloads, device)
     own = own_model(device, model.Gpulet, model.fit)
     largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
-    sizing = Sizing(Times.of(own, largest), scheme, as_coded)
+    sizing = sized(Times.of(own, largest))
     before = request.previous.gpus if request.previous else ()
     used = sum(gpu.type == device.pool.device.name for gpu in before)
     while left:
@@ -55,7 +56,7 @@ def _draft_on(device: Device, request: PlanRequest, scheme: Scheme, as_coded: bo
         largest_one = max(demands, key=lambda d: (d.rate * d.slo_ms, d.key))
         gone = left.pop(largest_one.key)
         count = device.pool.count or len(request.workloads)
-        refused.append(Infeasible(gone.name, f"{scheme.name} finds no gpulet for it on {count} GPUs"))
+        refused.append(Infeasible(gone.name, f"{sizing.scheme.name} finds no gpulet for it on {count} GPUs"))
     return Draft((), tuple(refused))
 
 

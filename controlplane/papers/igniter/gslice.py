@@ -43,7 +43,7 @@ def _draft_on(device: Device, request: PlanRequest) -> Draft:
 
 
 @dataclass(slots=True)
-class _Tuning:
+class Tuning:
     """The workloads of one GPU, arrays (workloads,).
 
     `allowed_ms` is half of the SLO, `rate` counts inferences per second. Batches are multiples of `step`,
@@ -60,22 +60,24 @@ class _Tuning:
     percent: FloatArray
 
     def run(self) -> None:
+        """Tune as often as the authors do before they count."""
         for _ in range(ROUNDS):
-            self._tune_batches()
-            if not self._tune_shares():
+            self.tune_batches()
+            if not self.tune_shares():
                 break
-        self._tune_batches()
+        self.tune_batches()
 
-    def _observed(self) -> tuple[FloatArray, FloatArray]:
+    def observed(self) -> tuple[FloatArray, FloatArray]:
         """Latency in ms and throughput in inferences/s of all, side by side."""
         there = np.ones((1, self.batch.size), dtype=np.bool_)
         slots = Slots.of(self.model[None], self.batch[None], self.percent[None], there)
         latency_ms, cycle_ms = (times[0] for times in ask(self.eq, slots, None))
         return latency_ms, MILLIS_PER_SECOND * self.batch / cycle_ms
 
-    def _tune_batches(self) -> None:
+    def tune_batches(self) -> None:
+        """Let the batches follow the latency until they stay."""
         for _ in range(ROUNDS):
-            latency_ms, _ = self._observed()
+            latency_ms, _ = self.observed()
             left = self.allowed_ms - latency_ms
             batch = np.ceil(np.clip(self.batch * (1.0 + left / latency_ms), 1.0, self.largest))
             batch = np.minimum(np.ceil(batch / self.step) * self.step, self.largest)
@@ -84,9 +86,9 @@ class _Tuning:
                 return
             self.batch = batch
 
-    def _tune_shares(self) -> bool:
+    def tune_shares(self) -> bool:
         """Grow and shrink the shares once; whether any changed."""
-        latency_ms, throughput = self._observed()
+        latency_ms, throughput = self.observed()
         left, spare = self.allowed_ms - latency_ms, throughput - self.rate
         by = np.maximum(np.abs(left) / latency_ms, np.abs(spare) / throughput)
         change = np.where((left < 0) | (spare < 0), by, np.where((left > 0) & (spare > 0), -by, 0.0))
@@ -106,7 +108,7 @@ def _little(part: FloatArray) -> BoolArray:
 def _tuned(gpu: PlannedGpu, eq: Igniter, device: Device) -> PlannedGpu:
     served = [p.workloads[0] for p in gpu.partitions]
     client_batch = np.array([w.client_batch for w in served], dtype=np.float64)
-    tuning = _Tuning(
+    tuning = Tuning(
         eq,
         model=np.array([eq.models.index(w.model) for w in served], dtype=np.int64),
         allowed_ms=np.array([w.slo_ms / 2.0 for w in served]),

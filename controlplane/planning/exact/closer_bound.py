@@ -40,13 +40,14 @@ def closer_bound(
 ) -> float:
     """A cost that no plan for these workloads goes below, if each of them fits some GPU.
 
-    That of `lower_bound` where there are many families, and where pairs of neighbours do not say what several
-    do.
+    That of `lower_bound` where there are many families, constant arrivals or a free GPU type, and where pairs
+    of neighbours do not say what several do.
     """
     simple = lower_bound(workloads, gpu_types)
     kin = families(workloads, next(iter(gpu_types.values())).rule) if workloads else []
     constant = any(w.arrivals is Arrivals.CONSTANT for w in workloads)
-    if not kin or len(kin) > _MOST_FAMILIES or constant:
+    free = any(gpu_type.price <= 0.0 for gpu_type in gpu_types.values())
+    if not kin or len(kin) > _MOST_FAMILIES or constant or free:
         return simple
     classes = _Classes.of(kin)
     markets = [_Market.of(gpu_type, classes) for gpu_type in gpu_types.values()]

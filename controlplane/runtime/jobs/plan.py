@@ -75,6 +75,7 @@ def make_plan(
         bda=wanted.inss.bda,
         policy=_policy(wanted.inss.policy),
         as_coded=wanted.gpulet.as_coded or None,
+        as_printed=wanted.gpulet.as_printed or None,
         late_binding=wanted.late_binding or None,
     )
     rule = wanted.rule or strategy.rule

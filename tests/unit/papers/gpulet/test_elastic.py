@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from turing import SLO_MS, device
@@ -75,6 +76,18 @@ def test_the_larger_gpulet_of_a_pair_is_kept() -> None:
     assert elastic.partition([second], on, sizing()) is None
     assert held(on) == [(0, 80)]
     assert len(on.gpus[0].pieces[0].residents) == 2
+
+
+@pytest.mark.parametrize("as_printed", [False, True])
+def test_a_model_with_several_gpulets_takes_turns_only_as_printed(as_printed: bool) -> None:
+    own = replace(sizing(), as_printed=as_printed)
+    light, heavy = demand("vgg16", 5), demand("resnet50", 1, key=1)
+    size = own.efficient(heavy)
+    heavy = replace(heavy, rate=int(own.saturated(heavy, size)[1]) + 10)
+    on = cluster(*[(size,)] * 3)
+    assert elastic.partition([light, heavy], on, own) is None
+    assert sum(p.takes(heavy) is not None for _, p in on.pieces()) > 1
+    assert (max(len(p.residents) for _, p in on.pieces()) > 1) == as_printed
 
 
 @pytest.mark.parametrize(("scheme", "residents"), [("greedy-best-fit", 1), ("sbp", 2)])

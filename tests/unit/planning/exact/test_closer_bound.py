@@ -9,6 +9,7 @@ import pytest
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import Slots
+from controlplane.planning.capacity.gpu_types import gpu_types
 from controlplane.planning.capacity.lower_bound import lower_bound
 from controlplane.planning.exact.closer_bound import closer_bound
 from controlplane.planning.exact.contents import Gpu
@@ -51,6 +52,12 @@ def test_an_ended_budget_leaves_a_bound_that_holds() -> None:
     types = planning.types_of(planning.request(asked))
     simple, stopped = lower_bound(asked, types), closer_bound(asked, types, lambda: True)
     assert simple <= stopped <= closer_bound(asked, types, never)
+
+
+def test_what_a_free_type_serves_costs_nothing() -> None:
+    devices = {"v100": planning.v100(), "spare": planning.v100(price=0.0)}
+    types = gpu_types(devices, Rule.HALF_SLO, 0.95)
+    assert closer_bound(planning.published(50), types, never) == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize("latency", ["ours", "igniter"])
