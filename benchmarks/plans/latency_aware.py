@@ -21,10 +21,10 @@ import numpy as np
 import planning
 
 from controlplane.files import catalogue
+from controlplane.latency.fitting.points import Points
 from controlplane.latency.fitting.published import Published
-from controlplane.latency.fitting.surface import Points
-from controlplane.latency.fitting.trends import Exponential
 from controlplane.latency.protocol import Slots
+from controlplane.papers.latency_aware.curve import Exponential
 from controlplane.papers.latency_aware.latency import filling_ms
 from controlplane.papers.latency_aware.responses import LARGEST_LOAD, Tables, Task, demand, settle
 from controlplane.papers.latency_aware.strategy import Search

@@ -19,9 +19,9 @@ from benchmarks.harness import Figures, show, table
 from controlplane.files import catalogue
 from controlplane.latency import default as ours
 from controlplane.latency import evaluate
+from controlplane.latency.fitting.points import Points
 from controlplane.latency.fitting.published import execution_points
-from controlplane.latency.fitting.surface import Points, Surface
-from controlplane.latency.fitting.trends import TRENDS, choose_trend
+from controlplane.latency.fitting.surface import Surface
 from controlplane.latency.protocol import Slots
 
 SHARES = (20.0, 40.0, 50.0, 60.0, 80.0)
@@ -63,7 +63,7 @@ def eleven_point_error(points: Points, rule: design.Rule) -> tuple[float, float]
     )
     kept, out = np.flatnonzero(chosen), np.flatnonzero(~chosen)
     fitted = points.take(kept)
-    surface = Surface.fit(fitted, 32, TRENDS[choose_trend(fitted)[0]])
+    surface = Surface.fit(fitted, 32)
     columns = np.searchsorted(surface.percent, points.percent[out])
     # 10 and 100 % were measured at batch 1 only; both are knots of every surface.
     predicted = surface.time_ms[points.batch[out].astype(int) - 1, columns]

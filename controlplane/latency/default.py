@@ -29,16 +29,15 @@ from controlplane.latency.fitting.kinds import Known
 from controlplane.latency.fitting.published import Colocated, cycle_points, execution_points
 from controlplane.latency.fitting.surface import Surface
 from controlplane.latency.fitting.tables import Tables
-from controlplane.latency.fitting.trends import DEFAULT_MODEL as NAME
-from controlplane.latency.fitting.trends import TRENDS, trend_of
 from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 
+NAME = "ours"
 ONE_SIGMA = 0.8413
 
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """See the module; build it with `fit`. `solo_scores` has one entry a model, `holdout_error` too."""
+    """See the module; build it with `fit`. `solo_scores` has one entry a model."""
 
     models: tuple[str, ...]
     tables: Tables
@@ -46,7 +45,6 @@ class Ours:
     solo_scores: tuple[Scores, ...]
     shared_scores: Scores
     repeatability: Repeatability
-    holdout_error: Mapping[str, float]
     power: PowerModel
     name: str = NAME
 
@@ -78,15 +76,14 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Ours:
     names = tuple(profiles)
     listed = [profiles[name] for name in names]
     points = [execution_points(p) for p in listed]
-    trends = [TRENDS[trend_of(p, q)] for p, q in zip(listed, points, strict=True)]
-    execution = [Surface.fit(q, p.largest_batch, f) for q, p, f in zip(points, listed, trends, strict=True)]
+    execution = [Surface.fit(q, p.largest_batch) for q, p in zip(points, listed, strict=True)]
     cycle = [
-        s if (q := cycle_points(p)) is None else Surface.fit(q, p.largest_batch, f)
-        for p, s, f in zip(listed, execution, trends, strict=True)
+        s if (q := cycle_points(p)) is None else Surface.fit(q, p.largest_batch)
+        for p, s in zip(listed, execution, strict=True)
     ]
     tables = Tables.of(execution, cycle)
     peaks = np.array([s.peak_rate() for s in execution])
-    solo = [surface.left_out_scores(q, f) for q, f in zip(points, trends, strict=True)]
+    solo = [surface.left_out_scores(q) for q in points]
     solo_scores = tuple(Scores.of(scores) for scores, _ in solo)
     spread = np.array([scores.at(ONE_SIGMA) for scores in solo_scores])
     model, rows = _rows(Colocated.of(profiles), tables, peaks, spread)
@@ -101,7 +98,6 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Ours:
         solo_scores=solo_scores,
         shared_scores=Scores.of(np.concatenate([process.left_out_scores() for process in processes])),
         repeatability=Repeatability.fit([r for p in listed for r in p.repeats], device.share_kind),
-        holdout_error={name: error for name, (_, error) in zip(names, solo, strict=True)},
         power=PowerModel.of(listed, device),
     )
 

@@ -1,6 +1,6 @@
 """Comparison of predictions with measurements, for `ctl validate`.
 
-Three comparisons: pairs from another source, with models fitted on a whole catalogue; a device's own
+Pairs from another source, or models alone, beside models fitted on all profiles of a device; a device's own
 co-location points, each batch size left out of the fit in turn; a profile's points without neighbours, a
 fifth left out in turn.
 """
@@ -16,14 +16,18 @@ from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Measurement, Profile
 from controlplane.domain.units import Checked, Count, Percent, Positive
+from controlplane.latency.fitting.answers import STANDARD_NORMAL
 from controlplane.latency.fitting.kinds import Kind, Known
+from controlplane.latency.fitting.points import left_out, left_out_error
 from controlplane.latency.fitting.published import execution_points
-from controlplane.latency.fitting.surface import left_out, left_out_error
-from controlplane.latency.fitting.trends import choose_trend, coefficients_of
+from controlplane.latency.fitting.surface import left_out_scores
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
 from controlplane.latency.registry import DEFAULT, FITS, Fit, solo_forms
 
 QUANTILE = 0.95
+LEAST_APART = 0.1
+DEVIATIONS_APART = 2.0
+"""A point disagrees with the others from this relative error on, and these deviations of the model's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +98,33 @@ def against_pairs(
     """
     if not pairs:
         raise InputError("there is no pair to compare with", field="pairs")
-    for tenant in (tenant for pair in pairs for tenant in pair):
-        if tenant.model not in profiles:
-            raise InputError(
-                f"{tenant.model} has no profile on this device; there are {', '.join(profiles)}",
-                field="model",
-            )
+    _check_known(profiles, [tenant for pair in pairs for tenant in pair])
     return _document(names, lambda fit: _pairs(fit, device, profiles, pairs))
+
+
+def against_alone(
+    device: Device, profiles: Mapping[str, Profile], measured: Sequence[Tenant], names: Iterable[str] = FITS
+) -> dict[str, object]:
+    """Compare measurements of models alone with each latency model, fitted on all of `profiles`.
+
+    Measurements at a profile's own points count for nothing: they are what was fitted. Raises InputError
+    where none is left, and for a model that has no profile.
+    """
+    _check_known(profiles, measured)
+    own = {(m, p.percent, p.batch) for m, profile in profiles.items() for p in profile.points}
+    new = [t for t in measured if (t.model, t.percent, t.batch) not in own]
+    if not new:
+        raise InputError("all measurements are points of the profiles: none tests them", field="measured")
+
+    def predict(fit: Fit) -> Predictions:
+        model = fit(profiles, device)
+        parts = []
+        for name in dict.fromkeys(t.model for t in new):
+            points = [Measurement(t.percent, t.batch, t.latency_ms) for t in new if t.model == name]
+            parts.append(_alone(model, name, points))
+        return Predictions.joined(parts)
+
+    return _document(names, predict)
 
 
 def built_in(
@@ -151,19 +175,54 @@ def leave_points_out(device: Device, profile: Profile, names: Iterable[str] = FI
 
 
 def assessed(profile: Profile) -> Profile:
-    """Return the profile with the default model's trend and the errors of all forms on points left out.
+    """Return the profile with the errors of the default model and of all forms on points left out.
 
     A profile of fewer than four points is unchanged: none can be left out.
     """
     points = execution_points(profile)
     if points.time_ms.size < 4:
         return profile
-    trend, error = choose_trend(points)
     errors = {name: left_out_error(form, points) for name, form in solo_forms().items()}
-    return replace(
-        profile,
-        fits={**profile.fits, DEFAULT: coefficients_of(trend, points)},
-        holdout_error={**profile.holdout_error, DEFAULT: error, **errors},
+    mine = {DEFAULT: float(np.mean(np.abs(left_out_scores(points)[1])))}
+    return replace(profile, holdout_error={**profile.holdout_error, **mine, **errors})
+
+
+def _check_known(profiles: Mapping[str, Profile], tenants: Iterable[Tenant]) -> None:
+    for tenant in tenants:
+        if tenant.model not in profiles:
+            raise InputError(
+                f"{tenant.model} has no profile on this device; there are {', '.join(profiles)}",
+                field="model",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreeing:
+    """A measured point, and the time that the fit expects there from all others."""
+
+    percent: float
+    batch: int
+    measured_ms: float
+    expected_ms: float
+
+
+def disagreeing(profile: Profile) -> tuple[Disagreeing, ...]:
+    """Return the points that disagree with the fit of the default model on the others."""
+    points = execution_points(profile)
+    scores, errors = left_out_scores(points)
+    if not scores.size:
+        return ()
+    # By the median, which the disturbed point itself hardly moves; never below the prior's deviation.
+    usual = max(1.0, float(np.median(np.abs(scores))) / STANDARD_NORMAL.inv_cdf(0.75))
+    apart = (np.abs(errors) > LEAST_APART) & (np.abs(scores) > DEVIATIONS_APART * usual)
+    return tuple(
+        Disagreeing(
+            float(points.percent[i]),
+            int(points.batch[i]),
+            float(points.time_ms[i]),
+            float(points.time_ms[i] / (1.0 + errors[i])),
+        )
+        for i in np.flatnonzero(apart)
     )
 
 

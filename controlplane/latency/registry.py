@@ -16,7 +16,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Counters, Profile
 from controlplane.extensions import Named, Registry
 from controlplane.latency.adjusted import with_request_times, without_guesses
-from controlplane.latency.fitting.surface import FitCurve
+from controlplane.latency.fitting.points import FitCurve
 from controlplane.latency.protocol import LatencyModel
 
 Fit = Callable[[Mapping[str, Profile], Device], LatencyModel]

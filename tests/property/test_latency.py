@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.errors import InputError
-from controlplane.domain.profile import Environment, Measurement, Profile
+from controlplane.domain.profile import Environment, Measurement, Profile, Repeat
 from controlplane.files import catalogue
 from controlplane.latency import default as ours
 from controlplane.latency.protocol import Estimate, Slots
@@ -167,3 +167,42 @@ def test_any_measured_profile_gives_a_finite_monotone_surface(
     assert here > 0
     assert here <= larger * SLACK
     assert faster <= here * SLACK
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["flat", "shared", "both"]),
+    st.integers(0, 10),
+    st.sampled_from([-1.0, 1.0]),
+    st.randoms(use_true_random=False),
+)
+def test_a_point_moved_within_its_repeatability_moves_no_prediction_by_more_than_twice_that(
+    kind: str, which: int, sign: float, random: np.random.Generator
+) -> None:
+    host, work = {"flat": (20.0, 20.0), "shared": (0.1, 400.0), "both": (10.0, 200.0)}[kind]
+    device = Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID)
+
+    def profile(name: str, moved: float) -> Profile:
+        grid = [(p, b) for p in (20.0, 60.0, 100.0) for b in (1, 2, 4, 8)][:-1]
+        times = {at: host + work * (at[1] + 1.0) / at[0] for at in grid}
+        times[grid[which]] *= float(np.exp(moved))
+        repeats = tuple(Repeat(p, b, times[p, b] * noise[p, b], times[p, b]) for p, b in grid)
+        points = tuple(Measurement(p, b, t) for (p, b), t in times.items())
+        return Profile(name, "cpu", ShareKind.CPU_QUOTA, Environment(), points, repeats=repeats)
+
+    noise = {
+        (p, b): float(np.exp(random.uniform(-0.05, 0.05))) for p in (20.0, 60.0, 100.0) for b in (1, 2, 4, 8)
+    }
+    percent, batch = np.meshgrid(np.arange(20.0, 100.1, 5.0), np.arange(1.0, 9.0))
+    asked = [Slots.alone(m, batch.ravel(), percent.ravel()) for m in (0, 1)]
+    step = sign * 0.05
+    before, after = (
+        ours.fit({"a": profile("a", moved), "b": profile("b", 0.0)}, device) for moved in (0.0, step)
+    )
+    for slots in asked:
+        first, second = before.estimate(slots), after.estimate(slots)
+        for one, two in (
+            (first.execution_ms, second.execution_ms),
+            (first.execution_upper_ms, second.execution_upper_ms),
+        ):
+            assert np.max(np.abs(np.log(two / one))) <= 2.0 * abs(step)

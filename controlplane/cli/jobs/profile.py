@@ -200,6 +200,13 @@ def _print(one: Written | Failed, result: Callable[[str], None]) -> None:
             f"{model}: too slow for {counted(one.left_out, 'more point')} within the budget: a larger "
             "--budget, or --set percents=... and batches=..., measures more"
         )
+    for point in one.disagreeing:
+        warn(
+            f"warning: {model}: a batch of {point.batch} at {point.percent:g} % took "
+            f"{point.measured_ms:.3g} ms, where the other points say {point.expected_ms:.3g} ms: other work "
+            "may have disturbed it; "
+            "--set resume=false measures the model again"
+        )
     if (times := profile.answers) is not None:
         result(f"{model}: first answer after {times.first_ms:.1f} ms, last after {times.last_ms:.1f} ms")
     if (waste := one.spinning) is not None:

@@ -23,6 +23,10 @@ def validate(
     profile: Annotated[
         Path | None, typer.Option(help="A profile's file; each point is predicted from the others.")
     ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(help="A CSV of models alone (model, percent, batch, ms) beside those of --profiles."),
+    ] = None,
     fleet: Annotated[
         str | None,
         typer.Option(
@@ -48,15 +52,20 @@ def validate(
     --fleet: the measured execution times of its servers beside the predicted ones, and P99s beside SLOs.
     """
     from controlplane.report.tables.observed_table import validation_table
-    from controlplane.runtime.jobs.validate import validation
+    from controlplane.runtime.jobs.validate import measured_alone, validation
 
     if fleet is not None:
-        others = {"--catalogue": catalogue, "--pairs": pairs, "--profile": profile}
+        others = {"--catalogue": catalogue, "--pairs": pairs, "--profile": profile, "--measured": measured}
         options.refuse("cannot be combined with --fleet", others)
         _running(fleet, profiles, seconds, calibrate=calibrate, json=json)
         return
     options.refuse("needs --fleet", {"--seconds": seconds, "--calibrate": calibrate or None})
-    found = validation(catalogue, pairs, profile)
+    if measured is None:
+        found = validation(catalogue, pairs, profile)
+    else:
+        others = {"--catalogue": catalogue, "--pairs": pairs, "--profile": profile}
+        options.refuse("cannot be combined with --measured", others)
+        found = measured_alone(profiles, measured)
     answer(found, validation_table(found), json=json)
 
 

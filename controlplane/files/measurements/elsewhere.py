@@ -21,6 +21,7 @@ AIPerf: profile_export_aiperf.json, schema 1.x. Each metric is a block with `uni
 latency the server took.
 
 Pairs of models on one GPU: a CSV with model1, model2, batch1, batch2, pct1, pct2, latency1_ms, latency2_ms.
+Models alone: a CSV with model, percent, batch, ms.
 """
 
 from __future__ import annotations
@@ -261,6 +262,7 @@ def _number(document: Document, block: Mapping[str, Any], name: str, field: str)
     return float(value)
 
 
+_ALONE = ("model", "percent", "batch", "ms")
 _OF_PAIRS = ("model1", "batch1", "pct1", "latency1_ms", "model2", "batch2", "pct2", "latency2_ms")
 
 
@@ -268,6 +270,22 @@ def read_pairs(path: Path) -> list[Pair]:
     """Read the rows of a file. Raises InputError naming file, line and column."""
     needs = f"it needs {', '.join(_OF_PAIRS)}"
     return [(_tenant(row, "1"), _tenant(row, "2")) for row in rows(path, _OF_PAIRS, needs)]
+
+
+def read_alone(path: Path) -> list[Tenant]:
+    """Read the rows of models alone. Raises InputError naming file, line and column."""
+    found = []
+    for row in rows(path, _ALONE, f"it needs {', '.join(_ALONE)}"):
+        batch = row.number("batch")
+        if batch != int(batch):
+            raise row.error(f"must be a whole number, not {batch:g}", "batch")
+        try:
+            found.append(Tenant(row.values["model"], int(batch), row.number("percent"), row.number("ms")))
+        except InputError as error:
+            if error.line is not None:
+                raise
+            raise row.error(error.problem, "ms" if error.field == "latency_ms" else error.field) from None
+    return found
 
 
 def _tenant(row: Row, which: str) -> Tenant:

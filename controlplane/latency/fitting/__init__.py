@@ -1,6 +1,8 @@
 """The parts of which latency models are made.
 
-surface       solo times of one model over share and batch: trends, kriging, monotone tables
+points        measured solo times, and errors on those left out
+trend         the law of a model's solo time
+surface       solo times of one model over share and batch: trend, kriging, monotone tables
 tables        those of all models with one look-up, and their pressure on cache and memory
 published     the frame of a model that has a table of such times and a formula for interference
 interference  slowdown by neighbours, learned from co-location points

@@ -17,7 +17,8 @@ from controlplane.latency.fitting.answers import (
     make_estimate,
     normal_margin,
 )
-from controlplane.latency.fitting.surface import FitCurve, Points, Surface, knots, left_out_error
+from controlplane.latency.fitting.points import FitCurve, Points, left_out_error
+from controlplane.latency.fitting.surface import Surface, knots
 from controlplane.latency.fitting.tables import Pressure, Tables
 from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 

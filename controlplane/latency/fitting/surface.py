@@ -1,142 +1,36 @@
 """A model's solo time over (share, batch): measured points kept, a smooth form between and beyond them.
 
-The trend is iGniter's Eq 11 with its terms kept non-negative, one more for work that no share speeds up, and
-the root of the batch for its square: kernels fill the GPU better the larger the batch.
-
-    t(b, r) = (k2 b + k3 + k7 sqrt(b)) / (r + k4) + k5 + k6 b
-
-Non-negative terms make it fall with the share and grow with the batch, however few the points are. Kriging of
-the log residual carries what the trend misses (steps of the GPU's waves, a kernel chosen for one batch) from
-measured points to their surroundings. The nugget is not noise of a point, which is kept, but steps that the
-points around it do not have.
+Non-negative terms make the trend fall with the share and grow with the batch, however few the points are.
+Kriging of the log residual carries what the trend misses from measured points to their surroundings. Two
+causes have different reach: a batch's kernels, chosen for it, act at every share where the GPU's work counts;
+steps of the GPU's waves or of the host end with the next shares. The nugget is not noise of a point, which is
+kept, but steps that the points around it do not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from controlplane.latency.fitting.nonnegative import non_negative_fit
-from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.latency.fitting.points import FEWEST_SCORED, Curve, Points
+from controlplane.latency.fitting.trend import Trend
+from controlplane.latency.protocol import FloatArray
 
-SHARE_OFFSETS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
-"""Candidates of k4, in percent: the fit is linear for each, so a scan is exact and cannot diverge."""
-RIDGE = 1e-3
-"""On columns of norm 1: it only decides between terms that few points do not distinguish."""
+KERNELS_SD = 0.04
 RESIDUAL_SD = 0.02
 NUGGET_SD = 0.01
 BATCH_SCALE = 2.0
 SHARE_SCALE = 0.3
-"""Prior of the residual: deviations, and its reach in ln(batch) and ln(share).
+"""Priors of the residual: deviations of a batch's kernels, of steps and of what is next to nothing else, and
+the reach in ln(batch) and ln(share).
 
-One setting for all models, chosen on V100 by leaving one model out; errors move by less than 0.2 points when
+One setting for all models, chosen on V100 models by leaving one out; errors move by less than 0.2 points when
 each is halved or doubled.
 """
 LOWEST_PERCENT = 1.0
 FASTEST_MS = 1e-3
 GRID_STEP_PERCENT = 2.5
-FOLDS = 5
-"""Of cross-validation."""
-CORNER = 6.0
-"""n: large is sharp. On points left out of A100 profiles 4, 6 and 10 miss by 3.5, 3.3 and 3.2 %."""
-LARGEST_OFFSET = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """Measured points of one quantity, each (percent, batch) once; arrays of shape (n,)."""
-
-    percent: FloatArray
-    batch: FloatArray
-    time_ms: FloatArray
-
-    @staticmethod
-    def of(percent: Sequence[float], batch: Sequence[float], time_ms: Sequence[float]) -> Points:
-        """Replace repeated (percent, batch) by the geometric mean of their times."""
-        keys = np.stack([np.asarray(percent, dtype=float), np.asarray(batch, dtype=float)], axis=1)
-        unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-        inverse = inverse.reshape(-1)
-        total = np.bincount(inverse, weights=np.log(np.asarray(time_ms, dtype=float)))
-        return Points(unique[:, 0], unique[:, 1], np.exp(total / np.bincount(inverse)))
-
-    def take(self, index: IntArray) -> Points:
-        """The points at these positions."""
-        return Points(self.percent[index], self.batch[index], self.time_ms[index])
-
-
-class Curve(Protocol):
-    """A fitted form of the solo time."""
-
-    def at(self, percent: FloatArray, batch: FloatArray) -> FloatArray:
-        """Time in ms at each (percent, batch); shapes (n,)."""
-
-
-FitCurve = Callable[[Points], Curve]
-
-
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """Eq 11's shape with non-negative coefficients (k2, k3, k5, k6, k7) and k4."""
-
-    share_offset: float
-    coefficients: FloatArray
-
-    @staticmethod
-    def fit(points: Points) -> Trend:
-        """Least squares of the relative residuals, by NNLS for each candidate k4."""
-        return min((_fit_for(points, k4) for k4 in SHARE_OFFSETS), key=lambda candidate: candidate[0])[1]
-
-    def at(self, percent: FloatArray, batch: FloatArray) -> FloatArray:
-        """Time in ms, of the arrays' common shape."""
-        value: FloatArray = _terms(percent, batch, self.share_offset) @ self.coefficients
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class Roofline:
-    """A trend for host-bound models: the slower of two linear terms, with a rounded corner.
-
-        t(b, r) = (h^n + g^n)^(1/n),  h = k5 + k6 b,  g = (k2 b + k3) / (r + k4)
-
-    h is the time of the host (launching kernels, one thread), which no share shortens, g that of the GPU.
-    iGniter's Eq 11 adds them; where the host launches ahead of the GPU they overlap: the longer one counts.
-
-    The coefficients (k2, k3, k5, k6) are non-negative: time falls with the share and grows with the batch.
-    """
-
-    share_offset: float
-    coefficients: FloatArray
-
-    @staticmethod
-    def fit(points: Points) -> Roofline:
-        """Least squares of log residuals; soft_l1 keeps single steps from bending the lines."""
-        from scipy.optimize import least_squares
-
-        work = float(np.median(points.time_ms * points.percent / points.batch))
-        fastest = float(points.time_ms.min())
-        scale = np.array([work, work, fastest, fastest / float(points.batch.max()), 1.0])
-
-        def residual(x: FloatArray) -> FloatArray:
-            value = _roof(points.percent, points.batch, x * scale)
-            return np.asarray(np.log(value / points.time_ms))
-
-        found = least_squares(
-            residual,
-            x0=np.array([0.8, 0.2, 0.9, 0.2, 0.5]),
-            bounds=(np.array([1e-3, 0.0, 1e-3, 0.0, 0.0]), np.array([50.0, 50.0, 5.0, 50.0, LARGEST_OFFSET])),
-            loss="soft_l1",
-            f_scale=0.05,
-            max_nfev=200,
-        )
-        solution = found.x * scale
-        return Roofline(float(solution[4]), solution[:4])
-
-    def at(self, percent: FloatArray, batch: FloatArray) -> FloatArray:
-        """Time in ms; shapes (n,)."""
-        return _roof(percent, batch, np.append(self.coefficients, self.share_offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,26 +38,27 @@ class Kriged:
     """A fitted trend with its kriged residual. It is slow; `Surface` tabulates it."""
 
     points: Points
-    trend: Curve
+    trend: Trend
     weights: FloatArray
     inverse: FloatArray
 
     @staticmethod
-    def fit(points: Points, fit_trend: FitCurve = Trend.fit) -> Kriged:
+    def fit(points: Points) -> Kriged:
         """Fit trend and residual on all points."""
-        trend = fit_trend(points)
+        trend = Trend.fit(points)
         residual = np.log(points.time_ms / trend.at(points.percent, points.batch))
-        covariance = _covariance(points.percent, points.batch, points) + NUGGET_SD**2 * np.eye(residual.size)
+        covariance = _covariance(points, points, trend) + NUGGET_SD**2 * np.eye(residual.size)
         inverse = np.linalg.inv(covariance)
         return Kriged(points, trend, inverse @ residual, inverse)
 
     def at(self, percent: FloatArray, batch: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return times in ms and the expected relative deviation of a new measurement there, shapes (n,)."""
-        cross = _covariance(percent, batch, self.points)
-        mean = self.trend.at(percent, batch) * np.exp(cross @ self.weights)
+        trend = self.trend.at(percent, batch)
+        cross = _covariance(Points(percent, batch, trend), self.points, self.trend)
         explained = np.sum((cross @ self.inverse) * cross, axis=1)
-        variance = np.maximum(RESIDUAL_SD**2 - explained, 0.0) + NUGGET_SD**2
-        return mean, np.sqrt(variance)
+        prior = RESIDUAL_SD**2 + (KERNELS_SD * self.trend.work_part(percent, batch)) ** 2
+        deviation = np.sqrt(np.maximum(prior - explained, 0.0) + NUGGET_SD**2)
+        return trend * np.exp(cross @ self.weights), deviation
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +76,14 @@ class Surface:
     deviation: FloatArray
 
     @staticmethod
-    def fit(points: Points, largest_batch: int, fit_trend: FitCurve = Trend.fit) -> Surface:
+    def fit(points: Points, largest_batch: int) -> Surface:
         """Tabulate batches 1 to `largest_batch`. Measured points are kept unless they contradict each other.
 
         They do where a smaller batch or a larger share was measured slower; such points move to the middle
         of the two tables that they allow.
         """
         ordered = _ordered(points)
-        kriged = Kriged.fit(ordered, fit_trend)
+        kriged = Kriged.fit(ordered)
         percent = knots(points.percent)
         batches = np.arange(1, largest_batch + 1, dtype=float)
         shape = (batches.size, percent.size)
@@ -227,52 +122,28 @@ def knots(measured: FloatArray) -> FloatArray:
     return percent
 
 
-def left_out(count: int) -> list[tuple[IntArray, IntArray]]:
-    """(left out, kept) positions of each fold of so many points; none for fewer than four.
+def left_out_scores(points: Points) -> tuple[FloatArray, FloatArray]:
+    """Return the errors of `Kriged` on points left out one by one, while the trend stays.
 
-    Points are sorted by percent, then batch: a stride leaves out every region evenly.
+    They are the errors divided by their expected deviation, and relative, both (n,) in the order of `points`
+    and empty for fewer than four; positive is a time above its prediction. In closed form from the inverse
+    covariance (Rasmussen and Williams, Eq 5.12): a refit without each point exaggerates the error of the few
+    points that bound all others.
     """
-    if count < 4:
-        return []
-    every, folds = np.arange(count), min(FOLDS, count)
-    return [(every[f::folds], np.setdiff1d(every, every[f::folds])) for f in range(folds)]
+    if points.time_ms.size < FEWEST_SCORED:
+        return np.empty(0), np.empty(0)
+    kriged = Kriged.fit(points)
+    precision = np.diag(kriged.inverse)
+    return kriged.weights / np.sqrt(precision), np.expm1(kriged.weights / precision)
 
 
-def left_out_error(fit: FitCurve, points: Points) -> float:
-    """Return the mean absolute relative error on points left out; 0 with too few points for that."""
-    errors = [
-        np.abs(fit(points.take(kept)).at(points.percent[out], points.batch[out]) / points.time_ms[out] - 1.0)
-        for out, kept in left_out(points.time_ms.size)
-    ]
-    return float(np.mean(np.concatenate(errors))) if errors else 0.0
-
-
-def left_out_scores(points: Points, fit_trend: FitCurve = Trend.fit) -> tuple[FloatArray, float]:
-    """Return the errors of `Kriged` on points left out.
-
-    They are (errors divided by their expected deviation, shape (n,); the mean absolute relative error), empty
-    and 0 for fewer than four points, from which none can be left out.
-    """
-    scores, errors = [np.empty(0)], [np.empty(0)]
-    for out, kept in left_out(points.time_ms.size):
-        kriged = Kriged.fit(points.take(kept), fit_trend)
-        mean, deviation = kriged.at(points.percent[out], points.batch[out])
-        scores.append((points.time_ms[out] / mean - 1.0) / deviation)
-        errors.append(np.abs(mean / points.time_ms[out] - 1.0))
-    error = np.concatenate(errors)
-    return np.concatenate(scores), float(error.mean()) if error.size else 0.0
-
-
-def _terms(percent: FloatArray, batch: FloatArray, offset: float) -> FloatArray:
-    share = percent + offset
-    return np.stack([batch / share, 1.0 / share, np.ones_like(batch), batch, np.sqrt(batch) / share], axis=-1)
-
-
-def _covariance(percent: FloatArray, batch: FloatArray, points: Points) -> FloatArray:
-    along_batch = (np.log(batch)[:, None] - np.log(points.batch)) / BATCH_SCALE
-    along_share = (np.log(percent)[:, None] - np.log(points.percent)) / SHARE_SCALE
+def _covariance(a: Points, b: Points, trend: Trend) -> FloatArray:
+    along_batch = np.abs(np.log(a.batch)[:, None] - np.log(b.batch)) / BATCH_SCALE
+    along_share = (np.log(a.percent)[:, None] - np.log(b.percent)) / SHARE_SCALE
+    work_a, work_b = (KERNELS_SD * trend.work_part(p.percent, p.batch) for p in (a, b))
     # Exponential, not Gaussian: the residual has steps, and a smoother kernel overshoots at each.
-    covariance: FloatArray = RESIDUAL_SD**2 * np.exp(-np.hypot(along_batch, along_share))
+    steps = RESIDUAL_SD**2 * np.exp(-np.hypot(along_batch, along_share))
+    covariance: FloatArray = steps + np.outer(work_a, work_b) * np.exp(-along_batch)
     return covariance
 
 
@@ -292,22 +163,3 @@ def _rising(table: FloatArray, lower: bool = False) -> FloatArray:
     if lower:
         return np.minimum.accumulate(np.minimum.accumulate(table, axis=1)[::-1], axis=0)[::-1]
     return np.maximum.accumulate(np.maximum.accumulate(table[:, ::-1], axis=1), axis=0)[:, ::-1]
-
-
-def _fit_for(points: Points, offset: float) -> tuple[float, Trend]:
-    """(sum of squared log residuals, the best trend with this k4)."""
-    columns = _terms(points.percent, points.batch, offset) / points.time_ms[:, None]
-    scale = np.linalg.norm(columns, axis=0)
-    rows = np.vstack([columns / scale, RIDGE * np.eye(columns.shape[1])])
-    solution = non_negative_fit(rows, np.concatenate([np.ones(len(columns)), np.zeros(columns.shape[1])]))
-    error = float(np.sum(np.log(np.maximum((columns / scale) @ solution, 1e-9)) ** 2))
-    return error, Trend(offset, solution / scale)
-
-
-def _roof(percent: FloatArray, batch: FloatArray, k: FloatArray) -> FloatArray:
-    gpu = (k[0] * batch + k[1]) / (percent + k[4])
-    host = k[2] + k[3] * batch
-    larger = np.maximum(gpu, host)
-    # The larger one taken out keeps the powers finite.
-    value: FloatArray = larger * ((gpu / larger) ** CORNER + (host / larger) ** CORNER) ** (1.0 / CORNER)
-    return value

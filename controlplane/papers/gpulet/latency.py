@@ -20,6 +20,7 @@ import numpy as np
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
 from controlplane.latency.adjusted import Adjusted, Change
+from controlplane.latency.fitting.points import Points
 from controlplane.latency.fitting.published import (
     Colocated,
     Published,
@@ -27,7 +28,6 @@ from controlplane.latency.fitting.published import (
     neighbours,
     sum_of_others,
 )
-from controlplane.latency.fitting.surface import Points
 from controlplane.latency.fitting.tables import Pressure, Tables
 from controlplane.latency.protocol import BoolArray, FloatArray, Slots
 

@@ -36,8 +36,8 @@ from controlplane.latency.fitting.answers import (
     normal_margin,
 )
 from controlplane.latency.fitting.nonnegative import non_negative_fit
+from controlplane.latency.fitting.points import Points, left_out
 from controlplane.latency.fitting.published import Colocated, execution_points
-from controlplane.latency.fitting.surface import Points, left_out
 from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 
 NAME = "igniter"

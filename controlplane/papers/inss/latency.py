@@ -22,6 +22,7 @@ import numpy as np
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
 from controlplane.latency.fitting.answers import check_profiles
+from controlplane.latency.fitting.points import Points
 from controlplane.latency.fitting.published import (
     Colocated,
     Published,
@@ -30,7 +31,7 @@ from controlplane.latency.fitting.published import (
     neighbours,
     sum_of_others,
 )
-from controlplane.latency.fitting.surface import Points, Surface
+from controlplane.latency.fitting.surface import Surface
 from controlplane.latency.fitting.tables import Pressure, Tables
 from controlplane.latency.protocol import FloatArray, IntArray, Slots
 

@@ -29,8 +29,8 @@ from controlplane.latency.fitting.published import (
     sum_of_others,
 )
 from controlplane.latency.fitting.tables import Pressure, Tables
-from controlplane.latency.fitting.trends import Exponential
 from controlplane.latency.protocol import FloatArray, Slots
+from controlplane.papers.latency_aware.curve import Exponential
 
 NAME = "latency-aware"
 SOLO_FORM = Exponential.fit

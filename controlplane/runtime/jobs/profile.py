@@ -26,7 +26,7 @@ from controlplane.files.measurements.profiles import (
 )
 from controlplane.files.mistakes import nearest
 from controlplane.files.models import read_sample_shapes, write_sample_shapes
-from controlplane.latency.evaluate import assessed
+from controlplane.latency.evaluate import Disagreeing, assessed, disagreeing
 from controlplane.latency.registry import recorder
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.neighbours import merged
@@ -48,6 +48,7 @@ class Written:
     """A new profile, its file, its measuring time, and the quota that its idle threads waste.
 
     `missing`: how many points failed, for `reason`; `left_out`: how many the model is too slow for.
+    `disagreeing`: the points that the others contradict.
     """
 
     profile: Profile
@@ -57,6 +58,7 @@ class Written:
     missing: int = 0
     reason: str = ""
     left_out: int = 0
+    disagreeing: tuple[Disagreeing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ def profile_models(
             missing,
             measured.reason,
             max(0, len(subject.points) - len(fitted.points) - missing),
+            disagreeing(fitted),
         )
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from controlplane.domain.errors import InputError
 from controlplane.files import catalogue
-from controlplane.files.measurements.elsewhere import read_pairs
-from controlplane.files.measurements.profiles import read_profile
+from controlplane.files.measurements.elsewhere import read_alone, read_pairs
+from controlplane.files.measurements.profiles import read_profile, read_profiles
 from controlplane.files.mistakes import nearest
 from controlplane.latency import evaluate
 from controlplane.runtime.devices import known_device
@@ -31,3 +31,17 @@ def validation(device: str | None, pairs: Path | None, profile: Path | None) -> 
     if pairs is None:
         return evaluate.built_in(known, profiles)
     return evaluate.against_pairs(known, profiles, read_pairs(pairs))
+
+
+def measured_alone(profiles: Path, measured: Path) -> dict[str, object]:
+    """Return the JSON of `ctl validate --measured`: the profiles of a folder beside a CSV of other points.
+
+    Raises InputError for bad files, and for profiles of no or of several devices.
+    """
+    kinds = sorted({path.parent.name for path in profiles.glob("*/*.json")})
+    found = {kind: own for kind in kinds if (own := read_profiles(profiles, kind))}
+    if len(found) != 1:
+        said = f"of {', '.join(found)}: one device at a time" if found else "of no device"
+        raise InputError(f"{profiles} has profiles {said}", field="--profiles")
+    ((kind, own),) = found.items()
+    return evaluate.against_alone(known_device(kind, profiles), own, read_alone(measured))

@@ -40,6 +40,8 @@ class Credentials:
     def kubeconfig(self, user: str) -> Path:
         """The file by which `user` reaches the API server."""
         path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
+        if path.exists():  # a program that starts may be reading it
+            return path
         document = {
             "apiVersion": "v1",
             "kind": "Config",

@@ -7,9 +7,7 @@ import pytest
 
 from controlplane.domain.device import ShareKind
 from controlplane.files import catalogue
-from controlplane.latency import default as ours
 from controlplane.latency import registry
-from controlplane.latency.fitting.trends import TRENDS
 from controlplane.latency.protocol import Slots
 
 pytestmark = pytest.mark.slow
@@ -22,7 +20,7 @@ def test_the_inss_models_are_there_with_what_ran_beside_them(name: str) -> None:
     vgg16 = profiles["vgg16"].colocation[0]
     assert [n.model for n in vgg16.neighbours] == ["alexnet", "resnet50"]
     assert profiles["resnet50"].memory_mb == 1900
-    assert set(profiles["vgg16"].fits) == {"igniter", "inss", "ours"}
+    assert set(profiles["vgg16"].fits) == {"igniter", "inss"}
 
 
 def test_what_is_assumed_says_so() -> None:
@@ -55,9 +53,3 @@ def test_every_latency_model_speaks_for_every_device(device_name: str, model_nam
     alone = model.estimate(Slots.alone([0, 1, 2], 4, 30))
     assert np.all(np.isfinite(answer.execution_upper_ms))
     assert np.all(answer.execution_ms[0] >= alone.execution_ms[:, 0] * (1 - 1e-9))
-
-
-def test_the_profile_names_the_trend_that_was_chosen() -> None:
-    for name in catalogue.devices():
-        for profile in catalogue.profiles(name).values():
-            assert {key.partition(".")[0] for key in profile.fits[ours.NAME]} <= set(TRENDS)

@@ -15,7 +15,7 @@ PERCENTS, BATCHES = (20.0, 50.0, 80.0), (1, 4, 16, 32)
 
 
 def alone_ms(percent: float, batch: int, scale: float = 1.0) -> float:
-    return scale * ((60.0 * batch + 20.0) / (percent + 2.0) + 0.5)
+    return scale * ((60.0 * batch + 20.0) / percent + 0.5)
 
 
 def profile(name: str, scale: float, neighbours: tuple[str, ...] = (), slowdown: float = 0.1) -> Profile:
@@ -54,7 +54,7 @@ def test_between_points_it_follows_the_law_they_came_from() -> None:
     batch, percent = np.meshgrid([2, 7, 12, 24], [10.0, 35.0, 65.0, 100.0])
     answer = model.estimate(Slots.alone(0, batch.ravel(), percent.ravel())).execution_ms[:, 0]
     truth = [alone_ms(p, b) for b, p in zip(batch.ravel(), percent.ravel(), strict=True)]
-    assert answer == pytest.approx(truth, rel=0.01)
+    assert answer == pytest.approx(truth, rel=0.02)
 
 
 def test_a_pair_is_slowed_by_what_was_measured_and_a_lone_workload_is_not() -> None:

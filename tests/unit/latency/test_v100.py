@@ -14,7 +14,6 @@ from controlplane.latency import default as ours
 from controlplane.latency import evaluate
 from controlplane.latency.fitting.published import execution_points
 from controlplane.latency.fitting.surface import Surface
-from controlplane.latency.fitting.trends import TRENDS, choose_trend
 from controlplane.latency.protocol import Slots
 
 
@@ -40,7 +39,7 @@ def test_a_model_measured_at_eleven_points(model: str) -> None:
     told = zip(points.percent.tolist(), points.batch.tolist(), strict=True)
     kept = np.array([(p, int(b)) in wanted for p, b in told])
     fitted = points.take(np.flatnonzero(kept))
-    surface = Surface.fit(fitted, 32, TRENDS[choose_trend(fitted)[0]])
+    surface = Surface.fit(fitted, 32)
     column = np.searchsorted(surface.percent, points.percent)
     predicted = surface.time_ms[points.batch.astype(int) - 1, column]
     error = np.abs(predicted / points.time_ms - 1.0)

@@ -57,3 +57,19 @@ def test_a_plan_that_overfills_the_memory_is_refused(
     capsys.readouterr()
     assert run(["apply", "plan.json", "--yes", "--fleet", "never"]) == 2
     assert "needs 18000 MB" in capsys.readouterr().err
+
+
+def test_measurements_at_other_points_are_compared_with_the_profiles(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The profile of `m` follows its law exactly; its own point is no test of it."""
+    law = "\n".join(f"m,{p},{b},{(1.0 + b) * 100.0 / p}" for p, b in ((10, 1), (20, 2), (30, 8), (80, 16)))
+    (directory / "measured.csv").write_text(f"model,percent,batch,ms\n{law}\n")
+    assert run(["validate", "--measured", "measured.csv", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["latency_models"]["ours"]["overall"]
+    assert (found["n"], found["coverage_95_percent"]) == (3, 100.0)
+    assert found["mape_percent"] < 1.0
+    (directory / "measured.csv").write_text("model,percent,batch,ms\nother,20,1,5\n")
+    assert run(["validate", "--measured", "measured.csv"]) == 2
+    assert run(["validate", "--measured", "measured.csv", "--catalogue", "v100"]) == 2
+    assert run(["validate", "--measured", "measured.csv", "--profiles", "nowhere"]) == 2

@@ -5,13 +5,13 @@ import pytest
 
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
-from controlplane.latency.fitting.surface import Points
+from controlplane.latency.fitting.points import Points
 from controlplane.latency.fitting.tables import Pressure
-from controlplane.latency.fitting.trends import Exponential
 from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.papers.gpulet import latency as gpulet
 from controlplane.papers.inss import latency as inss
 from controlplane.papers.latency_aware import latency as latency_aware
+from controlplane.papers.latency_aware.curve import Exponential
 from controlplane.papers.latency_aware.latency import filling_ms
 
 RESNET, VGG = (25.80461, 51.32453), (32.06, 56.68343)

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 SPEC = """schema_version: 1
 gpus: [{type: v100, price_per_hour: 3.06}]
 workloads:
-  - {name: search, model: resnet50, slo_ms: 40, rate_rps: 300}
-  - {name: look, model: alexnet, slo_ms: 20, rate_rps: 500}
+  - {name: search, model: resnet50, slo_ms: 40, rate_rps: 280}
+  - {name: look, model: alexnet, slo_ms: 20, rate_rps: 450}
 """
 
 

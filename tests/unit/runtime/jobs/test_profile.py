@@ -16,6 +16,7 @@ from controlplane.domain.errors import EngineError, FleetBusy, InputError, Missi
 from controlplane.domain.profile import Environment, Measurement, Profile, RequestSet
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.measurements.profiles import partial_path, read_profile, write_partial
+from controlplane.latency.evaluate import disagreeing
 from controlplane.profiler.requests import Inputs
 from controlplane.profiler.session import Measured, Place, Profiler, resumed
 from controlplane.profiler.subject import Subject, Wishes
@@ -238,3 +239,17 @@ def test_a_folder_without_config_is_called_that(tmp_path: Path) -> None:
     (bare / "bare" / "1").rmdir()
     with pytest.raises(InputError, match=r"has no model .*; folders without one: bare$"):
         read_subjects(bare, [], PLACE, Wishes())
+
+
+def test_a_point_that_the_others_contradict_is_named() -> None:
+    points = tuple(
+        Measurement(p, b, 200.0 * b / p * (1.4 if (p, b) == (60.0, 4) else 1.0))
+        for p in (20.0, 60.0, 100.0)
+        for b in (1, 2, 4, 8)
+    )
+    profile = Profile("a", "cpu", ShareKind.CPU_QUOTA, Environment(), points)
+    (found,) = disagreeing(profile)
+    assert (found.percent, found.batch) == (60.0, 4)
+    assert found.expected_ms == pytest.approx(200.0 * 4 / 60.0, rel=0.1)
+    undisturbed = replace(profile, points=tuple(p for p in points if (p.percent, p.batch) != (60.0, 4)))
+    assert disagreeing(undisturbed) == ()

@@ -1,27 +1,14 @@
-"""Trends of the solo time, below the default model's kriged residual: three forms, and the choice of one.
-
-rational     iGniter's Eq 11 with non-negative terms (`surface.Trend`)
-roofline     the same with overlapping terms, for host-bound models
-exponential  the latency-aware scheduler's Eq 4 and 5
-"""
+"""Eq 4 and 5 of the latency-aware scheduler: the solo time as an exponential of batch and share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.domain.profile import Profile
-from controlplane.latency.fitting.surface import FitCurve, Points, Roofline, Trend, left_out_scores
+from controlplane.latency.fitting.points import Points
 from controlplane.latency.protocol import FloatArray
 
-DEFAULT_MODEL = "ours"
-"""The name under which a profile holds the chosen trend."""
-FEWEST_TO_CHOOSE = 15
-"""With fewer points the choice itself overfits: on eleven of a V100 model it costs up to 1.4 points."""
-MARGIN = 0.9
-"""Another trend replaces the first if its error is below this part of the first's; else it may be chance."""
 XI_LIMIT = 12.0
 KAPPAS = np.geomspace(0.2, 40.0, 10)
 DECAYS = np.geomspace(0.02, 6.0, 8)
@@ -106,45 +93,3 @@ def _relative_nnls(columns: FloatArray, target: FloatArray) -> FloatArray:
     solution = nnls(system, np.concatenate([np.ones(len(rows)), np.zeros(columns.shape[1])]))[0]
     amplitude: FloatArray = solution / scale
     return amplitude
-
-
-RATIONAL = "rational"
-TRENDS: Mapping[str, FitCurve] = {
-    RATIONAL: Trend.fit,
-    "roofline": Roofline.fit,
-    "exponential": Exponential.fit,
-}
-
-
-def trend_of(profile: Profile, points: Points) -> str:
-    """Return the trend that the profile records, else choose one."""
-    for name in profile.fits.get(DEFAULT_MODEL, {}):
-        trend = name.partition(".")[0]
-        if trend in TRENDS:
-            return trend
-    return choose_trend(points)[0]
-
-
-def choose_trend(points: Points) -> tuple[str, float]:
-    """Return a name in `TRENDS` and its mean relative error on points left out, 0 for too few points."""
-    first = left_out_scores(points, TRENDS[RATIONAL])[1]
-    if points.time_ms.size < FEWEST_TO_CHOOSE:
-        return RATIONAL, first
-    others = {name: left_out_scores(points, fit)[1] for name, fit in TRENDS.items() if name != RATIONAL}
-    best = min(others, key=lambda name: others[name])
-    return (best, others[best]) if others[best] < MARGIN * first else (RATIONAL, first)
-
-
-def coefficients_of(trend: str, points: Points) -> dict[str, float]:
-    """Return the coefficients as `<trend>.<coefficient>`."""
-    curve = TRENDS[trend](points)
-    if isinstance(curve, Exponential):
-        values = {"beta": curve.beta, "xi": curve.xi, "kappa": curve.kappa}
-        amplitude = zip(("c1", "c0", "delta", "omega"), curve.amplitude, strict=True)
-        values.update((name, float(value)) for name, value in amplitude)
-    else:
-        assert isinstance(curve, Trend | Roofline)
-        names = ("k2", "k3", "k5", "k6", "k7")[: len(curve.coefficients)]
-        linear = zip(names, curve.coefficients, strict=True)
-        values = {"k4": curve.share_offset, **{name: float(value) for name, value in linear}}
-    return {f"{trend}.{name}": value for name, value in values.items()}
