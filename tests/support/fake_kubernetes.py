@@ -153,6 +153,13 @@ def _merged(old: Any, new: Any) -> Any:
     return copy.deepcopy(new)
 
 
+def _without_nulls(value: Any) -> Any:
+    """A value as the API server keeps it after a merge patch: it drops nulls, in lists too."""
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
 @dataclass
 class FakeCluster:
     """The API server. `logs` are what containers wrote, by the pod's name.
@@ -323,6 +330,8 @@ class FakeCluster:
             changed = {"resize": "spec", "status": "status"}.get(sub)
             before = self.store.get(key)
             merged = _merged(before, {changed: body[changed]} if changed else body)
+            if "application/merge-patch" in request.headers["Content-Type"]:
+                merged = _without_nulls(merged)
             merged["metadata"]["generation"] += merged.get("spec") != before.get("spec")
             return web.json_response(self.store.put(key, merged, "MODIFIED"))
 

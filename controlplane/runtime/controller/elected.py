@@ -12,6 +12,7 @@ import shutil
 import socket
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -148,7 +149,11 @@ class Keeper:
     def keep(self, stop: threading.Event) -> None:
         """Look at the object again and again until `stop` is set."""
         while not stop.is_set():
-            self.step()
+            try:
+                self.step()
+            except Exception:  # a defect must not leave a leader that guards and looks no more
+                self._again_s = time.monotonic() + _AGAIN_S
+                self._troubles.met(RuntimeError(traceback.format_exc()))
             stop.wait(LOOK_S)
 
     def step(self) -> None:

@@ -195,9 +195,11 @@ class FleetObject:
 
 
 def _guarding(listed: Iterable[Mapping[str, Any]]) -> tuple[Guarding, ...]:
-    """Return what a leader kept; one of a newer version may have kept more of it."""
+    """Return what a leader kept; the API server drops nulls, and a newer version may have kept more."""
     known = {one.name for one in fields(Guarding)}
-    return tuple(Guarding(**{key: kept for key, kept in one.items() if key in known}) for one in listed)
+    nothing = {"standby": None, "retry_at_s": None}
+    found = ({key: kept for key, kept in one.items() if key in known} for one in listed)
+    return tuple(Guarding(**{**nothing, **one}) for one in found)
 
 
 class FleetOrders:

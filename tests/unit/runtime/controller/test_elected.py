@@ -251,6 +251,22 @@ def test_an_apply_under_way_does_not_hold_up_the_end_of_a_leader(tmp_path: Path)
     assert ended
 
 
+def test_a_defect_ends_no_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elected, "LOOK_S", 0.0)
+    made, deeds, _ = keeper(tmp_path, Object(wanting()))
+    looks, stop = iter([KeyError("defect"), KeyError("defect"), None]), threading.Event()
+
+    def look() -> None:
+        if (defect := next(looks)) is not None:
+            raise defect
+        stop.set()
+
+    made.installation = replace(made.installation, look=look)
+    made.keep(stop)
+    (said,) = deeds.said
+    assert "KeyError: 'defect'" in said
+
+
 def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> None:
     recorded = {"cpu-0": "a/cpu-0", "cpu-7": "b/cpu-0"}
     wanted = Object(wanting(applied=plan_hash(PLAN), devices=recorded, redirects=3))
