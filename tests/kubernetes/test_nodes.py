@@ -30,7 +30,7 @@ def host(
     cluster: Cluster, triton_image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterHost]:
     cluster.namespace("nodes", security="privileged")
-    with ClusterHost(cluster, tmp_path_factory.mktemp("nodes"), "nodes", "nodes") as made:
+    with ClusterHost(cluster, tmp_path_factory.mktemp("nodes"), "parted", "nodes") as made:
         made.apply(across_nodes())
         yield made
     cluster.forget("nodes")

@@ -44,14 +44,19 @@ SLO_MS = 300.0
 def following_host(directory: Path) -> Iterator[Ctl]:
     """A host with the model and its profile, whose fleet is ended afterwards."""
     with Ctl(directory, "load") as here:
-        lay_out(here.repository, MODEL)
-        times = {
-            (percent, batch): (FIXED_MS + EACH_MS * batch + 2.0) * 100.0 / percent
-            for percent in (20.0, 40.0, 60.0, 80.0, 100.0)
-            for batch in (1, 2)
-        }
-        profile(here, times)
+        lay_out_profiled(here)
         yield here
+
+
+def lay_out_profiled(host: Ctl) -> None:
+    """Write the model and its profile."""
+    lay_out(host.repository, MODEL)
+    times = {
+        (percent, batch): (FIXED_MS + EACH_MS * batch + 2.0) * 100.0 / percent
+        for percent in (20.0, 40.0, 60.0, 80.0, 100.0)
+        for batch in (1, 2)
+    }
+    profile(host, times)
 
 
 def loaded(host: Ctl, rate_rps: float) -> Load:
@@ -89,10 +94,10 @@ def of_single_requests(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def applied(host: Ctl, document: dict[str, Any], *more: str) -> None:
+def applied(host: Ctl, document: dict[str, Any], *more: str, ports: bool = True) -> None:
     """Apply a plan that follows the load."""
     follow = ("--set", "serve.follow_load={}", "--allow", "all-cores")
-    host.apply(document, *follow, "--profiles", str(host.directory / "profiles"), *more)
+    host.apply(document, *follow, "--profiles", str(host.directory / "profiles"), *more, ports=ports)
 
 
 Layout = list[tuple[str, float, int]]

@@ -35,6 +35,8 @@ from controlplane.runtime.fleet.fleet import Fleet, locked
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
 LOOK_S = 2.0
+_EXISTS_S = 0.1
+"""The interval at which a leader without a fleet looks whether one was adopted."""
 _AGAIN_S = 5.0
 _INVENTORY_S = 10.0
 _PLAN = "spec.plan"
@@ -142,8 +144,9 @@ class Keeper:
 
     def keep(self, stop: threading.Event) -> None:
         """Look at the object again and again until `stop` is set."""
-        while not stop.wait(LOOK_S):
+        while not stop.is_set():
             self.step()
+            stop.wait(LOOK_S)
 
     def step(self) -> None:
         """Look once, and apply a new generation. Troubles are said once, and tried again at the next look."""
@@ -285,14 +288,16 @@ def _report(generation: int, plan: Plan, settings: FleetSettings, message: str) 
 
 
 def lead(keeper: Keeper, guard: Callable[[], None], fleet: Fleet, stop: threading.Event) -> None:
-    """Keep a fleet until `stop` is set. `guard` runs while the fleet exists, in this thread."""
+    """Keep a fleet until `stop` is set. `guard` runs while the fleet exists, in this thread.
+
+    An apply under way holds up no end: the next leader completes it.
+    """
     keeper.begin()
-    keeper.step()
     keeping = threading.Thread(target=keeper.keep, args=(stop,), name="keeper", daemon=True)
     keeping.start()
     while not stop.is_set():
         if not fleet.files.exists():
-            stop.wait(LOOK_S)
+            stop.wait(_EXISTS_S)
             continue
         try:
             guard()

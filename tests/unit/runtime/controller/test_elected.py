@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from controlplane.files.following import Following
 from controlplane.files.plans import plan_hash, plan_of
 from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import elected
-from controlplane.runtime.controller.elected import Installation, Keeper
+from controlplane.runtime.controller.elected import Installation, Keeper, lead
 from controlplane.runtime.fleet.fleet import Fleet, Outcome
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
@@ -91,12 +92,14 @@ class Object:
 
 @dataclass
 class Deeds:
-    """What the fleet did, and what it is to fail with."""
+    """What the fleet did, what it is to fail with, and what it waits for."""
 
     applied: list[Plan] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     destroyed: int = 0
     fails: TrisectError | None = None
+    begun: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event | None = None
 
 
 class DoneFleet(Fleet):
@@ -107,6 +110,9 @@ class DoneFleet(Fleet):
         deeds = cast(Deeds, self.launcher)
         if deeds.fails is not None:
             raise deeds.fails
+        deeds.begun.set()
+        if deeds.may_end is not None:
+            deeds.may_end.wait()
         deeds.applied.append(plan)
         self.files.make()
         self.files.write_settings(settings)
@@ -170,6 +176,20 @@ def test_the_object_says_how_the_fleet_stands_and_what_happened(tmp_path: Path) 
     made.step()
     assert wanted.events[2:] == [moved]
     assert wanted.shown[-1].redirects == 2
+
+
+def test_an_apply_under_way_does_not_hold_up_the_end_of_a_leader(tmp_path: Path) -> None:
+    made, deeds, files = keeper(tmp_path, Object(wanting()))
+    deeds.may_end, stop = threading.Event(), threading.Event()
+    fleet = DoneFleet(files, cast(Any, deeds), cast(Any, None), SystemClock(), deeds.said.append)
+    leading = threading.Thread(target=lead, args=(made, lambda: None, fleet, stop), daemon=True)
+    leading.start()
+    assert deeds.begun.wait(10)
+    stop.set()
+    leading.join(10)
+    ended = not leading.is_alive()
+    deeds.may_end.set()
+    assert ended
 
 
 def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> None:
