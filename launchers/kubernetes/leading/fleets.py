@@ -155,7 +155,7 @@ class FleetObject:
     def followed(self, generation: int) -> Mapping[str, Any] | None:
         """Return the plan by which a leader followed the load of this generation; None without one."""
         found = kept.kept(self._api, self._fleet, kept.FOLLOWED) or {}
-        return found["plan"] if found.get("generation") == generation else None
+        return found.get("plan") if found.get("generation") == generation else None
 
     def profiles(self) -> Mapping[str, str]:
         """Return the files of profiles that were given with the plan, by their places."""
@@ -260,6 +260,7 @@ class FleetOrders:
 
 
 CONTROL_PORT = 8003
+_ENDED = ("Succeeded", "Failed")
 
 
 class GatewayPods:
@@ -273,8 +274,9 @@ class GatewayPods:
     def refresh(self) -> None:
         """Read the pods anew. Raises EngineError; what was seen before stays."""
         found = self._api.find(Pod, self._labels)
-        addresses = (one.status.podIP for one in found if one.status is not None and one.status.podIP)
-        self._seen = tuple(f"{address}:{CONTROL_PORT}" for address in addresses)
+        # A pod that has ended keeps its address.
+        running = (one.status for one in found if one.status and one.status.phase not in _ENDED)
+        self._seen = tuple(f"{status.podIP}:{CONTROL_PORT}" for status in running if status.podIP)
 
     def addresses(self) -> tuple[str, ...]:
         """Return the control ports of all replicas, ready or not."""
