@@ -145,7 +145,8 @@ def _labels(obj: Json) -> dict[str, str]:
 def _merged(old: Any, new: Any) -> Any:
     """A strategic merge, as far as containers need it: lists of named things merge by name."""
     if isinstance(old, dict) and isinstance(new, dict):
-        return {k: _merged(old.get(k), new[k]) if k in new else old[k] for k in {**old, **new}}
+        merged = {k: _merged(old.get(k), new[k]) if k in new else old[k] for k in {**old, **new}}
+        return {k: value for k, value in merged.items() if value is not None or k not in new}
     if isinstance(old, list) and isinstance(new, list) and all("name" in one for one in [*old, *new]):
         by_name = {one["name"]: one for one in old}
         return list({**by_name, **{n["name"]: _merged(by_name.get(n["name"]), n) for n in new}}.values())

@@ -47,6 +47,7 @@ class FleetObject:
         self._leader = leader
         self._metadata: Mapping[str, Any] = {}
         self._conditions: dict[str, Mapping[str, Any]] = {}
+        self._devices: Mapping[str, str] = {}
         self._lock = threading.Lock()
 
     def read(self) -> WantedFleet | None:
@@ -58,6 +59,7 @@ class FleetObject:
         spec, status = found.get("spec") or {}, found.get("status") or {}
         with self._lock:
             self._conditions = {one["type"]: one for one in status.get("conditions") or ()}
+            self._devices = status.get("devices") or {}
         applied = applied_condition(status).get("status") == "True"
         return WantedFleet(
             plan=spec.get("plan") or {},
@@ -95,8 +97,12 @@ class FleetObject:
         }
         status: dict[str, Any] = {"observedGeneration": report.generation, "leader": self._leader}
         if report.applied:
-            status |= {"plan": report.plan, "partitions": report.partitions, "devices": report.devices}
+            # A merge removes what is null.
+            devices = {**dict.fromkeys(self._devices), **report.devices}
+            status |= {"plan": report.plan, "partitions": report.partitions, "devices": devices}
         self._write(conditions, report.generation, **status)
+        if report.applied:
+            self._devices = report.devices
 
     def show(self, standing: FleetStanding) -> None:
         """Say how the fleet stands."""

@@ -159,8 +159,9 @@ def test_a_fleet_object_says_what_is_wanted_and_is_told_what_became_of_it(cluste
     wanted = made.read()
     assert wanted is not None
     assert (wanted.plan, wanted.generation, wanted.applied, wanted.ending) == ({"gpus": []}, 2, None, False)
-    made.report(FleetReport(2, True, "Applied", "4 servers", "abc", 2, {"cpu-0": "a/cpu-0"}))
-    made.read()
+    for devices in ({"cpu-0": "a/cpu-0", "cpu-1": "b/cpu-0"}, {"cpu-0": "a/cpu-0"}):
+        made.report(FleetReport(2, True, "Applied", "4 servers", "abc", 2, devices))
+        made.read()
     made.hold()
     again = made.read()
     assert again is not None
