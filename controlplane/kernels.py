@@ -23,8 +23,12 @@ def on_compilation(listener: Callable[[str], None]) -> None:
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function a kernel."""
-    compiled: Callable[P, R] = _numba().njit(cache=True)(function)
+    """Make a function a kernel; where no folder takes the cache, each process compiles it for itself."""
+    njit = _numba().njit
+    try:
+        compiled: Callable[P, R] = njit(cache=True)(function)
+    except RuntimeError:  # an installation that cannot be written, and no home, as in a container
+        compiled = njit(function)
     return compiled
 
 

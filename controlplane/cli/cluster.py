@@ -122,7 +122,7 @@ def lead(
         installation = elected.Installation(
             partial(_settings, fleet, repository),
             pods.refresh,
-            Room(api, name, PodOptions.from_environment()).wait_for,
+            Room(api, name, identity, PodOptions.from_environment()).wait_for,
         )
         keeper = elected.Keeper(fleet, FleetObject(api, name, identity), installation)
 

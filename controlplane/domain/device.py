@@ -94,6 +94,10 @@ class HeldDevice:
     node: str = ""
     labels: tuple[tuple[str, str], ...] = ()
 
+    def has(self, labels: Mapping[str, str]) -> bool:
+        """Return whether its node has these labels."""
+        return labels.items() <= dict(self.labels).items()
+
 
 @dataclass(frozen=True, slots=True)
 class Stock:

@@ -145,11 +145,19 @@ def _labels(obj: Json) -> dict[str, str]:
 def _merged(old: Any, new: Any) -> Any:
     """A strategic merge, as far as containers need it: lists of named things merge by name."""
     if isinstance(old, dict) and isinstance(new, dict):
-        return {k: _merged(old.get(k), new[k]) if k in new else old[k] for k in {**old, **new}}
+        merged = {k: _merged(old.get(k), new[k]) if k in new else old[k] for k in {**old, **new}}
+        return {k: value for k, value in merged.items() if value is not None or k not in new}
     if isinstance(old, list) and isinstance(new, list) and all("name" in one for one in [*old, *new]):
         by_name = {one["name"]: one for one in old}
         return list({**by_name, **{n["name"]: _merged(by_name.get(n["name"]), n) for n in new}}.values())
     return copy.deepcopy(new)
+
+
+def _without_nulls(value: Any) -> Any:
+    """A value as the API server keeps it after a merge patch: it drops nulls, in lists too."""
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 @dataclass
@@ -322,6 +330,8 @@ class FakeCluster:
             changed = {"resize": "spec", "status": "status"}.get(sub)
             before = self.store.get(key)
             merged = _merged(before, {changed: body[changed]} if changed else body)
+            if "application/merge-patch" in request.headers["Content-Type"]:
+                merged = _without_nulls(merged)
             merged["metadata"]["generation"] += merged.get("spec") != before.get("spec")
             return web.json_response(self.store.put(key, merged, "MODIFIED"))
 

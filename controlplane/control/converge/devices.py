@@ -46,10 +46,7 @@ def missing_gpus(plan: Plan, available: Available) -> tuple[PlannedGpu, ...]:
     for gpu in plan.gpus:
         kind = (gpu.type, tuple(gpu.node_selector.items()))
         left[kind] += 1
-        there = [
-            d for d in available.get(gpu.type, ()) if gpu.node_selector.items() <= dict(d.labels).items()
-        ]
-        if left[kind] > len(there):
+        if left[kind] > sum(device.has(gpu.node_selector) for device in available.get(gpu.type, ())):
             missing.append(gpu)
     return tuple(missing)
 
@@ -116,7 +113,7 @@ def _selected(gpu: PlannedGpu, available: Available) -> tuple[HeldDevice, ...]:
         return tuple(devices)
     if not any(device.node for device in devices):
         raise InputError("node_selector is for --launcher kubernetes: this host has no nodes", field=gpu.id)
-    selected = tuple(d for d in devices if gpu.node_selector.items() <= dict(d.labels).items())
+    selected = tuple(device for device in devices if device.has(gpu.node_selector))
     if not selected:
         labels = ", ".join(f"{key}={value}" for key, value in gpu.node_selector.items())
         problem = f"no node with a {gpu.type!r} that takes pods has the labels {labels}"

@@ -29,7 +29,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,14 +94,15 @@ class Row:
         return InputError(problem, file=self.file, line=self.line, field=column)
 
 
-def rows(path: Path, needed: Sequence[str], made_by: str) -> Iterator[Row]:
+def rows(path: Path, needed: Sequence[str], made_by: str, *, whole: bool = False) -> Iterator[Row]:
     """Yield the lines of the first table of a CSV.
 
-    An empty line ends the table, since perf_analyzer adds others below it. Raises InputError for a file
-    without the columns `needed`; `made_by` says how it is made.
+    An empty line ends the table, since perf_analyzer adds others below it; with `whole` it is passed over.
+    Raises InputError for a file without the columns `needed`; `made_by` says how it is made.
     """
-    file, lines = str(path), read_text(path).splitlines()
-    table = lines[: next((i for i, line in enumerate(lines) if not line.strip()), len(lines))]
+    file, lines = str(path), read_text(path).removeprefix("\ufeff").splitlines()
+    end = next((i for i, line in enumerate(lines) if not line.strip()), len(lines))
+    table = lines if whole else lines[:end]
     reader = csv.DictReader(table)
     for column in needed:
         if column not in (reader.fieldnames or ()):
@@ -263,6 +264,7 @@ def _number(document: Document, block: Mapping[str, Any], name: str, field: str)
 
 
 _ALONE = ("model", "percent", "batch", "ms")
+_LARGEST_BATCH = 2**20
 _OF_PAIRS = ("model1", "batch1", "pct1", "latency1_ms", "model2", "batch2", "pct2", "latency2_ms")
 
 
@@ -272,13 +274,18 @@ def read_pairs(path: Path) -> list[Pair]:
     return [(_tenant(row, "1"), _tenant(row, "2")) for row in rows(path, _OF_PAIRS, needs)]
 
 
-def read_alone(path: Path) -> list[Tenant]:
-    """Read the rows of models alone. Raises InputError naming file, line and column."""
+def read_alone(path: Path, models: Collection[str]) -> list[Tenant]:
+    """Read the rows of these models alone. Raises InputError naming file, line and column."""
     found = []
-    for row in rows(path, _ALONE, f"it needs {', '.join(_ALONE)}"):
+    for row in rows(path, _ALONE, f"it needs {', '.join(_ALONE)}", whole=True):
+        if None in row.values:
+            raise row.error("has more values than the first line has names")
         batch = row.number("batch")
-        if batch != int(batch):
-            raise row.error(f"must be a whole number, not {batch:g}", "batch")
+        if batch > _LARGEST_BATCH or batch != int(batch):
+            raise row.error(f"must be a whole number of at most {_LARGEST_BATCH}, not {batch:g}", "batch")
+        if row.values["model"] not in models:
+            known = ", ".join(sorted(models))
+            raise row.error(f"{row.values['model']!r} has no profile; there are: {known}", "model")
         try:
             found.append(Tenant(row.values["model"], int(batch), row.number("percent"), row.number("ms")))
         except InputError as error:

@@ -49,7 +49,12 @@ class ReplicatedGateway:
         self._pool = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="replica")
 
     def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
-        """Return once a replica answers; they have options of their own, and take room with the routes."""
+        """Return once a replica answers; they have options of their own, and take room with the routes.
+
+        Raises GatewayError at once where there is none: only the caller sees one that comes.
+        """
+        if not self._addresses():
+            raise GatewayError("the gateway has no replica yet")
         answered = wait_until(
             lambda: bool(self._tables()[0]), deadline_s=_START_DEADLINE_S, interval_s=_POLL_S
         )

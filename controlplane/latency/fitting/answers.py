@@ -108,6 +108,10 @@ def normal_margin(relative_error: FloatArray, quantile: float) -> FloatArray:
     return margin
 
 
+COEFFICIENTS = 4
+"""Of the trend that the left-out points have in common with all others."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
     """Errors on points left out of a fit, each divided by its expected deviation.
@@ -128,7 +132,9 @@ class Scores:
         """Return the factor on the expected deviation that covers `quantile` of new points, never negative.
 
         With enough scores it has the conformal rank ceil((n + 1) q); with fewer it is that of a normal with
-        the scores' root mean square, widened for the small sample; without any, of the standard normal.
+        the scores' root mean square, widened for the small sample; without any, of the standard normal. The
+        trend's coefficients make the scores of few points small whatever the truth is: below twice as many,
+        the root mean square is at least 1, and widened by sqrt(n / (n - COEFFICIENTS)).
         """
         n = self.sorted_scores.size
         rank = int(np.ceil((n + 1) * quantile))
@@ -137,6 +143,9 @@ class Scores:
         if n < 2:
             return STANDARD_NORMAL.inv_cdf(quantile)
         rms = float(np.sqrt(np.mean(self.sorted_scores**2)))
+        if n < 2 * COEFFICIENTS:
+            widened = max(rms, 1.0) * np.sqrt(n / max(n - COEFFICIENTS, 1))
+            return float(STANDARD_NORMAL.inv_cdf(quantile) * widened)
         return float(max(STANDARD_NORMAL.inv_cdf(quantile) * rms * (1.0 + 1.0 / np.sqrt(n)), 0.0))
 
 

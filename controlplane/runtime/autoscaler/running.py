@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -15,12 +14,12 @@ from typing import Protocol
 from controlplane.control.autoscaler.state import LoadLimits
 from controlplane.control.converge.devices import map_devices, missing_gpus, packed_devices
 from controlplane.domain.device import CPU_DEVICE, Stock
-from controlplane.domain.errors import EngineError, NotNow, TrisectError
+from controlplane.domain.errors import EngineError, NotNow, TrisectError, Troubles
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.following import Following
-from controlplane.files.plans import read_plan
+from controlplane.files.plans import plan_hash, read_plan
 from controlplane.runtime.devices import devices_of, host_devices
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.preflight import ApplyRequest
@@ -42,7 +41,7 @@ class InCluster(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many devices of each type there were at the last look, which this does not wait for."""
+        """How many devices of each type the spec allowed at the last look, which this does not wait for."""
 
     def apply(self, request: ApplyRequest) -> None:
         """Apply a plan, so that the next leader goes on with it."""
@@ -168,7 +167,7 @@ class Applying:
         if settings is None or before is None:
             raise EngineError(f"fleet {files.fleet!r} is gone")
         if self._cluster is not None:
-            plan = self._with_room(plan, self._cluster)
+            plan = self._with_room(plan, self._cluster, made_from)
         available = devices_of(self._fleet.launcher)
         mapped = packed_devices if len(plan.gpus) < len(before.gpus) else map_devices
         settings = replace(settings, devices=mapped(plan, available, settings.devices))
@@ -192,35 +191,51 @@ class Applying:
                 if time.monotonic() > ends_s or self._closing.wait(_POLL_S):
                     raise
 
-    def _with_room(self, plan: Plan, cluster: InCluster) -> Plan:
+    def _with_room(self, plan: Plan, cluster: InCluster, made_from: str) -> Plan:
         """Return the plan once its devices are there; after a while the one for those that are."""
         missing = self._missing(plan)
+        if missing and self.may_grow:
+            missing = self._awaited(plan, missing, cluster, made_from)
         if not missing:
             return plan
-        name = self._fleet.name
-        self._event(
-            "nodes", name, f"pods wait for nodes: {', '.join(gpu.id for gpu in missing)} are not there"
-        )
-        ends_s = time.monotonic() + self._nodes_s
-        try:
-            while missing and time.monotonic() < ends_s:
-                with contextlib.suppress(EngineError):  # the API server may be away for a while
-                    cluster.ask_for(missing)
-                    missing = self._missing(plan)
-                if self._closing.wait(_POLL_S if missing else 0.0):
-                    raise EngineError("the controller ends while pods wait for nodes")
-        finally:
-            with contextlib.suppress(EngineError):
-                cluster.ask_for(())
-        if not missing:
-            return plan
-        self._asks_again_s = time.monotonic() + AGAIN_S
         where = self._fleet.files.following.without_more
         why = f"no node came within {self._nodes_s:g} s"
         if not where.exists():
             raise EngineError(f"{why}, and the devices that are there hold no more")
-        self._event("nodes", name, f"{why}: planned for the devices that are there", "warning")
+        self._event("nodes", self._fleet.name, f"{why}: planned for the devices that are there", "warning")
         return read_plan(where)[0]
+
+    def _awaited(
+        self, plan: Plan, missing: tuple[PlannedGpu, ...], cluster: InCluster, made_from: str
+    ) -> tuple[PlannedGpu, ...]:
+        """Have pods wait for devices; return what is missing after a while.
+
+        Raises EngineError where this controller ends, or another plan runs than `made_from`.
+        """
+        name, ids = self._fleet.name, ", ".join(gpu.id for gpu in missing)
+        self._event("nodes", name, f"pods wait for nodes: {ids} are not there")
+        troubles = Troubles(lambda problem: self._event("nodes", name, problem, "warning"))
+        ends_s = time.monotonic() + self._nodes_s
+        try:
+            while missing and time.monotonic() < ends_s:
+                running = self._fleet.files.plan()
+                if running is None or plan_hash(running) != made_from:
+                    raise EngineError("another plan runs by now, so no pod waits for a node any more")
+                try:  # the API server may be away for a while
+                    cluster.ask_for(missing)
+                    missing = self._missing(plan)
+                except EngineError as error:
+                    troubles.met(error)
+                if self._closing.wait(_POLL_S if missing else 0.0):
+                    raise EngineError("the controller ends while pods wait for nodes")
+        finally:
+            try:
+                cluster.ask_for(())
+            except EngineError as error:
+                troubles.met(error)
+        if missing:
+            self._asks_again_s = time.monotonic() + AGAIN_S
+        return missing
 
     def _missing(self, plan: Plan) -> tuple[PlannedGpu, ...]:
         return missing_gpus(plan, devices_of(self._fleet.launcher))

@@ -6,11 +6,13 @@ files of this controller only repeat it, so each leadership begins without any.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import socket
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +20,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from controlplane.control.guard.standing import standing
-from controlplane.domain.errors import EngineError, FleetBusy, InputError, TrisectError, Troubles
+from controlplane.domain.errors import EngineError, FleetBusy, InputError, NotNow, TrisectError, Troubles
 from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.domain.serving import FollowLoad, Serving
@@ -27,6 +29,7 @@ from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetSettings, read_guarding, write_guarding
 from controlplane.files.following import Following as FollowingSettings
 from controlplane.files.plans import plan_hash, plan_of
+from controlplane.files.specs import spec_of
 from controlplane.gateway.replicas.control_port import monitor_stream
 from controlplane.monitor.client import QUERY, RequestLog
 from controlplane.monitor.records import Record
@@ -111,11 +114,12 @@ class Keeper:
         self._counts: Mapping[str, int] = {}
         self._counted_s = -math.inf
         self._shown: FleetStanding | None = None
+        self._unreported: FleetReport | None = None
         self._troubles = Troubles(fleet.say)
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many devices of each type there were at the last look."""
+        """How many devices of each type the spec allowed at the last look."""
         return self._counts
 
     def apply(self, request: ApplyRequest) -> None:
@@ -131,7 +135,7 @@ class Keeper:
             self._wanted.follow(None if before is None else versioned(before), generation)
             raise
         self._plan = request.plan
-        self._wanted.report(_report(generation, request.plan, request.settings, "follows the load"))
+        self._report(_report(generation, request.plan, request.settings, "follows the load"))
 
     def note(self, event: Event) -> None:
         """Take an event of the fleet, which the object gets at the next look. Any thread may call."""
@@ -145,7 +149,11 @@ class Keeper:
     def keep(self, stop: threading.Event) -> None:
         """Look at the object again and again until `stop` is set."""
         while not stop.is_set():
-            self.step()
+            try:
+                self.step()
+            except Exception:  # a defect must not leave a leader that guards and looks no more
+                self._again_s = time.monotonic() + _AGAIN_S
+                self._troubles.met(RuntimeError(traceback.format_exc()))
             stop.wait(LOOK_S)
 
     def step(self) -> None:
@@ -162,10 +170,11 @@ class Keeper:
                     self._bring_about(wanted)
                 return
             else:
+                self._report_late()
                 guarding = read_guarding(self._fleet.files.guarding)
                 self._remember(guarding)
-                self._tell(guarding)
                 self._count()
+                self._tell(guarding)
             self._troubles.over()
         except TrisectError as error:
             self._troubles.met(error)
@@ -174,14 +183,38 @@ class Keeper:
         """Drain and stop the fleet, then let the object go."""
         self.installation.wait_for(())
         self._fleet.destroy()
-        self._done, self._plan = 0, None
+        self._plan = None
+        self._finish(0)
         self._wanted.release()
 
+    def _finish(self, generation: int) -> None:
+        """Note that a generation is done with: its object has said nothing of the standing yet."""
+        self._done, self._shown, self._remembered = generation, None, None
+
+    def _report(self, report: FleetReport) -> None:
+        """Have the object say what became of a generation, which is not applied again if that fails."""
+        self._unreported = report
+        with contextlib.suppress(EngineError):  # said at the next look, if it lasts
+            self._report_late()
+
+    def _report_late(self) -> None:
+        report = self._unreported
+        if report is not None:
+            self._wanted.report(report)
+            if self._unreported is report:
+                self._unreported = None
+
     def _count(self) -> None:
-        """Count the cluster's devices once in a while, for a fleet that follows its load."""
-        now_s = time.monotonic()
-        if self._fleet.files.following.settings().follow and now_s - self._counted_s >= _INVENTORY_S:
-            self._counts = {kind: len(found) for kind, found in devices_of(self._fleet.launcher).items()}
+        """Count the devices that the spec allows once in a while, for a fleet that follows its load."""
+        now_s, plan = time.monotonic(), self._plan
+        if plan is None or not self._fleet.files.following.settings().follow:
+            return
+        if now_s - self._counted_s >= _INVENTORY_S and (known := spec_of(plan)) is not None:
+            labels = {gpu.type: gpu.node_selector for gpu in known[0].gpus}
+            self._counts = {
+                kind: sum(device.has(labels.get(kind, {})) for device in found)
+                for kind, found in devices_of(self._fleet.launcher).items()
+            }
             self._counted_s = now_s
 
     def _tell(self, guarding: Sequence[Guarding]) -> None:
@@ -192,8 +225,12 @@ class Keeper:
                 self._wanted.show(now)
                 self._shown = now
         for _ in range(min(_EVENTS_OF_A_LOOK, len(self._events))):
-            self._wanted.announce(self._events[0])
-            self._events.popleft()
+            event = self._events.popleft()
+            try:
+                self._wanted.announce(event)
+            except NotNow:
+                self._events.appendleft(event)
+                raise
 
     def _remember(self, guarding: Sequence[Guarding]) -> None:
         """Have the object keep what no server's label says: shares that are lent, and how servers end."""
@@ -209,14 +246,15 @@ class Keeper:
         """Apply a generation and report. Raises EngineError where the API server does not answer."""
         try:
             self._wanted.hold()
-            if (followed := self._wanted.followed(wanted.generation)) is not None:
+            if (followed := self._followed(wanted.generation)) is not None:
                 wanted = replace(wanted, plan=followed, followed=True)
             self._wanted.begin(wanted.generation)
             report = self._applied(wanted)
         except FleetBusy:
             raise  # a command in this pod works on the fleet
         except InputError as error:
-            if self._dropped(wanted, error):
+            if wanted.followed:
+                self._drop(wanted.generation, error)
                 return
             report = FleetReport(wanted.generation, False, "Invalid", str(error))
         except TrisectError as error:
@@ -224,19 +262,25 @@ class Keeper:
             self._troubles.met(error)
             self._wanted.report(FleetReport(wanted.generation, False, "Failed", str(error)))
             return
-        self._wanted.report(report)
-        self._done = wanted.generation
+        self._report(report)
+        self._finish(wanted.generation)
         level = "info" if report.applied else "error"
         self.note(Event(self._fleet.clock.wall(), level, report.reason, self._fleet.name, report.message))
         self._fleet.say(f"generation {wanted.generation}: {report.message}")
 
-    def _dropped(self, wanted: WantedFleet, error: TrisectError) -> bool:
-        """Where a followed plan cannot be applied any more, go back to the object's own; False for that."""
-        if wanted.followed:
-            self._wanted.follow(None, wanted.generation)
-            reason = f"the plan that followed the load is dropped for the object's own: {error}"
-            self.note(Event(self._fleet.clock.wall(), "warning", "load", self._fleet.name, reason))
-        return wanted.followed
+    def _followed(self, generation: int) -> Mapping[str, Any] | None:
+        """Return the plan by which the leader before followed the load, if there is one that can be read."""
+        try:
+            return self._wanted.followed(generation)
+        except InputError as error:
+            self._drop(generation, error)
+            return None
+
+    def _drop(self, generation: int, error: TrisectError) -> None:
+        """Go back from a followed plan, which cannot be applied any more, to the object's own."""
+        self._wanted.follow(None, generation)
+        reason = f"the plan that followed the load is dropped for the object's own: {error}"
+        self.note(Event(self._fleet.clock.wall(), "warning", "load", self._fleet.name, reason))
 
     def _follow(self, plan: Plan) -> None:
         """Write down whether the fleet follows its load from now on, and the profiles to plan with."""
@@ -264,7 +308,9 @@ class Keeper:
         known = self._fleet.files.settings()
         if known is None and wanted.applied == code:
             # An earlier leader applied it, and the guard may have redirected since: that stays.
-            settings = replace(settings, devices=dict(wanted.devices))
+            known_gpus = {gpu.id for gpu in plan.gpus}
+            devices = {name: device for name, device in wanted.devices.items() if name in known_gpus}
+            settings = replace(settings, devices=devices)
             self._redirects = wanted.redirects
             with locked(self._fleet.files):
                 self._fleet.files.write_settings(settings)
@@ -381,7 +427,7 @@ class Following:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many devices of each type there were at the last look."""
+        """How many devices of each type the spec allowed at the last look."""
         return self.keeper.counts
 
     def apply(self, request: ApplyRequest) -> None:

@@ -88,7 +88,11 @@ def _haproxy() -> Capability:
         return Capability(
             "haproxy", False, f"{version} ends itself when a server dies", "install 3.2.2 or later"
         )
-    cost = "" if reuses_grpc(version) else "; opens a connection for each gRPC request, unlike 2.8.10 and 3.0"
+    cost = (
+        ""
+        if reuses_grpc(version)
+        else "; opens a connection for each gRPC request, unlike 2.6.18, 2.8.10 and 3.0"
+    )
     return Capability("haproxy", True, f"{version}{cost}", remedy)
 
 
@@ -97,7 +101,8 @@ def reuses_grpc(version: str) -> bool:
 
     Before, such a server has a `max-reuse` of 0, and no command changes it.
     """
-    return (2, 8, 10) <= _numbers(version) < (2, 9) or _numbers(version) >= (3, 0)
+    found = _numbers(version)
+    return (2, 6, 18) <= found < (2, 7) or (2, 8, 10) <= found < (2, 9) or found >= (3, 0)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

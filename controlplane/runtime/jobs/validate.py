@@ -44,4 +44,8 @@ def measured_alone(profiles: Path, measured: Path) -> dict[str, object]:
         said = f"of {', '.join(found)}: one device at a time" if found else "of no device"
         raise InputError(f"{profiles} has profiles {said}", field="--profiles")
     ((kind, own),) = found.items()
-    return evaluate.against_alone(known_device(kind, profiles), own, read_alone(measured))
+    rows = read_alone(measured, own)
+    try:
+        return evaluate.against_alone(known_device(kind, profiles), own, rows)
+    except InputError as error:
+        raise InputError(error.problem, file=str(measured)) from None

@@ -52,10 +52,14 @@
 {{- end }}
 {{- $_ := set $container "args" $args }}
 {{- $variables := dict "TRISECT_MODELS" (printf "pvc:%s" .values.models) }}
-{{- $_ := set $variables "TRISECT_IMAGE" (include "trisect.image" (dict "image" .values.servers.image "values" .values)) }}
-{{- with .values.servers.priorityClassName }}{{ $_ := set $variables "TRISECT_PRIORITY_CLASS" . }}{{ end }}
+{{- /* An upgrade with --reuse-values lacks the values that a former chart did not have. */}}
+{{- range $one := $container.env }}{{ if eq $one.name "TRISECT_IMAGE" }}
+{{- $image := ($.values.servers).image | default $one.value }}
+{{- $_ := set $variables $one.name (include "trisect.image" (dict "image" $image "values" $.values)) }}
+{{- end }}{{ end }}
+{{- with (.values.servers).priorityClassName }}{{ $_ := set $variables "TRISECT_PRIORITY_CLASS" . }}{{ end }}
 {{- with .values.imagePullSecrets }}{{ $_ := set $variables "TRISECT_PULL_SECRETS" (join "," .) }}{{ end }}
-{{- $variables = merge (deepCopy $given.env) $variables }}
+{{- $variables = merge (deepCopy ($given.env | default dict)) $variables }}
 {{- $env := list }}
 {{- range $one := $container.env }}
 {{- if hasKey $variables $one.name }}{{ $_ := set $one "value" (get $variables $one.name) }}{{ end }}

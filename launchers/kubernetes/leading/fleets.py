@@ -47,6 +47,7 @@ class FleetObject:
         self._leader = leader
         self._metadata: Mapping[str, Any] = {}
         self._conditions: dict[str, Mapping[str, Any]] = {}
+        self._devices: Mapping[str, str] = {}
         self._lock = threading.Lock()
 
     def read(self) -> WantedFleet | None:
@@ -58,6 +59,7 @@ class FleetObject:
         spec, status = found.get("spec") or {}, found.get("status") or {}
         with self._lock:
             self._conditions = {one["type"]: one for one in status.get("conditions") or ()}
+            self._devices = status.get("devices") or {}
         applied = applied_condition(status).get("status") == "True"
         return WantedFleet(
             plan=spec.get("plan") or {},
@@ -95,8 +97,12 @@ class FleetObject:
         }
         status: dict[str, Any] = {"observedGeneration": report.generation, "leader": self._leader}
         if report.applied:
-            status |= {"plan": report.plan, "partitions": report.partitions, "devices": report.devices}
+            # A merge removes what is null.
+            devices = {**dict.fromkeys(self._devices), **report.devices}
+            status |= {"plan": report.plan, "partitions": report.partitions, "devices": devices}
         self._write(conditions, report.generation, **status)
+        if report.applied:
+            self._devices = report.devices
 
     def show(self, standing: FleetStanding) -> None:
         """Say how the fleet stands."""
@@ -155,7 +161,7 @@ class FleetObject:
     def followed(self, generation: int) -> Mapping[str, Any] | None:
         """Return the plan by which a leader followed the load of this generation; None without one."""
         found = kept.kept(self._api, self._fleet, kept.FOLLOWED) or {}
-        return found["plan"] if found.get("generation") == generation else None
+        return found.get("plan") if found.get("generation") == generation else None
 
     def profiles(self) -> Mapping[str, str]:
         """Return the files of profiles that were given with the plan, by their places."""
@@ -189,9 +195,11 @@ class FleetObject:
 
 
 def _guarding(listed: Iterable[Mapping[str, Any]]) -> tuple[Guarding, ...]:
-    """Return what a leader kept; one of a newer version may have kept more of it."""
+    """Return what a leader kept; the API server drops nulls, and a newer version may have kept more."""
     known = {one.name for one in fields(Guarding)}
-    return tuple(Guarding(**{key: kept for key, kept in one.items() if key in known}) for one in listed)
+    nothing = {"standby": None, "retry_at_s": None}
+    found = ({key: kept for key, kept in one.items() if key in known} for one in listed)
+    return tuple(Guarding(**{**nothing, **one}) for one in found)
 
 
 class FleetOrders:
@@ -260,6 +268,7 @@ class FleetOrders:
 
 
 CONTROL_PORT = 8003
+_ENDED = ("Succeeded", "Failed")
 
 
 class GatewayPods:
@@ -273,8 +282,9 @@ class GatewayPods:
     def refresh(self) -> None:
         """Read the pods anew. Raises EngineError; what was seen before stays."""
         found = self._api.find(Pod, self._labels)
-        addresses = (one.status.podIP for one in found if one.status is not None and one.status.podIP)
-        self._seen = tuple(f"{address}:{CONTROL_PORT}" for address in addresses)
+        # A pod that has ended keeps its address.
+        running = (one.status for one in found if one.status and one.status.phase not in _ENDED)
+        self._seen = tuple(f"{status.podIP}:{CONTROL_PORT}" for status in running if status.podIP)
 
     def addresses(self) -> tuple[str, ...]:
         """Return the control ports of all replicas, ready or not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import zlib
 from typing import Any
 
 from lightkube.models.meta_v1 import ObjectMeta
@@ -34,10 +35,22 @@ def keep(api: ClusterApi, fleet: str, what: str, document: Any) -> None:
 
 
 def kept(api: ClusterApi, fleet: str, what: str) -> Any:
-    """Return one of a fleet's documents; None where there is none. Raises EngineError."""
-    found = api.get(ConfigMap, names.object_name(fleet, what))
+    """Return one of a fleet's documents; None where there is none.
+
+    Raises EngineError, and InputError for one that another program changed.
+    """
+    name = names.object_name(fleet, what)
+    found = api.get(ConfigMap, name)
     packed = ((found.binaryData if found is not None else None) or {}).get(_CONTENT)
-    return None if packed is None else json.loads(gzip.decompress(base64.b64decode(packed)))
+    if packed is None:
+        return None
+    try:
+        document = json.loads(gzip.decompress(base64.b64decode(packed)))
+    except (ValueError, EOFError, OSError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", file=f"ConfigMap {name}", field=_CONTENT) from error
+    if not isinstance(document, dict):
+        raise InputError("is no JSON object", file=f"ConfigMap {name}", field=_CONTENT)
+    return document
 
 
 def forget(api: ClusterApi, fleet: str, *which: str) -> None:

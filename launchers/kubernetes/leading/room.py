@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightkube.models import core_v1 as core
-from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from lightkube.resources.core_v1 import Node, Pod
 
 from controlplane.domain.device import CPU_DEVICE
@@ -22,11 +22,12 @@ _COMPONENT = "room"
 
 
 class Room:
-    """The waiting pods of one fleet."""
+    """The waiting pods of one fleet. They end with the pod of the controller that made them, `leader`."""
 
-    def __init__(self, api: ClusterApi, fleet: str, options: PodOptions) -> None:
+    def __init__(self, api: ClusterApi, fleet: str, leader: str, options: PodOptions) -> None:
         self._api = api
         self._fleet = fleet
+        self._leader = leader
         self._options = options
         self._labels = {**names.fleet_labels(fleet), names.COMPONENT: _COMPONENT}
 
@@ -39,18 +40,28 @@ class Room:
         missing = wanted.keys() - present
         if missing:
             nodes = sorted(names.object_of(node) for node in self._api.find(Node))
+            owner = self._owner()
             for name in sorted(missing):
-                self._api.create(waiting_pod(name, self._labels, wanted[name], nodes, self._options))
+                metadata = ObjectMeta(name=name, labels=self._labels, ownerReferences=owner)
+                self._api.create(waiting_pod(metadata, wanted[name], nodes, self._options))
+
+    def _owner(self) -> list[OwnerReference] | None:
+        """Return the leader's pod; None for a controller outside of the cluster."""
+        found = self._api.get(Pod, self._leader)
+        if found is None or found.metadata is None or found.metadata.uid is None:
+            return None
+        return [OwnerReference(apiVersion="v1", kind="Pod", name=self._leader, uid=found.metadata.uid)]
 
 
-def waiting_pod(
-    name: str, labels: dict[str, str], gpu: PlannedGpu, nodes: Sequence[str], options: PodOptions
-) -> Pod:
+def waiting_pod(metadata: ObjectMeta, gpu: PlannedGpu, nodes: Sequence[str], options: PodOptions) -> Pod:
     """Return a pod that asks for a whole device of a node that is not there yet."""
     is_core = gpu.type == CPU_DEVICE
     # The device is what is wanted, not room beside shares of others, which Kubernetes would give.
-    elsewhere = core.NodeSelectorRequirement(key="metadata.name", operator="NotIn", values=list(nodes))
-    required = core.NodeSelector(nodeSelectorTerms=[core.NodeSelectorTerm(matchFields=[elsewhere])])
+    # A requirement for a field takes one value.
+    elsewhere = [
+        core.NodeSelectorRequirement(key="metadata.name", operator="NotIn", values=[node]) for node in nodes
+    ]
+    required = core.NodeSelector(nodeSelectorTerms=[core.NodeSelectorTerm(matchFields=elsewhere)])
     container = core.Container(
         name=_COMPONENT,
         image=options.image,
@@ -65,7 +76,7 @@ def waiting_pod(
         ),
     )
     return Pod(
-        metadata=ObjectMeta(name=name, labels=labels),
+        metadata=metadata,
         spec=core.PodSpec(
             containers=[container],
             affinity=core.Affinity(

@@ -125,9 +125,9 @@ class Node:
         (group / "cpu.cfs_quota_us").write_text(str(round(period * percent / 100)))
 
     def pids(self, container_id: str) -> tuple[int, ...]:
-        """The container's processes."""
-        group = next((CGROUPS / "cpu" / self.group).rglob(container_id))
-        return tuple(int(pid) for pid in (group / "cgroup.procs").read_text().split())
+        """The container's processes; none of one that has ended."""
+        groups = list((CGROUPS / "cpu" / self.group).rglob(container_id))
+        return tuple(int(pid) for group in groups for pid in (group / "cgroup.procs").read_text().split())
 
     def _ctr(self, *arguments: str) -> None:
         command = [program("ctr"), "--address", str(self._socket), "--namespace", "k8s.io", *arguments]

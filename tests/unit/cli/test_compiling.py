@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from numba.core import caching
 
 from controlplane import kernels
 from controlplane.cli.output import say_when_compiling
@@ -22,3 +23,12 @@ def test_kernels_are_announced_as_they_are_compiled_and_parts_of_numba_are_not(
         "compiling for this processor, once in an installation:",
         "  latency.queueing.kernel.chain",
     ]
+
+
+def test_a_kernel_runs_where_no_folder_takes_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+    assert kernels.kernel(doubled)(2.0) == 4.0
+
+
+def doubled(value: float) -> float:
+    return 2.0 * value

@@ -115,6 +115,12 @@ def test_a_chart_with_every_value_set_has_no_problem() -> None:
     assert {one["containers"][0]["image"] for one in (gateway, controller)} == {"mirror/registry/trisect:1"}
 
 
+def test_a_chart_without_the_values_that_a_former_one_did_not_have_is_that_of_the_defaults() -> None:
+    """`helm upgrade --reuse-values` gives the values of the chart before."""
+    later = ("servers", "monitoring", "imagePrefix", "imagePullSecrets", "topologySpread", "controller.env")
+    assert rendered(*(f"{name}=null" for name in later)) == rendered()
+
+
 def test_what_prometheus_reads_is_off_by_default() -> None:
     kinds = {"ServiceMonitor", "PrometheusRule"}
     assert kinds.isdisjoint({kind for kind, _ in rendered()})

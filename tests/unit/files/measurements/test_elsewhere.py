@@ -133,22 +133,25 @@ def test_a_pair_that_is_no_measurement_is_named_by_line_and_column(tmp_path: Pat
 
 def test_a_measurement_of_a_model_alone_is_named_by_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "alone.csv"
-    path.write_text("model,percent,batch,ms\nalexnet,50,4,5.2\n")
-    (one,) = read_alone(path)
+    path.write_text("\ufeffmodel,percent,batch,ms\r\n\r\nalexnet,50,4,5.2\r\n")
+    (one,) = read_alone(path, {"alexnet"})
     assert (one.model, one.percent, one.batch, one.latency_ms) == ("alexnet", 50.0, 4, 5.2)
     wrong = {
         "a,500,1,5": "percent",
         "a,50,1.5,5": "batch",
         "a,50,0,5": "batch",
+        "a,50,1e30,5": "batch",
+        "b,50,1,5": "model",
+        "a,50,1,5,6": None,
         "a,50,1,slow": "ms",
         "a,50,1,0": "ms",
     }
     for row, field in wrong.items():
         path.write_text(f"model,percent,batch,ms\na,50,1,5\n{row}\n")
         with pytest.raises(InputError) as refused:
-            read_alone(path)
+            read_alone(path, {"a"})
         assert (refused.value.file, refused.value.line, refused.value.field) == (str(path), 3, field)
     path.write_text("model,percent,ms\na,50,5\n")
     with pytest.raises(InputError) as refused:
-        read_alone(path)
+        read_alone(path, {"a"})
     assert (refused.value.line, refused.value.field) == (1, "batch")

@@ -102,6 +102,11 @@ def test_a_commit_reaches_every_replica(replicas: list[Running]) -> None:
     assert over(replicas).routes() == ROUTES
 
 
+def test_a_start_does_not_wait_where_there_is_no_replica() -> None:
+    with pytest.raises(GatewayError, match="no replica"):
+        over([]).start(GatewayConfig())
+
+
 def test_the_fleets_own_inferences_are_left_out_at_every_replica(replicas: list[Running]) -> None:
     gateway, counted = over(replicas), {"name": "m", "version": "1", "inference_count": 1}
     gateway.discount("s", [counted])

@@ -159,8 +159,9 @@ def test_a_fleet_object_says_what_is_wanted_and_is_told_what_became_of_it(cluste
     wanted = made.read()
     assert wanted is not None
     assert (wanted.plan, wanted.generation, wanted.applied, wanted.ending) == ({"gpus": []}, 2, None, False)
-    made.report(FleetReport(2, True, "Applied", "4 servers", "abc", 2, {"cpu-0": "a/cpu-0"}))
-    made.read()
+    for devices in ({"cpu-0": "a/cpu-0", "cpu-1": "b/cpu-0"}, {"cpu-0": "a/cpu-0"}):
+        made.report(FleetReport(2, True, "Applied", "4 servers", "abc", 2, devices))
+        made.read()
     made.hold()
     again = made.read()
     assert again is not None
@@ -189,11 +190,12 @@ def test_the_gateways_addresses_stay_known_without_the_api_server(
 ) -> None:
     cluster, server = serving
     labels = {"app.kubernetes.io/component": "gateway", "trisect.dev/fleet": "f"}
-    for number in (1, 2):
+    for number in (1, 2, 3):
         key = ("pods", "trisect", f"g{number}")
         metadata = {"name": f"g{number}", "labels": labels}
         cluster.store.create(key, {"metadata": metadata, "spec": {"containers": []}})
-    cluster.store.edit(("pods", "trisect", "g1"), lambda pod: pod.update(status={"podIP": "10.0.0.1"}))
+    for name, status in (("g1", {"podIP": "10.0.0.1"}), ("g3", {"podIP": "10.0.0.3", "phase": "Failed"})):
+        cluster.store.edit(("pods", "trisect", name), lambda pod, status=status: pod.update(status=status))
     pods = GatewayPods(ClusterApi(Cluster(), patience_s=0.0), "f")
     pods.refresh()
     server.go_away()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+
 import pytest
 from fake_kubernetes import FakeCluster
 from manifests import problems
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import PlannedGpu
@@ -18,6 +21,9 @@ from launchers.kubernetes.leading.room import Room
 from launchers.kubernetes.options import PodOptions
 
 CONTROLLER = {"app.kubernetes.io/component": "controller", "trisect.dev/fleet": "f"}
+
+
+WAITING = {"app.kubernetes.io/component": "room", "trisect.dev/fleet": "f"}
 
 
 def manifest(percent: int) -> dict[str, object]:
@@ -146,22 +152,49 @@ def test_a_followed_plan_is_kept_for_its_generation_alone(cluster: FakeCluster, 
     assert cluster.store.select("configmaps", "trisect", {}) == []
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"{}", gzip.compress(b"plan"), gzip.compress(b"[]"), b"", None],
+    ids=["not compressed", "no JSON", "no object", "empty", "no base64"],
+)
+def test_a_document_that_was_changed_by_hand_is_named(
+    cluster: FakeCluster, orders: FleetOrders, content: bytes | None
+) -> None:
+    orders.put(manifest(30))
+    leader = FleetObject(ClusterApi(Cluster()), "f", "c-1")
+    leader.follow({"percent": 60}, 1)
+    (kept,) = cluster.store.select("configmaps", "trisect", {})
+    text = "~" if content is None else base64.b64encode(content).decode()
+    cluster.store.edit(
+        ("configmaps", "trisect", kept["metadata"]["name"]),
+        lambda found: found.update(binaryData={"content.json.gz": text}),
+    )
+    with pytest.raises(InputError, match="ConfigMap"):
+        leader.followed(1)
+
+
 def test_pods_that_wait_for_nodes_ask_for_whole_devices_of_other_nodes(cluster: FakeCluster) -> None:
-    cluster.add_node("a")
-    room = Room(ClusterApi(Cluster()), "f", PodOptions(priority_class="high"))
+    for node in ("a", "b"):
+        cluster.add_node(node)
+    add_controller(cluster, "c-1")
+    leader = cluster.store.get(("pods", "trisect", "c-1"))["metadata"]["uid"]
+    room = Room(ClusterApi(Cluster()), "f", "c-1", PodOptions(priority_class="high"))
     selector = {"zone": "b"}
     wanted = (PlannedGpu("cpu-2", "cpu", ()), PlannedGpu("v100-0", "v100", (), node_selector=selector))
     for gpus in (wanted, wanted):
         room.wait_for(gpus)
-    pods = cluster.store.select("pods", "trisect", {"trisect.dev/fleet": "f"})
+    pods = cluster.store.select("pods", "trisect", WAITING)
     assert problems(pods) == []
+    owners = [one["uid"] for pod in pods for one in pod["metadata"]["ownerReferences"]]
+    assert owners == [leader, leader], "they end with the controller"
     core, gpu = sorted((pod["spec"] for pod in pods), key=lambda spec: "nodeSelector" in spec)
     assert core["containers"][0]["resources"] == {"requests": {"cpu": "1"}}
     assert gpu["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
     assert (gpu["nodeSelector"], gpu["priorityClassName"]) == (selector, "high")
     required = core["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert required["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["a"]
+    fields = required["nodeSelectorTerms"][0]["matchFields"]
+    assert [one["values"] for one in fields] == [["a"], ["b"]], "the API server takes one value"
     room.wait_for(wanted[:1])
-    assert len(cluster.store.select("pods", "trisect", {})) == 1
+    assert len(cluster.store.select("pods", "trisect", WAITING)) == 1
     room.wait_for(())
-    assert cluster.store.select("pods", "trisect", {}) == []
+    assert cluster.store.select("pods", "trisect", WAITING) == []

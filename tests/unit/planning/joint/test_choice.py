@@ -23,7 +23,7 @@ SMALL = [
     for i, model in enumerate(("vgg19", "resnet50", "alexnet", "ssd", "vgg19"))
 ]
 IMPOSSIBLE = workload("a", "vgg19", 20.0, 2500.0)
-"""It takes seven GPUs."""
+"""It takes six GPUs."""
 
 
 def planned_on(count: int, asked: Sequence[Workload]) -> Plan:
@@ -52,7 +52,7 @@ def test_one_that_takes_more_gpus_than_there_are_costs_nobody_his_place(isolated
     assert plan.gpus == planned_on(2, [sibling]).gpus
     refused = refused_alone(plan)
     assert refused.workload == "a"
-    assert "the GPUs do not suffice: it takes about 7 times" in refused.reason
+    assert "the GPUs do not suffice: it takes about 6 times" in refused.reason
     assert "there are 2 v100" in refused.reason
 
 
@@ -118,7 +118,7 @@ def random_workloads(count: int) -> list[Workload]:
 
 @pytest.mark.slow
 def test_whoever_is_refused_cannot_be_held_or_finds_all_gpus_taken() -> None:
-    asked = random_workloads(14)
+    asked = [*random_workloads(14), workload("strict", "vgg19", 2.0, 10.0)]
     plan = planned_on(2, asked)
     reasons = {refused.reason.partition(": ")[0] for refused in plan.infeasible}
     assert len(reasons) == 3, "each kind of refusal is among them"

@@ -25,7 +25,7 @@ def covers(plan: Plan) -> list[float]:
     return [p.shadow.covers or 0.0 for _, p in plan.partitions() if p.shadow is not None]
 
 
-@pytest.mark.parametrize(("factor", "gpus"), [(1.1, 8), (1.25, 9)])
+@pytest.mark.parametrize(("factor", "gpus"), [(1.1, 9), (1.25, 9)])
 def test_a_demand_is_met_and_the_plan_says_what_it_costs(factor: float, gpus: int) -> None:
     plan = planned(with_covers_demanded(planning.published(12), factor))
     assert plan.verified

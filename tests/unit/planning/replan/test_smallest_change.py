@@ -71,7 +71,7 @@ def test_more_than_the_servers_hold_moves_few_partitions(running: Plan) -> None:
 
 
 def test_a_gpu_more_is_worth_the_moves_of_a_plan_made_anew() -> None:
-    rates = (1650.0, 616.0, 495.0)
+    rates = (1650.0, 616.0, 560.0)
     plan = JOINT.plan(asked([replace(w, rate_rps=r) for w, r in zip(WORKLOADS[:3], rates, strict=True)]))
     crowd = [replace(w, rate_rps=2.0 * r) for w, r in zip(WORKLOADS[:3], rates, strict=True)]
     question = asked(crowd, previous=plan)

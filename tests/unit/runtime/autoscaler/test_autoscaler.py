@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from controlplane.files.plans import plan_hash, write_plan
 from controlplane.monitor.metrics import Page
 from controlplane.runtime.autoscaler import running
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
+from controlplane.runtime.autoscaler.running import Applying
 from controlplane.runtime.controller import exporter
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
@@ -407,9 +410,11 @@ class Surroundings:
     fleet: Fleet
     brings: int = 0
     away: int = 0
+    refuses: str = ""
     heard_since_s: float = 0.0
     asked: list[int] = field(default_factory=list)
     cores: int = 1
+    heard: Callable[[], None] = lambda: None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -426,6 +431,9 @@ class Surroundings:
 
     def ask_for(self, gpus: Sequence[PlannedGpu]) -> None:
         self.asked.append(len(gpus))
+        self.heard()
+        if self.refuses:
+            raise EngineError(self.refuses)
         self.cores += self.brings if gpus else 0
 
 
@@ -483,6 +491,49 @@ def test_without_a_node_the_plan_is_for_what_is_there(fleet: Fleet, around: Surr
     assert applied is not None
     assert len(applied.gpus) == 2
     follows.close()
+
+
+def test_pods_that_the_cluster_refuses_are_one_event(fleet: Fleet, around: Surroundings) -> None:
+    around.refuses = "quota exceeded"
+    told: list[Event] = []
+    follows = in_cluster(fleet, told, around, [])
+    run(fleet, follows, [45] * 30 + [150] * 20)
+    said = [event.reason for event in told if event.kind == "nodes" and event.level == "warning"]
+    assert said == ["quota exceeded"], "once, though many tries failed"
+    follows.close()
+
+
+def test_no_pod_waits_again_soon_for_nodes_that_did_not_come(fleet: Fleet, around: Surroundings) -> None:
+    applying = Applying(cast(Any, fleet), lambda event: None, around)
+    write_plan(fleet.files.following.proposal, plan(150.0, 2))
+    for asked in ([1, 0], []):
+        applying.begin("asked", plan_hash(plan(50.0)))
+        applying.wait()
+        applied, failed = applying.outcome()
+        assert not applied
+        assert failed is not None
+        assert sorted(set(around.asked), reverse=True) == asked
+        around.asked.clear()
+    applying.close()
+
+
+def test_pods_wait_no_longer_once_another_plan_runs(
+    fleet: Fleet, around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "NODES_S", 30.0)
+    asked = threading.Event()
+    around.heard = asked.set
+    applying = Applying(cast(Any, fleet), lambda event: None, around)
+    write_plan(fleet.files.following.proposal, plan(150.0, 2))
+    applying.begin("asked", plan_hash(plan(50.0)))
+    assert asked.wait(10)
+    fleet.files.write_plans(plan(60.0), None)
+    began_s = time.monotonic()
+    applying.wait()
+    assert time.monotonic() - began_s < 20.0
+    assert around.asked[-1] == 0
+    assert applying.may_grow, "the wait did not fail"
+    applying.close()
 
 
 def test_seconds_that_one_replica_did_not_report_are_no_low_load(fleet: Fleet, around: Surroundings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,8 @@ from typing import Any, cast
 import build
 import pytest
 
-from controlplane.domain.errors import EngineError, InputError, TrisectError
+from controlplane.domain.device import HeldDevice
+from controlplane.domain.errors import EngineError, InputError, NotNow, TrisectError
 from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.plan import Plan, Violation
 from controlplane.domain.serving import FollowLoad, Serving
@@ -49,8 +51,13 @@ class Object:
     kept: list[tuple[Guarding, ...]] = field(default_factory=list)
     plans: list[Mapping[str, Any] | None] = field(default_factory=lambda: [None])
     given: dict[str, str] = field(default_factory=dict)
+    refuses: dict[str, TrisectError] = field(default_factory=dict)
     held: bool = False
     away: bool = False
+
+    def _permit(self, call: str) -> None:
+        if call in self.refuses:
+            raise self.refuses[call]
 
     def read(self) -> WantedFleet | None:
         if self.away:
@@ -67,20 +74,22 @@ class Object:
         self.begun.append(generation)
 
     def report(self, report: FleetReport) -> None:
+        self._permit("report")
         self.reports.append(report)
 
     def show(self, standing: FleetStanding) -> None:
         self.shown.append(standing)
 
     def announce(self, event: Event) -> None:
-        if self.away:
-            raise EngineError("the API server does not answer")
+        self._permit("announce")
         self.events.append(event)
 
     def follow(self, plan: Mapping[str, Any] | None, generation: int) -> None:
         self.plans.append(plan)
+        self.refuses.pop("followed", None)
 
     def followed(self, generation: int) -> Mapping[str, Any] | None:
+        self._permit("followed")
         return self.plans[-1] if generation == 1 else None
 
     def profiles(self) -> Mapping[str, str]:
@@ -100,6 +109,9 @@ class Deeds:
     fails: TrisectError | None = None
     begun: threading.Event = field(default_factory=threading.Event)
     may_end: threading.Event | None = None
+
+    def inventory(self) -> tuple[HeldDevice, ...]:
+        return (HeldDevice("cpu", "n1/cpu-0", "n1", (("pool", "a"),)), HeldDevice("cpu", "n2/cpu-0", "n2"))
 
 
 class DoneFleet(Fleet):
@@ -169,13 +181,60 @@ def test_the_object_says_how_the_fleet_stands_and_what_happened(tmp_path: Path) 
     assert (shown.ready, shown.partitions, shown.redirects, shown.trouble) == (1, 2, 1, "PartitionDown")
     assert [event.kind for event in wanted.events] == ["Applied", "redirect"]
     # Nothing is lost while the API server is away.
-    wanted.away = True
+    wanted.refuses["announce"] = NotNow("the API server does not answer")
     made.note(moved)
     made.step()
-    wanted.away = False
+    wanted.refuses.clear()
     made.step()
     assert wanted.events[2:] == [moved]
     assert wanted.shown[-1].redirects == 2
+
+
+def test_an_event_that_is_refused_holds_up_nothing(tmp_path: Path) -> None:
+    wanted = Object(wanting(SELECTS))
+    made, _, _ = keeper(tmp_path, wanted)
+    made.step()
+    wanted.refuses["announce"] = EngineError("your Role lacks the rule")
+    made.step()
+    assert made.counts == {"cpu": 1}, "of the labels that the spec names"
+    wanted.refuses.clear()
+    moved = Event(1.0, "warning", "redirect", "a", "dead")
+    made.note(moved)
+    made.step()
+    assert wanted.events == [moved]
+
+
+def test_each_generation_and_each_new_object_says_anew_how_the_fleet_stands(tmp_path: Path) -> None:
+    wanted = Object(wanting())
+    made, _, _ = keeper(tmp_path, wanted)
+    said = []
+    for generation in (1, 2):
+        wanted.now = replace(wanting(), generation=generation)
+        made.step()
+        made.step()
+        said.append((len(wanted.shown), len(wanted.kept)))
+    wanted.now = wanting(ending=True)
+    made.step()
+    wanted.now = wanting()
+    made.step()
+    made.step()
+    said.append((len(wanted.shown), len(wanted.kept)))
+    assert said == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_what_was_applied_is_reported_later_and_not_applied_again(tmp_path: Path) -> None:
+    wanted = Object(wanting(FOLLOWS))
+    made, deeds, _ = keeper(tmp_path, wanted)
+    for apply, count in ((made.step, 1), (lambda: made.apply(ApplyRequest(MORE, SETTINGS)), 2)):
+        wanted.refuses["report"] = NotNow("the API server does not answer")
+        apply()
+        made.step()
+        assert (len(deeds.applied), len(wanted.reports)) == (count, count - 1)
+        wanted.refuses.clear()
+        made.step()
+        assert (len(deeds.applied), len(wanted.reports)) == (count, count)
+    assert wanted.reports[-1].plan == plan_hash(MORE)
+    assert wanted.plans[-1] == versioned(MORE), "the next leader takes it over"
 
 
 def test_an_apply_under_way_does_not_hold_up_the_end_of_a_leader(tmp_path: Path) -> None:
@@ -192,8 +251,25 @@ def test_an_apply_under_way_does_not_hold_up_the_end_of_a_leader(tmp_path: Path)
     assert ended
 
 
+def test_a_defect_ends_no_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elected, "LOOK_S", 0.0)
+    made, deeds, _ = keeper(tmp_path, Object(wanting()))
+    looks, stop = iter([KeyError("defect"), KeyError("defect"), None]), threading.Event()
+
+    def look() -> None:
+        if (defect := next(looks)) is not None:
+            raise defect
+        stop.set()
+
+    made.installation = replace(made.installation, look=look)
+    made.keep(stop)
+    (said,) = deeds.said
+    assert "KeyError: 'defect'" in said
+
+
 def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> None:
-    wanted = Object(wanting(applied=plan_hash(PLAN), devices={"cpu-0": "a/cpu-0"}, redirects=3))
+    recorded = {"cpu-0": "a/cpu-0", "cpu-7": "b/cpu-0"}
+    wanted = Object(wanting(applied=plan_hash(PLAN), devices=recorded, redirects=3))
     made, deeds, files = keeper(tmp_path, wanted)
     made.begin()
     made.step()
@@ -202,7 +278,7 @@ def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> 
     assert files.plan() == PLAN
     settings = files.settings()
     assert settings is not None
-    assert settings.devices == {"cpu-0": "a/cpu-0"}
+    assert settings.devices == {"cpu-0": "a/cpu-0"}, "those of the plan alone"
     assert wanted.reports[-1].applied
     made.step()
     assert wanted.shown[-1].redirects == 3
@@ -287,8 +363,15 @@ def test_an_api_server_that_is_away_changes_nothing_and_is_said_once(tmp_path: P
     assert deeds.applied == [PLAN]
 
 
-FOLLOWS = replace(PLAN, serve=Serving(follow_load=FollowLoad(40.0)), spec="the spec")
-MORE = replace(plan("a", "b", "c"), serve=FOLLOWS.serve, spec=FOLLOWS.spec)
+def following(gpus: str) -> Plan:
+    spec = f"schema_version: 1\n{gpus}\nworkloads: [{{name: W, model: m, slo_ms: 300, rate_rps: 25}}]\n"
+    code = hashlib.sha256(spec.encode()).hexdigest()
+    return replace(PLAN, serve=Serving(follow_load=FollowLoad(40.0)), spec=spec, spec_sha256=code)
+
+
+FOLLOWS = following("gpus: [{type: cpu}]")
+MORE = replace(plan("a", "b", "c"), serve=FOLLOWS.serve, spec=FOLLOWS.spec, spec_sha256=FOLLOWS.spec_sha256)
+SELECTS = following("gpus: [{type: cpu, node_selector: {pool: a}}]")
 
 
 def test_a_fleet_that_follows_its_load_has_the_profiles_that_came_with_the_plan(tmp_path: Path) -> None:
@@ -353,6 +436,17 @@ def test_a_followed_plan_whose_devices_are_gone_gives_way_to_the_objects_own(
     deeds.fails = None
     made.step()
     assert deeds.applied == [FOLLOWS]
+
+
+def test_a_followed_plan_that_cannot_be_read_gives_way_to_the_objects_own(tmp_path: Path) -> None:
+    wanted = Object(wanting(FOLLOWS))
+    wanted.refuses["followed"] = InputError("cannot be read", file="ConfigMap f-following")
+    made, deeds, _ = keeper(tmp_path, wanted)
+    made.step()
+    assert (deeds.applied, wanted.plans[-1]) == ([FOLLOWS], None)
+    made.step()
+    first, _ = wanted.events
+    assert (first.level, first.kind) == ("warning", "load")
 
 
 def test_a_deleted_object_is_let_go_after_its_servers(tmp_path: Path) -> None:

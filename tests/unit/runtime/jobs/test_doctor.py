@@ -46,6 +46,8 @@ def test_a_haproxy_that_cannot_run_the_gateway_is_not_available(
     ("version", "reuses"),
     [
         ("HAProxy version 2.6.12-1+deb12u4", False),
+        ("HAProxy version 2.6.18", True),
+        ("HAProxy version 2.7.12", False),
         ("HAProxy version 2.8.9", False),
         ("HAProxy version 2.8.10", True),
         ("HAProxy version 2.9.1", False),
