@@ -34,8 +34,11 @@ class Installation:
         secret = {"metadata": {"name": "trisect-gateway"}, "data": {"token": _encoded("the-token")}}
         self.cluster.create(f"/api/v1/namespaces/{self.namespace}/secrets", secret)
         for file in ("fleets.yaml", "gateway.yaml", "controller.yaml", "users.yaml"):
-            for manifest in yaml.safe_load_all((FOLDER / file).read_text()):
-                self.cluster.create(self._collection(manifest), self._here(manifest))
+            for manifest in map(self._here, yaml.safe_load_all((FOLDER / file).read_text())):
+                collection = self._collection(manifest)
+                # Another test's installation may have left what belongs to no namespace.
+                if not self.cluster.api.get(f"{collection}/{manifest['metadata']['name']}").is_success:
+                    self.cluster.create(collection, manifest)
         crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/fleets.trisect.dev"
         self.cluster.await_until(crd, is_true("Established"))
 
@@ -129,6 +132,8 @@ class Installation:
             manifest["metadata"]["namespace"] = self.namespace
         for subject in manifest.get("subjects", ()):
             subject["namespace"] = self.namespace
+        if manifest["kind"] == "ClusterRoleBinding":
+            manifest["metadata"]["name"] += f"-{self.namespace}"
         if manifest["kind"] == "Deployment" and manifest["metadata"]["name"] == "trisect-controller":
             pod = manifest["spec"]["template"]["spec"]
             (models,) = (volume for volume in pod["volumes"] if volume["name"] == "models")
