@@ -1,14 +1,15 @@
-"""Another batch for a server that breaks its promise while nothing stands by that cures it. Pure.
+"""A larger batch for a server that breaks its promise while nothing cures it. Pure.
 
 The guard sets the batch of the least P99 at the times that batches take now, and the plan's again when that
 would keep the SLO. Each change waits twice as long after the one before as that did, so that two batches
-cannot take turns for long: there are at most `most_changes` in a time.
+cannot take turns for long. A change is a last resort and must do no harm: none is to a smaller batch, which
+may hold less, nor where several models take turns, which would wait longer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from controlplane.control.guard import baseline, batch_times, queues, rule
@@ -17,14 +18,16 @@ from controlplane.control.guard.batch_times import BatchTimes, HostPart
 from controlplane.control.guard.effects import SetBatch
 from controlplane.control.guard.observe import Tick
 from controlplane.control.guard.queues import QueueState
-from controlplane.control.guard.state import Rebatched, Watch
+from controlplane.control.guard.state import GuardState, Rebatched, Watch
 
 GAIN = 1.1
 """A change must lower the P99, or under overload raise the capacity, by this factor: times are uncertain."""
 _NEAR = 1.03
-"""Of batches whose P99 is within this factor of the least the one nearest to the present is taken."""
-_SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32)
+"""Of batches whose P99 is within this factor of the least the smallest is taken."""
+_SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16)
 """The sizes that are tried: each costs some milliseconds."""
+_LARGEST = baseline.SIZES - 1
+"""Larger batches have no usual time of their own."""
 LONGEST_PAUSE_S = 3600.0
 """Between two changes; after as long at the plan's batch they count anew."""
 
@@ -32,39 +35,60 @@ LONGEST_PAUSE_S = 3600.0
 def best(times_s: Sequence[float], rate_rps: float, spread: Sequence[float], present: int) -> int:
     """Return the batch of the least P99; where no batch holds the rate, the one of the largest capacity.
 
-    `times_s` are those of batches of 1 to the largest. It is `present` unless another one is clearly better.
+    `times_s` are those of batches of 1 to the largest. It is `present` unless a larger one is clearly better.
     """
-    sizes = sorted({*(size for size in _SIZES if size <= len(times_s)), len(times_s), present})
+    sizes = sorted({present, len(times_s), *(s for s in _SIZES if present < s <= len(times_s))})
     found = {size: rounded_p99_s(rate_rps, times_s[:size], spread) for size in sizes}
     if math.isinf(min(found.values())):
         found = {size: times_s[size - 1] / size for size in sizes}
     least = min(found.values())
     if found[present] <= GAIN * least:
         return present
-    return min((s for s in sizes if found[s] <= _NEAR * least), key=lambda size: abs(size - present))
+    return min(size for size in sizes if found[size] <= _NEAR * least)
 
 
 def change(tick: Tick, watch: Watch, why: str) -> Watch:
-    """Give the server's queues the batches of the least P99, where these are others and it is time."""
-    if tick.now_s < watch.rebatched.at_s + _pause_s(watch, tick.state.limits.settle_s):
+    """Give the server's queue the batch of the least P99, where this is a larger one and it is time."""
+    if len(watch.queues) > 1 or tick.now_s < watch.rebatched.at_s + _pause_s(
+        watch, tick.state.limits.settle_s
+    ):
         return watch
-    host = _host_part(tick, watch)
-    return _changed(tick, watch, {i: _better(queue, host) for i, queue in enumerate(watch.queues)}, why)
+    return _changed(tick, watch, _better(watch.queues[0], _host_part(tick, watch)), why)
 
 
 def change_back(tick: Tick, watch: Watch) -> Watch:
-    """Give the plan's batches back where they would keep the SLO, a while after the last change and alarm."""
+    """Give the plan's batch back where it would keep the SLO, a while after the last change and alarm."""
     if not watch.rebatched.times:
         return watch
-    planned, since_s = watch.partition.promises, max(watch.rebatched.at_s, watch.alarm_s)
-    if all(q.promise.batch == p.batch for q, p in zip(watch.queues, planned, strict=True)):
+    queue, planned = watch.queues[0], watch.partition.promises[0].batch
+    since_s = max(watch.rebatched.at_s, watch.alarm_s)
+    if queue.promise.batch == planned:
         long_ago = tick.now_s > since_s + LONGEST_PAUSE_S
         return replace(watch, rebatched=Rebatched()) if long_ago else watch
     if tick.now_s < since_s + _pause_s(watch, tick.state.limits.calm_s):
         return watch
-    host, each = _host_part(tick, watch), zip(watch.queues, planned, strict=True)
-    kept = {i: p.batch for i, (queue, p) in enumerate(each) if _would_keep(queue, p.batch, host)}
-    return _changed(tick, watch, kept, "the plan's batch would keep the SLO again")
+    if not _would_keep(queue, planned, _host_part(tick, watch)):
+        return watch
+    return _changed(tick, watch, planned, "the plan's batch would keep the SLO again")
+
+
+def restore(tick: Tick, watch: Watch) -> Watch:
+    """Give the plan's batch back to a server that stands by from now on."""
+    if not watch.rebatched.times:
+        return watch
+    return _changed(tick, watch, watch.partition.promises[0].batch, "it stands by again")
+
+
+def undone(state: GuardState, before: GuardState, change: SetBatch) -> GuardState:
+    """Return the state where a change could not be made: the batch before it is in force.
+
+    The next try waits as after a change.
+    """
+    watch, earlier = state.watches[change.partition], before.watches[change.partition]
+    if watch.active.server != change.server:  # it was left
+        return state
+    kept = replace(watch, queues=tuple(map(queues.restart, earlier.queues)))
+    return replace(state, watches={**state.watches, change.partition: kept})
 
 
 def _pause_s(watch: Watch, first_s: float) -> float:
@@ -76,12 +100,16 @@ def _host_part(tick: Tick, watch: Watch) -> HostPart:
 
 
 def _better(queue: QueueState, host: HostPart) -> int:
-    """Return the best batch in requests at the present rate and times, without the host's part in these."""
-    promise = queue.promise
-    times_s = rule.present_s(queue, promise.largest, batch_times.slowdown(queue.batches, host))
+    """Return the best batch in requests at the present rate and times, without the host's part in these.
+
+    A larger one that alone takes longer than the SLO is none: it helps no request.
+    """
+    promise, most = queue.promise, min(queue.promise.largest, _LARGEST)
+    times_s = rule.present_s(queue, most, batch_times.slowdown(queue.batches, host))
     if len(times_s) < promise.batch:  # fixed, or unknown
         return promise.batch
-    return best(times_s, _rate_rps(queue), baseline.spread(queue.batches.baseline), promise.batch)
+    most = max(promise.batch, sum(1000.0 * time_s <= promise.slo_ms for time_s in times_s))
+    return best(times_s[:most], _rate_rps(queue), baseline.spread(queue.batches.baseline), promise.batch)
 
 
 def _would_keep(queue: QueueState, batch: int, host: HostPart) -> bool:
@@ -97,24 +125,23 @@ def _rate_rps(queue: QueueState) -> float:
     return max(*queue.rates_rps, 1e-9)
 
 
-def _changed(tick: Tick, watch: Watch, batches: Mapping[int, int], why: str) -> Watch:
-    """Give queues, by their place, these batches where they differ from those in force."""
-    after = list(watch.queues)
-    for i, batch in batches.items():
-        promise, planned = after[i].promise, watch.partition.promises[i]
-        if batch == promise.batch:
-            continue
-        inferences = None if batch == planned.batch else batch * promise.client_batch
-        reason = f"{promise.batch} -> {batch} requests in a batch: {why}"
-        partition, server = watch.partition.id, watch.active.server
-        tick.effects.append(SetBatch(partition, server, promise.endpoint, inferences, reason))
-        # Its times are learned anew, as they are now: those of other sizes would be mixed with earlier ones.
-        after[i] = after[i]._replace(promise=replace(promise, batch=batch), batches=BatchTimes())
-    if all(new is old for new, old in zip(after, watch.queues, strict=True)):
+def _changed(tick: Tick, watch: Watch, batch: int, why: str) -> Watch:
+    """Give the one queue this batch, where it differs from that in force."""
+    (queue,), (planned,) = watch.queues, watch.partition.promises
+    promise = queue.promise
+    if batch == promise.batch:
         return watch
+    is_planned = batch == planned.batch
+    inferences = None if is_planned else batch * promise.client_batch
+    execution_ms = planned.execution_ms if is_planned else None  # predicted for the plan's batch only
+    reason = f"{promise.batch} -> {batch} requests in a batch: {why}"
+    partition, server = watch.partition.id, watch.active.server
+    tick.effects.append(SetBatch(partition, server, promise.endpoint, inferences, reason))
+    # Its times are learned anew, as they are now: those of other sizes would be mixed with earlier ones.
+    promise = replace(promise, batch=batch, execution_ms=execution_ms)
     return replace(
         watch,
-        queues=tuple(map(queues.restart, after)),
+        queues=(queues.restart(queue._replace(promise=promise, batches=BatchTimes())),),
         rebatched=Rebatched(watch.rebatched.times + 1, tick.now_s),
         broken_s=None,
         settled_s=tick.now_s + tick.state.limits.settle_s,

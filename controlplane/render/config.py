@@ -144,8 +144,7 @@ def served_config(
     max_batch_size stays as in the source. The sequence batcher of a model is not changed. `turns`: of all
     instances of the server one executes at a time. `live`: the batch changes while it serves, so that the
     preferred size is the largest that any plan may choose. `drop_after_ms`: a request that has waited so long
-    in the model's queue is refused. An ensemble executes nothing itself, and only gets its name.
-    Raises InputError for a model without such a queue.
+    in the model's queue is refused (`check_drop`). An ensemble executes nothing, and only gets its name.
     """
     config = ModelConfig()
     config.CopyFrom(source)
@@ -172,8 +171,11 @@ def _set_batching(config: ModelConfig, served: ServedModel, *, live: bool) -> No
     batching.max_queue_delay_microseconds = served.max_queue_delay_us
 
 
-def _set_drop(config: ModelConfig, drop_after_ms: float) -> None:
-    """Have Triton refuse what waits too long; a client may ask for less. Other limits of the queue stay."""
+def check_drop(config: ModelConfig, drop_after_ms: float, file: str) -> None:
+    """Raise InputError for a model without a queue whose requests are refused after a time in it.
+
+    So is one whose source says otherwise: it would be changed in silence, or not hold for each request.
+    """
     if config.HasField("sequence_batching") or is_ensemble(config):
         kind = "an ensemble" if is_ensemble(config) else "a model with sequences"
         raise InputError(
@@ -181,10 +183,35 @@ def _set_drop(config: ModelConfig, drop_after_ms: float) -> None:
             "leave out its workload's drop_after_ms in the spec, and plan again",
             field="drop_after_ms",
         )
+    batching = config.dynamic_batching
+    policy, default = batching.default_queue_policy, "default_queue_policy"
+    own_us = policy.default_timeout_microseconds
+    if batching.priority_queue_policy:
+        field, reason = "priority_queue_policy", "priorities have queue policies of their own"
+    elif policy.timeout_action != ModelQueuePolicy.REJECT:
+        field, reason = f"{default}.timeout_action", "what waits too long is delayed, not refused"
+    elif own_us not in (0, _drop_us(drop_after_ms)):
+        field, reason = f"{default}.default_timeout_microseconds", f"it refuses after {own_us} us"
+    else:
+        return
+    raise InputError(
+        f"contradicts drop_after_ms of the model's workload, {drop_after_ms:g} ms: {reason}; remove this "
+        "here, or leave out drop_after_ms in the spec, and plan again",
+        file=file,
+        field=f"dynamic_batching.{field}",
+    )
+
+
+def _drop_us(drop_after_ms: float) -> int:
+    return max(1, round(drop_after_ms * MICROS_PER_MILLI))
+
+
+def _set_drop(config: ModelConfig, drop_after_ms: float) -> None:
+    """Have Triton refuse what waits too long; a client may ask for less. Other limits of the queue stay."""
     policy = config.dynamic_batching.default_queue_policy
-    policy.timeout_action = ModelQueuePolicy.REJECT
-    policy.default_timeout_microseconds = max(1, round(drop_after_ms * MICROS_PER_MILLI))
-    policy.allow_timeout_override = True
+    if not policy.default_timeout_microseconds:
+        policy.allow_timeout_override = True
+    policy.default_timeout_microseconds = _drop_us(drop_after_ms)
 
 
 def measured_config(source: ModelConfig) -> ModelConfig:

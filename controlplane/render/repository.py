@@ -25,6 +25,7 @@ from controlplane.render.composing import is_ensemble
 from controlplane.render.config import (
     HEADER,
     batch_limit,
+    check_drop,
     keeps_sequences,
     measured_config,
     served_config,
@@ -254,7 +255,9 @@ def _model(
     how: _Served,
     drop_after_ms: float | None = None,
 ) -> dict[str, str | Link]:
-    """Return the folder of a model that executes."""
+    """Return the folder of a model that executes. Raises InputError as `check_drop`."""
+    if drop_after_ms is not None:
+        check_drop(source.config, drop_after_ms, f"{source.directory}/{CONFIG_NAME}")
     live = how.library is not None and _takes_live_batch(source, served)
     config = served_config(
         source.config,

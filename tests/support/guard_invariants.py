@@ -25,8 +25,10 @@ def validate_state(state: GuardState) -> None:
             assert 0.0 < placed.percent <= WHOLE_PERCENT + 1e-6, f"{placed} is no share"
             seated.add(placed.server)
         for queue, planned in zip(watch.queues, watch.partition.promises, strict=True):
-            assert replace(queue.promise, batch=planned.batch) == planned
-            assert queue.promise.batch == planned.batch or 1 <= queue.promise.batch <= planned.largest
+            batch = queue.promise.batch
+            execution_ms = planned.execution_ms if batch == planned.batch else None
+            assert queue.promise == replace(planned, batch=batch, execution_ms=execution_ms)
+            assert batch == planned.batch or planned.batch < batch <= planned.largest
         assert watch.launches.failures >= 0
         assert not watch.launches.open or watch.launches.failures >= state.limits.failures
         assert watch.broken_s is None or watch.broken_s <= state.now_s

@@ -255,6 +255,9 @@ def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect
     assert proposal is not None
     if proposal.number != asked.number or state.applying:
         return state, ()
+    if proposal.kind is Kind.FAILED:
+        report = Report("warning", "load", f"{asked.reason}: {proposal.summary}")
+        return replace(state, under_way=None), (report,)
     looked = proposal.kind is not Kind.NONE or proposal.error is not None
     found = asked.errors  # what broke a promise is planned with, however small
     if asked.direction is Direction.REVIEW and looked and not found and _is_right(state, proposal):

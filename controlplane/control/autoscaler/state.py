@@ -42,6 +42,8 @@ class Kind(StrEnum):
     """Shares, places or the number of servers."""
     NONE = "none"
     """No plan was found."""
+    FAILED = "failed"
+    """The search failed: nothing is known of plans."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,16 +236,15 @@ def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
     if standbys.can_cure(tick, watch):
         if tick.is_covered(watch):
             return _redirect(tick, watch, Cause.SLOW)
-        watch = batches.change(tick, watch, slowness)
         reason = f"{slowness}; its shadow is not ready yet"
         return tick.wake(tick.report_once(watch, Topic.WAITING, Level.WARNING, reason))
-    watch = batches.change(tick, watch, slowness)
     larger = standbys.next_server(tick, watch)
     if larger is not None and larger.percent > watch.active.percent:
         if standby is not None:
             standbys.end(tick, watch, standby)
         reason = f"{slowness}; a shadow with {larger.percent:g} % comes next"
         return tick.report_once(replace(watch, standby=None), Topic.WAITING, Level.WARNING, reason)
+    watch = batches.change(tick, watch, slowness)
     if watch.rebatched.at_s == tick.now_s:
         return watch
     reason = f"{slowness}; {_way_out(tick, watch)}"
@@ -334,7 +333,9 @@ def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Wat
     tick.effects.append(Redirect(watch.partition.id, watch.active.server, target.server, cause))
     died = cause in _DEATHS
     stays = cause is Cause.SHARE and standbys.stands_by_again(watch)
-    if not stays:
+    if stays:
+        watch = batches.restore(tick, watch)
+    else:
         standbys.leave(tick, watch, _ending(tick, watch, cause))
     if watch.active.gpu not in tick.state.lost_gpus:
         evidence = evidence or _evidence(tick, watch, cause)

@@ -328,9 +328,9 @@ def guarded_partitions(
         takes, promises = dict(largest.get(partition.id, ())), []
         for model, queue in partition.queues().items():
             one = served.get(model, ServedModel(model, 1))
-            most = takes.get(queue[0].endpoint, 0)
-            if gpu.type != CPU_DEVICE:  # the plan has memory for its own batch there
-                most = min(most, one.batch)
+            # Elsewhere there is memory for the plan's batch only.
+            roomy = gpu.type == CPU_DEVICE and partition.memory_limit_mb is None
+            most = takes.get(queue[0].endpoint, 0) if roomy else 0
             promises.append(promise_of(queue, one, most))
         result.append(
             GuardedPartition(

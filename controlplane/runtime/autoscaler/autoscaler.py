@@ -14,6 +14,7 @@ from controlplane.control.autoscaler.state import (
     Apply,
     Effect,
     FollowedWorkload,
+    Kind,
     LoadSeen,
     LoadState,
     PerWorkload,
@@ -43,7 +44,7 @@ _SAVE_S = 5.0
 _SAVE_PART = 0.005
 """The part of a core that saving may take: what is known of a thousand workloads is saved less often."""
 _PAUSE_S = 30.0
-"""Load control rests so long after an unexpected error."""
+"""Load control rests so long after an unexpected error, and after a search that failed."""
 _REPEAT_S = 600.0
 """The same error is reported again after this time."""
 
@@ -130,8 +131,7 @@ class Autoscaler:
     def close(self) -> None:
         """End what plans; a plan that is being applied is completed by the next apply."""
         self._drop_search()
-        if self._ready is not None:
-            self._ready.close()
+        self._drop_prepared()
         self._applying.close()
 
     def _follow(self, now_s: float, heard_since_s: float) -> None:
@@ -147,8 +147,12 @@ class Autoscaler:
         proposal, self._proposal = self._proposal, None
         if proposal is not None:
             self._search = None
+            if proposal.kind is Kind.FAILED:  # the next one may fail at once too
+                self._rests_until_s = now_s + _PAUSE_S
         applied, failed = self._applying.outcome()
         obstacle, errors = self._running.obstacle(plan), self._proposable(plan)
+        if obstacle is not None:
+            self._drop_prepared()
         seen = LoadSeen(wall_s, tuple(arrivals), workloads, proposal, applied, failed, running, errors)
         state = replace(self._state or self._first_state(plan, wall_s), limits=self._running.limits())
         state = self._with_room(state)
@@ -196,7 +200,10 @@ class Autoscaler:
             case Propose():
                 # Two searches would write one proposal.
                 self._drop_search()
-                self._search, self._ready = self._ready or self._begin_search(self._fleet.name), None
+                if self._ready is None or self._ready.ended():
+                    self._drop_prepared()
+                    self._ready = self._begin_search(self._fleet.name)
+                self._search, self._ready = self._ready, None
                 self._search.ask(effect, state, self._stock)
                 self._asked_s = self._fleet.clock.monotonic()
                 self._errors = () if effect.errors else self._errors
@@ -225,6 +232,11 @@ class Autoscaler:
         if self._search is not None:
             self._search.close()
             self._search = self._proposal = None
+
+    def _drop_prepared(self) -> None:
+        if self._ready is not None:
+            self._ready.close()
+            self._ready = None
 
     def _event(self, level: str, subject: str, reason: str) -> None:
         self._notice(Event(self._fleet.clock.wall(), level, "load", subject, reason))

@@ -41,6 +41,9 @@ _COMMAND = (sys.executable, "-m", "controlplane.runtime.autoscaler.search")
 class Search(Protocol):
     """A search for a plan that is prepared or under way."""
 
+    def ended(self) -> bool:
+        """Return whether a prepared one has died, so that it takes no question."""
+
     def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
         """Ask the one question, which comes from this state, for these devices."""
 
@@ -84,6 +87,10 @@ class SearchProcess:
             self._go = streams.enter_context(self._process.stdin)
             self._streams = streams.pop_all()
 
+    def ended(self) -> bool:
+        """Return whether the process runs no more."""
+        return self._process.poll() is not None
+
     def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
         """Pass the question on; without effect on a process that has failed, which its answer says."""
         self._number, self._ends_s = asked.number, time.monotonic() + self._longest_s
@@ -116,7 +123,7 @@ class SearchProcess:
             self._streams.close()
 
     def _failed(self, reason: str) -> Proposal:
-        return Proposal(self._number, Kind.NONE, summary=f"planning failed: {reason}")
+        return Proposal(self._number, Kind.FAILED, summary=f"planning failed: {reason}")
 
     @staticmethod
     def _read(stream: IO[bytes]) -> bytes:

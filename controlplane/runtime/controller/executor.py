@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
+from controlplane.control import batches
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard.effects import (
     DrainAndStop,
@@ -98,17 +99,18 @@ class Executor(Actor):
         if decision.routes != adopted.routes:
             self._commit(decision, adopted, workers)
         for effect in decision.effects:
-            event = event_of(effect, self._fleet.clock.wall(), decision.seen.now_s)
-            if event is not None:
-                self.note(event)
+            if not isinstance(effect, SetBatch):  # when it is set
+                self._note_effect(effect, decision)
         if any(isinstance(effect, Learn) for effect in decision.effects):
             self._rearrange(decision.state)
-        adopted.state = decision.state
+        before, adopted.state = adopted.state, decision.state
         for effect in decision.effects:
-            if isinstance(effect, SetBatch):
-                self._set_batch(effect, adopted, workers)
-            else:
+            if not isinstance(effect, SetBatch):
                 _carry_out(effect, adopted, workers, observer)
+            elif self._set_batch(effect, adopted, workers):
+                self._note_effect(effect, decision)
+            else:
+                adopted.state = batches.undone(adopted.state, before, effect)
 
     def publish(self, decision: Decision, state: GuardState, workers: Workers) -> None:
         """Write the record and the status file, each when it is due."""
@@ -150,16 +152,24 @@ class Executor(Actor):
         for partition, reason in found_dead(decision.state, before, decision.effects):
             self.event("warning", "redirect", partition, reason)
 
-    def _set_batch(self, change: SetBatch, adopted: Adopted, workers: Workers) -> None:
+    def _note_effect(self, effect: Effect, decision: Decision) -> None:
+        event = event_of(effect, self._fleet.clock.wall(), decision.seen.now_s)
+        if event is not None:
+            self.note(event)
+
+    def _set_batch(self, change: SetBatch, adopted: Adopted, workers: Workers) -> bool:
+        """Return whether the server has the batch now."""
         server, batch = workers.server(change.server), change.batch
         if batch is None:
             batch = dict(adopted.planned[change.partition].batches).get(change.endpoint)
         if server is None or batch is None:
-            return
+            return False
         try:
             self._fleet.launcher.set_batches(server, ((change.endpoint, batch),))
         except EngineError as error:
             self.event("warning", "failed", change.server, str(error))
+            return False
+        return True
 
     def _refuse(self, refuse: Refuse) -> None:
         until_s = self._fleet.clock.wall() + refuse.seconds

@@ -8,6 +8,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import ServedModel
 from controlplane.render.config import (
     batch_limit,
+    check_drop,
     check_servable,
     measured_config,
     parse_config,
@@ -98,7 +99,7 @@ def test_a_model_without_batching_keeps_the_limits_of_its_queue() -> None:
 
 
 def test_what_waits_too_long_is_refused_and_other_limits_of_the_queue_stay() -> None:
-    written = "default_queue_policy { max_queue_size: 4 timeout_action: DELAY } priority_levels: 2"
+    written = "default_queue_policy { max_queue_size: 4 } priority_levels: 2"
     source = parse_config(f'backend: "b" max_batch_size: 8 dynamic_batching {{ {written} }}', "f")
     text = served_config(source, endpoint="W", served=ServedModel("m", 4), gpu_type="cpu", drop_after_ms=12.5)
     batching = text_format.Parse(text, ModelConfig()).dynamic_batching
@@ -113,10 +114,36 @@ def test_what_waits_too_long_is_refused_and_other_limits_of_the_queue_stay() -> 
 
 @pytest.mark.parametrize("kind", ["sequence_batching { }", 'platform: "ensemble"'])
 def test_what_has_no_such_queue_refuses_a_time_in_it(kind: str) -> None:
-    source = parse_config(f"max_batch_size: 8 {kind}", "f")
     with pytest.raises(InputError) as raised:
-        served_config(source, endpoint="W", served=ServedModel("m", 4), gpu_type="cpu", drop_after_ms=5.0)
+        check_drop(parse_config(f"max_batch_size: 8 {kind}", "f"), 5.0, "f")
     assert raised.value.field == "drop_after_ms"
+
+
+@pytest.mark.parametrize(
+    ("field", "written"),
+    [
+        ("default_queue_policy.timeout_action", "default_queue_policy { timeout_action: DELAY }"),
+        (
+            "default_queue_policy.default_timeout_microseconds",
+            "default_queue_policy { default_timeout_microseconds: 7000 allow_timeout_override: true }",
+        ),
+        ("priority_queue_policy", "priority_levels: 2 priority_queue_policy { key: 1 value { } }"),
+    ],
+)
+def test_a_queue_policy_of_the_source_that_contradicts_is_refused_by_name(field: str, written: str) -> None:
+    source = parse_config(f"max_batch_size: 8 dynamic_batching {{ {written} }}", "f")
+    with pytest.raises(InputError) as raised:
+        check_drop(source, 5.0, "m/config.pbtxt")
+    assert (raised.value.file, raised.value.field) == ("m/config.pbtxt", f"dynamic_batching.{field}")
+
+
+def test_the_same_timeout_in_the_source_stays_as_written() -> None:
+    written = "default_queue_policy { default_timeout_microseconds: 5000 }"
+    source = parse_config(f'backend: "b" max_batch_size: 8 dynamic_batching {{ {written} }}', "f")
+    check_drop(source, 5.0, "f")
+    text = served_config(source, endpoint="W", served=ServedModel("m", 4), gpu_type="cpu", drop_after_ms=5.0)
+    batching = text_format.Parse(text, ModelConfig()).dynamic_batching
+    assert batching.default_queue_policy == source.dynamic_batching.default_queue_policy
 
 
 def test_what_would_refuse_or_answer_equal_requests_is_not_measured() -> None:

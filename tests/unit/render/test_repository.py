@@ -59,6 +59,18 @@ def test_the_model_is_linked_under_its_endpoint(repository: Path) -> None:
     assert 'name: "W2"' in config
 
 
+def test_a_queue_policy_that_contradicts_the_spec_is_refused_in_its_file(repository: Path) -> None:
+    file = repository / "m" / "config.pbtxt"
+    with file.open("a") as config:
+        config.write("dynamic_batching { default_queue_policy { timeout_action: DELAY } }")
+    part = partition("W1")
+    render_partition(part, gpu_type="cpu", repository=repository)
+    drops = replace(part, workloads=(replace(part.workloads[0], drop_after_ms=5.0),))
+    with pytest.raises(InputError) as refused:
+        render_partition(drops, gpu_type="cpu", repository=repository)
+    assert refused.value.file == str(file)
+
+
 @pytest.mark.parametrize("most", [0, 8])
 def test_requests_larger_than_the_model_takes_are_refused(repository: Path, most: int) -> None:
     (repository / "m" / "config.pbtxt").write_text(f'backend: "b" max_batch_size: {most}')

@@ -324,12 +324,13 @@ def test_an_apply_that_another_plan_came_before_is_reported_and_asked_for_again(
     assert (state.under_way, state.applying, state.unheld_rps) == (None, False, (0.0,))
 
 
-def test_a_review_whose_planning_fails_is_reported() -> None:
-    run = asking(Direction.REVIEW)
-    proposal = Proposal(1, Kind.NONE, summary="planning failed: no memory")
+@pytest.mark.parametrize("direction", [Direction.UP, Direction.REVIEW])
+def test_a_search_that_fails_is_reported_and_says_nothing_of_the_rates(direction: Direction) -> None:
+    run = asking(direction)
+    proposal = Proposal(1, Kind.FAILED, summary="planning failed: no memory")
     state, (report,) = tick(run.state, LoadSeen(run.now_s, (), run.workloads, proposal, plan_hash="before"))
     assert report == Report("warning", "load", "more: planning failed: no memory")
-    assert state.under_way is None
+    assert (state.under_way, state.unheld_rps) == (None, (0.0,))
 
 
 def test_a_plan_whose_execution_times_are_right_is_reviewed_and_stays() -> None:

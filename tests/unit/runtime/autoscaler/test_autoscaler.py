@@ -78,6 +78,9 @@ class Planning:
         self.files = files
         self.gpus = gpus
 
+    def ended(self) -> bool:
+        return False
+
     def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
         self.asked = asked
 
@@ -256,7 +259,10 @@ class Search:
     """A search that never ends by itself."""
 
     def __init__(self) -> None:
-        self.closed = self.asked = False
+        self.closed = self.asked = self.died = False
+
+    def ended(self) -> bool:
+        return self.died
 
     def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
         self.asked = True
@@ -281,6 +287,61 @@ def searching(fleet: Fleet, told: list[Event]) -> tuple[Autoscaler, list[Search]
     run(fleet, follows, [45] * 30 + [150] * 20)
     assert [search.closed for search in searches] == [False]
     return follows, searches
+
+
+def test_a_prepared_search_that_died_is_replaced_by_one_that_is_asked(fleet: Fleet) -> None:
+    searches: list[Search] = []
+
+    def planner(name: str) -> Search:
+        searches.append(Search())
+        return searches[-1]
+
+    follows = Autoscaler(cast(Any, fleet), [].append, plan_only=False, search=planner)
+    run(fleet, follows, [45] * 30)
+    (prepared,) = searches
+    prepared.died = True
+    run(fleet, follows, [150] * 20)
+    assert [(search.closed, search.asked) for search in searches] == [(True, False), (False, True)]
+    follows.close()
+
+
+def test_a_prepared_search_ends_where_the_load_is_not_followed_any_more(fleet: Fleet) -> None:
+    searches: list[Search] = []
+
+    def planner(name: str) -> Search:
+        searches.append(Search())
+        return searches[-1]
+
+    follows = Autoscaler(cast(Any, fleet), [].append, plan_only=False, search=planner)
+    run(fleet, follows, [45] * 5)
+    kept = fleet.files.directory / "following" / "following.json"
+    rewrite(kept, lambda: fleet.files.following.write(Following()))
+    run(fleet, follows, [45] * 5)
+    assert [search.closed for search in searches] == [True]
+    follows.close()
+
+
+def test_a_search_that_failed_is_begun_again_after_a_pause(fleet: Fleet) -> None:
+    told: list[Event] = []
+    fails = True
+
+    class Failing(Planning):
+        def answer(self) -> Proposal:
+            if fails:
+                return Proposal(self.asked.number, Kind.FAILED, summary="planning failed: killed")
+            return super().answer()
+
+    def planner(name: str) -> Planning:
+        return Failing(fleet.files)
+
+    follows = Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner)
+    run(fleet, follows, [45] * 30 + [150] * 40)
+    assert 1 <= len(told) <= 2
+    assert fleet.applied == []
+    fails = False
+    run(fleet, follows, [150] * 60)
+    assert fleet.applied == ["following the load"]
+    follows.close()
 
 
 def rewrite(path: Path, write: Callable[[], None]) -> None:

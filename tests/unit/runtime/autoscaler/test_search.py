@@ -43,6 +43,15 @@ def test_a_process_without_a_question_ends_with_what_began_it() -> None:
     search.close()
 
 
+def test_a_prepared_process_that_died_has_ended() -> None:
+    search = SearchProcess("f", command=(sys.executable, "-c", "import sys; sys.stdin.read()"))
+    assert not search.ended()
+    search._process.kill()
+    search._process.wait(60.0)
+    assert search.ended()
+    search.close()
+
+
 def test_an_answer_larger_than_a_pipe_is_read() -> None:
     search = planning(ANSWERS)
     search._process.wait(60.0)
@@ -57,7 +66,7 @@ def test_a_process_that_fails_is_reported_by_its_last_line() -> None:
     search._process.wait(60.0)
     found = search.answer()
     assert found is not None
-    assert (found.kind, found.summary) == (Kind.NONE, "planning failed: no memory is left")
+    assert (found.kind, found.summary) == (Kind.FAILED, "planning failed: no memory is left")
 
 
 def test_a_search_that_hangs_is_ended_and_reported() -> None:
@@ -69,7 +78,7 @@ def test_a_search_that_hangs_is_ended_and_reported() -> None:
     found = search.answer()
     assert found is not None
     assert (found.kind, found.summary) == (
-        Kind.NONE,
+        Kind.FAILED,
         "planning failed: it was ended after 0 s without an answer",
     )
     assert search._process.poll() is not None

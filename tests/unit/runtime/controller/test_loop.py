@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,16 +16,17 @@ from fleet_world import world
 
 from controlplane.control.converge.actions import SetBatches
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard.state import GuardState, Limits
+from controlplane.control.guard.effects import SetBatch
+from controlplane.control.guard.state import GuardState, Limits, Rebatched
 from controlplane.domain.errors import EngineError, FleetBusy
 from controlplane.domain.fleet import Backend, Batches, Route, Routes, Server
-from controlplane.domain.observation import Event, News
+from controlplane.domain.observation import Event, FleetSeen, News
 from controlplane.files.fleets import FleetFiles
 from controlplane.monitor.client import RequestLog
 from controlplane.monitor.records import Record
 from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import loop, serve
-from controlplane.runtime.controller.actor import Actor, Notice
+from controlplane.runtime.controller.actor import Actor, Decision, Notice
 from controlplane.runtime.controller.adopt import Adopted
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.loop import Controller
@@ -128,6 +130,39 @@ def test_a_server_whose_batches_cannot_be_set_is_guarded_like_any(monkeypatch: p
         here.tick(1.0)
         assert here.controller.state is not None
     assert [(event.kind, event.subject) for event in told] == [("failed", name), ("adopt", "f")]
+
+
+@pytest.mark.parametrize(("fails", "kind", "batch"), [(False, "batch", 2), (True, "failed", 1)])
+def test_only_a_batch_that_was_set_is_in_force(
+    monkeypatch: pytest.MonkeyPatch, fails: bool, kind: str, batch: int
+) -> None:
+    told: list[Event] = []
+
+    def set_batches(server: Server, batches: Batches) -> None:
+        if fails:
+            raise EngineError("its file is gone")
+
+    with world() as here:
+        with here.host.running_as(Program()):
+            here.apply_last(build.plan(build.partition("a", 20.0, model="echo"), gpu="cpu-0"))
+        here.serve()
+        here.tick(1.0)
+        assert here.controller is not None
+        actor, adopted = here.controller._actor, here.controller._adopted
+        assert adopted is not None
+        monkeypatch.setattr(here.fleet.launcher, "set_batches", set_batches, raising=False)
+        monkeypatch.setattr(actor, "note", told.append)
+        (name,), watch = here.host.servers, adopted.state.watches["a"]
+        promise = watch.queues[0].promise
+        queue = watch.queues[0]._replace(promise=replace(promise, batch=2))
+        changed = replace(watch, queues=(queue,), rebatched=Rebatched(1, 1.0))
+        state = replace(adopted.state, watches={"a": changed})
+        change = SetBatch("a", name, promise.endpoint, 2, "slow")
+        decision = Decision(state, (change,), adopted.routes, FleetSeen(1.0, (), {}))
+        actor.act(decision, adopted, here.controller._workers, here.controller._observer)
+        after = adopted.state.watches["a"]
+    assert [event.kind for event in told] == [kind]
+    assert (after.queues[0].promise.batch, after.rebatched.times) == (batch, 1)
 
 
 def test_a_command_that_works_on_the_fleet_costs_no_evidence(tmp_path: Path) -> None:
