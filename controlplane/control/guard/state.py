@@ -233,7 +233,7 @@ class Watch:
 
 
 class Phase(StrEnum):
-    """The phase of a partition; the picture is in docs/design/faults.md."""
+    """The phase of a partition; docs/design/faults.md has the table."""
 
     GUARDED = "guarded"
     EXPOSED = "exposed"
