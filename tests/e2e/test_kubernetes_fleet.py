@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,12 +90,12 @@ def answers(client: triton_http.InferenceServerClient) -> bool:
 
 def test_a_fleet_stays_in_its_namespace_and_a_wrong_device_is_refused(host: Ctl) -> None:
     document = plan(partition("a", 30.0, shadow=False))
-    document["gpus"][0]["id"] = "cpu-7"
+    document["gpus"][0]["id"] = "cpu-x"
     refused = host.apply(document, *WHERE, exit_code=2)
-    assert "cpu-7: there are 4: node-1/cpu-0, node-1/cpu-1, node-2/cpu-0, node-2/cpu-1" in refused.stderr
-    document["gpus"][0]["id"] = "cpu-3"
+    assert "cpu-x: there are 4: node-1/cpu-0, node-1/cpu-1, node-2/cpu-0, node-2/cpu-1" in refused.stderr
+    document["gpus"][0]["id"] = "cpu-7"  # nodes come and go: a number is only where the search begins
     shown = host.apply(document, *WHERE, "--dry-run")
-    assert "node-2/cpu-1" in shown.stdout
+    assert re.search(r"node-\d/cpu-\d", shown.stdout)
     assert "kind: Pod\n" in shown.stdout
 
 
