@@ -10,10 +10,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.spec import Spec
-from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy
+from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy, Spec
 from controlplane.files import documents
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 
 GOOD = """\
 schema_version: 1
