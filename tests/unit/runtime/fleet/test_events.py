@@ -22,8 +22,8 @@ from controlplane.files.gateway import Restart, append_restart
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.waiting import wait_until
 from controlplane.runtime import SystemClock
-from controlplane.runtime.fleet import history as kept
 from controlplane.runtime.fleet import history as history_module
+from controlplane.runtime.fleet import history as kept
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import EventLog, History
 
