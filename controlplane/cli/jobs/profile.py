@@ -13,10 +13,10 @@ from controlplane.cli.output import print_json, progress_bar, say, warn
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.profile import Tool
 from controlplane.domain.tensors import parsed_dims
-from controlplane.profiler.requests import Inputs
 from controlplane.report.words import counted
 
 if TYPE_CHECKING:
+    from controlplane.profiler.requests import Inputs
     from controlplane.profiler.session import Place, Profiler
     from controlplane.profiler.subject import Subject
     from controlplane.runtime.jobs.profile import Failed, Written
@@ -31,6 +31,8 @@ def model_inputs(
 
     A shape or a range without a model's name is for all `models`. Raises InputError naming the option.
     """
+    from controlplane.profiler.requests import Inputs
+
     shape_of = _by_input(shapes, models, _dims)
     range_of = _by_input(ranges, models, _between)
     file_of = _files(files)
