@@ -142,7 +142,6 @@ def profile(
     shown, the other models are measured, and the exit code is 4.
     """
     from controlplane.cli import launcher_registry, wiring
-    from controlplane.cli.jobs.profile import model_inputs
     from controlplane.domain.settings import ProfileSettings
     from controlplane.files.fleets import state_root
     from controlplane.files.set_values import with_values
