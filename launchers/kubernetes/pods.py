@@ -35,9 +35,7 @@ _HOPELESS = {
 }
 """Reasons for which a container waits, and which time does not mend."""
 _OOM = f"{OUT_OF_MEMORY}: the kernel killed it; see its memory limit (memory_mb)"
-_NO_MPS = "no node prepares a shared GPU while the DRA driver's feature gate MPSSupport is off (see its events)"
-    "a node prepares no shared GPU where the DRA driver's feature gate MPSSupport is off (see its events)"
-)
+_NO_MPS = "no node prepares a shared GPU while MPSSupport, a feature gate of the DRA driver, is off"
 _DELETED = "its pod ended: it was deleted"
 _AGAIN_S = 0.5
 _END_S = 5.0
