@@ -30,7 +30,8 @@ def recalled(
     files, nothing = FleetFiles(folder / "state", "f"), cast(Any, None)
     gpus = (PlannedGpu(f"{gpu_type}-0", gpu_type, partitions),)
     files.write_plans(Plan("joint", Rule.P99, "ours", gpus), None)
-    History(files.history).write_minutes(minutes)
+    now_s = time.time()  # after the plan
+    History(files.history).write_minutes([minute._replace(at_s=now_s) for minute in minutes])
     return recall(Fleet(files, nothing, nothing, SystemClock(), print), folder)
 
 
@@ -59,10 +60,9 @@ def test_a_shared_queue_is_one_observation_and_a_p99_a_workload(tmp_path: Path) 
     )
     partition = Partition("P", 50.0, (ServedModel("ssd", 8),), placements)
     counted = {8: BatchStatistics(200, 10**6, 200 * 20 * 10**6, 10**6)}
-    now_s = time.time()
     minutes = [
-        Minute(now_s, 60.0, "P", "a", 50.0, 900, 0, 31.0, counted),
-        Minute(now_s, 60.0, "P", "b", 50.0, 600, 2, 33.0, None),
+        Minute(0.0, 60.0, "P", "a", 50.0, 900, 0, 31.0, counted),
+        Minute(0.0, 60.0, "P", "b", 50.0, 600, 2, 33.0, None),
     ]
     seen, unseen, kept = recalled(tmp_path, minutes, partition)
     assert unseen == []
@@ -85,11 +85,10 @@ def test_each_model_of_a_partition_is_observed_and_their_times_add_up(tmp_path: 
     def counted(batch: int, executions: int, each_ms: int) -> dict[int, BatchStatistics]:
         return {batch: BatchStatistics(executions, 0, executions * each_ms * 10**6, 0)}
 
-    now_s = time.time()
     minutes = [
-        Minute(now_s, 60.0, "P", "a", 50.0, 900, 0, 31.0, counted(8, 300, 40)),
-        Minute(now_s, 60.0, "P", "b", 50.0, 600, 0, 33.0, counted(2, 600, 30)),
-        Minute(now_s, 60.0, "Q", "c", 50.0, 600, 0, 33.0, counted(4, 600, 10)),
+        Minute(0.0, 60.0, "P", "a", 50.0, 900, 0, 31.0, counted(8, 300, 40)),
+        Minute(0.0, 60.0, "P", "b", 50.0, 600, 0, 33.0, counted(2, 600, 30)),
+        Minute(0.0, 60.0, "Q", "c", 50.0, 600, 0, 33.0, counted(4, 600, 10)),
     ]
     seen, unseen, _ = recalled(tmp_path, minutes, both, beside)
     assert unseen == []
@@ -129,14 +128,13 @@ def test_minutes_with_few_answers_have_no_p99(tmp_path: Path) -> None:
     names = {"W1": "a", "W2": "b", "W3-joined-just-now": "c"}
     placements = tuple(Placement(name, endpoint, "ssd", 40, 60) for name, endpoint in names.items())
     partition = Partition("P", 50.0, (ServedModel("ssd", 8),), placements)
-    now_s = time.time()
     minutes = [
-        Minute(now_s, 60.0, "P", "a", 50.0, 7, 0, 480.0, {}),
-        Minute(now_s, 60.0, "P", "a", 50.0, 2400, 0, 31.0, {}),
+        Minute(0.0, 60.0, "P", "a", 50.0, 7, 0, 480.0, {}),
+        Minute(0.0, 60.0, "P", "a", 50.0, 2400, 0, 31.0, {}),
         # A controller that ended, and the next one.
-        Minute(now_s, 20.0, "P", "a", 50.0, 20, 0, 9.0, None),
-        Minute(now_s, 40.0, "P", "a", 50.0, 13, 0, 9.0, None),
-        Minute(now_s, 60.0, "P", "b", 50.0, 104, 5, 500.0, None),
+        Minute(0.0, 20.0, "P", "a", 50.0, 20, 0, 9.0, None),
+        Minute(0.0, 40.0, "P", "a", 50.0, 13, 0, 9.0, None),
+        Minute(0.0, 60.0, "P", "b", 50.0, 104, 5, 500.0, None),
     ]
     _, unseen, kept = recalled(tmp_path, minutes, partition)
     busy, idle, joined = kept
@@ -187,7 +185,7 @@ def test_a_core_at_its_planned_rate_teaches_by_the_batches_that_waited(tmp_path:
     # Busy 45 % of the time: a request that met an idle server ran faster than its share.
     millis = {2: (600, 20.0), 4: (150, 67.0), 8: (60, 125.0)}
     counted = {b: BatchStatistics(n, 0, int(n * ms * 1e6), 0) for b, (n, ms) in millis.items()}
-    minute = Minute(time.time(), 66.0, "P", "w", 50.0, 1000, 0, 90.0, counted)
+    minute = Minute(0.0, 66.0, "P", "w", 50.0, 1000, 0, 90.0, counted)
     seen, _, _ = recalled(tmp_path, [minute], partition, gpu_type="cpu")
     taught = {row.batch: row.refused is None for row in seen}
     assert taught == {2: False, 4: True, 8: True}
