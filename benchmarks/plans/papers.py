@@ -21,7 +21,7 @@ import planning
 import turing
 
 from benchmarks.harness import Figures
-from benchmarks.plans import gpulet, inss, inss_policy, late_binding, latency_aware, report
+from benchmarks.plans import gpulet, inss, inss_policy, latency_aware, paella, report
 from controlplane.domain.plan import Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
@@ -298,8 +298,8 @@ def shared() -> dict[str, float]:
 def kernels() -> dict[str, float]:
     """Paella's Figs 2 and 12, kernels on one GPU."""
     taken = Figures()
-    late_binding.fig2(taken)
-    late_binding.fig12(taken)
+    paella.fig2(taken)
+    paella.fig12(taken)
     values = {one.name: one.value for one in taken.taken}
     return {
         "Paella Fig 2: rate of late dispatch over all at once": values[
