@@ -39,7 +39,7 @@ from controlplane.control.order import order_of
 from controlplane.domain.fleet import AccessConfig, Route
 from controlplane.domain.order import LONGEST_MS, Precedence
 from controlplane.domain.plan import Plan, Rule
-from controlplane.files.gateway.clients import Client
+from controlplane.files.gateway.access import Client
 from controlplane.gateway.security.registry import ClientRegistry
 from controlplane.planning import registry
 from controlplane.planning.protocol import PlanRequest

@@ -31,7 +31,7 @@ from controlplane.monitor.records import Losses, Record
 from controlplane.monitor.totals import Promise, Promises, Totals
 from controlplane.monitor.windows import Windows
 from controlplane.planning import registry
-from controlplane.report.tables.guard_table import guard_table
+from controlplane.report.tables.simulation_table import guard_table
 from controlplane.runtime.jobs.compare import DEFAULT, Candidate, Question, compare
 from controlplane.runtime.jobs.compare import chosen as truths_of
 from controlplane.runtime.jobs.plan import plan_page

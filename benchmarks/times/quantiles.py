@@ -28,7 +28,7 @@ from controlplane.files import catalogue
 from controlplane.files.measurements.profiles import read_profiles
 from controlplane.latency import default as ours
 from controlplane.latency.protocol import LatencyModel, Slots
-from controlplane.profiler.repeats import with_repeats
+from controlplane.profiler.findings import with_repeats
 from controlplane.runtime.devices import known_device
 
 Profiles = Mapping[str, Profile]
