@@ -26,7 +26,7 @@ from benchmarks.harness import Figures
 from benchmarks.support import inss_baselines
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.papers.inss.policy import Weights, built_in
-from controlplane.papers.inss.problem import Bda, Problem, Surfaces, goodput, running
+from controlplane.papers.inss.problem import Bda, Problem, Surfaces, goodput
 from controlplane.papers.inss.search import place
 from controlplane.planning.judge.estimates import times
 from controlplane.planning.judge.layout import Layout
