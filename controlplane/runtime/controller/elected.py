@@ -34,8 +34,7 @@ from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
 from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetSettings, read_guarding, write_guarding
 from controlplane.files.following import Following as FollowingSettings
-from controlplane.files.plans import plan_hash, plan_of
-from controlplane.files.specs import spec_of
+from controlplane.files.plans import plan_hash, plan_of, spec_of
 from controlplane.runtime.controller.answers import ReplicaLogs
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.fleet import Fleet, locked
