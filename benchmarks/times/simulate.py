@@ -24,7 +24,7 @@ from controlplane.latency.queueing.batch_queue import solve
 from controlplane.simulate.arrivals import Demand
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
-from controlplane.simulate.quantiles import RELATIVE_ERROR
+from controlplane.simulate.result import RELATIVE_ERROR
 
 PARTS, PART = 20, 1_000_000
 AFFINE = tuple(2.0 + 0.5 * k for k in range(1, 33))
