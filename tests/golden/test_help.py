@@ -22,9 +22,9 @@ HEAD = """# Commands
 
 `ctl COMMAND -h` in one page, which `tests/golden/test_help.py` writes. Every command has `-q` (no progress),
 `-v` (times, defaults) and `-h`. With `--json`, which all have but `ctl logs` and `ctl schema`, stdout has one
-document with a `schema_version`, also for an error (`ctl schema`). Defaults come from variables such as `TRISECT_FLEET` and from
-`~/.config/trisect/config.toml`. After an interruption each command says what is left and how to go on.
-Arguments in braces are required, those in brackets are not.
+document with a `schema_version`, also for an error (`ctl schema`). Defaults come from variables such as
+`TRISECT_FLEET` and from `~/.config/trisect/config.toml`. After an interruption each command says what is left
+and how to go on. Arguments in braces are required, those in brackets are not.
 
 | exit code | meaning |
 |---|---|
@@ -40,14 +40,7 @@ Arguments in braces are required, those in brackets are not.
 
 Options of several commands:
 """
-EVERYWHERE = (
-    "--json Print one",
-    "-q, --quiet",
-    "-v, --verbose",
-    "-h, --help",
-    "--install-completion",
-    "--show-completion",
-)
+EVERYWHERE = ("--json Print one", "-q, --quiet", "-v, --verbose", "-h, --help")
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +95,7 @@ def section(text: str, shared: Sequence[str]) -> str:
     own = "".join(line for line in lines if line not in shared)
     names = (line[3 : line.index("`:")] for line in lines if line in shared and line[3] == "-")
     others = " ".join(f"`{name.partition(' <')[0]}`" for name in names)
-    return f"### `{usage}`\n\n{described}\n\n{own}{f'* {others}' if others else ''}\n"
+    return f"### `{usage}`\n\n{described}\n\n{own}{f'* {others}' if others else ''}".rstrip() + "\n"
 
 
 def options(text: str) -> list[str]:
