@@ -1,16 +1,19 @@
-"""A workload: a model, its rate, its SLO and its shadow."""
+"""A spec: workloads, each a model with its rate, its SLO and its shadow, and the GPUs that a plan may use."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, MinLen
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.units import Amount, Checked, Count, Name, Positive
+from controlplane.domain.server_options import ServerOptions
+from controlplane.domain.serving import Serving
+from controlplane.domain.units import Amount, Checked, Count, Name, NonNegative, Positive
 
 
 class Arrivals(StrEnum):
@@ -68,7 +71,7 @@ LARGEST_COVER = 2.0
 WITHIN_S = 1.0
 """What a redirect should take at most where nothing is demanded: kept where that costs no GPU more."""
 REDIRECT_S = 0.2
-"""What one takes to a loaded shadow, from the death: 0.16 to 0.24 s were measured (docs/results/guard.md)."""
+"""What one takes to a loaded shadow, from the death: 0.12 to 0.22 s were measured (docs/results/guard.md)."""
 
 
 def redirect_s(policy: ShadowPolicy, load_s: float | None) -> float | None:
@@ -80,16 +83,21 @@ def redirect_s(policy: ShadowPolicy, load_s: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ShadowWish(Checked):
-    """The shadow that a workload needs; `covers`: at least so much, None for what costs no GPU more.
-
-    `within_s`: how long a redirect may take, None for `WITHIN_S` where that costs no GPU more. Raises
-    InputError, naming the field, for a value out of range.
-    """
+    """The shadow that a workload needs. Raises InputError, naming the field, for a value out of range."""
 
     policy: ShadowPolicy = ShadowPolicy.AUTO
+    """hot: the models are loaded and tested. shared: one server with the models of several partitions of its
+    GPU, which replaces one of them at a time. warm: the models are not loaded and take no memory. auto: hot
+    where that costs no GPU more, first for models that load longer than `within_s`, else shared or warm."""
     place: ShadowPlace = ShadowPlace.SAME_GPU
+    """same-gpu: for a dead or slow server. other-gpu: for a lost GPU too, if another one has room or may be
+    added. other-node: on another node of a cluster, or `ctl apply` refuses."""
     covers: Annotated[float, Ge(1), Le(LARGEST_COVER)] | None = None
+    """Every server of the model may be so many times slower than planned while all its shadows are active, at
+    more GPUs if needed. Without it as much as costs no GPU more."""
     within_s: Positive | None = None
+    """How long a redirect may take: 0.2 s, and the load of a warm shadow's models. Under auto the shadow is
+    hot or shared where that is too long, at more GPUs if needed. Without it 1 s if that costs no GPU more."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -111,29 +119,39 @@ class ShadowWish(Checked):
 
 @dataclass(frozen=True, slots=True)
 class Workload(Checked):
-    """One line of a spec. The SLO is the P99 of a request, from its arrival at the gateway to its last byte.
-
-    Rates count inferences. `endpoint` is the name that clients call; a spec fills it in: the model's name, or
-    the workload's own where others have the model too. `client_batch` is the batch they send. `dispersion`:
-    the variance of the arrivals in a time over their mean, 1 for Poisson arrivals; larger ones have gaps of a
-    gamma distribution. `longest_ms` is how long a rare request may take. A server refuses a request that has
-    waited `drop_after_ms` in its queue. An `isolated` workload shares its queue with no other. Raises
-    InputError, naming the field, for a value out of range.
-    """
+    """One line of a spec. Raises InputError, naming the field, for a value out of range."""
 
     name: Name
+    """Its name in tables and events."""
     model: Name
+    """Its folder in the model repository; it needs a profile on one of the GPU types."""
     slo_ms: Amount
+    """The longest P99 of a request, from its arrival at the gateway to the last byte of the answer."""
     rate_rps: Amount
+    """The expected inferences a second; a request with a batch of 4 is 4."""
     endpoint: Name | None = None
+    """The name that clients call; without it the model's, or the workload's where others have the model."""
     arrivals: Arrivals = Arrivals.POISSON
+    """At random, or evenly spaced (which shares no queue under the rule `p99`)."""
     shadow: ShadowWish = field(default_factory=ShadowWish)
+    """The second server, which can replace the first."""
     memory_mb: Positive | None = None
+    """The memory of one server, waiting requests included, instead of the profile's. It is a limit too: on a
+    GPU of each process (Triton, each instance of a Python model), on `cpu` of containers."""
     client_batch: Count = 1
+    """Inferences in one request, at most the model's `max_batch_size`. Only equal values share a queue."""
     isolated: bool = False
+    """A queue and a server of its own."""
     dispersion: Dispersion = 1.0
+    """The variance of a second's arrivals over their mean, as `ctl status` shows it; 1 is Poisson. Not for
+    constant arrivals."""
     longest_ms: Positive | None = None
+    """How long a rare request may take: a server with few open requests counts as hung only after it. Without
+    it learned while serving, at least 60 s."""
     drop_after_ms: Positive | None = None
+    """Triton refuses a request that has waited so long in its queue (503, UNAVAILABLE, `Request timeout
+    expired`), when the next batch starts. Only equal values share a queue. Not for ensembles, sequences, and
+    models whose own queue policy says otherwise; a request's own `timeout` may be shorter."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -150,3 +168,42 @@ def with_covers_demanded(workloads: Sequence[Workload], covers: float) -> tuple[
         return wish if left else replace(wish, covers=covers)
 
     return tuple(replace(w, shadow=demanding(w.shadow)) for w in workloads)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRequest(Checked):
+    """The GPUs of one type that a plan may use."""
+
+    type: Name
+    """A device type with profiles, built in or measured by `ctl profile`; `cpu`: cores of this host."""
+    count: Count | None = None
+    """How many a plan may use; without it any number, of `cpu` all cores but one."""
+    price_per_hour: NonNegative | None = None
+    """The price of one, in any currency; plans minimise the sum. Without it the built-in price, else 0."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """On Kubernetes: labels of their nodes, as `{pool: serving}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The input of `ctl plan`."""
+
+    gpus: Annotated[tuple[GpuRequest, ...], MinLen(1)]
+    """The GPU types that a plan may use."""
+    workloads: Annotated[tuple[Workload, ...], MinLen(1)]
+    """What the fleet serves."""
+    triton_args: tuple[str, ...] = ()
+    """Options of every server, each `--NAME=VALUE`, as `[--log-verbose=1]`."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The environment of every server; plans and labels show it: no secrets."""
+    serve: Serving | None = None
+    """How `ctl apply` serves the plan; what is left out has its default."""
+
+    def __post_init__(self) -> None:
+        ServerOptions(self.triton_args, self.env)
+        models = Counter(w.model for w in self.workloads)
+        called = tuple(
+            replace(w, endpoint=w.endpoint or (w.model if models[w.model] == 1 else w.name))
+            for w in self.workloads
+        )
+        object.__setattr__(self, "workloads", called)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from controlplane.domain.settings import PlanSettings
-    from controlplane.domain.spec import Spec
+    from controlplane.domain.workload import Spec
     from controlplane.files.documents import Document
     from controlplane.runtime.jobs.plan import Improve, Planned
 
@@ -77,7 +77,6 @@ def plan(
     """Choose the GPU, share and batch of every workload in SPEC, and which workloads share a GPU.
 
     Exit code 3: some workloads are infeasible; the others are planned and written.
-    Exit code 2: SPEC or an option is wrong, or the plan takes every core of this host (see --allow).
     With --json, the table of --against is on stderr.
 
     Research: --strategy takes algorithms of papers too (`ctl compare -h` lists them), whose own settings
@@ -120,8 +119,8 @@ def _read(
     from controlplane.domain.serving import Serving
     from controlplane.domain.settings import PlanSettings
     from controlplane.domain.workload import with_covers_demanded
+    from controlplane.files.plans import read_spec
     from controlplane.files.set_values import with_values
-    from controlplane.files.specs import read_spec
 
     spec, document = read_spec(path)
     if rates is None:
