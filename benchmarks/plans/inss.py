@@ -25,9 +25,9 @@ from planning import RealClock
 from benchmarks.harness import Figures
 from benchmarks.support import inss_baselines
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
-from controlplane.papers.inss.place import place, running
 from controlplane.papers.inss.policy import Weights, built_in
-from controlplane.papers.inss.problem import Bda, Problem, Surfaces, goodput
+from controlplane.papers.inss.problem import Bda, Problem, Surfaces, goodput, running
+from controlplane.papers.inss.search import place
 from controlplane.planning.judge.estimates import times
 from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.placements import gpu_of, partition_of

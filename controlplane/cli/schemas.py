@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import GenericAlias
 from typing import Any, get_type_hints
 
-from pydantic import TypeAdapter, create_model
+from pydantic import ConfigDict, TypeAdapter, create_model
 
 from controlplane.domain.comparison import Comparison
 from controlplane.domain.observation import Event
@@ -16,7 +16,7 @@ from controlplane.domain.plan import Infeasible, Plan
 from controlplane.domain.serving import Difference, Serving
 from controlplane.domain.spec import Spec
 from controlplane.domain.tensors import Finding
-from controlplane.files.documents import SCHEMA_VERSION, adapter
+from controlplane.files.documents import SCHEMA_VERSION
 from controlplane.files.gateway.limits import Limit
 from controlplane.planning.explain.explain import Explanation
 from controlplane.planning.replan.differences import Ending, PartitionChange, TermChange
@@ -185,7 +185,8 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def _of_file(kind: Any) -> dict[str, Any]:
-    parts = adapter(kind).json_schema(mode="serialization")["$defs"]
+    described = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    parts = TypeAdapter(kind | None, config=described).json_schema(mode="serialization")["$defs"]
     whole = parts.pop(kind.__name__)
     version = {"const": SCHEMA_VERSION, "title": "Schema Version", "type": "integer"}
     return {

@@ -77,8 +77,8 @@ class Device(Checked):
     hardware: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def most_servers(self) -> int | None:
-        """The largest number of Tritons on one device at once, including shadows; None: no limit."""
+    def most_clients(self) -> int | None:
+        """The largest number of MPS clients on one device at once, shadows included; None: no limit."""
         return MAX_MPS_CLIENTS if self.share_kind is ShareKind.MPS_PERCENT else None
 
 

@@ -32,9 +32,13 @@ class Listen(Checked):
     """The gateway's address and its ports, which differ."""
 
     host: str = "127.0.0.1"
+    """The address; beyond loopback it needs `tls`, or `access.plain_text`."""
     http: Port = 8000
+    """The HTTP port."""
     grpc: Port = 8001
+    """The gRPC port."""
     metrics: Port = 8002
+    """The port of the page of metrics."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -46,57 +50,75 @@ class Listen(Checked):
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files: a certificate with its chain, its key, and the authority of clients' certificates."""
+    """PEM files."""
 
     cert: str
+    """The certificate with its chain."""
     key: str
+    """Its key, without a password."""
     client_ca: str | None = None
+    """The authority that signs clients' certificates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access(Checked):
-    """Who may connect: with `tokens` those of `ctl token` only; with `plain_text` other hosts without TLS."""
+    """What a client needs to connect."""
 
     tokens: bool = False
+    """Only clients with a token or certificate of `ctl token`."""
     audit: bool = False
+    """A line for each request in audit.jsonl."""
     plain_text: bool = False
+    """Other hosts without TLS."""
     max_connections: Count | None = None
+    """Of one source address; without it half of all that the gateway takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateBinding(Checked):
-    """Requests wait at the gateway, where a shorter one passes longer ones, by so long at most."""
+    """Requests wait at the gateway, where a shorter one passes longer ones."""
 
     overtake_ms: Annotated[int, Ge(0), Le(LONGEST_MS)] = 1000
+    """By how long at most; 0: first come, first served. With tokens also how far a client falls behind that
+    got much lately."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowLoad(Checked):
-    """The plan follows the rates that arrive; a cheaper one must have been enough for so long."""
+    """The plan follows the rates that arrive."""
 
     stabilisation_s: Annotated[float, Ge(1)] = 300.0
+    """How long a cheaper plan must have been enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How a fleet is served; what is left out has its default. Paths may be relative to where apply runs.
-
-    `context` and `namespace` are for the launcher kubernetes. `traces` is the URL of an OTLP collector. A
-    start has failed after `load_timeout_s` without progress.
-    """
+    """How a fleet is served; what is left out has its default. Paths may be relative to where apply runs."""
 
     launcher: LauncherName | None = None
+    """Without it `TRISECT_LAUNCHER`, else docker where GPUs and an engine are, else process."""
     context: str | None = None
+    """On Kubernetes: the kubeconfig's context; without it the current one."""
     namespace: str | None = None
+    """On Kubernetes; without it the context's."""
     listen: Listen = Listen()
+    """The gateway's address and ports."""
     tls: Tls | None = None
+    """All three ports speak TLS, with these PEM files."""
     access: Access = Access()
+    """What a client needs; without it every client of this host may call."""
     compress: bool = False
+    """Compress HTTP answers for clients that accept it."""
     fleet_wide_calls: bool = False
+    """Allow calls that affect every client: shared memory, trace and log settings."""
     traces: str = ""
+    """The URL of an OTLP collector for a span of each request that its client samples (extra `otel`)."""
     late_binding: LateBinding | None = None
+    """In partitions of several models requests wait at the gateway, shorter ones first. Not on Kubernetes."""
     follow_load: FollowLoad | None = None
+    """The controller changes the plan with the rates that arrive; on Kubernetes those in the cluster."""
     load_timeout_s: Annotated[float, Ge(1)] = LOAD_TIMEOUT_S
+    """A start has failed after so long without progress (log, memory, processor time)."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.traces)

@@ -22,8 +22,9 @@ HEAD = """# Commands
 
 `ctl COMMAND -h` in one page, which `tests/golden/test_help.py` writes. Every command has `-q` (no progress),
 `-v` (times, defaults) and `-h`. With `--json`, stdout has one document with a `schema_version`, also for an
-error. Defaults of options are read from variables such as `TRISECT_FLEET` and from
+error (`ctl schema`). Defaults come from variables such as `TRISECT_FLEET` and from
 `~/.config/trisect/config.toml`. After an interruption each command says what is left and how to go on.
+Arguments in braces are required, those in brackets are not.
 
 | exit code | meaning |
 |---|---|
@@ -76,7 +77,7 @@ def test_the_page_of_commands_is_what_the_program_says(capsys: pytest.CaptureFix
             texts = [helped(verb, name) for name in inner] or [helped(verb)]
             groups.setdefault(title, []).extend(texts)
     uses = Counter(line for texts in groups.values() for text in texts for line in options(text))
-    shared = [line for line, verbs in uses.items() if verbs > 2]
+    shared = [line for line, verbs in uses.items() if verbs > 1]
     parts = [HEAD, "".join(sorted(shared))]
     for title, texts in groups.items():
         parts.append(f"## {title}\n")
@@ -90,7 +91,7 @@ def section(text: str, shared: Sequence[str]) -> str:
     described = " ".join(re.split(r"\n(?:Arguments|Options):", text.partition("\n\n")[2])[0].split())
     lines = options(text)
     own = "".join(line for line in lines if line not in shared)
-    others = ", ".join(line[2 : line.index("`:") + 1] for line in lines if line in shared)
+    others = " ".join(line[2 : line.index("`:") + 1] for line in lines if line in shared and line[3] == "-")
     return f"### `{usage}`\n\n{described}\n\n{own}{f'* {others}' if others else ''}\n"
 
 
@@ -100,5 +101,7 @@ def options(text: str) -> list[str]:
     for entry in (entry for block in blocks for entry in re.split(r"\n(?=  \S)", block.rstrip())):
         named, _, says = entry.strip().partition("  ")
         if not named.startswith(EVERYWHERE):
+            named = re.sub(r" <[^|<>]*>", "", named)
+            says = says if named.startswith("-") else says.replace("[required]", "")
             lines.append(f"* `{' '.join(named.split())}`: {' '.join(says.split())}\n")
     return lines

@@ -13,9 +13,8 @@ def reference() -> str:
         "Made by `python tests/support/metrics_reference.py > docs/metrics.md`; a test compares the two.",
         "",
         "One page, `http://HOST:8002/metrics` by default: the metrics below and those of every",
-        "Triton (`nv_*`) with the labels `partition` and `role`. No label has a revision, so re-plans",
-        "add no series. The metrics of the controller are absent while none runs;",
-        "`trisect_controller_up` is 0 then.",
+        "Triton (`nv_*`) with the labels `partition` and `role`. New plans add no series. The metrics of",
+        "the controller are absent while none runs; `trisect_controller_up` is 0 then.",
         "",
         "HAProxy's own metrics (`haproxy_*`) are under `/metrics/haproxy`, where it was built with them",
         "(`haproxy -vv`: `+PROMEX`): the process, the frontends and the servers in use, or what a query",
@@ -25,13 +24,14 @@ def reference() -> str:
         '    sum by (endpoint) (rate(haproxy_server_http_responses_total{code="5xx"}[5m])',
         "      * on (proxy) group_left (endpoint) trisect_gateway_slot_info)",
         "",
-        "| metric | type | labels | from | meaning |",
-        "|---|---|---|---|---|",
     ]
-    for one in CATALOGUE:
-        labels = ", ".join(one.labels) or "–"
-        lines.append(f"| `{one.name}` | {one.kind} | {labels} | {one.source} | {one.help} |")
-    return "\n".join((*lines, ""))
+    for source in ("monitor", "controller"):
+        lines += [f"## Of the {source}", "", "| metric{labels} | type | meaning |", "|---|---|---|"]
+        for one in (metric for metric in CATALOGUE if metric.source == source):
+            labels = f"{{{','.join(one.labels)}}}" if one.labels else ""
+            lines.append(f"| `{one.name}{labels}` | {one.kind} | {one.help} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

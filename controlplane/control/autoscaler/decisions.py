@@ -152,19 +152,15 @@ def _sum_of(minute: FloatArray) -> FloatArray:
 
 
 def _with_peak(state: LoadState, found: Forecast, now_s: float) -> LoadState:
-    """With the present forecast among the highest of the dwell."""
-    part_s = state.limits.dwell_s / PEAKS
-    upper = tuple(found.upper.tolist())
-    peaks, began_s = state.peaks_rps, state.part_s
-    if not peaks:
-        return replace(state, peaks_rps=(upper,), part_s=now_s)
-    if now_s >= began_s + 2.0 * part_s:
-        # Nothing was observed for a whole part: the dwell begins anew.
-        return replace(state, peaks_rps=(upper,), part_s=now_s)
-    if now_s >= began_s + part_s:
-        peaks, began_s = (upper, *peaks)[:PEAKS], began_s + part_s
-    highest = tuple(max(known, new) for known, new in zip(peaks[0], upper, strict=True))
-    return replace(state, peaks_rps=(highest, *peaks[1:]), part_s=began_s)
+    """With the present forecast among the highest of the dwell.
+
+    A part lasts until a look after its end: looks come late, and that ends no dwell. After seconds that were
+    not observed the forecast itself is infinite.
+    """
+    upper, peaks = tuple(found.upper.tolist()), state.peaks_rps
+    if not peaks or now_s >= state.part_s + state.limits.dwell_s / PEAKS:
+        return replace(state, peaks_rps=(upper, *peaks)[:PEAKS], part_s=now_s)
+    return replace(state, peaks_rps=(tuple(map(max, peaks[0], upper)), *peaks[1:]))
 
 
 def _increase(

@@ -11,7 +11,7 @@ from controlplane.domain.plan import PlannedGpu
 from controlplane.domain.units import spoken
 from controlplane.domain.workload import ShadowWish, Workload
 from controlplane.planning.judge.placements import memory_with_shadow
-from controlplane.planning.judge.shadows import most_servers, taken_with_shadows
+from controlplane.planning.judge.shadows import most_clients, taken_with_shadows
 from controlplane.planning.protocol import Device
 
 Fits = Callable[[Workload], bool]
@@ -54,8 +54,8 @@ def exhausted(
             f"memory runs out: it takes {needed_mb:g} MB with what must stand by, and no {name} with "
             f"{spoken(share_percent)} % left has more than {left_mb:g} MB"
         )
-    if min(servers for servers, _ in taken) >= most_servers(device):
-        return f"clients run out: a {name} takes {most_servers(device):g} servers, shadows included"
+    if min(clients for clients, _ in taken) >= most_clients(device):
+        return f"clients run out: a {name} takes {most_clients(device):g} of MPS, shadows included"
     return ""
 
 

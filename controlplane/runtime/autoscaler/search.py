@@ -1,8 +1,8 @@
 """The process that looks for another plan: `python -m controlplane.runtime.autoscaler.search FLEET`.
 
 A process of its own, since planning keeps a core busy, and the guard's loop must not wait for it. It waits
-for its question with all that it needs loaded, which takes longer than to find other batches. It first
-learns from the executions that were recorded. Question and answer are pickled.
+for its question with all that it needs loaded and with what was recorded learned, both of which take longer
+than to find other batches. Question and answer are pickled.
 """
 
 from __future__ import annotations
@@ -134,22 +134,32 @@ class SearchProcess:
 def proposal(
     files: FleetFiles, asked: Propose, workloads: Sequence[str], stock: Stock, now_s: float
 ) -> Proposal:
-    """Return the answer to a question. What prevents learning prevents no plan, and is said with it."""
-    from controlplane.runtime.autoscaler.propose import propose
-    from controlplane.runtime.fleet.calibrate import (
-        learn_recorded,  # planners: seconds, for this process only
-    )
+    """Return the answer to a question. What prevents learning prevents no plan, and is said with it.
 
-    trouble = ""
-    try:
-        learn_recorded(files, now_s)
-    except TrisectError as error:
-        trouble = f"; nothing was learned: {error}"
+    What arrives beyond the plan is late until other batches are there, so an increase is planned with what
+    was learned before: at the last review at the latest.
+    """
+    from controlplane.runtime.autoscaler.propose import propose
+
+    trouble = "" if asked.direction is Direction.UP else _learn(files, now_s)
     try:
         found = propose(files, asked, workloads, stock)
     except TrisectError as error:
         found = Proposal(asked.number, Kind.NONE, summary=str(error))
     return replace(found, summary=found.summary + trouble)
+
+
+def _learn(files: FleetFiles, now_s: float) -> str:
+    """Learn from the executions that were recorded; return why that was not possible, else nothing."""
+    from controlplane.runtime.fleet.calibrate import (
+        learn_recorded,  # planners: seconds, for this process only
+    )
+
+    try:
+        learn_recorded(files, now_s)
+    except TrisectError as error:
+        return f"; nothing was learned: {error}"
+    return ""
 
 
 def main() -> int:
@@ -164,7 +174,7 @@ def main() -> int:
         with os.fdopen(question, "rb") as asked_file:
             asked, workloads, stock = pickle.load(asked_file)
         pickle.dump(proposal(files, asked, workloads, stock, time.time()), answer)
-    return 0
+    os._exit(0)  # the end of an interpreter with all this loaded takes longer than the search
 
 
 def prepare(files: FleetFiles) -> None:
@@ -173,6 +183,7 @@ def prepare(files: FleetFiles) -> None:
 
     plan = files.plan()
     if plan is not None:
+        _learn(files, time.time())
         workloads = followed_workloads(plan)
         present = Propose(0, Direction.UP, tuple(w.planned_rps for w in workloads), "")
         stock = Stock(Counter(gpu.type for gpu in plan.gpus))

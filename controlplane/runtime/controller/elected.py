@@ -20,7 +20,15 @@ from functools import partial
 from typing import Any, Protocol
 
 from controlplane.control.guard.standing import standing
-from controlplane.domain.errors import EngineError, FleetBusy, InputError, NotNow, TrisectError, Troubles
+from controlplane.domain.errors import (
+    EngineError,
+    FleetBusy,
+    InputError,
+    LogOnce,
+    NotNow,
+    TrisectError,
+    Troubles,
+)
 from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.domain.serving import FollowLoad, Serving
@@ -43,6 +51,8 @@ _EXISTS_S = 0.1
 _AGAIN_S = 5.0
 _INVENTORY_S = 10.0
 _PLAN = "spec.plan"
+_DEFECT, _DEFECT_S = "Defect", 60.0
+"""The reason why a fleet is degraded, and for how long after the last time."""
 _KEPT_EVENTS = 100
 _EVENTS_OF_A_LOOK = 10
 """So that a fleet in trouble does not keep the API server busy."""
@@ -68,6 +78,9 @@ class Wanted(Protocol):
 
     def show(self, standing: FleetStanding) -> None:
         """Say how the fleet stands."""
+
+    def degrade(self, reason: str, message: str) -> None:
+        """Say what keeps the fleet's controller from its work."""
 
     def announce(self, event: Event) -> None:
         """Say what happened to the fleet."""
@@ -116,6 +129,8 @@ class Keeper:
         self._shown: FleetStanding | None = None
         self._unreported: FleetReport | None = None
         self._troubles = Troubles(fleet.say)
+        self._defects = LogOnce()
+        self._defect = "", -math.inf
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -153,8 +168,22 @@ class Keeper:
                 self.step()
             except Exception:  # a defect must not leave a leader that guards and looks no more
                 self._again_s = time.monotonic() + _AGAIN_S
-                self._troubles.met(RuntimeError(traceback.format_exc()))
+                self.meet_defect()
             stop.wait(LOOK_S)
+
+    def meet_defect(self) -> None:
+        """Say the defect that is being handled, on the object too; the same one only once.
+
+        Any thread may call.
+        """
+        told = traceback.format_exc()
+        self._defect = told.splitlines()[-1], time.monotonic()
+        if self._defects.is_new(told):
+            self._fleet.say(told)
+            event = Event(self._fleet.clock.wall(), "error", "defect", self._fleet.name, self._defect[0])
+            with contextlib.suppress(EngineError):
+                self._wanted.degrade(_DEFECT, event.reason)
+                self._wanted.announce(event)
 
     def step(self) -> None:
         """Look once, and apply a new generation. Troubles are said once, and tried again at the next look."""
@@ -221,6 +250,8 @@ class Keeper:
         """Have the object say how the fleet stands, and what happened to it."""
         if self._plan is not None:
             now = standing(self._plan, guarding, self._redirects)
+            if time.monotonic() < self._defect[1] + _DEFECT_S:
+                now = replace(now, trouble=_DEFECT, message=self._defect[0])
             if now != self._shown:
                 self._wanted.show(now)
                 self._shown = now
@@ -349,6 +380,9 @@ def lead(keeper: Keeper, guard: Callable[[], None], fleet: Fleet, stop: threadin
             guard()
         except EngineError as error:
             fleet.say(str(error))
+            stop.wait(LOOK_S)
+        except Exception:  # the next leader would meet it too
+            keeper.meet_defect()
             stop.wait(LOOK_S)
 
 

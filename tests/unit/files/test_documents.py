@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.spec import Spec
 from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy
 from controlplane.files import documents
 from controlplane.files.specs import read_spec
@@ -197,30 +193,6 @@ def test_a_long_number_in_json_is_named_by_its_line_and_field(tmp_path: Path) ->
 
 
 PAGE = Path(__file__).parents[3] / "docs/spec.md"
-
-
-def fields_of(kind: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any]]]:
-    hints = get_type_hints(kind)
-    for field in fields(kind):
-        yield prefix + field.name, field
-        for inner in (hints[field.name], *get_args(hints[field.name])):
-            if is_dataclass(inner):
-                many = "[]" if get_origin(hints[field.name]) is tuple else ""
-                yield from fields_of(inner, f"{prefix}{field.name}{many}.")
-
-
-def test_the_page_of_the_spec_tells_of_every_field_and_its_default() -> None:
-    rows = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    told = {row[1].strip(" `"): row[4].strip() for row in rows}
-    known = dict(fields_of(Spec))
-    assert set(told) == {"schema_version", *known}
-    for name, field in known.items():
-        if field.default is MISSING and field.default_factory is MISSING:
-            assert told[name].startswith("required"), name
-        elif isinstance(field.default, float):
-            assert told[name] == f"`{field.default:g}`", name
-        elif isinstance(field.default, bool | int | str):
-            assert told[name] == f"`{str(field.default).lower()}`", name
 
 
 def test_the_example_of_the_page_is_read(tmp_path: Path) -> None:

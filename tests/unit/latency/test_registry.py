@@ -27,3 +27,9 @@ def test_a_wrong_name_gets_the_nearest() -> None:
 def test_a_device_without_profiles_is_named() -> None:
     with pytest.raises(InputError, match="profiles: there is none on gpu; measure one"):
         registry.build("ours", GPU, {})
+
+
+def test_the_same_profiles_are_fitted_once_and_others_anew() -> None:
+    fitted = registry.build("ours", GPU, PROFILES)
+    assert registry.build("ours", GPU, {**PROFILES}) is fitted
+    assert registry.build("ours", GPU, {"b": PROFILES["a"]}).models == ("b",)

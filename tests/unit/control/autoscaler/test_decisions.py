@@ -163,6 +163,18 @@ def test_a_decrease_waits_for_a_dwell_without_doubt() -> None:
     assert rates[0] < 200.0
 
 
+def test_looks_that_come_late_end_no_dwell() -> None:
+    workloads = (FollowedWorkload("W", "W", 400.0),)
+    state = begin(workloads, LoadLimits(dwell_s=20.0), 0.0)
+    for look in range(1, 40):
+        state, effects = tick(state, LoadSeen(1.2 * look, ((90.0,),), workloads))
+        if effects:
+            break
+    (asked,) = effects
+    assert isinstance(asked, Propose)
+    assert asked.direction is Direction.DOWN
+
+
 def test_traffic_that_pauses_for_most_of_each_dwell_is_not_scaled_away() -> None:
     run = Run((200.0,))
     for _ in range(8):

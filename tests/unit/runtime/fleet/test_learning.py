@@ -19,7 +19,7 @@ from controlplane.files.plans import read_plan
 from controlplane.files.specs import read_spec
 from controlplane.latency import registry
 from controlplane.latency.protocol import Slots
-from controlplane.runtime.autoscaler.search import proposal
+from controlplane.runtime.autoscaler.search import prepare, proposal
 from controlplane.runtime.fleet.calibrate import learn_recorded
 from controlplane.runtime.fleet.history import History, Minute
 from controlplane.runtime.jobs.plan import Choices, explain_workload, make_plan, mean_execution_ms
@@ -66,9 +66,9 @@ class Fleet:
             minute = Minute(self.now_s, 60.0, partition.id, "ssd", percent, 600, 0, 50.0, counted)
             History(self.files.history).write_minutes([minute])
 
-    def review(self) -> Proposal:
+    def review(self, direction: Direction = Direction.REVIEW) -> Proposal:
         rate = sum(w.rate_rps for _, _, w in self.plan.placements())
-        asked = Propose(1, Direction.REVIEW, (rate,), "review")
+        asked = Propose(1, direction, (rate,), "review")
         return proposal(self.files, asked, ["W"], Stock({"v100": 2}), self.now_s)
 
 
@@ -164,6 +164,17 @@ def test_without_executions_nothing_is_learned(fleet: Fleet) -> None:
     found = fleet.review()
     assert found.error == pytest.approx(0.0, abs=1e-9)
     assert read_calibration(fleet.files.following.profiles) == ()
+
+
+def test_an_increase_waits_for_no_learning_which_its_preparation_has_done(
+    fleet: Fleet,
+) -> None:
+    (_, partition), *_ = fleet.plan.partitions()
+    fleet.serve(3, partition.percent)
+    fleet.review(Direction.UP)
+    assert read_calibration(fleet.files.following.profiles) == ()
+    prepare(fleet.files)
+    assert len(read_calibration(fleet.files.following.profiles)) == 1
 
 
 def test_a_broken_record_prevents_no_plan(fleet: Fleet) -> None:
