@@ -19,8 +19,7 @@ from controlplane.files.gateway import (
     read_slots,
     write_slots,
 )
-from controlplane.files.gateway.clients import read_clients
-from controlplane.files.gateway.limits import read_held
+from controlplane.files.gateway.access import read_clients, read_held
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.writing import write_derived
 from controlplane.gateway import slots

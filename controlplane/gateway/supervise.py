@@ -27,7 +27,6 @@ from typing import BinaryIO
 from controlplane.domain.errors import GatewayError, TrisectError, Troubles, is_own_lack
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import Restart, append_restart
-from controlplane.files.gateway.queries import ask
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.waiting import wait_until
 from controlplane.gateway import processes, store
@@ -36,6 +35,7 @@ from controlplane.gateway.listeners import Held
 from controlplane.gateway.processes import say
 from controlplane.gateway.programs import Programs
 from controlplane.gateway.running import RuntimeSocket, Unreachable
+from controlplane.sockets import ask
 
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 5.0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from controlplane.domain.settings import PlanSettings
-    from controlplane.domain.spec import Spec
+    from controlplane.domain.workload import Spec
     from controlplane.files.documents import Document
     from controlplane.runtime.jobs.plan import Improve, Planned
 
@@ -119,8 +119,8 @@ def _read(
     from controlplane.domain.serving import Serving
     from controlplane.domain.settings import PlanSettings
     from controlplane.domain.workload import with_covers_demanded
+    from controlplane.files.plans import read_spec
     from controlplane.files.set_values import with_values
-    from controlplane.files.specs import read_spec
 
     spec, document = read_spec(path)
     if rates is None:

@@ -20,11 +20,9 @@ from controlplane.domain.device import Stock
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
 from controlplane.domain.profile import Profile
-from controlplane.domain.spec import GpuRequest, Spec
-from controlplane.domain.workload import Workload
+from controlplane.domain.workload import GpuRequest, Spec, Workload
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.plans import plan_hash, write_plan
-from controlplane.files.specs import spec_of
+from controlplane.files.plans import plan_hash, spec_of, write_plan
 from controlplane.planning import registry
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.planning.protocol import PlanRequest, Strategy

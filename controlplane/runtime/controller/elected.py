@@ -36,8 +36,7 @@ from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
 from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetSettings, read_guarding, write_guarding
 from controlplane.files.following import Following as FollowingSettings
-from controlplane.files.plans import plan_hash, plan_of
-from controlplane.files.specs import spec_of
+from controlplane.files.plans import plan_hash, plan_of, spec_of
 from controlplane.gateway.replicas.control_port import monitor_stream
 from controlplane.monitor.client import QUERY, RequestLog
 from controlplane.monitor.records import Record

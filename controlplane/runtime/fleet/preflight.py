@@ -24,13 +24,13 @@ from controlplane.domain.fleet import LIVE_BATCHES, Cluster, Role, Server, Serve
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.domain.serving import FollowLoad, Serving
-from controlplane.domain.spec import Spec
+from controlplane.domain.workload import Spec
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following import Following
 from controlplane.files.mistakes import Location
 from controlplane.files.pinned import Applied
-from controlplane.files.specs import spec_of
+from controlplane.files.plans import spec_of
 from controlplane.planning.replan.differences import Ending
 from controlplane.ports import Launcher
 from controlplane.report.tables.change_table import ending_line

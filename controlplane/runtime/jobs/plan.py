@@ -14,7 +14,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, ProfileUse, Rule, Violation
 from controlplane.domain.profile import Factor, Profile
 from controlplane.domain.settings import PlanSettings
-from controlplane.domain.spec import GpuRequest, Spec
+from controlplane.domain.workload import GpuRequest, Spec
 from controlplane.files import catalogue
 from controlplane.files.documents import Document, versioned
 from controlplane.files.measurements.profiles import read_calibration
@@ -177,8 +177,8 @@ def explain_workload(plan: Plan, workload: str, profiles: Path) -> tuple[Explana
 def plan_page(plan: Plan, profiles: Path, simulated: SimulationResult | None = None) -> str:
     """Return a page about a plan or its simulation, in HTML. Raises InputError where a profile is missing."""
     from controlplane.planning.explain.explain import explain_queues
+    from controlplane.report.page import page
     from controlplane.report.page.document import plan_document
-    from controlplane.report.page.html import page
 
     document = plan_document(plan, explain_queues(plan, devices_of(plan, profiles)), simulated)
     return page(document["title"], document)

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from controlplane.cli.fleet.committed import converged
+from controlplane.cli.fleet.outcomes import converged
 from controlplane.cli.jobs.profile import written_document
 from controlplane.cli.main import run
 from controlplane.cli.output import print_json, print_json_line

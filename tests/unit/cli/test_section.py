@@ -13,7 +13,7 @@ from fake_host import GatewayInMemory
 from typer.testing import CliRunner
 
 from controlplane.cli import cluster, wiring
-from controlplane.cli.fleet.access_changes import say_or_refuse
+from controlplane.cli.fleet.outcomes import say_or_refuse
 from controlplane.cli.fleet.targets import Wish, section_of, target
 from controlplane.cli.main import app, run
 from controlplane.cli.options import Allowance

@@ -381,7 +381,7 @@ def test_followed_events_are_each_shown_once(
         if not looks.__length_hint__():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("controlplane.cli.fleet.record.time.sleep", pause)
+    monkeypatch.setattr("controlplane.cli.fleet.looking.time.sleep", pause)
     assert run(["events", "--follow", "--json"]) == 130
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["reason"] for line in lines[:4]] == ["0", "1", "2", "3"]
@@ -440,7 +440,7 @@ def test_quiet_leaves_out_progress_but_no_warning_and_no_answer(
         say("warning: an old field")
         raise InputError("is wrong", file=str(path))
 
-    monkeypatch.setattr("controlplane.files.specs.read_spec", read)
+    monkeypatch.setattr("controlplane.files.plans.read_spec", read)
     for quiet in (["plan", "spec.yaml", "-q"], ["-q", "plan", "spec.yaml"]):
         assert run(quiet) == 2
         assert capsys.readouterr().err == "warning: an old field\nctl: spec.yaml: is wrong\n"

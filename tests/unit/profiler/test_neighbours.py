@@ -4,7 +4,7 @@ import pytest
 
 from controlplane.domain.device import CPU_GRID, MPS_GRID, ShareGrid
 from controlplane.domain.profile import ColocationPoint, Neighbour
-from controlplane.profiler.neighbours import merged, middle_batches, tenant_groups
+from controlplane.profiler.colocate import merged, middle_batches, tenant_groups
 
 
 @pytest.mark.parametrize("grid", [CPU_GRID, MPS_GRID])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from controlplane.domain.device import ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile, Repeat, RequestSet
-from controlplane.profiler.repeats import MOST_REPEATS, with_repeats
+from controlplane.profiler.findings import MOST_REPEATS, with_repeats
 
 FIRST = Profile(
     "m",

@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.domain.device import ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile
-from controlplane.profiler.spinning import spinning
+from controlplane.profiler.findings import spinning
 
 Row = tuple[float, int, float, float, float | None]
 Rows = tuple[Row, ...]

@@ -11,7 +11,7 @@ import pytest
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelStreamInferResponse
 
 from controlplane.domain.errors import EngineError, RequestRefused
-from controlplane.profiler.stream import StreamCall
+from controlplane.profiler.load import StreamCall
 
 Answering = Callable[[ModelInferRequest], list[ModelStreamInferResponse]]
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.render.composing import Calls, called_models
 from controlplane.render.repository import in_turn
-from controlplane.render.source import read_source, with_composing
+from controlplane.render.source import Calls, called_models, read_source, with_composing
 
 CALLER = """
 import triton_python_backend_utils as pb_utils

@@ -6,8 +6,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from controlplane.render.config import parse_config
-from controlplane.render.instances import TURN, instances_note, place_instances, take_turns
+from controlplane.render.config import TURN, instances_note, parse_config, place_instances, take_turns
 
 
 def config_of(groups: str, backend: str = "tensorrt", more: str = "") -> ModelConfig:

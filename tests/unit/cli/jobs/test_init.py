@@ -12,7 +12,7 @@ from object_store import served
 
 from controlplane.cli.main import run
 from controlplane.cli.schemas import schema
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 
 CONFIG = """backend: "b" max_batch_size: 16
 input [ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]

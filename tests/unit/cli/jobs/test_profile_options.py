@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.cli.jobs.profile_options import model_inputs
+from controlplane.cli.jobs.profile import model_inputs
 from controlplane.domain.errors import InputError
 from controlplane.profiler.requests import Inputs
 

@@ -134,7 +134,7 @@ def test_planning_with_a_policy_needs_no_torch() -> None:
     program = """
 import sys
 from pathlib import Path
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.plan import Choices, make_plan
 from controlplane.domain.settings import PlanSettings

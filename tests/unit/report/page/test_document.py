@@ -11,9 +11,8 @@ import pytest
 from controlplane.domain.plan import Infeasible, Plan, Rule
 from controlplane.planning.explain.alternatives import LARGER_SHARE
 from controlplane.planning.explain.explain import explain, explain_queues
-from controlplane.report.page.document import plan_document
-from controlplane.report.page.fleet import fleet_document
-from controlplane.report.page.html import embedded, page
+from controlplane.report.page import embedded, page
+from controlplane.report.page.document import fleet_document, plan_document
 from controlplane.report.tables.status_table import Status
 
 

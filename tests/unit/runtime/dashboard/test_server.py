@@ -21,11 +21,10 @@ from controlplane.domain.fleet import AccessConfig
 from controlplane.domain.observation import BatchStatistics
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import GatewaySettings, write_settings
-from controlplane.files.gateway.clients import Client, hashed, write_clients
+from controlplane.files.gateway.access import Client, hashed, write_clients
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.security import certificate
-from controlplane.runtime.dashboard.look import busy_of
-from controlplane.runtime.dashboard.server import Listening, page_access, serve
+from controlplane.runtime.dashboard import Listening, busy_of, page_access, serve
 from controlplane.runtime.fleet.history import Minute
 
 TOKEN = "trisect_operator"

@@ -14,8 +14,7 @@ from controlplane.cli.main import app
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, PlannedGpu, Rule
 from controlplane.files.documents import Document
-from controlplane.files.plans import read_plan, write_plan
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_plan, read_spec, write_plan
 from controlplane.runtime.fleet.preflight import check_spare_core
 
 

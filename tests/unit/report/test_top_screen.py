@@ -15,7 +15,7 @@ from textual.widgets import DataTable, RichLog, Static
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.observation import Event
 from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow
-from controlplane.report.top.screen import Look, Top, Watched
+from controlplane.report.top import Look, Top, Watched
 
 pytestmark = pytest.mark.slow
 

@@ -1,18 +1,55 @@
-"""`ctl apply` to a fleet that controllers in a cluster keep: write its Fleet object, await their report."""
+"""What a change of a fleet does to its access, and what it did, by this host or a cluster's controllers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from controlplane.cli.output import answer, print_json
+from controlplane.cli.output import answer, print_json, say
+from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Cluster
 from controlplane.domain.plan import Plan
+from controlplane.domain.serving import Difference
 from controlplane.domain.wanted import FleetReport
 from controlplane.files.fleets import FleetSettings
 from controlplane.files.plans import fleet_manifest
+from controlplane.gateway.security.certificate import is_loopback
 from controlplane.runtime.fleet.execute import describe
 from controlplane.runtime.fleet.fleet import Outcome
+
+
+def lines(changed: Iterable[Difference]) -> list[str]:
+    """Return a line for each change."""
+    return [f"serve: {one.path} {one.before} -> {one.after}" for one in changed]
+
+
+def say_or_refuse(changed: Iterable[Difference], *, accepted: bool) -> None:
+    """Say each change, where no person was asked.
+
+    Raises InputError, unless it is `accepted`, where more clients could connect, or calls would no longer be
+    written down.
+    """
+    changed = tuple(changed)
+    looser = [one for one in changed if _is_looser(one)]
+    if looser and not accepted:
+        raise InputError(f"is needed for looser access ({'; '.join(lines(looser))})", field="--yes")
+    for line in lines(changed):
+        say(line)
+
+
+def _is_looser(one: Difference) -> bool:
+    match one.path:
+        case "tls.cert" | "tls.client_ca":
+            return one.after is None
+        case "access.tokens" | "access.audit":
+            return not one.after
+        case "access.plain_text":
+            return bool(one.after)
+        case "listen.host":
+            return not is_loopback(str(one.after))
+        case _:
+            return False
 
 
 def settings_of(repository: Path, output: Path, place: Cluster) -> FleetSettings:

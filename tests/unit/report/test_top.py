@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow, is_late
-from controlplane.report.top.rows import KEPT, Order, Row, companions, ordered, rows, sparkline
+from controlplane.report.top import KEPT, Order, Row, companions, ordered, rows, sparkline
 
 
 def server(partition: str, *endpoints: str, routed: bool = True, percent: float = 50.0) -> StatusRow:

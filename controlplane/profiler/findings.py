@@ -1,4 +1,4 @@
-"""Detection of threads that waste a CPU quota, from a profile's points. Pure.
+"""What the points of a profile say: threads that waste a CPU quota, and how well a session repeats. Pure.
 
 Under a CPU quota a saturated server gets its share of processor time, so an inference costs
 percent / 100 / capacity of it, which is about the same at each share. If threads spin while they wait, or if
@@ -9,11 +9,11 @@ wait for each other. They also exhaust a whole core's quota, which a single work
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from controlplane.domain.device import ShareKind
-from controlplane.domain.profile import Measurement, Profile
+from controlplane.domain.profile import Measurement, Profile, Repeat
 
 _COST = 1.59
 _THROTTLED = 0.54
@@ -58,3 +58,31 @@ def _cost_s(point: Measurement) -> float:
     """Return the processor time of one inference in a saturated partition."""
     assert point.capacity_rps is not None
     return point.percent / 100.0 / point.capacity_rps
+
+
+MOST_REPEATS = 110
+"""Kept of a model, the newest: ten sessions of eleven points."""
+
+
+def with_repeats(now: Profile, before: Profile | None) -> Profile:
+    """The new profile with its points beside those of the former one, and the repeats that it had.
+
+    Sessions are comparable with the same requests and server options on the same host, GPU, driver and
+    backend: where one changed, none is kept. A point that is the former one, of a measurement that went on,
+    is no repeat.
+    """
+    if before is None or _setting(before) != _setting(now):
+        return now
+    first = {(p.percent, p.batch, p.concurrency): p.execution_ms for p in before.points}
+    repeats = [
+        Repeat(p.percent, p.batch, first[key], p.execution_ms)
+        for p in now.points
+        if (key := (p.percent, p.batch, p.concurrency)) in first and p not in before.points
+    ]
+    return replace(now, repeats=(*before.repeats, *repeats)[-MOST_REPEATS:])
+
+
+def _setting(profile: Profile) -> tuple[object, ...]:
+    told = profile.environment
+    place = told.host, told.gpu, told.driver, told.backend
+    return *place, profile.max_batch, profile.inputs, profile.options
