@@ -163,7 +163,7 @@ def await_plan(host: Ctl, rate_rps: float, since_s: float, deadline_s: float) ->
     rises = rate_rps > planned_rps(host)
 
     def follows() -> bool:
-        is_for_it = planned_rps(host) >= 0.85 * rate_rps if rises else planned_rps(host) <= 2.0 * rate_rps
+        is_for_it = planned_rps(host) >= 0.85 * rate_rps if rises else planned_rps(host) <= 3.0 * rate_rps
         return is_for_it and bool(applied_since())
 
     def applied_since() -> list[Event]:

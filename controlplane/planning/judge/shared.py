@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from controlplane.domain.plan import Partition, PlannedGpu, SharedShadow
 from controlplane.planning.judge.evaluate import Evaluation, Terms
 from controlplane.planning.judge.extras import harmless
-from controlplane.planning.judge.placements import PROCESS
+from controlplane.planning.judge.placements import PROCESS, common_step
 from controlplane.planning.protocol import Device
 
 _ROUNDING = 1e-9
@@ -25,7 +25,7 @@ def shared_shadow(
 
     `base` is what is expected of all GPUs of this type with no shadow active.
     """
-    members = _alike(_of_distinct_pools(wishing), 100.0 - gpu.percent)
+    members = _alike(_in_one_server(wishing, device), 100.0 - gpu.percent)
     if len(members) < 2:
         return None
     step = device.pool.device.grid.step_percent
@@ -53,6 +53,13 @@ def _alike(partitions: Sequence[Partition], room: float) -> tuple[Partition, ...
     return max(windows, key=len, default=())
 
 
-def _of_distinct_pools(partitions: Sequence[Partition]) -> list[Partition]:
-    """Return one partition of each pool: a server has an endpoint once."""
-    return list({frozenset(w.endpoint for w in p.workloads): p for p in partitions}.values())
+def _in_one_server(partitions: Sequence[Partition], device: Device) -> list[Partition]:
+    """Return one partition of each pool, without those that execute a model with another batch.
+
+    A server has an endpoint and a model once.
+    """
+    kept: list[Partition] = []
+    for one in {frozenset(w.endpoint for w in p.workloads): p for p in partitions}.values():
+        if common_step((*kept, one), device.profiles) is None:
+            kept.append(one)
+    return kept
