@@ -168,9 +168,12 @@ links: .venv/.done
 lint: .venv/.done
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports
 
+# All but the one that needs data from elsewhere; a missed aim does not keep the others from running.
 bench: setup
-	@for path in benchmarks/{plans,times,serving,repositories}/[a-z]*.py; do name=$$(echo $${path%.py} | tr / .); \
-	  echo "== $$name"; $(PY) -m $$name || exit 1; done
+	@failed=""; for path in benchmarks/{plans,times,serving,repositories}/[a-z]*.py; do \
+	  name=$$(echo $${path%.py} | tr / .); test $$name != benchmarks.times.unseen || continue; \
+	  echo "== $$name"; $(PY) -m $$name || failed="$$failed $$name"; done; \
+	  test -z "$$failed" || { echo "missed:$$failed"; exit 1; }
 
 # All calls of the conformance suite, also the long ones, of a plain Triton and of fleets of both launchers, by the
 # installed tritonclient; then the calls on processes by that of the server's release.

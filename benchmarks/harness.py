@@ -1,14 +1,16 @@
 """What every bench ends with: its figures beside their aims, and an exit code.
 
 A figure is Trisect's own. Its aim is a bound that a user would notice, its reference another's figure for the
-same, such as a paper's. A figure without an aim is shown and judges nothing.
+same, such as a paper's. A figure without an aim is shown and judges nothing; a run without any aim fails.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -61,7 +63,7 @@ class Figures:
         self.taken.append(Figure(name, float(value), unit, at_most, at_least, reference))
 
     def end(self) -> int:
-        """Print the figures; return the exit code: 1 where an aim is missed."""
+        """Print the figures; return the exit code: 1 where an aim is missed, or none was there to miss."""
         made = table(f"figures (load of the host {os.getloadavg()[0]:.1f})", *_COLUMNS)
         for one in self.taken:
             near = one.reference if one.reference is not None else one.at_most or one.at_least
@@ -74,7 +76,8 @@ class Figures:
                 "missed" if one.missed else "held" if one.aim != "–" else "",
             )
         show(made)
-        return 1 if any(one.missed for one in self.taken) else 0
+        aimed = [one for one in self.taken if one.aim != "–"]
+        return 0 if aimed and not any(one.missed for one in aimed) else 1
 
 
 _COLUMNS = ("figure", ">ours", ">aim", ">reference", ">ratio", "")
@@ -93,6 +96,13 @@ def show(*parts: Table | str, width: int = WIDTH) -> None:
     console = Console(width=width, highlight=False)
     for part in parts:
         console.print(part)
+
+
+def csv_folder(text: str) -> Path:
+    """Return the folder of an argument. Raises ArgumentTypeError for one without CSVs."""
+    if not any(Path(text).glob("*.csv")):
+        raise argparse.ArgumentTypeError(f"no CSV in {text}")
+    return Path(text)
 
 
 def chosen(named: Iterable[str], sections: Iterable[str]) -> list[str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from controlplane.domain.counters import Entry
     from controlplane.domain.device import DeviceReading, HeldDevice
     from controlplane.domain.fleet import (
         Backend,
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
         ServerSpec,
         ShareUsage,
     )
-    from controlplane.domain.observation import HostSeen, LatencyWindow, News
+    from controlplane.domain.observation import Entry, HostSeen, LatencyWindow, News
     from controlplane.domain.order import Order
 
 

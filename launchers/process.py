@@ -29,7 +29,8 @@ from launchers.gpu import checks, mps
 from launchers.host import process_table, server_sockets, shared_memory
 from launchers.host.process_table import Member, ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
-from launchers.lifecycle import HostLifecycle, HostPlace, StartState
+from launchers.host_lifecycle import HostLifecycle, HostPlace
+from launchers.lifecycle import StartState
 from launchers.triton import batches, labels, program, readiness
 from launchers.triton.readiness import await_read
 
@@ -134,12 +135,8 @@ class ProcessLauncher(HostLifecycle[None]):
             # Asked again after the group was seen: its server may have started meanwhile.
             if group.server not in alive and group.server not in self._alive(fleet):
                 removed += _leave(mechanism, group)
-        sockets = server_sockets.folder_of_fleet(self._state, fleet)
-        begun = server_sockets.begun(sockets)
-        alive = self._alive(fleet)
-        batches.sweep(self._batch_root(fleet), alive)
-        server_sockets.sweep(sockets, begun, alive)
-        return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
+        begun = self._begun(fleet)
+        return (*removed, *self._swept(fleet, begun, self._alive(fleet)))
 
     def _connected(self) -> contextlib.nullcontext[None]:
         return contextlib.nullcontext()
@@ -249,11 +246,8 @@ class ProcessLauncher(HostLifecycle[None]):
         return self._clean(spec)
 
     def _clean(self, spec: ServerSpec) -> list[str]:
-        """Remove what a server that has ended owned; return a line for each group and its memory."""
-        server_sockets.remove(self._state, spec)
-        self._batch_files(spec).remove()
         removed = [what for m in self._mechanisms.values() for what in _leave(m, Group.of(spec))]
-        return removed + shared_memory.remove(labels.memory_prefix(spec))
+        return removed + super()._clean(spec)
 
 
 def prune(folder: Path) -> None:

@@ -23,8 +23,7 @@ docs/python.md says which of these names stay as they are from one version to th
 from controlplane.domain.errors import InputError, TrisectError
 from controlplane.domain.plan import Infeasible, Partition, Placement, PlannedGpu, Rule, Totals, Violation
 from controlplane.domain.profile import Profile
-from controlplane.domain.spec import GpuRequest
-from controlplane.domain.workload import Workload
+from controlplane.domain.workload import GpuRequest, Workload
 from controlplane.simulate.result import SimulationResult, WorkloadOutcome
 from trisect.planning import Plan, plan, profiles, simulate, verify
 from trisect.spec import Spec

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.spec import GpuRequest
-from controlplane.domain.spec import Spec as ParsedSpec
-from controlplane.domain.workload import Workload
+from controlplane.domain.workload import GpuRequest, Workload
+from controlplane.domain.workload import Spec as ParsedSpec
 from controlplane.files.documents import Document, read
 from controlplane.files.mistakes import nearest
-from controlplane.files.specs import parse_spec
+from controlplane.files.plans import parse_spec
 
 
 @dataclass(frozen=True)

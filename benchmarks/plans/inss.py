@@ -1,6 +1,6 @@
 """InSS beside its paper: two RTX 2060 Super and two RTX 2060, its six models, rates that walk as in its code.
 
-python -m benchmarks.plans.inss             two minutes: batches, figures 15 to 17, online
+python -m benchmarks.plans.inss             two minutes: batches, figures 15 to 17
 python -m benchmarks.plans.inss --seeds 5   more walks
 
 Everybody plans with its own latency model; the truth is the model `ours`, fitted on the same measurements.
@@ -25,9 +25,9 @@ from planning import RealClock
 from benchmarks.harness import Figures
 from benchmarks.support import inss_baselines
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
-from controlplane.papers.inss.place import place, running
 from controlplane.papers.inss.policy import Weights, built_in
 from controlplane.papers.inss.problem import Bda, Problem, Surfaces, goodput
+from controlplane.papers.inss.search import place
 from controlplane.planning.judge.estimates import times
 from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.placements import gpu_of, partition_of
@@ -48,7 +48,6 @@ START = {
 """Rates where the authors' evaluation begins."""
 GPUS = ("rtx2060s", "rtx2060s", "rtx2060", "rtx2060")
 SECONDS, STRIDE_S, STRIDE_RPS = 200, 10, 20.0
-OVER_TIME_S = 20
 FIG_15 = {
     "inss": 4831.7,
     "inss w/o interference": 4848.7,
@@ -382,57 +381,6 @@ def batches(taken: Figures) -> None:
         print(f"  {name}: {1e9 * (time.process_time() - began) / placed.sum():.0f} ns a model")
 
 
-def online(seeds: int) -> None:
-    """200 decisions a second apart; case 1, case 2, moves."""
-    print(
-        f"\nonline, {seeds} walks: a decision a second, by the true rate (even arrivals) or the arrivals of"
-    )
-    print(
-        "the last second (Poisson); anew: every decision forgets what runs. Goodput in % of what is offered"
-    )
-    print(
-        f"{'':18s} {'goodput/s':>9s} {'good %':>7s} {'batches alone %':>15s} {'of changes %':>12s}"
-        f" {'moves/min':>9s} {'CPU ms: mean':>12s} {'P99':>6s}   good % every {OVER_TIME_S} s"
-    )
-    for law, anew in ((Gaps.CONSTANT, False), (Gaps.POISSON, False), (Gaps.POISSON, True)):
-        parts = [Seen() for _ in range(SECONDS // OVER_TIME_S)]
-        alone, changed, total, spent = 0, 0, 0, []
-        for seed in range(seeds):
-            rng, steps = np.random.default_rng(100 + seed), walk(seed)
-            counted, last = dict(steps[0]), None
-            for second in range(SECONDS):
-                true = steps[second // STRIDE_S]
-                problem = problem_of(counted, surfaces())
-                before = None if last is None or anew else running(last.gpu, last.units)
-                began = time.process_time()
-                now = place(problem, CLOCK, seed=second, before=before, policy=built_in())
-                spent.append(1000.0 * (time.process_time() - began))
-                if last is not None:
-                    moves = int((now.gpu != last.gpu).sum()) + int(
-                        ((now.gpu == last.gpu) & (now.gpu >= 0) & (now.units != last.units)).sum()
-                    )
-                    total += moves
-                    alone += moves == 0
-                    changed += moves > 0 or not np.array_equal(now.batch, last.batch)
-                last = now
-                gpus = gpus_of(counted, now.gpu, now.units, now.batch)
-                parts[second // OVER_TIME_S].add(gpus, true, law, 1.0, 1000 * seed + second)
-                following = steps[min(second + 1, SECONDS - 1) // STRIDE_S]
-                if law is Gaps.POISSON:
-                    counted = {name: float(max(rng.poisson(rate), 1)) for name, rate in true.items()}
-                else:
-                    counted = dict(following)
-        decisions = seeds * (SECONDS - 1)
-        good, asked = sum(p.good for p in parts), sum(p.requests for p in parts)
-        told = " ".join(f"{100 * p.good / p.requests:.1f}" for p in parts)
-        print(
-            f"{law + (', anew' if anew else ''):18s} {good / seeds / SECONDS:9.1f} {100 * good / asked:7.3f}"
-            f" {100 * alone / decisions:15.1f} {100 * (1 - (decisions - alone) / max(changed, 1)):12.1f}"
-            f" {60 * total / decisions:9.2f} {np.mean(spent[1:]):12.2f} {np.quantile(spent[1:], 0.99):6.2f}"
-            f"   {told}"
-        )
-
-
 def main() -> int:
     """All of it."""
     taken = Figures()
@@ -441,7 +389,6 @@ def main() -> int:
     given = asked.parse_args()
     batches(taken)
     figures(taken, given.seeds)
-    online(given.seeds)
     return taken.end()
 
 

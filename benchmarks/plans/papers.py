@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,8 @@ import planning
 import turing
 
 from benchmarks.harness import Figures
-from benchmarks.plans import gpulet, inss, inss_policy, late_binding, latency_aware, report
-from controlplane.domain.plan import Plan, PlannedGpu, Rule, ServedModel
+from benchmarks.plans import gpulet, inss, inss_policy, latency_aware, paella, parvagpu, report
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
 from controlplane.latency import registry as latency_registry
@@ -51,6 +52,8 @@ GSLICE = (("A", 37.5, 18), ("R", 30.0, 8), ("V", 40.0, 6))
 """iGniter's Table 1: model, share in percent, batch; gpu-lets has A on a GPU of its own, GSLICE one GPU."""
 WINDOWS, WINDOW_S = 9, 10.0
 STEP_PERCENT = 2.5
+DELAY_RATES, DELAY_SLOS, DELAY_BATCHES, DELAY_S = (0.1, 0.25, 0.5, 0.9), (1.0, 2.0), (2, 8, 32), 20.0
+"""Of Table 1's rates and SLOs, and how long each of them is simulated."""
 CURVE = ("k1", "k2", "k3", "k5")
 """Of Eq 11: all that is a time."""
 
@@ -278,6 +281,43 @@ def served() -> dict[str, float]:
     return found | {"InSS Fig 17: late, even arrivals, %": values["inss: late, even arrivals"]}
 
 
+def delayed() -> dict[str, float]:
+    """InSS's task buffer: where the least share that keeps the P99 is smaller if batches wait to fill."""
+    smaller = larger = 0
+    for (_, model, slo_ms, rate_rps), part, looser in product(planning.TABLE_1, DELAY_RATES, DELAY_SLOS):
+        asked = Placement("w", "w", model, part * rate_rps, looser * slo_ms)
+        greedy, waiting = (
+            min(least_share(asked, batch, delay_us) for batch in DELAY_BATCHES)
+            for delay_us in (0, round(1000.0 * asked.slo_ms / 4.0))
+        )
+        smaller, larger = smaller + (waiting < greedy), larger + (waiting > greedy)
+    return {
+        "InSS queue delay: smaller shares of 24": smaller,
+        "InSS queue delay: larger shares of 24": larger,
+    }
+
+
+def least_share(asked: Placement, batch: int, delay_us: int) -> float:
+    """The least share on which the simulated P99 is within the SLO; infinite for none."""
+    low, high = 0, round(100.0 / STEP_PERCENT)
+    while low < high:
+        middle = (low + high) // 2
+        served = (ServedModel(asked.model, batch, max_queue_delay_us=delay_us),)
+        partition = Partition("p", middle * STEP_PERCENT or STEP_PERCENT, served, (asked,))
+        plan = Plan("by-hand", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
+        (seen,) = simulate(plan, {"v100": planning.v100("ours").latency}, Settings(DELAY_S)).workloads
+        low, high = (low, middle) if seen.holds else (middle + 1, high)
+    return low * STEP_PERCENT if low < round(100.0 / STEP_PERCENT) else math.inf
+
+
+def mig() -> dict[str, float]:
+    """ParvaGPU's scenarios, one process in a MIG instance."""
+    return {
+        f"ParvaGPU scenario {n + 1}: A100s": parvagpu.gpus_of(parvagpu.planned(n))
+        for n in range(len(parvagpu.THEIRS))
+    }
+
+
 def shared() -> dict[str, float]:
     """KAIST's three tasks: throughput b / T and power, shares by Alg 1 against 100 % for all."""
     tasks = [latency_aware.task(*row) for row in latency_aware.THREE]
@@ -298,8 +338,8 @@ def shared() -> dict[str, float]:
 def kernels() -> dict[str, float]:
     """Paella's Figs 2 and 12, kernels on one GPU."""
     taken = Figures()
-    late_binding.fig2(taken)
-    late_binding.fig12(taken)
+    paella.fig2(taken)
+    paella.fig12(taken)
     values = {one.name: one.value for one in taken.taken}
     return {
         "Paella Fig 2: rate of late dispatch over all at once": values[
@@ -317,6 +357,8 @@ SECTIONS: Mapping[str, Callable[[], dict[str, float]]] = {
     "gpulets.": gpulets,
     "goodput.": goodput,
     "served": served,
+    "delay.": delayed,
+    "mig.": mig,
     "shared.": shared,
     "kernels": kernels,
 }

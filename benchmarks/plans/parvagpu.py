@@ -2,12 +2,12 @@
 
     python -m benchmarks.plans.parvagpu [--data DIR]
 
-DIR holds the authors' measurements: a file for each model (MIG size, batch, processes, throughput and latency
-of each process) and the scenarios' rates and SLOs. A partition is a MIG instance. *MIG*: one process in each.
-*MIG + MPS*: up to five, as many as serve most within half the SLO: k servers in a partition, which take as
-long as measured side by side and finish k batches in that time. Of the plans with at most one to five the one
-with fewest GPUs counts. A layout that MIG lacks (3+3+1) counts for one GPU more. The rule is half-SLO, as
-theirs. Exit code 1 where `joint` takes more GPUs than before.
+A partition is a MIG instance, with the times of the catalogue's A100, which are those of one process in each.
+DIR holds a file of the authors for each model, with those of up to five processes (MIG size, batch,
+processes, throughput and latency): as many as serve most within half the SLO, which are k servers in a
+partition that take as long as measured side by side and finish k batches in that time. Of the plans with at
+most one to five the one with fewest GPUs counts. A layout that MIG lacks (3+3+1) counts for one GPU more. The
+rule is half-SLO, as theirs. Exit code 1 where `joint` takes more GPUs than before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import planning
 
-from benchmarks.harness import Figures, show, table
+from benchmarks.harness import Figures, csv_folder, show, table
 from controlplane.domain.device import GpuPool
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Measurement, Profile
@@ -38,9 +38,22 @@ THEIRS = (2, 3, 5, 7)
 SLICES, LARGEST = 7, 32
 MEMORY_SLICES = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
 """Of the eight that a GPU has, by size of an instance."""
-PROCESSES = {"MIG": range(1, 2), "MIG + MPS": range(1, 6)}
-BEFORE = {"MIG": (2, 3, 5, 8), "MIG + MPS": (2, 3, 5, 8)}
+BEFORE = (2, 3, 5, 8)
 """GPUs of `joint`."""
+MODELS = (
+    *("bert", "densenet121", "densenet169", "densenet201", "inceptionv3", "mobilenetv2"),
+    *("resnet101", "resnet152", "resnet50", "vgg16", "vgg19"),
+)
+RATES_RPS = (
+    (19, 353, 0, 0, 460, 677, 0, 0, 829, 0, 354),
+    (19, 353, 308, 276, 460, 677, 393, 281, 829, 410, 354),
+    (46, 728, 633, 493, 1051, 1546, 760, 543, 1463, 780, 673),
+    (69, 1091, 949, 739, 1576, 2318, 1140, 815, 2195, 1169, 1010),
+)
+LOOSE_MS = (6434, 183, 216.5, 168.5, 418.5, 167, 211.5, 212.5, 204.5, 399.5, 396.5)
+STRICT_MS = (4294, 126, 150, 119, 282, 113, 144, 146, 138, 227, 265)
+SLOS_MS = (LOOSE_MS, LOOSE_MS, STRICT_MS, STRICT_MS)
+"""The scenarios; a model without a rate is not in one."""
 
 Points = Mapping[tuple[int, int, int], float]
 """Latency in ms by MIG size, batch and processes."""
@@ -63,8 +76,11 @@ class Instances:
         return Estimate(execution, execution, cycle, cycle, np.zeros(size.shape[0]))
 
 
-def points_of(path: Path) -> Points:
-    with path.open() as rows:
+def points_of(model: str, data: Path | None) -> Points:
+    if data is None:
+        known = catalogue.profiles("a100")[model].points
+        return {(round(p.percent * SLICES / 100.0), p.batch, 1): p.execution_ms for p in known}
+    with (data / f"{model}.csv").open() as rows:
         return {
             (int(r["Mig instance"]), int(r["Batch size"]), int(r["Workload Number"])): 1000.0
             * float(r["Batch size"])
@@ -91,22 +107,16 @@ def times_of(points: Points, slo_ms: float, most: int) -> tuple[FloatArray, Floa
     return execution, cycle
 
 
-def planned(data: Path, scenario: int, processes: int) -> Plan:
-    """The plan of `joint` for one scenario; models in the order of their files."""
-    rows = {}
-    for name in ("rate_rps", "slo_ms"):
-        with (data / f"scenarios_{name}.csv").open() as lines:
-            rows[name] = list(csv.reader(lines))[scenario]
-    names = sorted(p.stem for p in data.glob("*.csv") if not p.stem.startswith("scenarios"))
-    kind = catalogue.device("a100")
+def planned(scenario: int, processes: int = 1, data: Path | None = None) -> Plan:
+    """The plan of `joint` for one scenario."""
+    kind, none = catalogue.device("a100"), ShadowWish(ShadowPolicy.NONE)
     assert kind is not None
     asked, tables, profiles = [], [], {}
-    for name, rate, slo in zip(names, rows["rate_rps"], rows["slo_ms"], strict=True):
-        if rate == "N/A":
+    for name, rate_rps, slo_ms in zip(MODELS, RATES_RPS[scenario], SLOS_MS[scenario], strict=True):
+        if not rate_rps:
             continue
-        none = ShadowWish(ShadowPolicy.NONE)
-        asked.append(Workload(name, name, float(slo), float(rate), endpoint=name, shadow=none))
-        tables.append(times_of(points_of(data / f"{name}.csv"), float(slo), processes))
+        asked.append(Workload(name, name, float(slo_ms), float(rate_rps), endpoint=name, shadow=none))
+        tables.append(times_of(points_of(name, data), float(slo_ms), processes))
         profiles[name] = Profile(name, kind.name, kind.share_kind, points=(Measurement(100.0, LARGEST, 1.0),))
     execution, cycle = (np.array([t[n] for t in tables]) for n in (0, 1))
     latency = Instances(tuple(w.model for w in asked), execution, cycle)
@@ -129,33 +139,23 @@ def gpus_of(plan: Plan) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--data", type=csv_folder)
     data, figures = parser.parse_args().data, Figures()
-    if data is None:
-        print("no --data: nothing to plan")
-        return 0
-    made = table(
-        "A100s", ">scenario", ">workloads", ">theirs", *(f">{name}" for name in PROCESSES), "layouts"
-    )
+    processes = {"MIG": range(1, 2)} | ({"MIG + MPS": range(1, 6)} if data else {})
+    made = table("A100s", ">scenario", "processes", ">workloads", "layouts")
     for scenario, theirs in enumerate(THEIRS):
-        best = {
-            name: min((planned(data, scenario, most) for most in numbers), key=gpus_of)
-            for name, numbers in PROCESSES.items()
-        }
-        for name, plan in best.items():
-            before = BEFORE[name][scenario]
+        for name, numbers in processes.items():
+            plan = min((planned(scenario, most, data) for most in numbers), key=gpus_of)
             figures.add(
-                f"scenario {scenario + 1}, {name}", gpus_of(plan), "GPUs", at_most=before, reference=theirs
+                f"scenario {scenario + 1}, {name}",
+                *(gpus_of(plan), "GPUs"),
+                at_most=BEFORE[scenario],
+                reference=theirs,
             )
-        plan = best["MIG + MPS"]
-        layouts = Counter("+".join(map(str, own)) for own in sizes_of(plan))
-        made.add_row(
-            str(scenario + 1),
-            str(len({w.name for _, _, w in plan.placements()})),
-            str(theirs),
-            *(f"{gpus_of(own):g}" for own in best.values()),
-            ", ".join(f"{n} x {own}" for own, n in layouts.most_common()),
-        )
+            layouts = Counter("+".join(map(str, own)) for own in sizes_of(plan))
+            workloads = len({w.name for _, _, w in plan.placements()})
+            shown = ", ".join(f"{n} x {own}" for own, n in layouts.most_common())
+            made.add_row(str(scenario + 1), name, str(workloads), shown)
     show(made)
     return figures.end()
 

@@ -203,25 +203,16 @@ def with_memory(count: int, part: float, wish: ShadowWish) -> tuple[Plan, float]
 
 
 def load(long: bool, figures: Figures) -> None:
-    print("\nutilisation under half-SLO (of each workload's busiest partition)")
-    print(
-        f"{'workloads':<10}{'strategy':<20}{'GPUs':>5}{'saved':>7}{'share %':>10}{'saved':>7}"
-        f"{'least':>7}{'median':>8}{'p90':>6}{'max':>6}{'broken':>8}"
-    )
+    """How full each workload's busiest partition is under half-SLO, and the shares saved."""
     for count in (12, 50, 200, 1000) if long else (12, 50, 200):
         listed = planning.published(count)
-        base = planning.planned("igniter", listed)
-        rows = {"igniter": base, "joint": planning.planned("joint", listed)}
-        rows["joint, apart"] = planning.planned("joint", apart(listed))
-        for name, plan in rows.items():
-            use = list(utilisation(plan).values())
-            percent = sum(g.percent for g in plan.gpus)
-            low, middle, high, most = np.percentile(use, [0, 50, 90, 100])
-            print(
-                f"{count:<10}{name:<20}{len(plan.gpus):>5}{1 - len(plan.gpus) / len(base.gpus):>7.1%}"
-                f"{percent:>10.1f}{1 - percent / sum(g.percent for g in base.gpus):>7.1%}"
-                f"{low:>7.2f}{middle:>8.2f}{high:>6.2f}{most:>6.2f}{len(plan.violations):>8}"
-            )
+        base, plan = (planning.planned(name, listed) for name in ("igniter", "joint"))
+        theirs, use = (float(np.median(list(utilisation(one).values()))) for one in (base, plan))
+        name = f"{count}, half-SLO: median utilisation of joint"
+        figures.add(name, use, at_least=theirs, at_most=1.0, reference=theirs)
+        ratio = sum(g.percent for g in plan.gpus) / sum(g.percent for g in base.gpus)
+        figures.add(f"{count}, half-SLO: shares over igniter's", ratio, at_most=1.0)
+        figures.add(f"{count}, half-SLO: broken SLOs of joint", len(plan.violations), at_most=0)
 
 
 # -- lists that no search was tuned on ----------------------------------------------------------------------

@@ -21,8 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import planning
-from rich.console import Console
 
+from benchmarks.harness import Figures, chosen, show
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.monitor.metrics import Page
@@ -31,8 +31,9 @@ from controlplane.monitor.records import Losses, Record
 from controlplane.monitor.totals import Promise, Promises, Totals
 from controlplane.monitor.windows import Windows
 from controlplane.planning import registry
-from controlplane.report.tables.guard_table import guard_table
-from controlplane.runtime.jobs.compare import DEFAULT, Candidate, Question, chosen, compare
+from controlplane.report.tables.simulation_table import guard_table
+from controlplane.runtime.jobs.compare import DEFAULT, Candidate, Question, compare
+from controlplane.runtime.jobs.compare import chosen as truths_of
 from controlplane.runtime.jobs.plan import plan_page
 from controlplane.runtime.jobs.simulate import Asked, with_guard
 from controlplane.simulate.closed_loop.faults import parse
@@ -64,29 +65,28 @@ def spec_of(count: int, directory: Path, gpus: int | None = None) -> Path:
     return file
 
 
-def many(directory: Path) -> bool:
+def many(directory: Path, figures: Figures) -> None:
     began = time.perf_counter()
     strategies = [Candidate(name) for name in ("joint", "igniter", "inss", "ffd+", "ffd++")]
     question = Question(spec_of(500, directory, GPUS), directory, seconds=10.0)
-    found = compare(question, strategies, chosen(DEFAULT))
+    found = compare(question, strategies, truths_of(DEFAULT))
     took_s = time.perf_counter() - began
-    print(f"\n500 workloads, {len(found.strategies)} strategies, 5 truths: {took_s:.1f} s (aim 60)")
-    return took_s <= 60.0
+    name = f"500 workloads, {len(found.strategies)} strategies, 5 truths"
+    figures.add(name, took_s, "s", at_most=60.0)
 
 
-def page(directory: Path) -> bool:
+def page(directory: Path, figures: Figures) -> None:
     request = planning.request(planning.published(200), rule=Rule.P99, latency="ours")
     strategy = registry.strategy("joint")
     plan = strategy.plan(request)
     began = time.perf_counter()
     text = plan_page(plan, directory)
     took_s = time.perf_counter() - began
-    size = len(text.encode()) / MB
-    print(f"\nreport of 200 workloads: {size:.2f} MB (aim 2), {took_s:.2f} s (aim 1)")
-    return size <= 2.0 and took_s <= 1.0
+    figures.add("report of 200 workloads", len(text.encode()) / MB, "MB", at_most=2.0)
+    figures.add("its time", took_s, "s", at_most=1.0)
 
 
-def scrape(directory: Path) -> bool:
+def scrape(directory: Path, figures: Figures) -> None:
     promises = Promises(
         {f"w{n}": Promise(0.01 + n / 1e4, 100.0) for n in range(1000)}, ("joint", "p99", "ours")
     )
@@ -94,7 +94,7 @@ def scrape(directory: Path) -> bool:
     for name in promises.by_endpoint:
         for n in range(20):
             sender = f"{'http' if n % 2 else 'grpc'}:1"
-            ended = Record(sender, n, name, "h", 1, 200, None, 100, 100, 1000.0 + n, 5.0 + n, False)
+            ended = Record(sender, n, name, "s", 200, None, 100, 100, 1000.0 + n, 5.0 + n, False)
             totals.add(ended, f"fleet.{name}.active.r", promises.by_endpoint)
             windows.add(ended)
     routes = {name: [f"fleet.{name}.active.r"] for name in promises.by_endpoint}
@@ -104,42 +104,32 @@ def scrape(directory: Path) -> bool:
         made = Page()
         write_own(made, totals, Losses(), windows.by_endpoint(1020.0, 60.0), promises)
         write_routes(made, routes)
-        text = made.text()
+        assert made.text()
         spent.append(1000.0 * (time.process_time() - began))
-    took_ms = sorted(spent)[2]
-    print(f"\nscrape of 1,000 endpoints: {took_ms:.0f} ms of CPU (aim 100), {len(text) / MB:.1f} MB")
-    return took_ms <= 100.0
+    figures.add("scrape of 1,000 endpoints", sorted(spent)[2], "ms of CPU", at_most=100.0)
 
 
-def hour(directory: Path) -> bool:
+def hour(directory: Path, figures: Figures) -> None:
     """One workload a partition, each with a hot shadow on another GPU."""
     elsewhere = ShadowWish(ShadowPolicy.HOT, ShadowPlace.OTHER_GPU)
     workloads = [replace(planning.workload(m, m, slo_ms, rps), shadow=elsewhere) for m, slo_ms, rps in HOUR]
     request = planning.request(workloads, rule=Rule.P99, latency="ours")
     plan = registry.strategy("joint").plan(request)
-    met = True
     for truth, texts in ((None, FAULTS), *((truth, ()) for truth in TRUTHS)):
         asked = Asked(directory, truth, (), seconds=HOUR_S, seed=1)
-        began = time.process_time()
         found = with_guard(plan, asked, [parse(text, plan) for text in texts])
-        took_s = time.process_time() - began
-        rate_rps = sum(rps for *_, rps in HOUR)
-        print(f"\nan hour of {rate_rps:g} requests/s, {truth or 'faults'}: {took_s:.0f} s of CPU")
-        Console(width=120).print(guard_table(found))
-        met &= truth is not None or found.breaks == 0
-    return met
+        show(f"an hour, {truth or 'faults'}", guard_table(found))
+        most = 0 if truth is None else None
+        figures.add(f"an hour, {truth or 'faults'}: broken SLOs", found.breaks, at_most=most)
 
 
 def main() -> int:
-    sections = {
-        "many": many,
-        "page": page,
-        "scrape": scrape,
-        "hour": hour,
-    }
+    sections = {"many": many, "page": page, "scrape": scrape, "hour": hour}
+    figures = Figures()
     with tempfile.TemporaryDirectory() as directory:
-        met = [sections[name](Path(directory)) for name in sys.argv[1:] or sections]
-    return 0 if all(met) else 1
+        for name in chosen(sys.argv[1:], sections):
+            sections[name](Path(directory), figures)
+    return figures.end()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import numpy as np
 from composed_models import write_models
 from ctl_fleet import Ctl
 
-from benchmarks.harness import show, table
+from benchmarks.harness import Figures
 from controlplane.profiler.load import off_core, poisson_times
 from controlplane.runtime.demo import clients
 
@@ -111,36 +111,22 @@ def main() -> int:
             beside = {n: f.result() for n, f in moving.items()}
         whole = simulated(host, every, asked.rounds * each_s)
         by_round = [simulated(host, one, each_s) for one in rounds]
-    made = table(
-        "P99 of models that execute others, ms",
-        *(">workload", ">share %", ">batch", ">rate/s", ">answered", ">SLO", ">predicted", ">simulated"),
-        *(">measured", ">sim/meas", ">by round", ">lost", ">lost while moved"),
-    )
-    good = not any(moved)
+    figures = Figures()
+    figures.add("redirects that failed", sum(map(bool, moved)), at_most=0)
     for name, one in found.items():
         own = [of_round[name] for of_round in seen]
         measured = p99(own)
         lost = sum(len(of.failures) for of in own), len(beside[name].failures)
-        ratio = whole[name] / measured
         ratios = [sim[name] / p99([of]) for sim, of in zip(by_round, own, strict=True)]
-        good &= abs(ratio - 1.0) <= AIM and measured <= SLO_MS and not any(lost)
-        made.add_row(
-            name,
-            f"{one['percent']:g}",
-            f"{one['batch']:g}",
-            f"{RATES[name]:g}",
-            str(sum(of.latency_ms.size for of in own)),
-            str(SLO_MS),
-            f"{one['predicted']:.1f}",
-            f"{whole[name]:.1f}",
-            f"{measured:.1f}",
-            f"{ratio:.2f}",
-            f"{min(ratios):.2f} to {max(ratios):.2f}",
-            str(lost[0]),
-            f"{lost[1]} of {lost[1] + beside[name].latency_ms.size}",
-        )
-    show(made, width=170)
-    return 0 if good else 1
+        figures.add(f"{name}, {one['percent']:g} % b{one['batch']:g}: P99", measured, "ms", at_most=SLO_MS)
+        figures.add(f"{name}: predicted", one["predicted"], "ms", reference=measured)
+        least, most = 1.0 - AIM, 1.0 + AIM
+        figures.add(f"{name}: simulated over it", whole[name] / measured, at_least=least, at_most=most)
+        figures.add(f"{name}: the same, least of a round", min(ratios))
+        figures.add(f"{name}: the same, most of a round", max(ratios))
+        figures.add(f"{name}: lost", lost[0], at_most=0)
+        figures.add(f"{name}: lost while moved", lost[1], at_most=0)
+    return figures.end()
 
 
 if __name__ == "__main__":

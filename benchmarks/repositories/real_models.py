@@ -17,7 +17,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,9 +27,8 @@ from typing import Any
 import numpy as np
 import tritonclient.http as triton_http
 from host_ports import free_ports
-from rich.table import Table
 
-from benchmarks.harness import show, table
+from benchmarks.harness import Figures
 from benchmarks.support import real_repository
 from benchmarks.support.real_repository import ROOT
 from controlplane.profiler.load import off_core, poisson_times
@@ -39,6 +37,8 @@ from controlplane.render.source import read_source
 from controlplane.runtime.demo import clients
 
 CORE = 0
+LEAST = 0.95
+"""Of the predicted P99 over the observed one."""
 PERF = ROOT / ".tools" / "perf"
 WHEELS = ROOT / ".tools" / "real-models"
 WORKLOADS = (
@@ -65,10 +65,6 @@ class Row:
     observed_ms: float
     answered: int
     failed: int
-
-    @property
-    def holds(self) -> bool:
-        return self.failed == 0 and self.observed_ms <= self.slo_ms
 
 
 class Bench:
@@ -184,38 +180,11 @@ def rows(
     ]
 
 
-def table_of(found: list[Row]) -> Table:
-    made = table(
-        "P99 of real models at their planned rates",
-        *("workload", "package", "client", ">share %", ">batch", ">rate/s", ">answered", ">failed"),
-        *(">SLO ms", ">predicted", ">simulated", ">observed", ">pred/obs", ">holds"),
-    )
-    for row in found:
-        made.add_row(
-            row.workload,
-            row.package,
-            row.client,
-            f"{row.percent:g}",
-            str(row.batch),
-            f"{row.rate_rps:g}",
-            str(row.answered),
-            str(row.failed),
-            f"{row.slo_ms:g}",
-            f"{row.predicted_ms:.1f}",
-            f"{row.simulated_ms:.1f}",
-            f"{row.observed_ms:.1f}",
-            f"{row.predicted_ms / row.observed_ms:.2f}",
-            "yes" if row.holds else "no",
-        )
-    return made
-
-
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60.0, help="of load")
     parser.add_argument("--keep", type=Path, help="keep profiles, plan and logs here")
     asked = parser.parse_args()
-    began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         directory = asked.keep.resolve() if asked.keep else Path(scratch)
         directory.mkdir(parents=True, exist_ok=True)
@@ -227,9 +196,15 @@ def main() -> int:
             bench.check_labels()
             seen = bench.load(asked.seconds)
     found = rows(plan, simulated_ms, seen)
-    show(table_of(found), width=170)
-    print(f"{time.monotonic() - began_s:.0f} s in all, {asked.seconds:g} s of load")
-    return 0 if len(found) == len(WORKLOADS) and all(row.holds for row in found) else 1
+    figures = Figures()
+    figures.add("workloads served", len(found), at_least=len(WORKLOADS))
+    for row in found:
+        what = f"{row.workload}, {row.client}, {row.percent:g} % b{row.batch}"
+        figures.add(f"{what}: P99", row.observed_ms, "ms", at_most=row.slo_ms)
+        figures.add(f"{what}: predicted over it", row.predicted_ms / row.observed_ms, at_least=LEAST)
+        figures.add(f"{what}: simulated over it", row.simulated_ms / row.observed_ms)
+        figures.add(f"{what}: failed of {row.answered + row.failed}", row.failed, at_most=0)
+    return figures.end()
 
 
 if __name__ == "__main__":

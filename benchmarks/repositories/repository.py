@@ -25,7 +25,7 @@ from ctl_fleet import ROOT, Ctl
 from open_load import open_loop
 from rich.table import Table
 
-from benchmarks.harness import show, table
+from benchmarks.harness import Figures, show, table
 from benchmarks.support import corpus
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import TrisectError
@@ -218,11 +218,12 @@ def main() -> int:
     show(table_of(rows), width=170)
     worked = [row for row in rows if not row.problem]
     real = sum(corpus.ENTRIES[row.model].real for row in worked)
-    print(f"{len(worked)} of {len(rows)} worked, {real} of them real; {len(bench.tracebacks)} tracebacks")
-    for traceback in bench.tracebacks:
-        print(traceback)
-    enough = real >= LEAST_REAL or asked.models is not None
-    return 0 if len(worked) == len(rows) and enough and not bench.tracebacks else 1
+    print(*bench.tracebacks, sep="\n")
+    figures = Figures()
+    figures.add("worked", len(worked), at_least=len(rows))
+    figures.add("of real models", real, at_least=None if asked.models else LEAST_REAL)
+    figures.add("tracebacks", len(bench.tracebacks), at_most=0)
+    return figures.end()
 
 
 if __name__ == "__main__":

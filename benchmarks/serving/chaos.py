@@ -1,6 +1,6 @@
 """What breaks, what a client loses by it, how long until all is well: real Tritons, HAProxy and clients.
 
-    python -m benchmarks.serving.chaos [--faults crash,hang,...] [--repeats N] [--json]
+    python -m benchmarks.serving.chaos [--faults crash,hang,...] [--repeats N]
 
 One fleet with a hot shadow under Poisson load over gRPC; the faults come one after the other. `in flight` are
 the requests that the client had open at the fault. `lost` are failed requests, `recorded` those that the
@@ -13,16 +13,14 @@ stood by again: seconds from the fault.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 import signal
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import guard_rig as rig
@@ -30,7 +28,7 @@ import psutil
 from ctl_fleet import plan
 from guard_rig import Guarded
 
-from benchmarks.harness import Figures
+from benchmarks.harness import Figures, show, table
 from controlplane.runtime.fleet.history import History
 
 RATE_RPS = 60.0
@@ -143,7 +141,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--repeats", type=int, default=1, help="of all faults, each time on a new fleet")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []
     for repeat in range(options.repeats):
@@ -152,23 +149,17 @@ def main() -> int:
             fleet.await_guarded()
             for i, fault in enumerate(options.faults.split(",")):
                 rows.append(survive(fleet, fault, seed=100 * repeat + i))
-    if options.json:
-        print(json.dumps({"rows": [asdict(r) for r in rows], "host_load": os.getloadavg()[0]}))
-        return 0
-    print(
-        f"{'fault':12} requests  in flight  lost  recorded  held  sent later  answered s  redirected s  "
-        "guarded s  left behind"
-    )
+    counted = ("requests", "in_flight", "lost", "recorded", "held", "sent", "later")
+    columns = (*(f">{name}" for name in counted), ">answered s", ">redirected s", ">guarded s", "why")
+    made, figures = table("faults", "fault", *columns), Figures()
     for r in rows:
-        redirected = "-" if r.redirected_s is None else f"{r.redirected_s:.2f}"
-        print(
-            f"{r.fault:12} {r.requests:8d} {r.in_flight:10d} {r.lost:5d} {r.recorded:9d} {r.held:5d} "
-            f"{r.sent:5d} {r.later:5d} {r.answered_s:11.2f} {redirected:>13} {r.guarded_s:10.1f} "
-            f"{r.left_behind:12d}"
+        redirected = "–" if r.redirected_s is None else f"{r.redirected_s:.2f}"
+        made.add_row(
+            *(r.fault, *(str(getattr(r, name)) for name in counted)),
+            *(f"{r.answered_s:.2f}", redirected, f"{r.guarded_s:.1f}"),
+            "; ".join(f"{count}: {words[:60]}" for words, count in r.why.items()),
         )
-        for words, count in r.why.items():
-            print(f"{'':12} {count} lost: {words[:90]}")
-    figures = Figures()
+    show(made, width=170)
     for fault in dict.fromkeys(r.fault for r in rows):
         own = [r for r in rows if r.fault == fault]
         answered_s = statistics.median(r.answered_s for r in own)

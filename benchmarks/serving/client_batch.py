@@ -8,16 +8,12 @@ all the time and runs at real-time priority where that is allowed: the queue is 
 `share --profiles DIR`: a sample model on a share of one core, after `profile --profiles DIR`. A quota's
 processes compete with whatever else the host runs: this one needs a quiet host.
 
-`v100`: how share, batch and GPUs move on the V100 catalogue. The reference are the plans for requests of one
-inference.
-
 Exits 1 where an aim is missed.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -26,11 +22,10 @@ from pathlib import Path
 
 import numpy as np
 from open_load import open_loop
-from planning import RealClock, published, v100, workload
 from sleeping_triton import EACH_MS, FIXED_MS, Served, overhead, request, sleeping
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
-from benchmarks.harness import show, table
+from benchmarks.harness import Figures
 from controlplane.domain.device import Device, GpuPool, ShareGrid, ShareKind
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Environment, Measurement, Profile
@@ -63,9 +58,6 @@ RUNS = 3
 SHORTEST_S = 20.0
 LEAST, MOST = 0.95, 1.15
 """Of what is foretold over what is seen."""
-P99_GPUS = {12: 7, 50: 18, 200: 65, 1000: 328}
-HALF_SLO_GPUS = {12: 5, 50: 15, 200: 57, 1000: 297}
-"""Of the published lists with requests of one inference, before client batches were planned for."""
 
 
 class Quiet:
@@ -91,15 +83,6 @@ class Row:
         seen = float(np.median(self.observed))
         told = (("predicted", self.predicted), ("simulated", float(np.median(self.simulated))))
         return tuple((means, ms, ms / seen) for means, ms in told)
-
-    @property
-    def held(self) -> bool:
-        return all(held(ratio) for _, _, ratio in self.figures())
-
-
-def held(ratio: float) -> bool:
-    """Whether what was foretold is near enough to what was seen."""
-    return LEAST <= ratio <= MOST
 
 
 def sent_to(endpoint: str, source: SourceModel, client_batch: int) -> bytes:
@@ -169,7 +152,7 @@ def sleeping_profile() -> Profile:
     )
 
 
-def triton(options: argparse.Namespace) -> bool:
+def triton(options: argparse.Namespace) -> int:
     """The model that sleeps."""
     device = device_of({"sleeping": sleeping_profile()}, WHOLE)
     rows = []
@@ -182,7 +165,7 @@ def triton(options: argparse.Namespace) -> bool:
     return shown("sleeping", options, rows)
 
 
-def share(options: argparse.Namespace, profiler: Profiler, place: Place) -> bool:
+def share(options: argparse.Namespace, profiler: Profiler, place: Place) -> int:
     """A sample model on a share of one core."""
     device = device_of(read_profiles(options.profiles, "cpu"), CPU)
     source, rows = read_source(REPOSITORY, SAMPLE), []
@@ -202,41 +185,17 @@ def share(options: argparse.Namespace, profiler: Profiler, place: Place) -> bool
     return shown(SAMPLE, options, rows)
 
 
-def shown(model: str, options: argparse.Namespace, rows: Sequence[Row]) -> bool:
-    """Print the table; whether every aim is met."""
-    made = table(
-        f"{model}, {options.rate:g} inferences/s within {options.slo:g} ms, "
-        f"{RUNS} runs of {options.requests} requests and {SHORTEST_S:g} s at least; P99 in ms",
-        ">client batch",
-        ">share %",
-        ">batch",
-        ">by",
-        ">ours",
-        ">reference",
-        ">ratio",
-        ">seen in each run",
-        ">",
-    )
+def shown(model: str, options: argparse.Namespace, rows: Sequence[Row]) -> int:
+    """Print the figures; return the exit code."""
+    figures = Figures()
     for row in rows:
-        seen = " ".join(f"{p99:.1f}" for p99 in row.observed)
-        for means, ms, ratio in row.figures():
-            made.add_row(
-                str(row.client_batch),
-                f"{row.percent:g}",
-                str(row.batch),
-                means,
-                f"{ms:.1f}",
-                f"{np.median(row.observed):.1f}",
-                f"{ratio:.2f}",
-                seen,
-                "" if held(ratio) else "MISSED",
-            )
-    show(made, width=140)
-    for row in rows:
-        each = " ".join(f"{p99:.1f}" for p99 in row.simulated)
-        print(f"client batch {row.client_batch}, simulated on the arrivals of each run: {each}")
-    print(f"load of the host {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    return all(row.held for row in rows)
+        what = f"{model}, {options.rate:g}/s, {row.client_batch} a request, {row.percent:g} % b{row.batch}"
+        figures.add(
+            f"{what}: P99 of the median run", float(np.median(row.observed)), "ms", at_most=options.slo
+        )
+        for means, _, ratio in row.figures():
+            figures.add(f"{what}: {means} over it", ratio, at_least=LEAST, at_most=MOST)
+    return figures.end()
 
 
 def asked_for(model: str, options: argparse.Namespace, client_batch: int) -> Workload:
@@ -244,55 +203,9 @@ def asked_for(model: str, options: argparse.Namespace, client_batch: int) -> Wor
     return Workload("w", model, options.slo, options.rate, "w", client_batch=client_batch, shadow=shadow)
 
 
-def catalogue() -> bool:
-    """The tables of the V100 catalogue."""
-    columns = (">client batch", ">partitions", ">percent", ">batch", ">P99 ms")
-    one = table("resnet50 at 400/s within 40 ms on V100s", *columns)
-    good = True
-    for k in (1, 2, 4, 8, 16, 32):
-        plan = _on_v100((replace(workload("r", "resnet50", 40.0, 400.0), client_batch=k),), Rule.P99)
-        parts = [p for _, p in plan.partitions()]
-        p99 = max(p.workloads[0].predicted.p99_ms or np.inf for p in parts)
-        one.add_row(
-            str(k),
-            str(len(parts)),
-            f"{sum(p.percent for p in parts):g}",
-            str(parts[0].models[0].batch),
-            f"{p99:.1f}",
-        )
-        good &= plan.verified
-    show(one, width=140)
-    columns = ("list, rule", ">reference", ">1: ours", ">ratio", ">4", ">8", ">refused at 4, 8", ">")
-    lists = table("GPUs of the published lists", *columns)
-    for rule, reference in ((Rule.P99, P99_GPUS), (Rule.HALF_SLO, HALF_SLO_GPUS)):
-        for count, gpus in reference.items():
-            plans = [
-                _on_v100(tuple(replace(w, client_batch=k) for w in published(count)), rule) for k in (1, 4, 8)
-            ]
-            used = [len(plan.gpus) for plan in plans]
-            kept = used[0] <= gpus and all(plan.verified for plan in plans)
-            refused = ", ".join(str(len(plan.infeasible)) for plan in plans[1:])
-            lists.add_row(
-                f"{count}, {rule.value}",
-                str(gpus),
-                str(used[0]),
-                f"{used[0] / gpus:.2f}",
-                *map(str, used[1:]),
-                refused,
-                "" if kept else "MISSED",
-            )
-            good &= kept
-    show(lists, width=140)
-    return good
-
-
-def _on_v100(asked: tuple[Workload, ...], rule: Rule) -> Plan:
-    return registry.strategy("joint").plan(PlanRequest(asked, {"v100": v100("ours")}, rule, RealClock()))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["triton", "profile", "share", "v100"])
+    parser.add_argument("what", choices=["triton", "profile", "share"], nargs="?", default="triton")
     parser.add_argument("--profiles", type=Path, default=Path("/tmp/client-batch-profiles"))
     parser.add_argument("--device", default="cpu-1")
     parser.add_argument("--rate", type=float, default=120.0, help="inferences per second")
@@ -300,17 +213,15 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=800)
     parser.add_argument("--client-batches", type=int, nargs="+", default=[1, 4, 8])
     options = parser.parse_args()
-    if options.what == "v100":
-        return 0 if catalogue() else 1
     if options.what == "triton":
-        return 0 if triton(options) else 1
+        return triton(options)
     place = Place(CPU, options.device)
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         launcher = ProcessLauncher(root / "state")
         profiler = Profiler(launcher, SystemClock(), Quiet(), options.profiles, root / "scratch")
         if options.what == "share":
-            return 0 if share(options, profiler, place) else 1
+            return share(options, profiler, place)
         profile = profiler.measure(read_subject(REPOSITORY, SAMPLE, CPU, POINTS), place, resume=False).profile
         print(f"written: {write_profile(options.profiles, profile)}")
     return 0

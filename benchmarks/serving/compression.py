@@ -23,7 +23,6 @@ from typing import Any
 import aiohttp
 import gateway_rig as rig
 import numpy as np
-import psutil
 import requests
 import tritonclient.grpc as tg
 import tritonclient.http as th
@@ -31,8 +30,6 @@ import tritonclient.http.aio as tha
 
 from benchmarks.harness import Figures
 from controlplane.domain.fleet import Route
-from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import processes
 from launchers.cpu_quota import CHAIN, Group, first_that_holds
 from launchers.cpu_quota.mechanism import Weight
 from launchers.triton.labels import digest
@@ -162,28 +159,6 @@ def compare(figures: Figures, targets: dict[str, tuple[str, str, int]], rounds: 
                 figures.add(f"{name}, P99 with over without", statistics.median(ratios), at_most=most)
 
 
-def price(places: GatewayPaths, ports: rig.Ports, count: int) -> None:
-    """The gateway's processor time a request: a busy host changes it less than latencies."""
-    pids = {role: list(processes.find(places, role)) for role in (processes.HAPROXY, processes.FACADE)}
-
-    def used_ms(role: str) -> float:
-        times = [psutil.Process(pid).cpu_times() for pid in pids[role]]
-        return 1000.0 * sum(t.user + t.system for t in times)
-
-    print(f"\n{'processor time in ms a request':<34}{'without':>9}{'with':>9}")
-    for name, client in CLIENTS.items():
-        with client(f"{rig.HOST}:{ports.http}", f"{rig.HOST}:{ports.grpc}") as send:
-            spent: dict[str, list[float]] = {role: [] for role in pids}
-            for compressed in (False, True):
-                before = {role: used_ms(role) for role in pids}
-                for _ in range(count):
-                    send(compressed)
-                for role in pids:
-                    spent[role].append((used_ms(role) - before[role]) / count)
-        for role, (without, with_) in spent.items():
-            print(f"{name + ', ' + role:<34}{without:>9.2f}{with_:>9.2f}", flush=True)
-
-
 def main() -> int:
     figures = Figures()
     parser = argparse.ArgumentParser(description=__doc__)
@@ -203,7 +178,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name:
             here = Path(name)
             prefix = tuple(mechanism.enter(group, given.percent))
-            mechanism.weigh(group, Weight.READY)
+            mechanism.weigh(group, Weight.FULL)
             with (
                 rig.tritons(here, prefix=prefix, one={"wide": "wide"}) as running,
                 rig.a_gateway(here) as (gateway, ports),
@@ -222,7 +197,6 @@ def main() -> int:
                     },
                     given.rounds,
                 )
-                price(GatewayPaths.of(here / "gateway"), ports, given.requests)
     finally:
         mechanism.leave(group)
     return figures.end()

@@ -1,6 +1,6 @@
 """What the controller costs: 20 workloads with hot shadows on real Tritons, 1,000 requests a second in all.
 
-    python -m benchmarks.serving.controller [--workloads 20] [--rate 1000] [--seconds 10] [--json]
+    python -m benchmarks.serving.controller [--workloads 20] [--rate 1000] [--seconds 10]
 
 CPU time as a part of one core, idle and under load, of each process of the control plane. The aim: the
 controller below 2 %, with the telemetry (the monitor, which reads the gateway's log for it) below 10 %.
@@ -9,13 +9,11 @@ controller below 2 %, with the telemetry (the monitor, which reads the gateway's
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import ctl_fleet
@@ -26,21 +24,14 @@ from guard_rig import Guarded
 from open_load import open_loop
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
+from benchmarks.harness import Figures
 from controlplane.profiler.load import poisson_times
 
 SLO_MS = 5000.0
 CORES = 2
 LIMIT_CONTROLLER = 2.0
 LIMIT_TOTAL = 10.0
-
-
-@dataclass(frozen=True)
-class Row:
-    """One process; percent of one core."""
-
-    process: str
-    idle_percent: float
-    loaded_percent: float
+ANSWERED = 0.9
 
 
 def request(endpoint: str) -> bytes:
@@ -91,7 +82,6 @@ def main() -> int:
     parser.add_argument("--workloads", type=int, default=20)
     parser.add_argument("--rate", type=float, default=1000.0)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trisect-cost-") as name, Guarded(Path(name)) as fleet:
         fleet.apply(plan(options.workloads, options.rate), "--allow", "all-cores")
@@ -117,23 +107,15 @@ def main() -> int:
         loaded = measure(watched, options.seconds)
         for thread in threads:
             thread.join()
-    rows = [Row(name, idle[name], loaded[name]) for name in watched]
+    figures, aims = Figures(), {"controller": LIMIT_CONTROLLER}
+    for name in watched:
+        figures.add(f"{name}, idle", idle[name], "% of a core")
+        figures.add(f"{name}, loaded", loaded[name], "% of a core", at_most=aims.get(name))
+    total = loaded["controller"] + loaded["monitor"]
+    figures.add("controller and telemetry", total, "% of a core", at_most=LIMIT_TOTAL)
     answered_rps = sum(ended) / (options.seconds + 4.0)
-    controller = loaded["controller"]
-    total = controller + loaded["monitor"]
-    if options.json:
-        print(json.dumps({"rows": [asdict(r) for r in rows], "answered_rps": answered_rps}))
-    else:
-        print(f"{'process':12} {'idle %':>8} {'loaded %':>9}")
-        for row in rows:
-            print(f"{row.process:12} {row.idle_percent:8.2f} {row.loaded_percent:9.2f}")
-        print(f"{options.workloads} workloads, {answered_rps:.0f} req/s answered, of a core:")
-        for what, ours, aim in (
-            ("controller", controller, LIMIT_CONTROLLER),
-            ("with telemetry", total, LIMIT_TOTAL),
-        ):
-            print(f"{what}: ours {ours:.2f} %, aim {aim:g} %, ratio {ours / aim:.2f}")
-    return 0 if controller <= LIMIT_CONTROLLER and total <= LIMIT_TOTAL else 1
+    figures.add("answered", answered_rps, "/s", at_least=ANSWERED * options.rate)
+    return figures.end()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
     python -m benchmarks.serving.guard --part 0.25    a quarter of a week of 52 workloads, and of twelve
                                                          with each disturbance: ten minutes
     python -m benchmarks.serving.guard --full         the whole week
-    python -m benchmarks.serving.guard --json
 
 The rule is the guard's own, late answers and batch times together (support/guard_traffic.py). The SLO
 is put where the queue's own P99, measured beforehand, is 0.9, 0.95 or 1.0 of it. Nothing is learned before.
@@ -17,16 +16,15 @@ nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import cycle, islice, product
 
 import numpy as np
 
+from benchmarks.harness import Figures
 from benchmarks.support.guard_traffic import CHUNK, Guard, Stream, Traffic, p99_s, seed
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import Limits
@@ -85,12 +83,6 @@ class Power:
     p90_s: float
     late: float
     ahead: float | None
-
-    @property
-    def missed(self) -> bool:
-        """Whether a P99 that breaks is seen too late."""
-        limit_s = SEEN_S[self.rate_rps] * (1.0 if self.p99 > FAR else NEAR)
-        return self.p99 > BROKEN and (self.median_s > limit_s or self.p90_s > 2.0 * limit_s)
 
 
 def promise_of(traffic: Traffic, slo_s: float, profile_error: float = 1.0) -> Promise:
@@ -184,38 +176,27 @@ def power(rate_rps: float, slowdown: float, runs: int) -> Power:
     )
 
 
-def share(part: float | None) -> str:
-    return "-" if part is None else f"{part:.0%}"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_const", dest="part", const=1.0, help="the same as --part 1")
     parser.add_argument("--part", type=float, help="of a week of each workload; without it a short form")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    began = time.monotonic()
     seed(1)
     runs = 200 if options.part == 1.0 else 25
     powers = [power(r, s, runs) for r, s in product((20.0, 100.0, 400.0), (1.1, 1.25, 1.5, 2.0, 4.0))]
     counts = [undisturbed(options.part), *(disturbed(kind, options.part) for kind in DISTURBANCES)]
-    if options.json:
-        print(json.dumps({"power": [asdict(p) for p in powers], "false_alarms": [asdict(c) for c in counts]}))
-    else:
-        print("req/s  slower  P99 in SLOs  median s   p90 s   late  ahead")
-        for p in powers:
-            print(
-                f"{p.rate_rps:5g} {p.slowdown:7g} {min(p.p99, 999.0):12.2f} "
-                f"{p.median_s:9.2f} {p.p90_s:7.2f} {p.late:6.0f}  {share(p.ahead):>5}"
-                f"{'  missed' if p.missed else ''}"
-            )
-        for c in counts:
-            print(
-                f"{c.kind:36} {c.alarms:3d} alarms in {c.weeks:7.2f} workload-weeks, allowed {c.allowed:.0f}"
-            )
-        print(f"{time.monotonic() - began:.0f} s")
-    false_alarms = any(c.alarms > c.allowed for c in counts)
-    return 1 if false_alarms or any(p.missed for p in powers) else 0
+    figures = Figures()
+    for p in powers:
+        name, limit_s = f"{p.rate_rps:g}/s, {p.slowdown:g} times, P99 {min(p.p99, 99.0):.2f} SLOs", None
+        if p.p99 > BROKEN:
+            limit_s = SEEN_S[p.rate_rps] * (1.0 if p.p99 > FAR else NEAR)
+        figures.add(f"{name}: seen, median", p.median_s, "s", at_most=limit_s)
+        figures.add(f"{name}: nine of ten", p.p90_s, "s", at_most=limit_s and 2.0 * limit_s)
+        if p.ahead is not None:
+            figures.add(f"{name}: before 1 % of {AHEAD_S:g} s were late", 100.0 * p.ahead, "% of runs")
+    for c in counts:
+        figures.add(f"{c.kind}, {c.weeks:.2f} workload-weeks: alarms", c.alarms, at_most=c.allowed)
+    return figures.end()
 
 
 if __name__ == "__main__":

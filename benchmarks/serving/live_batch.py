@@ -18,11 +18,10 @@ import random
 import statistics
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from background import Clients
 from bare_triton import BareTriton, bare_triton
 
 from benchmarks.harness import Figures
@@ -129,39 +129,20 @@ def served(folder: Path, model: Model, *, live: bool) -> Iterator[tuple[BareTrit
         yield running, files
 
 
-class Clients:
-    """Clients that send one request after another, inside the context."""
+class Load(Clients):
+    """Clients that send one request after another."""
 
     def __init__(self, running: BareTriton, model: Model, protocol: str, client_batch: int) -> None:
+        super().__init__(CLIENTS)
         self._running, self._protocol = running, protocol
         self._name, self._shape = model.tensors[0], [client_batch, *model.dims[0]]
-        self._stop = threading.Event()
-        self.done, self.failed = 0, 0
-        self._threads = [threading.Thread(target=self._run) for _ in range(CLIENTS)]
 
-    def __enter__(self) -> Clients:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self) -> None:
+    def call(self, number: int) -> Callable[[], object]:
         module: Any = KINDS[self._protocol]
         address = self._running.http if self._protocol == "HTTP" else self._running.grpc
         client, x = module.InferenceServerClient(address), module.InferInput(self._name, self._shape, "FP32")
         x.set_data_from_numpy(np.zeros(self._shape, dtype=np.float32))
-        while not self._stop.is_set():
-            try:
-                client.infer("m", [x])
-                self.done += 1
-            except Exception as error:
-                print(error)
-                self.failed += 1
-        client.close()
+        return lambda: client.infer("m", [x])
 
 
 def counts(running: BareTriton) -> Counter[int]:
@@ -182,7 +163,7 @@ def changes(
     dice, delays, excess = random.Random(count), [], 0
     with (
         served(folder, model, live=True) as (running, files),
-        Clients(running, model, protocol, client_batch) as clients,
+        Load(running, model, protocol, client_batch) as clients,
     ):
         time.sleep(1.0)
         for _ in range(count):
@@ -201,7 +182,7 @@ def changes(
             first = next((i for i, (_, size) in enumerate(later) if size == limit), len(later) - 1)
             usual = later[min(FORMED_BEFORE, first, len(later) - 1)][0]
             delays.append(1000.0 * (later[first][0] - usual))
-        return delays, excess, clients.failed
+        return delays, excess, len(clients.failed)
 
 
 def throughput(folder: Path, model: Model) -> list[float]:
@@ -214,7 +195,7 @@ def throughput(folder: Path, model: Model) -> list[float]:
         for i in range(PAIRS):
             rates = {}
             for running in both if i % 2 else both[::-1]:
-                with Clients(running, model, "gRPC", 1) as clients:
+                with Load(running, model, "gRPC", 1) as clients:
                     time.sleep(PAIR_S)
                     rates[running] = clients.done
             ratios.append(rates[both[0]] / rates[both[1]])

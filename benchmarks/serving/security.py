@@ -18,7 +18,7 @@ from certificates import Authority
 
 from benchmarks.harness import Figures
 from controlplane.domain.fleet import AccessConfig, Route
-from controlplane.files.gateway.clients import Client
+from controlplane.files.gateway.access import Client
 from controlplane.gateway.security.registry import ClientRegistry
 
 AIM = 0.9

@@ -26,6 +26,7 @@ import gateway_rig as rig
 import numpy as np
 import psutil
 
+from benchmarks.harness import Figures
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
@@ -137,15 +138,15 @@ def main() -> int:
         gateway.commit({"echo": Route((triton.backend,))})
         (haproxy,) = processes.find(GatewayPaths.of(Path(folder) / "gateway"), processes.HAPROXY)
         found = measure(ports.http, haproxy, given)
-    worst = 0.0
-    print(f"{'':<14}{'P99 in ms':>10}{'ratio':>8}{'attacker':>10}{'HAProxy':>9}   of a core")
+    figures = Figures()
     for kind, rounds in found.items():
         ratio = statistics.median(a[0] / b[0] for a, b in zip(rounds, found["alone"], strict=True))
-        worst = max(worst, ratio)
         p99, attacker, used = (statistics.median(one[i] for one in rounds) for i in range(3))
-        print(f"{kind:<14}{p99:>10.1f}{ratio:>8.2f}{attacker:>10.2f}{used:>9.2f}")
-    print(f"highest ratio {worst:.2f}, aim {AIM}")
-    return 0 if worst <= AIM else 1
+        figures.add(f"{kind}: P99", p99, "ms")
+        figures.add(f"{kind}: over the P99 alone", ratio, at_most=AIM)
+        figures.add(f"{kind}: attacker", attacker, "of a core")
+        figures.add(f"{kind}: HAProxy", used, "of a core")
+    return figures.end()
 
 
 if __name__ == "__main__":

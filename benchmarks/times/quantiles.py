@@ -1,11 +1,11 @@
 """What the upper 95 % quantile covers, by the kind of the point.
 
-    python -m benchmarks.times.quantiles [--gpus] [--sessions DIR DIR [DIR ...]]
+    python -m benchmarks.times.quantiles [--sessions DIR DIR [DIR ...]]
 
 Every seventh co-location point of the V100 left out alone, its batch sizes, shares, pairs and models left out
 whole, and each of the RTX 2060's co-location points. With --sessions: directories of `ctl profile --profiles
 DIR`, oldest first; fitted on the last but one (which knows its repeats from those before) and tested on the
-last. With --gpus: GPUs of the lists under P99.
+last.
 Aim: 93 % or more of each; where a kind is new to the fit, more than 98 % are no fault. Exits 1 where missed.
 """
 
@@ -21,25 +21,20 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
-import planning
-from rich.table import Table
 
-from benchmarks.harness import show, table
-from controlplane.domain.plan import Rule
+from benchmarks.harness import Figures, show, table
 from controlplane.domain.profile import ColocationPoint, Neighbour, Profile
 from controlplane.files import catalogue
 from controlplane.files.measurements.profiles import read_profiles
 from controlplane.latency import default as ours
 from controlplane.latency.protocol import LatencyModel, Slots
-from controlplane.profiler.repeats import with_repeats
+from controlplane.profiler.findings import with_repeats
 from controlplane.runtime.devices import known_device
 
 Profiles = Mapping[str, Profile]
 Chosen = Callable[[str, ColocationPoint], bool]
 """Whether a model's co-location point belongs to a group."""
 LOWEST_AIM = 93.0
-GPUS_BEFORE = {12: 7, 50: 18, 200: 65, 1000: 328}
-"""With the quantile of one session."""
 
 
 class Errors:
@@ -134,18 +129,8 @@ def in_sessions(directories: list[Path]) -> Errors:
     return errors
 
 
-def gpus() -> Table:
-    columns = (">workloads", ">GPUs", ">quantile of one session", ">ratio")
-    made = table("GPUs under P99, 95 % quantile", *columns)
-    for count, before in GPUS_BEFORE.items():
-        plan = planning.planned("joint", planning.published(count), rule=Rule.P99, latency="ours")
-        made.add_row(f"{count}", f"{len(plan.gpus)}", f"{before}", f"{len(plan.gpus) / before:.3f}")
-    return made
-
-
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--gpus", action="store_true")
     parser.add_argument("--sessions", nargs="+", type=Path, default=[])
     asked = parser.parse_args()
     models = list(catalogue.profiles("v100"))
@@ -161,15 +146,14 @@ def main() -> None:
         cases[f"cpu, session {len(asked.sessions)}"] = lambda: in_sessions(asked.sessions)
     columns = ("left out", ">n", ">mean error %", ">bias %", ">margin %", ">covered %", ">ratio to 95")
     made = table("The upper 95 % quantile on what the fit has not seen", *columns)
-    missed = []
+    figures = Figures()
     for name, case in cases.items():
         cells, covered = case().row()
         made.add_row(name, *cells)
-        missed += [name] if covered < LOWEST_AIM else []
-    show(made, *([gpus()] if asked.gpus else []))
-    if missed:
-        sys.exit(f"below {LOWEST_AIM:g} %: {', '.join(missed)}")
+        figures.add(f"{name}: covered", covered, "%", at_least=LOWEST_AIM)
+    show(made)
+    return figures.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

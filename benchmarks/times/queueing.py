@@ -18,9 +18,10 @@ import time
 import numpy as np
 from numba import njit
 
+from benchmarks.harness import Figures
 from controlplane.latency.queueing.batch_queue import largest_rate, solve
 
-PARTS, PART = 20, 1_000_000
+PARTS, PART, TOLERANCE = 20, 1_000_000, 3.0
 SIZES = np.arange(1.0, 33.0)
 SHAPES = {
     "affine 2+k/2": 2 + 0.5 * SIZES,
@@ -92,26 +93,16 @@ def reference(rate, service, batch, servers):
     return whole, 196 * each.std(ddof=1) / math.sqrt(PARTS) / whole
 
 
-def accuracy(every: bool) -> bool:
+def accuracy(figures: Figures, every: bool) -> None:
     grid = list(
         itertools.product((1, 2, 4, 8), SHAPES.items(), (1, 2, 4, 8, 16, 32), (0.2, 0.5, 0.7, 0.8, 0.9))
     )
-    held = True
-    print("servers  t(k), ms           batch  load   P99 model     brute    error   interval  tolerance")
     for servers, (name, service), batch, load in grid if every else grid[:: 9 if len(grid) > 90 else 1]:
         rate = load * servers * batch / service[batch - 1]
         seen, interval = reference(rate, service, batch, servers)
         ours = solve(1000 * rate, service, batch, servers).p99_ms[0]
-        error = 100 * (ours / seen - 1)
-        tolerance = 3.0
-        good = abs(error) <= tolerance + interval
-        held &= good
-        print(
-            f"{servers:7d}  {name:18s} {batch:5d}  {load:4.2f}  {ours:10.3f} {seen:9.3f}  {error:6.2f} %"
-            f"   {interval:5.2f} %   {tolerance:.0f} %{'' if good else '  MISSED'}",
-            flush=True,
-        )
-    return held
+        what = f"{servers} servers, {name}, batch {batch}, load {load}: P99 off"
+        figures.add(what, abs(100 * (ours / seen - 1)), "%", at_most=TOLERANCE + interval)
 
 
 @njit
@@ -160,7 +151,7 @@ def bound_on_arrival() -> None:
         print("".join(f"{x:7.2f}" for x in held), flush=True)
 
 
-def speed() -> None:
+def speed(figures: Figures) -> None:
     rng = np.random.default_rng(2)
     batch = rng.choice([1, 2, 4, 8, 16, 32], 10_000)
     share = rng.choice(np.arange(10, 101, 2.5), 10_000)
@@ -173,12 +164,11 @@ def speed() -> None:
         "solve, pools of 3, 100 points": lambda: solve(rate[:100], service[:100], batch[:100], 3),
         "largest_rate, Poisson, 10^3 points": lambda: largest_rate(60.0, service[:1000], batch[:1000]),
     }
-    print("\nwhat                                  CPU s")
     for name, call in rows.items():
         call()
         start = time.process_time()
         call()
-        print(f"{name:36s} {time.process_time() - start:6.3f}")
+        figures.add(name, time.process_time() - start, "CPU s")
 
 
 if __name__ == "__main__":
@@ -186,7 +176,9 @@ if __name__ == "__main__":
     parser.add_argument("--every", action="store_true")
     parser.add_argument("--pools", action="store_true")
     told = parser.parse_args()
-    speed()
+    figures = Figures()
+    speed(figures)
     if told.pools:
         bound_on_arrival()
-    sys.exit(0 if accuracy(told.every) else 1)
+    accuracy(figures, told.every)
+    sys.exit(figures.end())

@@ -1,6 +1,6 @@
-"""The simulator against theory, its speed, iGniter's plans in it, and the real Triton beside it.
+"""The simulator against theory, its speed, and the real Triton beside it.
 
-python -m benchmarks.times.simulate              a minute: theory, speed, iGniter
+python -m benchmarks.times.simulate              a minute: theory, speed
 python -m benchmarks.times.simulate --triton     also the real Triton: 4 configurations, 2 loads
 python -m benchmarks.times.simulate --triton --full    all 8 configurations, 3 loads, 3 repeats
 python -m benchmarks.times.simulate --pool       also three real Tritons behind the real gateway
@@ -16,15 +16,12 @@ import time
 
 import numpy as np
 from known_service import KnownService
-from planning import planned, published, v100
 
+from benchmarks.harness import Figures
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
-from controlplane.domain.workload import Arrivals
 from controlplane.latency.queueing.batch_queue import solve
-from controlplane.simulate.arrivals import Demand
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
-from controlplane.simulate.quantiles import RELATIVE_ERROR
 
 PARTS, PART = 20, 1_000_000
 AFFINE = tuple(2.0 + 0.5 * k for k in range(1, 33))
@@ -59,7 +56,7 @@ def md1_p99(load: float) -> float:
     return 1.0 + low
 
 
-def theory() -> bool:
+def theory(figures: Figures) -> None:
     """Mean and P99 within 2 % plus the simulation's own interval."""
     cases = []
     for load in (0.5, 0.7, 0.9):
@@ -73,8 +70,6 @@ def theory() -> bool:
             law = solve(rate, service, batch)
             name = f"{model} b={batch} {load:g}"
             cases.append((name, model, batch, rate, 0.0, float(law.mean_ms[0]), float(law.p99_ms[0])))
-    held = True
-    print("queue                mean ms   theory   error    P99 ms   theory   error   interval of P99")
     for name, model, batch, rate, jitter, mean, p99 in cases:
         plan = one_model([[(model, batch, rate)]])
         conditions = Conditions(noise={("t4", model): Noise(jitter=jitter)})
@@ -85,13 +80,8 @@ def theory() -> bool:
         seen = np.array([(w.mean_ms, w.p99_ms) for w in runs])
         interval = 196 * seen.std(axis=0, ddof=1) / math.sqrt(PARTS) / seen.mean(axis=0)
         error = 100 * (seen.mean(axis=0) / (mean, p99) - 1)
-        good = np.all(np.abs(error) <= 2.0 + interval)
-        held &= bool(good)
-        print(
-            f"{name:18s} {seen[:, 0].mean():9.3f} {mean:8.3f} {error[0]:6.2f} % {seen[:, 1].mean():9.3f}"
-            f" {p99:8.3f} {error[1]:6.2f} %  {interval[1]:5.2f} %{'' if good else '  MISSED'}"
-        )
-    return held
+        for what, off, own in zip(("mean", "P99"), error, interval, strict=True):
+            figures.add(f"{name}, {what}: off theory", abs(off), "%", at_most=2.0 + own)
 
 
 def timed(plan: Plan, seconds: float) -> tuple[int, float]:
@@ -103,60 +93,24 @@ def timed(plan: Plan, seconds: float) -> tuple[int, float]:
     return sum(w.requests for w in result.workloads), time.process_time() - start
 
 
-def speed() -> bool:
+def speed(figures: Figures) -> None:
     """Requests per CPU second, and memory."""
-    held = True
-    print("\nspeed, one core                                requests   CPU s   M req/s   target")
     for batch, load, target in ((8, 0.8, 10), (1, 0.8, None), (32, 0.8, None)):
         rate = 1000 * load * batch / AFFINE[batch - 1]
         count, spent = timed(one_model([[("affine", batch, rate)]]), 5e6 / rate)
-        print(line(f"alone, batch {batch}, load {load:g}", count, spent, target))
-        held &= target is None or count / spent / 1e6 >= target
+        figures.add(f"alone, batch {batch}, load {load:g}", count / spent / 1e6, "M/s", at_least=target)
     for batch, load, target in ((8, 0.6, 10), (1, 0.5, None)):
         rate = 1000 * load * batch / AFFINE[batch - 1] / 1.45
         count, spent = timed(one_model([[("affine", batch, rate)] * 4]), 1e6 / rate)
-        print(line(f"four coupled, batch {batch}, load {load:g}", count, spent, target))
-        held &= target is None or count / spent / 1e6 >= target
+        figures.add(
+            f"four coupled, batch {batch}, load {load:g}", count / spent / 1e6, "M/s", at_least=target
+        )
     fleet = one_model([[("affine", 8, 125.0)] * 4 for _ in range(40)])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    count, spent = timed(fleet, 600.0)
+    _, spent = timed(fleet, 600.0)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(
-        line("40 GPUs, 20,000 req/s, 10 minutes", count, spent, None)
-        + f"   target < 5 s, grew {grown:.0f} MB"
-    )
-    count, spent = timed(fleet, 60.0)
-    print(f"quantiles are within {100 * RELATIVE_ERROR:.2f} % of themselves (bins of that width)")
-    return held and spent < 5
-
-
-def line(name: str, count: int, spent: float, target: int | None) -> str:
-    wanted = f"{target:6d}" if target else "     –"
-    return f"{name:42s} {count:12,d} {spent:7.2f} {count / spent / 1e6:9.1f}   {wanted}"
-
-
-def igniter() -> bool:
-    """The plans of iGniter's Table 3, simulated with the model they were made with."""
-    breaks = {}
-    for strategy in ("igniter", "ffd+", "ffd++"):
-        plan = planned(strategy, published(12))
-        for arrivals in Arrivals:
-            demands = {p.name: Demand.of(arrivals, p.rate_rps) for _, _, p in plan.placements()}
-            settings = Settings(seconds=200, demands=demands)
-            result = simulate(plan, {"v100": v100().latency}, settings)
-            breaks[strategy, arrivals] = {w.name for w in result.workloads if not w.holds}
-            size = f"{len(plan.gpus)} GPUs"
-            print(f"\n{strategy}, {arrivals} arrivals, {size}: {result.breaks} of 12 break their P99")
-            rows = sorted(result.workloads, key=lambda w: int(w.name[1:]))
-            print("  P99 ms  " + " ".join(f"{w.p99_ms:7.1f}" for w in rows))
-            print("  SLO ms  " + " ".join(f"{w.slo_ms:7.1f}" for w in rows))
-            print("  load    " + " ".join(f"{w.utilisation:7.3f}" for w in rows))
-    overloaded = {"W2", "W4", "W7", "W8", "W9", "W12"}
-    return (
-        not breaks["igniter", Arrivals.CONSTANT]
-        and len(breaks["ffd+", Arrivals.CONSTANT] ^ overloaded) <= 1
-        and len(breaks["igniter", Arrivals.POISSON]) > 6
-    )
+    figures.add("40 GPUs, 20,000 req/s, 10 minutes", spent, "CPU s", at_most=5.0)
+    figures.add("its memory", grown, "MB", at_most=100.0)
 
 
 if __name__ == "__main__":
@@ -165,14 +119,16 @@ if __name__ == "__main__":
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--pool", action="store_true")
     told = parser.parse_args()
-    held = [theory(), speed(), igniter()]
+    figures = Figures()
+    theory(figures)
+    speed(figures)
     if told.triton:
         from sleeping_triton import table
 
-        held.append(table(full=told.full))
+        figures.add("the real Triton within the aims", table(full=told.full), at_least=1)
     if told.pool:
         import sleeping_pool
 
-        held.append(sleeping_pool.table())
+        figures.add("a real pool within the aims", sleeping_pool.table(), at_least=1)
         sleeping_pool.applied_table()
-    sys.exit(0 if all(held) else 1)
+    sys.exit(figures.end())

@@ -4,14 +4,13 @@
 
 Two, three and ten Python models, each busy for t(n) ms a batch of n whatever else runs, rendered by Trisect
 and served by one Triton of which one model executes at a time. The SLO of each is the bound's P99 at the
-planned rate. A row a model: P99 of each run in the real Triton and in the simulation of the same arrivals,
-and their ratio. Exit code 1 where the median ratio of a model lies outside 0.85 to 1.15, or an SLO is broken.
+planned rate; the simulation has the same
+arrivals. Exit code 1 where the median ratio of a model lies outside 0.85 to 1.15, or an SLO is broken.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from known_service import KnownService
 from open_load import open_loop
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
+from benchmarks.harness import Figures
 from benchmarks.support.mixed_models import Mixed, plan_of, triton
 from controlplane.latency.queueing.turns import bound_turns
 from controlplane.profiler.load import ClosedLoop, poisson_times
@@ -111,12 +111,11 @@ def run(
     return [(ms, p99[m.name]) for m, ms in zip(models, seen, strict=True)]
 
 
-def case(name: str, models: Sequence[Mixed], added: Added, seconds: float, runs: int) -> bool:
-    """The rows of one partition, a new server for each run; True where all of them are good."""
+def case(figures: Figures, name: str, models: Sequence[Mixed], added: Added, how: tuple[float, int]) -> None:
+    """The figures of one partition, a new server for each of so many runs of so many seconds."""
+    seconds, runs = how
     curves = [np.array(curve_ms(m, added.occupied_ms)) for m in models]
     bound_ms = bound_turns([m.rate_rps for m in models], curves).p99_ms + added.frontend_ms
-    load = sum(m.rate_rps * c[0] for m, c in zip(models, curves, strict=True)) / 1000.0
-    print(f"{name} models, load {load:.2f}; load average of the host {os.getloadavg()[0]:.1f}", flush=True)
     seen = []
     for seed in range(runs):
         # What goes next depends on how often each ran since the server started.
@@ -124,17 +123,13 @@ def case(name: str, models: Sequence[Mixed], added: Added, seconds: float, runs:
             for model in models:  # the first execution is a slow one
                 open_loop(running, request(model), [0.0], deadline_s=60.0)
             seen.append(run(running, models, added, seconds, seed))
-    good = True
     for n, m in enumerate(models):
         pairs = [one[n] for one in seen]
         ratio = float(np.median([real / simulated for real, simulated in pairs]))
         late = sum(real > bound_ms[n] for real, _ in pairs)
-        each = "  ".join(f"{real:6.1f} / {simulated:6.1f}" for real, simulated in pairs)
-        fine = abs(ratio - 1.0) <= WITHIN and not late
-        good &= fine
-        row = f"  {m.name:<4} {m.rate_rps:5.1f}/s  {each}  ratio {ratio:.2f}  SLO {bound_ms[n]:6.1f}"
-        print(row if fine else f"{row}  MISSED", flush=True)
-    return good
+        least, most = 1.0 - WITHIN, 1.0 + WITHIN
+        figures.add(f"{name}, {m.name}: P99 over simulated", ratio, at_least=least, at_most=most)
+        figures.add(f"{name}, {m.name}: runs above the bound of {bound_ms[n]:.1f} ms", late, at_most=0)
 
 
 def main() -> int:
@@ -147,9 +142,12 @@ def main() -> int:
     lone = CASES["two"][0]
     with served([lone]) as running:
         added = measure_added(running, lone)
-    print(f"Triton adds {added.occupied_ms:.2f} ms to a batch, and {added.frontend_ms:.2f} ms outside of it")
-    cases = [case(name, models, added, chosen.seconds, chosen.runs) for name, models in CASES.items()]
-    return 0 if all(cases) else 1
+    figures = Figures()
+    figures.add("Triton adds to a batch", added.occupied_ms, "ms")
+    figures.add("and outside of it", added.frontend_ms, "ms")
+    for name, models in CASES.items():
+        case(figures, name, models, added, (chosen.seconds, chosen.runs))
+    return figures.end()
 
 
 if __name__ == "__main__":

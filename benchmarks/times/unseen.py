@@ -5,7 +5,7 @@
 DIR holds CSVs with the columns model, percent, batch and latency_ms (or ms): many shares and batches of many
 models, each alone on a GPU. Each model is fitted on the points that `ctl profile` would measure and predicted
 at all others. A fixed seed splits the models: what is designed is designed on the first half, and judged by
-the second.
+the second. Without data it ends with 2, as any wrong use does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rich.table import Table
 
-from benchmarks.harness import Figures, show, table
+from benchmarks.harness import Figures, csv_folder, show, table
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.latency import evaluate
@@ -81,12 +81,9 @@ def worst(report: Mapping[str, Any]) -> Table:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="without it nothing is measured: none is built in")
+    parser.add_argument("--data", type=csv_folder, required=True, help="none is built in")
     parser.add_argument("--latency", default=DEFAULT, choices=sorted(FITS.names()))
     options = parser.parse_args()
-    if options.data is None:
-        print("no --data: nothing to judge by")
-        return 0
     times = read(options.data)
     names = sorted(times)
     random.Random(SEED).shuffle(names)

@@ -98,6 +98,7 @@ def lead(
     from controlplane.cli import launcher_registry, wiring
     from controlplane.gateway.replicas.gateway import ReplicatedGateway
     from controlplane.runtime.controller import elected, serve
+    from controlplane.runtime.controller.answers import ReplicaLogs
     from controlplane.runtime.fleet.fleet import Fleet
     from launchers.kubernetes.api import ClusterApi
     from launchers.kubernetes.leading.fleets import FleetObject, GatewayPods
@@ -131,7 +132,7 @@ def lead(
             keeper.note(event)
 
         def guard() -> None:
-            logs = elected.ReplicaLogs(pods.addresses, token)
+            logs = ReplicaLogs(pods.addresses, token)
             around = elected.Following(keeper, logs)
             serve.guard(fleet, notice, logs, stopping, host=host, port=port, cluster=around)
 

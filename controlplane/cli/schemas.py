@@ -10,17 +10,17 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, create_model
 
-from controlplane.domain.comparison import Comparison
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Infeasible, Plan
 from controlplane.domain.serving import Difference, Serving
-from controlplane.domain.spec import Spec
 from controlplane.domain.tensors import Finding
+from controlplane.domain.workload import Spec
 from controlplane.files.documents import SCHEMA_VERSION
-from controlplane.files.gateway.limits import Limit
+from controlplane.files.gateway.access import Limit
 from controlplane.planning.explain.explain import Explanation
 from controlplane.planning.replan.differences import Ending, PartitionChange, TermChange
 from controlplane.ports import Capability
+from controlplane.report.tables.comparison_table import Comparison
 from controlplane.report.tables.demo_table import DemoRow, Repair
 from controlplane.report.tables.observed_table import Kept, Unseen
 from controlplane.report.tables.status_table import Status

@@ -51,7 +51,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "what is measured is kept; the same command continues from there",
         ),
         "import": Verb(
-            "jobs.import_",
+            "jobs.profile",
             "Make a profile from files of other tools.",
             "ctl import resnet50 8:b8.csv --from perf-analyzer --device v100",
             _WHOLE_FILES,
@@ -132,10 +132,10 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             _UNCHANGED,
         ),
         "events": Verb(
-            "fleet.record", "Show the history of a fleet.", "ctl events --since 3600 --json", _UNCHANGED
+            "fleet.looking", "Show the history of a fleet.", "ctl events --since 3600 --json", _UNCHANGED
         ),
         "logs": Verb(
-            "fleet.record",
+            "fleet.looking",
             "Show what the servers of a workload have logged.",
             "ctl logs search -f",
             _UNCHANGED,

@@ -287,7 +287,7 @@ def printer(show: Callable[[Mapping[str, Any]], None]) -> Callable[[Event], None
 
 def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Event, ...]:
     """Return the events of a fleet, or of the last destroyed one of that name, which is announced."""
-    from controlplane.runtime.fleet import events
+    from controlplane.runtime.fleet import history
 
     units.safe_name(name, "--fleet")
     files = FleetFiles(state_root(), name)
@@ -296,4 +296,4 @@ def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Even
             raise _unknown(files)
         say(f"fleet {name!r} was destroyed; its events until then:")
     begin = 0.0 if since_s is None else time.time() - since_s
-    return events.events(files, since_s=begin, limit=limit)
+    return history.events(files, since_s=begin, limit=limit)

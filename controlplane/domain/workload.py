@@ -1,16 +1,19 @@
-"""A workload: a model, its rate, its SLO and its shadow."""
+"""A spec: workloads, each a model with its rate, its SLO and its shadow, and the GPUs that a plan may use."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, MinLen
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.units import Amount, Checked, Count, Name, Positive
+from controlplane.domain.server_options import ServerOptions
+from controlplane.domain.serving import Serving
+from controlplane.domain.units import Amount, Checked, Count, Name, NonNegative, Positive
 
 
 class Arrivals(StrEnum):
@@ -68,7 +71,7 @@ LARGEST_COVER = 2.0
 WITHIN_S = 1.0
 """What a redirect should take at most where nothing is demanded: kept where that costs no GPU more."""
 REDIRECT_S = 0.2
-"""What one takes to a loaded shadow, from the death: 0.16 to 0.24 s were measured (docs/results/guard.md)."""
+"""What one takes to a loaded shadow, from the death: 0.12 to 0.22 s were measured (docs/results/guard.md)."""
 
 
 def redirect_s(policy: ShadowPolicy, load_s: float | None) -> float | None:
@@ -165,3 +168,42 @@ def with_covers_demanded(workloads: Sequence[Workload], covers: float) -> tuple[
         return wish if left else replace(wish, covers=covers)
 
     return tuple(replace(w, shadow=demanding(w.shadow)) for w in workloads)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRequest(Checked):
+    """The GPUs of one type that a plan may use."""
+
+    type: Name
+    """A device type with profiles, built in or measured by `ctl profile`; `cpu`: cores of this host."""
+    count: Count | None = None
+    """How many a plan may use; without it any number, of `cpu` all cores but one."""
+    price_per_hour: NonNegative | None = None
+    """The price of one, in any currency; plans minimise the sum. Without it the built-in price, else 0."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """On Kubernetes: labels of their nodes, as `{pool: serving}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The input of `ctl plan`."""
+
+    gpus: Annotated[tuple[GpuRequest, ...], MinLen(1)]
+    """The GPU types that a plan may use."""
+    workloads: Annotated[tuple[Workload, ...], MinLen(1)]
+    """What the fleet serves."""
+    triton_args: tuple[str, ...] = ()
+    """Options of every server, each `--NAME=VALUE`, as `[--log-verbose=1]`."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The environment of every server; plans and labels show it: no secrets."""
+    serve: Serving | None = None
+    """How `ctl apply` serves the plan; what is left out has its default."""
+
+    def __post_init__(self) -> None:
+        ServerOptions(self.triton_args, self.env)
+        models = Counter(w.model for w in self.workloads)
+        called = tuple(
+            replace(w, endpoint=w.endpoint or (w.model if models[w.model] == 1 else w.name))
+            for w in self.workloads
+        )
+        object.__setattr__(self, "workloads", called)

@@ -1,24 +1,48 @@
-"""A fleet's rendered model repositories on disk: OUTPUT/<fleet>/<partition>/<hash of the content>.
+"""The content of a directory as a value, and a fleet's rendered model repositories on disk.
 
-They link to the pinned models in OUTPUT/<fleet>/.pinned.
-
-Equal content has the same path in every plan, so a server's repository stays in place while the server runs.
-
-A write of a tree happens completely or not at all.
+Each is at OUTPUT/<fleet>/<partition>/<hash of the content>, with links to the pinned models in
+OUTPUT/<fleet>/.pinned. Equal content has the same path in every plan, so a server's repository stays in place
+while the server runs. A write of a tree happens completely or not at all.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.errors import EngineError
-from controlplane.domain.tree import Link, Tree
 from controlplane.files.writing import sync_directory, write_synced
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A symbolic link to an absolute path."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Relative path, parts joined by '/' -> the text of a file, or a link."""
+
+    entries: Mapping[str, str | Link]
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of every path with its text or target: equal trees, equal hashes."""
+        listed = [
+            [path, "link", entry.target] if isinstance(entry, Link) else [path, "text", entry]
+            for path, entry in sorted(self.entries.items())
+        ]
+        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
 
 _HASH_DIGITS = 16
 

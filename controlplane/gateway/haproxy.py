@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from controlplane.domain.counters import Entry
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
+from controlplane.domain.observation import Entry
 from controlplane.domain.order import Order
 from controlplane.files.gateway import GatewaySettings, Traits, read_order, write_order
 from controlplane.files.gateway.discounts import add_discounts
-from controlplane.files.gateway.queries import Silent, Unreachable, ask
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.reading import Remembered
 from controlplane.files.waiting import locked
@@ -22,6 +21,7 @@ from controlplane.gateway.running import RunningHaproxy
 from controlplane.gateway.security.registry import LimitRegistry
 from controlplane.gateway.slots import PLAIN, SlotTable
 from controlplane.gateway.startup import Startup, tell_facade, wait
+from controlplane.sockets import Silent, Unreachable, ask
 
 _RESTART_DEADLINE_S = 10.0
 _NEW_MODEL_S = 10.0
@@ -94,6 +94,10 @@ class HaproxyGateway:
             target = generation + 1
             store.save(self._paths, target, change.table)
             tell_facade(self._paths)
+            if reached is not None and freed.table.is_free() and self._haproxy.outdated_by_servers():
+                # No request is on a server. What the present one still gets, the facade answers.
+                processes.wake_supervisor(self._paths)
+                reached = None
             if reached is not None:
                 if reached == generation:
                     whole = replace(change, before=(*freed.before, *change.before))

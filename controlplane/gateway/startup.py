@@ -15,7 +15,6 @@ from controlplane.domain.errors import GatewayError, InputError, MissingTool
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.plan import MOST_SERVERS
 from controlplane.files.gateway import FormerFacade, GatewaySettings, write_settings
-from controlplane.files.gateway.queries import Unreachable, ask
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.waiting import locked, wait_until
 from controlplane.files.writing import fields_of
@@ -23,6 +22,7 @@ from controlplane.gateway import processes, store
 from controlplane.gateway.listeners import listen
 from controlplane.gateway.running import RunningHaproxy
 from controlplane.gateway.security.certificate import check_exposure
+from controlplane.sockets import Unreachable, ask
 
 _START_DEADLINE_S = 60.0
 _RELOAD_DEADLINE_S = 2.0

@@ -19,8 +19,7 @@ from controlplane.files.gateway import (
     read_slots,
     write_slots,
 )
-from controlplane.files.gateway.clients import read_clients
-from controlplane.files.gateway.limits import read_held
+from controlplane.files.gateway.access import read_clients, read_held
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.writing import write_derived
 from controlplane.gateway import slots
@@ -34,6 +33,8 @@ GENERATION = "generation"
 """Key in the checks' map that tells which table a running HAProxy holds; no backend has this name."""
 FINGERPRINT = "proc.settings"
 """HAProxy's variable with the fingerprint of the settings that it was started from."""
+WITHOUT_SERVERS = "without-servers"
+"""In its place: this one is replaced by one that starts with the first servers."""
 
 _MAXCONN = 8192
 _SLOTS = 96

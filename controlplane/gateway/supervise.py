@@ -27,7 +27,6 @@ from typing import BinaryIO
 from controlplane.domain.errors import GatewayError, TrisectError, Troubles, is_own_lack
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import Restart, append_restart
-from controlplane.files.gateway.queries import ask
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.waiting import wait_until
 from controlplane.gateway import processes, store
@@ -36,6 +35,7 @@ from controlplane.gateway.listeners import Held
 from controlplane.gateway.processes import say
 from controlplane.gateway.programs import Programs
 from controlplane.gateway.running import RuntimeSocket, Unreachable
+from controlplane.sockets import ask
 
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 5.0
@@ -162,6 +162,8 @@ class Supervisor:
                 self._not_renewed.over()
             elif self._held.clients is not None:
                 self._replace(process)
+                if held != store.WITHOUT_SERVERS:  # which is part of a fleet's first apply
+                    self._remember(process.role, "renewed with the settings of the last apply")
             elif self._held.facade is not None:
                 self._replace_without_sockets(process)
             else:
@@ -184,7 +186,6 @@ class Supervisor:
         process.child, process.handle, process.started_at = child, None, time.monotonic()
         self._finishing[former] = former_child
         self._start(process)
-        self._remember(process.role, "renewed with the settings of the last apply")
 
     def _replace_without_sockets(self, process: ManagedProcess) -> None:
         """Have HAProxy end with its requests, and start the next one where its ports are free.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.domain.observation import LatencyWindow
-from controlplane.files.gateway.queries import ask
 from controlplane.monitor.records import Record, parse
+from controlplane.sockets import ask
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from controlplane.domain.counters import Entry
+from controlplane.domain.observation import Entry
 from controlplane.files.gateway.discounts import Discounts, read_discounts
 from controlplane.monitor.metrics import number
 

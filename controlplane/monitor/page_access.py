@@ -10,7 +10,7 @@ from pathlib import Path
 from aiohttp import web
 
 from controlplane.domain.fleet import AccessConfig
-from controlplane.files.gateway.clients import operates_with, read_clients
+from controlplane.files.gateway.access import operates_with, read_clients
 from controlplane.files.reading import Remembered
 
 _SCHEMES = 'Bearer, Basic realm="the token is the password", charset="UTF-8"'

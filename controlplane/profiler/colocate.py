@@ -1,21 +1,82 @@
-"""Measurement of interference: models beside each other on one device, all busy."""
+"""Measurement of interference: models beside each other on one device, all busy; which, in what order."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from controlplane.domain.device import ShareGrid
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Neighbour
-from controlplane.profiler.neighbours import Tenant, TenantGroup, tenant_groups
 from controlplane.profiler.point import LATE_S, Bench, executed
+from controlplane.profiler.requests import Traffic
 from controlplane.profiler.session import Place, Profiler, endpoint_of
 from controlplane.profiler.subject import Subject
-from controlplane.profiler.sweep import LEAST_BATCHES
-from controlplane.profiler.traffic import Traffic
+from controlplane.profiler.sweep import LEAST_BATCHES, default_batches
 from controlplane.render.config import batch_limit
+
+_UNEVEN = 0.7
+"""The larger share of an uneven pair, as a part of the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One model's server beside others: its share, and the batches to measure."""
+
+    model: str
+    percent: float
+    batches: tuple[int, ...]
+
+
+TenantGroup = tuple[Tenant, ...]
+"""Servers that run at once. They start once, then run every combination of their batches."""
+
+
+def tenant_groups(max_batch: dict[str, int], grid: ShareGrid) -> Iterator[TenantGroup]:
+    """Yield pairs first, even shares before uneven ones, then triples; also a model beside itself.
+
+    `max_batch` has the largest batch of each model. Pairs show the interference between two models, triples
+    whether it adds up. Most plans put two or three partitions on a GPU.
+    """
+    models = sorted(max_batch)
+
+    def tenants(names: Sequence[str], parts: Sequence[float], sizes: int) -> TenantGroup | None:
+        percents = [grid.floor(part) for part in parts]
+        if None in percents:
+            return None
+        return tuple(
+            Tenant(name, percent, middle_batches(max_batch[name])[:sizes])
+            for name, percent in zip(names, percents, strict=True)
+            if percent is not None
+        )
+
+    plans = [
+        (itertools.combinations_with_replacement(models, 2), (50.0, 50.0), 2),
+        (itertools.product(models, repeat=2), (100 * _UNEVEN, 100 * (1 - _UNEVEN)), 1),
+        (itertools.combinations_with_replacement(models, 3), (100 / 3, 100 / 3, 100 / 3), 1),
+    ]
+    for names, parts, sizes in plans:
+        for chosen in names:
+            group = tenants(chosen, parts, sizes)
+            if group is not None:
+                yield group
+
+
+def middle_batches(max_batch: int) -> tuple[int, ...]:
+    """Return medium batches, which plans mostly use: not the smallest and the largest, if others exist."""
+    sizes = default_batches(max_batch)
+    return sizes[1:-1] or sizes[-1:]
+
+
+def merged(
+    before: Sequence[ColocationPoint], measured: Sequence[ColocationPoint]
+) -> tuple[ColocationPoint, ...]:
+    """Return old and new points; a new point replaces an old one of the same setting."""
+    known = {(p.percent, p.batch, p.neighbours): p for p in (*before, *measured)}
+    return tuple(known.values())
+
 
 _POINT_S = 1.5
 

@@ -19,9 +19,8 @@ from controlplane.domain.observation import ModelStatistics
 from controlplane.domain.profile import AnswerTimes, Measurement
 from controlplane.ports import Clock, Launcher
 from controlplane.profiler.load import ANSWER_LATE_S, Answers, ClosedLoop
-from controlplane.profiler.requests import request_of
+from controlplane.profiler.requests import Traffic, request_of
 from controlplane.profiler.sweep import FEWEST_BATCHES, LEAST_BATCHES, SLOW_S, Effort, Trust, least_batches
-from controlplane.profiler.traffic import Traffic
 from controlplane.triton import statistics
 from controlplane.triton.client import TritonClient
 

@@ -8,9 +8,15 @@ from pathlib import Path
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import RequestSet
-from controlplane.profiler.requests import NO_INPUTS, Inputs, check_batches_form, request_set, requests_for
+from controlplane.profiler.requests import (
+    NO_INPUTS,
+    Inputs,
+    Traffic,
+    check_batches_form,
+    request_set,
+    requests_for,
+)
 from controlplane.profiler.sweep import Point, chosen_points, fewer_points
-from controlplane.profiler.traffic import Traffic
 from controlplane.render.config import batch_limit, iterates
 from controlplane.render.source import SourceModel, read_source, steps_of
 

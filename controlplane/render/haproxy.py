@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from controlplane.domain.fleet import Backend, socket_path
 from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S
 from controlplane.files.gateway import GatewaySettings
-from controlplane.files.gateway.limits import LONGEST_S, REFUSED, REMEMBERED_S
+from controlplane.files.gateway.access import LONGEST_S, REFUSED, REMEMBERED_S
 from controlplane.files.gateway_paths import GatewayPaths
 
 if TYPE_CHECKING:

@@ -19,19 +19,19 @@ from controlplane.domain import units
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Batches
 from controlplane.domain.plan import Partition, Plan, ServedModel
-from controlplane.domain.tree import Link, Tree
 from controlplane.files.pinned import CONFIG_NAME
-from controlplane.render.composing import is_ensemble
+from controlplane.files.rendered import Link, Tree
 from controlplane.render.config import (
     HEADER,
     batch_limit,
     check_drop,
+    is_ensemble,
     keeps_sequences,
     measured_config,
     served_config,
+    take_turns,
     takes_live_batch,
 )
-from controlplane.render.instances import take_turns
 from controlplane.render.source import SourceModel, read_source
 
 _SHOWN = (

@@ -1,11 +1,15 @@
-"""Reading of a source model's directory: the only effect of rendering.
+"""Reading of a source model's folder, with the models that it executes: the only effect of rendering.
 
-The configuration is the one that Triton made of the written one, where that is kept (`files.models`).
+The configuration is the one that Triton made of the written one, where that is kept (`files.models`). A model
+executes the steps of an ensemble, and what its Python code calls (BLS): calls are found in the code; names
+that it computes are declared in the configuration:
+
+    parameters { key: "composing_models" value { string_value: "detect,classify" } }
 """
 
 from __future__ import annotations
 
-import difflib
+import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,18 +19,129 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
+from controlplane.files.mistakes import nearest
 from controlplane.files.models import read_completed, read_sample_shapes
 from controlplane.files.pinned import CONFIG_NAME, ModelFolder, Pin
 from controlplane.files.pinned.content import CACHE
 from controlplane.files.reading import read_bytes
-from controlplane.render.composing import composing_models, is_ensemble
 from controlplane.render.config import (
+    backend_of,
     check_servable,
     is_complete,
+    is_ensemble,
     parse_config,
     with_sample_shapes,
 )
-from controlplane.render.instances import backend_of
+
+PARAMETER = "composing_models"
+_MODEL_FILE = "model.py"
+"""The file that the Python backend starts with, where the configuration names no other."""
+_CALL = "InferenceRequest"
+"""The class with which a model's code calls another model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The names of the models that code calls; `computed`: it computes others."""
+
+    models: tuple[str, ...]
+    computed: bool
+
+
+def composing_models(directory: Path, config: ModelConfig | None, file: str) -> tuple[str, ...]:
+    """Return the names of the models that a model executes, sorted; empty for most models.
+
+    `config` is None where it is not known. Raises InputError for code that computes names, none of which is
+    declared.
+    """
+    if config is not None and is_ensemble(config):
+        return tuple(sorted({step.model_name for step in config.ensemble_scheduling.step}))
+    declared = _declared(config)
+    file_name = _MODEL_FILE if config is None else config.default_model_filename or _MODEL_FILE
+    calls = called_models(directory, file_name)
+    if calls is None:
+        return declared
+    if calls.computed and not declared:
+        names = f" besides {', '.join(calls.models)}" if calls.models else ""
+        raise InputError(
+            f"executes models{names} whose names its code computes: declare them all in its config.pbtxt: "
+            f'parameters {{ key: "{PARAMETER}" value {{ string_value: "one,another" }} }}',
+            file=file,
+            field=f"parameters.{PARAMETER}",
+        )
+    return tuple(sorted({*calls.models, *declared}))
+
+
+def called_models(directory: Path, started_by: str = _MODEL_FILE) -> Calls | None:
+    """Return the models that a model's code calls; None where it calls none.
+
+    Its code is what the file `started_by` of each version imports from the model's folder. Code that cannot
+    be parsed counts as calling none: Triton says what is wrong with it.
+    """
+    found: set[str] = set()
+    calls, computed = False, False
+    for tree in _code(directory, started_by):
+        for call in _calls(tree):
+            calls = True
+            given = next((k.value for k in call.keywords if k.arg == "model_name"), None)
+            if isinstance(given, ast.Constant):
+                found.add(str(given.value))
+            else:
+                computed = True
+    return Calls(tuple(sorted(found)), computed) if calls else None
+
+
+def _declared(config: ModelConfig | None) -> tuple[str, ...]:
+    if config is None or PARAMETER not in config.parameters:
+        return ()
+    names = config.parameters[PARAMETER].string_value.split(",")
+    return tuple(sorted({name.strip() for name in names if name.strip()}))
+
+
+def _code(directory: Path, started_by: str) -> Iterator[ast.Module]:
+    """Parse the files that versions start with, and those of the model's folder that these import."""
+    left = list(directory.glob(f"[0-9]*/{Path(started_by).name}"))
+    seen: set[Path] = set()
+    while left:
+        file = left.pop()
+        if file in seen or not file.is_relative_to(directory) or file.is_dir() or not file.exists():
+            continue
+        seen.add(file)
+        code = read_bytes(file)  # its error is a ValueError too
+        try:
+            tree = ast.parse(code)
+        except (SyntaxError, ValueError):
+            continue
+        yield tree
+        inside = file.relative_to(directory)
+        # A model's code finds its version's folder by itself, and its own by `model_repository`.
+        roots = (directory / inside.parts[0], directory)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                left += (path for name in node.names for root in roots for path in _files(root, name.name))
+            elif isinstance(node, ast.ImportFrom):
+                within = roots if node.level == 0 else file.parents[node.level - 1 : node.level]
+                names = [".".join(filter(None, (node.module, name.name))) for name in node.names]
+                left += (path for name in names for root in within for path in _files(root, name))
+
+
+def _files(root: Path, name: str) -> Iterator[Path]:
+    """Return where the modules of a dotted name may be: each package's file, and the last one's."""
+    path = root
+    for part in name.split("."):
+        path /= part
+        yield path.with_name(f"{part}.py")
+        yield path / "__init__.py"
+
+
+def _calls(tree: ast.Module) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            if name == _CALL:
+                yield node
+
 
 _PYTHON = "python"
 _COMPLETES = b"auto_complete_config"
@@ -196,10 +311,8 @@ def _read(repository: Path, model: str, above: tuple[str, ...]) -> SourceModel:
     units.safe_name(model, "model")
     directory = repository.resolve() / model
     if not directory.is_dir():
-        known = source_models(repository)
-        close = difflib.get_close_matches(model, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known) or 'none'}"
-        raise InputError(f"there is no such model directory; {hint}", file=str(directory), field="model")
+        problem = f"there is no such model directory{nearest(model, source_models(repository))}"
+        raise InputError(problem, file=str(directory), field="model")
     file = directory / CONFIG_NAME
     config = with_sample_shapes(_config(directory), read_sample_shapes(directory))
     check_servable(config, str(file))

@@ -15,10 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
-from controlplane.domain.counters import Entry
 from controlplane.domain.errors import EngineError, server_words
 from controlplane.domain.fleet import RELOAD_HEADER, Backend, Server, ServerState
-from controlplane.domain.observation import ModelStatistics
+from controlplane.domain.observation import Entry, ModelStatistics
 from controlplane.sockets import connect
 from controlplane.triton.samples import SampleRequest
 from controlplane.triton.statistics import parse_statistics

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 
-from controlplane.domain.counters import Entry, combine, difference
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
+from controlplane.domain.observation import Entry, combine, difference
 from controlplane.files.waiting import wait_until
 from controlplane.triton.client import TritonClient, timed_out
 from controlplane.triton.samples import SampleRequest, sample_request

@@ -9,9 +9,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from controlplane.domain.counters import Entry, combine
 from controlplane.domain.errors import EngineError
-from controlplane.domain.observation import BatchStatistics, ModelStatistics
+from controlplane.domain.observation import BatchStatistics, Entry, ModelStatistics, combine
 
 NANOS_PER_MILLI = 1e6
 

@@ -18,7 +18,7 @@ from controlplane.domain.fleet import Server
 from launchers.cpu_quota.mechanism import Weight, bandwidth
 from launchers.gpu.mps import MpsClient
 from launchers.host.server_sockets import folder_of
-from launchers.lifecycle import HostPlace
+from launchers.host_lifecycle import HostPlace
 from launchers.triton import batches, labels, program
 
 Choice = TypeVar("Choice", bound=StrEnum)

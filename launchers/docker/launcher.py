@@ -26,10 +26,11 @@ from launchers.docker import containers, engine
 from launchers.docker.containers import ContainerOptions
 from launchers.docker.engine import ANSWER_S, ContainerWatcher, Say, have_image
 from launchers.gpu import checks, gpus, mps
-from launchers.host import process_table, server_sockets, shared_memory
+from launchers.host import process_table, server_sockets
 from launchers.host.process_table import ServerProcess
 from launchers.host.process_watcher import ProcessWatcher
-from launchers.lifecycle import HostLifecycle, HostPlace, StartState
+from launchers.host_lifecycle import HostLifecycle, HostPlace
+from launchers.lifecycle import StartState
 from launchers.triton import batches, labels, readiness
 from launchers.triton.readiness import await_read
 from launchers.watch import ServerWatcher
@@ -184,8 +185,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove the fleet's containers that do not run, and shared memory without a server."""
         removed: list[str] = []
-        sockets = server_sockets.folder_of_fleet(self._state, fleet)
-        begun, starting = server_sockets.begun(sockets), self._starting.names()
+        begun, starting = self._begun(fleet), self._starting.names()
         with self._connected() as client:
             alive: set[str] = {labels.digest(name) for name in starting}
             for one in self._of_fleet(client, fleet):
@@ -195,9 +195,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                     removed.append(f"container {name}")
                 else:
                     alive.add(labels.digest(name))
-        batches.sweep(self._batch_root(fleet), alive)
-        server_sockets.sweep(sockets, begun, alive)
-        return (*removed, *shared_memory.sweep(fleet, alive), *self._mps.sweep())
+        return (*removed, *self._swept(fleet, begun, alive))
 
     def _find(self, client: docker.DockerClient, spec: ServerSpec) -> Server | None:
         one = self._ours(client, spec.name)
@@ -209,11 +207,6 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
         if one is not None:
             _remove_container(one)
         self._clean(spec)
-
-    def _clean(self, spec: ServerSpec) -> None:
-        shared_memory.remove(labels.memory_prefix(spec))
-        self._batch_files(spec).remove()
-        server_sockets.remove(self._state, spec)
 
     def _host(self, spec: ServerSpec) -> str:
         return f"{super()._host(spec)}{OWN_FOLDER}"

@@ -78,12 +78,9 @@ def check_shares(spec: ServerSpec, running: Iterable[ServerSpec]) -> None:
 
 def reading(device: str) -> DeviceReading:
     """Return a GPU's product, driver, present power and clock; empty for a core or without a driver."""
-    if not is_gpu(device):
-        return DeviceReading()
-    with _nvml() as nvml:
-        if nvml is None:
+    with _on(device) as (nvml, handle):
+        if handle is None:
             return DeviceReading()
-        handle = nvml.nvmlDeviceGetHandleByUUID(device)
         power = _or_none(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
         clock = _or_none(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
         return DeviceReading(
@@ -99,12 +96,9 @@ def limits(device: str) -> DeviceLimits | None:
 
     The PCIe link is the widest and fastest that GPU and host support: an idle one is slowed down.
     """
-    if not is_gpu(device):
-        return None
-    with _nvml() as nvml:
-        if nvml is None:
+    with _on(device) as (nvml, handle):
+        if handle is None:
             return None
-        handle = nvml.nvmlDeviceGetHandleByUUID(device)
         milliwatts = _or_none(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
         idle_milliwatts = _or_none(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
         return DeviceLimits(
@@ -126,12 +120,8 @@ def processes(uuid: str) -> dict[int, float | None]:
     From both of NVML's lists: the clients of MPS are in one or the other, by the driver's release.
     """
     found: dict[int, float | None] = {}
-    with _nvml() as nvml:
-        if nvml is None:
-            return {}
-        try:
-            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        except nvml.NVMLError:  # it has fallen off the bus
+    with _on(uuid) as (nvml, handle):
+        if handle is None:
             return {}
         for ask in (
             nvml.nvmlDeviceGetComputeRunningProcesses,
@@ -152,10 +142,8 @@ def memory_mb(uuid: str, pids: Collection[int]) -> float | None:
 
 def used_mb(uuid: str) -> float | None:
     """Return the memory in use of a GPU, by all its processes; None where the driver does not say."""
-    with _nvml() as nvml:
-        if nvml is None:
-            return None
-        memory = _or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, nvml.nvmlDeviceGetHandleByUUID(uuid))
+    with _on(uuid) as (nvml, handle):
+        memory = None if handle is None else _or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
         return None if memory is None else float(memory.used) / 2**20
 
 
@@ -210,6 +198,20 @@ def _nvml() -> Iterator[Any]:
         yield pynvml
     finally:
         pynvml.nvmlShutdown()
+
+
+@contextlib.contextmanager
+def _on(device: str) -> Iterator[tuple[Any, Any]]:
+    """Open NVML for a GPU; no handle for a core, without a driver, or of one that has fallen off the bus."""
+    if not is_gpu(device):
+        yield None, None
+        return
+    with _nvml() as nvml:
+        handle = None
+        if nvml is not None:
+            with contextlib.suppress(nvml.NVMLError):
+                handle = nvml.nvmlDeviceGetHandleByUUID(device)
+        yield nvml, handle
 
 
 def _gpu(nvml: Any, index: int, handle: Any) -> HostGpu:

@@ -126,7 +126,7 @@ def sliced_gpus(api: ClusterApi) -> list[tuple[str, NodeDevice]]:
         if one.spec is None or one.spec.driver != DRIVER or not one.spec.nodeName:
             continue
         for device in one.spec.devices or []:
-            told = {key: value.string for key, value in (device.attributes or {}).items()}
+            told = {key: value.get("string") for key, value in (device.attributes or {}).items()}
             uuid = told.get("uuid")
             if told.get("type") == "gpu" and uuid:
                 found.append((told.get("productName") or "", NodeDevice(one.spec.nodeName, uuid)))

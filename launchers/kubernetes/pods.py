@@ -35,6 +35,7 @@ _HOPELESS = {
 }
 """Reasons for which a container waits, and which time does not mend."""
 _OOM = f"{OUT_OF_MEMORY}: the kernel killed it; see its memory limit (memory_mb)"
+_NO_MPS = "no node prepares a shared GPU while MPSSupport, a feature gate of the DRA driver, is off"
 _DELETED = "its pod ended: it was deleted"
 _AGAIN_S = 0.5
 _END_S = 5.0
@@ -50,6 +51,7 @@ class PodState:
         self.name, self.uid = metadata.name or "", metadata.uid or ""
         self.version = metadata.resourceVersion
         self.is_leaving = metadata.deletionTimestamp is not None
+        self._claims = pod.spec is not None and bool(pod.spec.resourceClaims)
         self._text = (metadata.annotations or {}).get(names.SERVER)
         self._status, self._address = status, status.podIP or ""
         self._conditions = {one.type: one for one in status.conditions or []}
@@ -134,7 +136,8 @@ class PodState:
         waiting = self._now.waiting
         if self.unplaced is not None or waiting is None:
             return self.unplaced
-        return f"{waiting.reason}: {waiting.message or ''}".strip(": ")
+        told = f"{waiting.reason}: {waiting.message or ''}".strip(": ")
+        return f"{told}; {_NO_MPS}" if self._claims else told
 
     def resize_left(self, limit: str) -> str | None:
         """Return why its container has not this CPU limit yet; None once it has."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
-from background import until
+from background import Clients, until
 from bare_triton import BareTriton, bare_triton
 
 from controlplane.render.repository import BATCH_LIBRARY
@@ -45,41 +45,27 @@ dynamic_batching { preferred_batch_size: [ 32 ] }
 """
 
 
-class Clients:
+class Load(Clients):
     """Requests of 1 to 3 inferences, each of 1 to 5 numbers, over HTTP and gRPC in turns."""
 
     def __init__(self, running: BareTriton) -> None:
-        self._running, self._stop = running, threading.Event()
-        self.done, self.failed, self._lock = 0, list[str](), threading.Lock()
-        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(CLIENTS)]
+        super().__init__(CLIENTS)
+        self._running = running
 
-    def __enter__(self) -> Clients:
-        for thread in self._threads:
-            thread.start()
-        return self
+    def call(self, number: int) -> Callable[[], object]:
+        """One request, and whether its answer is right."""
+        module = triton_grpc if number % 2 else triton_http
+        client = module.InferenceServerClient(self._running.grpc if number % 2 else self._running.http)
+        chance = random.Random(number)
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, seed: int) -> None:
-        module = triton_grpc if seed % 2 else triton_http
-        client = module.InferenceServerClient(self._running.grpc if seed % 2 else self._running.http)
-        chance = random.Random(seed)
-        while not self._stop.is_set():
-            sent = np.full((chance.choice(SIZES), chance.randint(1, 5)), seed, dtype=np.float32)
+        def send() -> None:
+            sent = np.full((chance.choice(SIZES), chance.randint(1, 5)), number, dtype=np.float32)
             x = module.InferInput("X", list(sent.shape), "FP32")
             x.set_data_from_numpy(sent)
-            try:
-                found = client.infer("m", [x]).as_numpy("Y")
-                problem = "" if np.array_equal(found, sent.sum(axis=1, keepdims=True)) else f"{found}"
-            except Exception as error:
-                problem = str(error)
-            with self._lock:
-                self.done += 1
-                self.failed += [problem] if problem else []
-        client.close()
+            found = client.infer("m", [x]).as_numpy("Y")
+            assert np.array_equal(found, sent.sum(axis=1, keepdims=True)), found
+
+        return send
 
 
 def executions(running: BareTriton) -> Counter[int]:
@@ -105,7 +91,7 @@ def test_no_batch_is_above_the_limit_whatever_the_requests(
     for name, value in environment(planned, files).items():
         monkeypatch.setenv(name, value)
     above, reached = Counter[int](), 0
-    with bare_triton(tmp_path / "models", tmp_path / "log") as running, Clients(running) as clients:
+    with bare_triton(tmp_path / "models", tmp_path / "log") as running, Load(running) as clients:
         assert files.unanswered() == ()
         for i, limit in enumerate(limits):
             files.set((("m", limit),))

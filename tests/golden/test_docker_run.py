@@ -14,7 +14,7 @@ from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Network
 from launchers.gpu.control import PIPES
 from launchers.gpu.mps import MpsClient, share_variables
-from launchers.lifecycle import HostPlace
+from launchers.host_lifecycle import HostPlace
 from launchers.triton import program
 from launchers.triton.batches import BatchFiles
 

@@ -91,11 +91,13 @@ def section(text: str, shared: Sequence[str]) -> str:
     described = " ".join(re.split(r"\n(?:Arguments|Options):", text.partition("\n\n")[2])[0].split())
     lines = options(text)
     own = "".join(line for line in lines if line not in shared)
-    others = " ".join(line[2 : line.index("`:") + 1] for line in lines if line in shared and line[3] == "-")
+    names = (line[3 : line.index("`:")] for line in lines if line in shared and line[3] == "-")
+    others = " ".join(f"`{name.partition(' <')[0]}`" for name in names)
     return f"### `{usage}`\n\n{described}\n\n{own}{f'* {others}' if others else ''}\n"
 
 
 def options(text: str) -> list[str]:
+    text = re.sub(r"(?<=\w-)\n +(?=\w)", "", text)  # a line ends behind a hyphen
     blocks = re.findall(r"^(?:Arguments|Options):\n(.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
     lines = []
     for entry in (entry for block in blocks for entry in re.split(r"\n(?=  \S)", block.rstrip())):

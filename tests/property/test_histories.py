@@ -36,7 +36,7 @@ from controlplane.domain.plan import (
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.fleet.execute import observe
-from controlplane.runtime.fleet.redirect import redirect as by_hand
+from controlplane.runtime.fleet.fleet import redirect as by_hand
 
 
 @dataclass(frozen=True)

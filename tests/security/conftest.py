@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tls_network import Network, a_network, created
 
-from controlplane.files.gateway.clients import Client
+from controlplane.files.gateway.access import Client
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from certificates import Authority
 
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import AccessConfig, Route
-from controlplane.files.gateway.clients import Client
+from controlplane.files.gateway.access import Client
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway

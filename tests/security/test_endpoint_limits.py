@@ -18,7 +18,7 @@ from background import until
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Route
-from controlplane.files.gateway.limits import Limit
+from controlplane.files.gateway.access import Limit
 from controlplane.gateway.security.registry import LimitRegistry
 
 SERVICE = "/inference.GRPCInferenceService/"

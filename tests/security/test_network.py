@@ -25,7 +25,7 @@ from tls_network import BODY, SERVICE, Code, Network, created, infer, status_of
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import AccessConfig
-from controlplane.files.gateway.clients import Client
+from controlplane.files.gateway.access import Client
 from controlplane.gateway import processes
 from controlplane.gateway.running import RuntimeSocket
 from controlplane.gateway.security import registry

@@ -20,7 +20,7 @@ from background import until
 from host_ports import free_ports
 
 from controlplane.domain.fleet import Route
-from controlplane.files.gateway.limits import REFUSED
+from controlplane.files.gateway.access import REFUSED
 from controlplane.gateway.haproxy import HaproxyGateway
 
 POISON = {

@@ -21,8 +21,7 @@ from raw_http2 import call, frame_of
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import AccessConfig, Route
-from controlplane.files.gateway.clients import Client
-from controlplane.files.gateway.limits import Limit
+from controlplane.files.gateway.access import Client, Limit
 from controlplane.gateway.security.registry import ClientRegistry
 
 TRIES = int(os.environ.get("TRISECT_TRIES", "10"))

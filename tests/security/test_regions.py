@@ -16,7 +16,7 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import AccessConfig, Route
-from controlplane.files.gateway.clients import Client
+from controlplane.files.gateway.access import Client
 from controlplane.gateway.security.registry import ClientRegistry
 
 SERVICE = "/inference.GRPCInferenceService/"

@@ -12,7 +12,7 @@ import gateway_rig as rig
 from background import until
 from tls_network import BODY, INFER, Code, Network, infer, status_of
 
-from controlplane.files.gateway.clients import Client
+from controlplane.files.gateway.access import Client
 
 
 class Callers:

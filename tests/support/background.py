@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -18,20 +19,60 @@ def until(condition: Callable[[], object], deadline_s: float = 60.0, what: str =
 
 
 class Background(ABC):
-    """Runs `_run` in a thread inside the context; it returns soon after `_stop` is set."""
+    """Runs `_run` in threads inside the context; it returns soon after `_stop` is set."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 1) -> None:
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(60)
+        for thread in self._threads:
+            thread.join(60)
 
     @abstractmethod
     def _run(self) -> None:
         """Work until `_stop` is set."""
+
+
+class Clients(Background):
+    """Clients that each send one request after another.
+
+    `answered` has the answers of each, `failed` the time (monotonic) and the error of each failure.
+    """
+
+    def __init__(self, count: int, pause_s: float = 0.0) -> None:
+        super().__init__(count)
+        self.pause_s = pause_s
+        self.answered = [0] * count
+        self.failed: list[tuple[float, str]] = []
+        self._numbers = itertools.count()
+
+    @abstractmethod
+    def call(self, number: int) -> Callable[[], object]:
+        """What this client sends again and again; it raises where that fails."""
+
+    @property
+    def done(self) -> int:
+        """All that was answered."""
+        return sum(self.answered)
+
+    def await_more(self, count: int, deadline_s: float = 90.0) -> None:
+        """Return once so many more requests were answered."""
+        wanted = self.done + count
+        until(lambda: self.done >= wanted, deadline_s, f"{count} more answers")
+
+    def _run(self) -> None:
+        number = next(self._numbers)
+        call = self.call(number)
+        while not self._stop.wait(self.pause_s):
+            try:
+                call()
+                self.answered[number] += 1
+            except Exception as error:
+                self.failed.append((time.monotonic(), f"{type(error).__name__}: {error}"))

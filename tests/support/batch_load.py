@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from background import until
+from background import Clients, until
 from ctl_fleet import Ctl
 
 CLIENTS = 12
@@ -42,46 +41,33 @@ def write_paced_model(repository: Path, name: str = "paced") -> None:
     (version.parent / "config.pbtxt").write_text(_CONFIG)
 
 
-class BatchLoad:
-    """Clients that send one request after another to each endpoint; `failed` has each failure."""
+class BatchLoad(Clients):
+    """Clients that send one request after another to each endpoint."""
 
     def __init__(self, host: Ctl, endpoints: Sequence[str]) -> None:
-        self._stop = threading.Event()
-        self._done = dict.fromkeys(endpoints, 0)
-        self.failed: list[str] = []
-        address = f"http://127.0.0.1:{host.http}/v2/models"
-        self._threads = [
-            threading.Thread(target=self._run, args=(endpoint, f"{address}/{endpoint}/infer"))
-            for endpoint in endpoints
-            for _ in range(CLIENTS)
-        ]
-
-    def __enter__(self) -> BatchLoad:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
+        super().__init__(CLIENTS * len(endpoints))
+        self._urls = [f"http://127.0.0.1:{host.http}/v2/models/{e}/infer" for e in endpoints]
 
     def await_more(self, count: int, deadline_s: float = 60.0) -> None:
         """Return once every endpoint has given so many answers more."""
-        before = dict(self._done)
+        before = self._by_endpoint()
         until(
-            lambda: all(self._done[e] >= n + count for e, n in before.items()),
+            lambda: all(now >= n + count for now, n in zip(self._by_endpoint(), before, strict=True)),
             deadline_s,
             f"{count} more answers of each endpoint",
         )
 
-    def _run(self, endpoint: str, url: str) -> None:
+    def _by_endpoint(self) -> list[int]:
+        return [sum(self.answered[i :: len(self._urls)]) for i in range(len(self._urls))]
+
+    def call(self, number: int) -> Callable[[], object]:
+        """One inference of its endpoint."""
         tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
         body = json.dumps({"inputs": [tensor]}).encode()
-        while not self._stop.is_set():
-            try:
-                with urllib.request.urlopen(urllib.request.Request(url, body), timeout=30) as answer:
-                    answer.read()
-                self._done[endpoint] += 1
-            except OSError as error:
-                self.failed.append(f"{endpoint}: {error}")
+
+        def send() -> None:
+            request = urllib.request.Request(self._urls[number % len(self._urls)], body)
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                answer.read()
+
+        return send

@@ -16,7 +16,7 @@ import planning
 from inss_setup import surfaces
 
 from controlplane.domain.plan import Rule
-from controlplane.papers.inss.features import Episodes
+from controlplane.papers.inss.policy import Episodes
 from controlplane.papers.inss.problem import Problem
 from controlplane.planning import registry
 from controlplane.simulate.engine import Settings, simulate

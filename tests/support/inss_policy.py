@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inss_instances as instances
-import numpy as np
 from inss_setup import surfaces
 
-from controlplane.papers.inss.features import Episodes, Observation
 from controlplane.papers.inss.problem import Problem
 from controlplane.papers.inss.training.episodes import Around
 
@@ -21,13 +19,3 @@ def base() -> Problem:
 
 def around(models: int, gpus: int, lanes: int) -> Around:
     return Around(base(), models, gpus, lanes)
-
-
-def play(episodes: Episodes, rng: np.random.Generator) -> list[Observation]:
-    """Any of the allowed actions, evenly, to the end."""
-    seen = []
-    while not episodes.done:
-        seen.append(episodes.observe())
-        noise = np.where(seen[-1].valid, rng.random(seen[-1].valid.shape), -1.0)
-        episodes.place(noise.argmax(axis=1))
-    return seen

@@ -16,7 +16,7 @@ from certificates import Authority, Signed
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import AccessConfig, Route
-from controlplane.files.gateway.clients import Client
+from controlplane.files.gateway.access import Client
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.security.registry import ClientRegistry

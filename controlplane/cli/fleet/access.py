@@ -11,7 +11,7 @@ from controlplane.cli import completers, options
 from controlplane.cli.output import answer
 
 if TYPE_CHECKING:
-    from controlplane.files.gateway.clients import Client
+    from controlplane.files.gateway.access import Client
 
 token = typer.Typer(
     no_args_is_help=True,
@@ -56,7 +56,7 @@ def create_token(
     Clients send it as `Authorization: Bearer TOKEN`, over gRPC as metadata `authorization`.
     """
     from controlplane.cli import wiring
-    from controlplane.files.gateway.clients import Client
+    from controlplane.files.gateway.access import Client
 
     client = Client(
         name,
@@ -140,7 +140,7 @@ def set_limit(
     `ctl token` limits one client.
     """
     from controlplane.cli import wiring
-    from controlplane.files.gateway.limits import Limit
+    from controlplane.files.gateway.access import Limit
 
     given = Limit(max_rate, max_requests, max_body)
     wiring.limits(fleet).set(endpoint, given)
@@ -151,7 +151,7 @@ def set_limit(
 def list_limits(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json = False) -> None:
     """Print every endpoint that has limits, and what is refused because its requests crashed servers."""
     from controlplane.cli import wiring
-    from controlplane.files.gateway.limits import refused
+    from controlplane.files.gateway.access import refused
 
     held, now_s = wiring.limits(fleet).held(), time.time()
     rows = [

@@ -28,7 +28,7 @@ def redirect(
     finish on the server that has them.
     """
     from controlplane.cli import cluster, wiring
-    from controlplane.runtime.fleet.redirect import redirect as redirected
+    from controlplane.runtime.fleet.fleet import redirect as redirected
 
     cluster.by_leader(wiring.fleet_files(fleet), "redirect", *workload, *(("--json",) if json else ()))
     found, settings = wiring.existing_fleet(fleet)
@@ -46,7 +46,7 @@ def rollback(
 ) -> None:
     """Apply again the plan that ran before the present one."""
     from controlplane.cli import cluster, wiring
-    from controlplane.cli.fleet import access_changes, committed
+    from controlplane.cli.fleet import outcomes
     from controlplane.cli.output import say
     from controlplane.domain.serving import differences
     from controlplane.report.tables.change_table import terms_line
@@ -54,7 +54,7 @@ def rollback(
     from controlplane.runtime.fleet.execute import describe
 
     if (kept := cluster.kept_fleet(wiring.fleet_files(fleet))) is not None:
-        committed.show_report(fleet, kept.rollback(), json=json)
+        outcomes.show_report(fleet, kept.rollback(), json=json)
         return
     found, settings = wiring.existing_fleet(fleet)
     request, known = found.previous(), found.files.following.settings()
@@ -63,19 +63,19 @@ def rollback(
         follow = preflight.checked_follow(found.files, request.plan, say, all_cores=known.all_cores)
     changed = differences(settings.section(known), request.settings.section(follow))
     if not yes and not json and sys.stdin.isatty():
-        steps = [*describe(found.preview(request)), *access_changes.lines(changed)]
+        steps = [*describe(found.preview(request)), *outcomes.lines(changed)]
         print("\n".join(steps) or "nothing to do")
         if steps and not options.agreed("Go on?"):
             return
     else:
-        access_changes.say_or_refuse(changed, accepted=yes)
+        outcomes.say_or_refuse(changed, accepted=yes)
     serving = controller_process.left_alone if no_controller else controller_process.left_running
     with serving(found.files):
         outcome = found.apply(replace(request, controlled=not no_controller))
         if follow != known:
             found.files.following.write(follow)
     servers = f"fleet {fleet}: {len(outcome.servers)} servers"
-    done = committed.converged(fleet, outcome)
+    done = outcomes.converged(fleet, outcome)
     answer(done, servers if outcome.actions else terms_line(outcome.terms), json=json)
 
 
@@ -89,7 +89,7 @@ def destroy(
     The fleet's history is kept: `ctl events` shows it. A second `ctl destroy` does nothing.
     """
     from controlplane.cli import cluster, wiring
-    from controlplane.runtime.fleet import controller_process, events
+    from controlplane.runtime.fleet import controller_process, history
 
     kept = cluster.kept_fleet(wiring.fleet_files(fleet))
     found = None if kept is not None else wiring.fleet_to_end(fleet)
@@ -103,5 +103,5 @@ def destroy(
         kept.destroy()
     elif found is not None:
         controller_process.stop(found.files)
-        events.destroy(found)
+        history.destroy(found)
     answer({"fleet": fleet, "destroyed": True}, f"fleet {fleet}: destroyed", json=json)

@@ -1,4 +1,4 @@
-"""`ctl list`, `ctl status`, `ctl wait` and `ctl top`: look at fleets, change nothing."""
+"""`ctl list`, `status`, `wait`, `top`, `events` and `logs`: look at fleets, change nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from controlplane.cli import options
+from controlplane.cli import completers, options
 from controlplane.cli.endings import EXIT_NO, Terminated
 from controlplane.cli.output import answer, print_json, print_json_line, warn
 from controlplane.domain.errors import InputError
+from controlplane.report.words import printable
 
 if TYPE_CHECKING:
+    from controlplane.domain.observation import Event
     from controlplane.files.fleets import FleetFiles
     from controlplane.report.tables.status_table import Status
 
-_WAIT_S = 0.5
+_PERIOD_S = 0.5
 _SHOWN_EVENTS = 100
 
 
@@ -71,8 +73,7 @@ def status(
     """Show every server of a fleet: share, role, route, rate, P99 and SLO; and what its controller does."""
     options.refuse("is for one look, not for --watch", {"--check": check or None} if watch else {})
     from controlplane.cli import cluster, wiring
-    from controlplane.report.health import problems
-    from controlplane.report.tables.status_table import status_document, status_view
+    from controlplane.report.tables.status_table import problems, status_document, status_view
 
     flags = {"--json": json, "--watch": watch, "--check": check}
     cluster.by_leader(wiring.fleet_files(fleet), "status", *(flag for flag, given in flags.items() if given))
@@ -113,12 +114,12 @@ def wait(
     Exit code 1: not within --timeout; the problems that are left are on stderr.
     """
     from controlplane.cli import wiring
-    from controlplane.report.health import problems
+    from controlplane.report.tables.status_table import problems
 
     look = wiring.status_source(fleet)
     begin = time.monotonic()
     while (found := problems(look())) and time.monotonic() - begin < timeout:
-        time.sleep(_WAIT_S)
+        time.sleep(_PERIOD_S)
     if json:
         print_json({"fleet": fleet, "problems": list(found)})
     for problem in found:
@@ -146,8 +147,8 @@ def top(
         print_looks(fleet, look)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("there is no terminal; --json prints a line each second", field="top")
-    from controlplane.report.top.screen import Look, Top, Watched
-    from controlplane.runtime.fleet.redirect import redirect as redirected
+    from controlplane.report.top import Look, Top, Watched
+    from controlplane.runtime.fleet.fleet import redirect as redirected
 
     def seen() -> Look:
         return Look(look(), wiring.recent_events(fleet, since_s=None, limit=_SHOWN_EVENTS))
@@ -162,3 +163,86 @@ def top(
             raise KeyboardInterrupt
         case signal.SIGTERM:
             raise Terminated
+
+
+def events(
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    since: Annotated[
+        float | None, typer.Option(help="Show the events of the last SINCE seconds only.", min=0.0)
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Show at most the newest LIMIT events.", min=1)] = 100,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Go on with new events, until interrupted; with --json a line each."
+        ),
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Show redirects, violations, plans, restarts and failures of a fleet, oldest first."""
+    from controlplane.cli import cluster, wiring
+
+    given = ("--since", str(since)) if since is not None else ()
+    flags = ("--follow",) * follow + ("--json",) * json
+    cluster.by_leader(wiring.fleet_files(fleet), "events", "--limit", str(limit), *given, *flags)
+    found = wiring.recent_events(fleet, since_s=since, limit=limit)
+    if json and not follow:
+        print_json({"fleet": fleet, "events": found})
+        return
+    shown = print_json_line if json else _print
+    for event in found:
+        shown(event)
+    while follow:
+        time.sleep(_PERIOD_S)
+        before, found = set(found), wiring.recent_events(fleet, since_s=since, limit=limit)
+        for event in found:
+            if event not in before:
+                shown(event)
+
+
+def _print(event: Event) -> None:
+    at = datetime.fromtimestamp(event.at_s).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    print(f"{at}  {event.level:8}  {event.kind:8}  {event.subject}: {printable(event.reason)}", flush=True)
+
+
+def logs(
+    workload: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="The workload whose servers to read.",
+            autocompletion=completers.workloads,
+        ),
+    ],
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    lines: Annotated[int, typer.Option(help="Show at most the newest LINES of each server.", min=1)] = 200,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with new lines, until interrupted.")
+    ] = False,
+) -> None:
+    """Show what the running servers of WORKLOAD have logged, shadows included, each line after its server."""
+    from controlplane.cli import cluster, wiring
+    from controlplane.files.mistakes import nearest
+
+    given = ("--lines", str(lines), *(("--follow",) if follow else ()))
+    cluster.by_leader(wiring.fleet_files(fleet), "logs", workload, *given)
+    found, _ = wiring.existing_fleet(fleet)
+    plan = found.files.plan()
+    placed = () if plan is None else tuple(plan.placements())
+    partitions = {partition.id for _, partition, one in placed if one.name == workload}
+    if not partitions:
+        near = nearest(workload, {one.name for _, _, one in placed})
+        raise InputError(f"is no workload of fleet {fleet!r}{near}", field="WORKLOAD")
+    shown: dict[str, int] = {}
+    while True:
+        for server in found.launcher.servers(fleet):
+            if server.spec.labels.partition in partitions:
+                read = found.launcher.log(server).splitlines()
+                begin = shown.get(server.id, max(0, len(read) - lines))
+                # One that was trimmed begins anew.
+                for line in read[begin if begin <= len(read) else 0 :]:
+                    print(f"{server.name}: {printable(line)}", flush=True)
+                shown[server.id] = len(read)
+        if not follow:
+            return
+        time.sleep(_PERIOD_S)

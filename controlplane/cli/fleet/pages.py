@@ -32,8 +32,7 @@ def dashboard(
     """
     from controlplane.cli import wiring
     from controlplane.files.gateway import accepting
-    from controlplane.runtime.dashboard.look import live_document
-    from controlplane.runtime.dashboard.server import Listening, page_access, serve
+    from controlplane.runtime.dashboard import Listening, live_document, page_access, serve
 
     look = wiring.status_source(fleet)
     files = wiring.fleet_files(fleet)
@@ -63,7 +62,7 @@ def report(
     """Write a page of a fleet: its GPUs, P99s against SLOs, its record over time, and its events."""
     from controlplane.cli import wiring
     from controlplane.files.writing import write_text
-    from controlplane.runtime.dashboard.look import fleet_report
+    from controlplane.runtime.dashboard import fleet_report
 
     look = wiring.status_source(fleet)
     text = fleet_report(wiring.fleet_files(fleet), look, time.time() - since)

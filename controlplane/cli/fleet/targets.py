@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from controlplane.cli import cluster, defaults, launcher_registry, options, wiring
-from controlplane.cli.fleet import access_changes, committed
+from controlplane.cli.fleet import outcomes
 from controlplane.cli.options import Allowance
 from controlplane.cli.output import answer, say
 from controlplane.domain.errors import InputError
@@ -31,6 +31,7 @@ from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.in_cluster import FleetInCluster
 from controlplane.runtime.fleet.rendering import check_models
 from controlplane.runtime.jobs.completing import complete_or_refuse
+from controlplane.runtime.jobs.plan import check_spare_core
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def target(wish: Wish) -> Target:
             if value is not None:
                 raise InputError("is for the launcher kubernetes", field=f"serve.{key}")
         cores = len(os.sched_getaffinity(0))
-        preflight.check_spare_core(plan, document, cores, say, accepted=Allowance.ALL_CORES in wish.allowed)
+        check_spare_core(plan, document, cores, say, accepted=Allowance.ALL_CORES in wish.allowed)
         return _of_host(wish, replace(plan, serve=section), document, chosen)
     # What the check of spare cores would count are devices of this host.
     if section.late_binding:
@@ -135,7 +136,7 @@ class _Controllers:
 
     def preview(self, *, json: bool) -> bool:
         allowed = Allowance.VIOLATIONS in self.wish.allowed
-        committed.show_manifest(self.wish.fleet, self.plan, allow_violations=allowed, json=json)
+        outcomes.show_manifest(self.wish.fleet, self.plan, allow_violations=allowed, json=json)
         return self.kept.files.plan() != self.plan
 
     def agreed(self) -> bool:
@@ -144,12 +145,12 @@ class _Controllers:
     def change(self, *, json: bool) -> None:
         report = self.kept.apply(
             self.plan,
-            committed.settings_of(self.wish.repository, self.wish.output, self.place),
+            outcomes.settings_of(self.wish.repository, self.wish.output, self.place),
             allow_violations=Allowance.VIOLATIONS in self.wish.allowed,
             rename_endpoints=Allowance.RENAMES in self.wish.allowed,
             profiles=self.wish.profiles,
         )
-        committed.show_report(self.wish.fleet, report, json=json)
+        outcomes.show_report(self.wish.fleet, report, json=json)
 
 
 def _of_host(wish: Wish, plan: Plan, document: Document, chosen: LauncherName | None) -> _Host:
@@ -194,7 +195,7 @@ class _Host:
     follow: Following
 
     def agreed(self) -> bool:
-        steps = [*describe(self.built.preview(self.request)), *access_changes.lines(self._changed())]
+        steps = [*describe(self.built.preview(self.request)), *outcomes.lines(self._changed())]
         print("\n".join(steps) or terms_line(self.built.changed_terms(self.request.plan)))
         return not steps or options.agreed("Go on?")
 
@@ -202,7 +203,7 @@ class _Host:
         actions, terms = self.built.preview(self.request), self.built.changed_terms(self.request.plan)
         steps, changed = describe(actions), self._changed()
         shown = tuple(commands(actions, self.built.launcher))
-        lines = access_changes.lines(changed)
+        lines = outcomes.lines(changed)
         text = "\n\n".join(("\n".join([*steps, *lines]) or terms_line(terms), *shown))
         document = {"fleet": self.wish.fleet, "steps": steps, "serve": changed, "terms": terms}
         answer({**document, "commands": shown}, text, json=json)
@@ -216,7 +217,7 @@ class _Host:
 
     def change(self, *, json: bool) -> None:
         if not self.wish.confirmed:
-            access_changes.say_or_refuse(self._changed(), accepted=self.wish.yes)
+            outcomes.say_or_refuse(self._changed(), accepted=self.wish.yes)
         say(f"launching with {self.built.launcher.name}")
         left = controller_process.left_running if self.wish.controlled else controller_process.left_alone
         with left(self.built.files):
@@ -230,5 +231,5 @@ class _Host:
             f"{scheme}://{at.host}:{at.http_port} and grpc {at.host}:{at.grpc_port}"
         )
         listening = {"host": at.host, "http": at.http_port, "grpc": at.grpc_port}
-        done = {**committed.converged(self.wish.fleet, outcome), "listening": listening}
+        done = {**outcomes.converged(self.wish.fleet, outcome), "listening": listening}
         answer(done, behind if outcome.actions else terms_line(outcome.terms), json=json)

@@ -52,7 +52,7 @@ def init(
     from controlplane.domain.tensors import Readiness
     from controlplane.files.set_values import with_values
     from controlplane.files.writing import write_text
-    from controlplane.report.tables.survey_table import survey_table
+    from controlplane.report.tables.observed_table import survey_table
     from controlplane.report.tables.terminal import show
     from controlplane.runtime.jobs.survey import skeleton, survey
 

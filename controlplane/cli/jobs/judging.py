@@ -108,7 +108,7 @@ def simulate(
 
 
 def _show_guarded(plan: Plan, asked: Asked, faults: list[str], *, json: bool, check: bool) -> None:
-    from controlplane.report.tables.guard_table import guard_table
+    from controlplane.report.tables.simulation_table import guard_table
     from controlplane.runtime.jobs.simulate import with_guard
     from controlplane.simulate.closed_loop.faults import parse
 
@@ -151,7 +151,7 @@ def compare(
     from controlplane.files.documents import plain
     from controlplane.files.mistakes import nearest
     from controlplane.files.writing import write_text
-    from controlplane.report.page.html import page
+    from controlplane.report.page import page
     from controlplane.report.tables.comparison_table import comparison_table
     from controlplane.runtime.jobs import compare as comparing
 

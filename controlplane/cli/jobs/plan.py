@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from controlplane.domain.settings import PlanSettings
-    from controlplane.domain.spec import Spec
+    from controlplane.domain.workload import Spec
     from controlplane.files.documents import Document
     from controlplane.runtime.jobs.plan import Improve, Planned
 
@@ -84,8 +84,7 @@ def plan(
     """
     from controlplane.files.plans import read_plan
     from controlplane.runtime import SystemClock
-    from controlplane.runtime.fleet.preflight import check_spare_core
-    from controlplane.runtime.jobs.plan import Choices, make_plan
+    from controlplane.runtime.jobs.plan import Choices, check_spare_core, make_plan
 
     allowed = options.allowances(allow)
     compiled = say_when_compiling()
@@ -119,8 +118,8 @@ def _read(
     from controlplane.domain.serving import Serving
     from controlplane.domain.settings import PlanSettings
     from controlplane.domain.workload import with_covers_demanded
+    from controlplane.files.plans import read_spec
     from controlplane.files.set_values import with_values
-    from controlplane.files.specs import read_spec
 
     spec, document = read_spec(path)
     if rates is None:
@@ -173,7 +172,7 @@ def _print(planned: Planned, document: Document, output: Path | None, *, accepte
             show(table)
     if output is not None:
         if not accepted:
-            refuse_violations(made, document)
+            refuse_violations(made.violations, document, "it is not written without --allow violations")
         say(f"{output}: written")
     if json:  # last: what fails before prints an error in its place
         print_json(made)

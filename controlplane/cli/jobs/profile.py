@@ -1,22 +1,91 @@
-"""`ctl profile`: measure models through real Tritons."""
+"""`ctl profile`: measure models through real Tritons; `ctl import`: profiles from files of other tools."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from controlplane.cli import completers, options
 from controlplane.cli.output import print_json, progress_bar, say, warn
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.profile import Tool
+from controlplane.domain.tensors import parsed_dims
 from controlplane.report.words import counted
 
 if TYPE_CHECKING:
+    from controlplane.profiler.requests import Inputs
     from controlplane.profiler.session import Place, Profiler
     from controlplane.profiler.subject import Subject
     from controlplane.runtime.jobs.profile import Failed, Written
+
+Value = TypeVar("Value")
+
+
+def model_inputs(
+    shapes: Sequence[str], files: Sequence[str], models: Sequence[str], ranges: Sequence[str] = ()
+) -> dict[str, Inputs]:
+    """Return the given inputs by model.
+
+    A shape or a range without a model's name is for all `models`. Raises InputError naming the option.
+    """
+    from controlplane.profiler.requests import Inputs
+
+    shape_of = _by_input(shapes, models, _dims)
+    range_of = _by_input(ranges, models, _between)
+    file_of = _files(files)
+    return {
+        model: Inputs(shape_of.get(model, {}), file_of.get(model), range_of.get(model, {}))
+        for model in shape_of | file_of | range_of
+    }
+
+
+def _by_input(
+    given: Sequence[str], models: Sequence[str], parse: Callable[[str, str], Value]
+) -> dict[str, dict[str, Value]]:
+    """Return MODEL:INPUT:VALUES by model and input."""
+    found: dict[str, dict[str, Value]] = {}
+    for text in given:
+        name, _, values = text.rpartition(":")
+        # An input's name may contain a colon, a model's name cannot.
+        model, colon, tensor = name.partition(":")
+        of_one = bool(colon) and model in models
+        for each in (model,) if of_one else models:
+            found.setdefault(each, {})[tensor if of_one else name] = parse(text, values if name else "")
+    return found
+
+
+def _dims(text: str, values: str) -> tuple[int, ...]:
+    dims = parsed_dims(values)
+    if dims is None:
+        raise InputError(f"{text!r} is not MODEL:INPUT:DIM,DIM with dimensions above 0", field="--shape")
+    return dims
+
+
+def _between(text: str, values: str) -> tuple[float, float]:
+    try:
+        low, high = (float(value) for value in values.split(","))
+    except ValueError:
+        low, high = 1.0, 0.0
+    if not -float("inf") < low <= high < float("inf"):
+        problem = f"{text!r} is not MODEL:INPUT:LOW,HIGH with two numbers, the smaller one first"
+        raise InputError(problem, field="--range")
+    return low, high
+
+
+def _files(given: Sequence[str]) -> dict[str, Path]:
+    file_of: dict[str, Path] = {}
+    for text in given:
+        model, colon, file = text.partition(":")
+        if not colon or not model or not file:
+            raise InputError(f"{text!r} is not MODEL:FILE", field="--input-data")
+        if model in file_of:
+            raise InputError(f"{model!r} has two files; a model is measured with one", field="--input-data")
+        file_of[model] = Path(file)
+    return file_of
+
 
 _Models = Annotated[
     list[str] | None,
@@ -73,7 +142,6 @@ def profile(
     shown, the other models are measured, and the exit code is 4.
     """
     from controlplane.cli import launcher_registry, wiring
-    from controlplane.cli.jobs.profile_options import model_inputs
     from controlplane.domain.settings import ProfileSettings
     from controlplane.files.fleets import state_root
     from controlplane.files.set_values import with_values
@@ -120,7 +188,7 @@ def _measure(
     json: bool,
 ) -> list[Written]:
     """Measure each model, print its file, and add those that failed to `failed`."""
-    from controlplane.render.instances import instances_note
+    from controlplane.render.config import instances_note
     from controlplane.runtime.jobs.profile import Failed, profile_models
 
     for subject in subjects:
@@ -229,3 +297,44 @@ def _refusal(one: Failed) -> str:
         f"its server refused a generated input: {one.words}; give inputs that it takes: --input-data "
         f"{one.model}:FILE (perf_analyzer's JSON)"
     )
+
+
+def import_(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model that was measured.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="What the tool wrote, after its batch: 8:FILE; for nsys 8x200:FILE, with the number of "
+            "executions; for model-analyzer the file alone.",
+        ),
+    ],
+    tool: Annotated[Tool, typer.Option("--from", help="The tool.")],
+    device: Annotated[str, typer.Option(help="The GPU type, like v100, or cpu.")],
+    at: Annotated[
+        float,
+        typer.Option(help="The share of the device in percent, for times of batches.", min=1.0, max=100.0),
+    ] = 100.0,
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    json: options.Json = False,
+) -> None:
+    """Make or extend the profile of MODEL from files of a tool that measured one request at a time.
+
+    Times of batches join those that came from other tools before: perf_analyzer -f, Model Analyzer's
+    metrics-model-inference.csv, AIPerf's profile_export_aiperf.json. Counters join a profile that is there:
+    Nsight Systems' SQLite export, Nsight Compute's CSV.
+    """
+    from controlplane.cli.jobs.profile import written_document
+    from controlplane.files.measurements.profiles import write_profile
+    from controlplane.runtime.jobs.elsewhere import imported
+    from controlplane.runtime.jobs.profile import Written
+
+    folder = profiles.resolve()
+    one, notes = imported(tool, files, model=model, device=device, percent=at, profiles=folder)
+    written = Written(one, write_profile(folder, one), 0.0)
+    if json:
+        print_json({"profiles": [written_document(written, 0)]})
+    else:
+        print(f"{written.path}: {counted(len(one.points), 'point')} with what {tool} measured")
+    for line in notes:
+        say(f"warning: {line}")

@@ -115,7 +115,7 @@ def render(
     json: options.Json = False,
 ) -> None:
     """Write the model repository of each partition of PLAN, as `ctl apply` would; start nothing."""
-    from controlplane.cli.fleet.committed import show_manifest
+    from controlplane.cli.fleet.outcomes import show_manifest
     from controlplane.files.pinned import PinRules
     from controlplane.files.plans import read_plan
     from controlplane.runtime.fleet.rendering import Place, pinned_plan

@@ -2,8 +2,8 @@
 
 The processes of the data path read these files when they start, so they can restart without a controller.
 
-clients, limits, discounts   the other files, read again as they change
-queries, accepting   between the running processes
+access, discounts   the other files, read again as they change
+accepting           servers between the running processes
 """
 
 from __future__ import annotations

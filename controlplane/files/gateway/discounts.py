@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from controlplane.domain.counters import Entry, combine
 from controlplane.domain.errors import InputError, TrisectError
+from controlplane.domain.observation import Entry, combine
 from controlplane.files.reading import read_bytes
 from controlplane.files.writing import write_derived
 

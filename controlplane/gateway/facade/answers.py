@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from controlplane.domain.counters import LATEST, Entry, combine, difference
 from controlplane.domain.fleet import Backend, Route
+from controlplane.domain.observation import LATEST, Entry, combine, difference
 from controlplane.files.gateway.discounts import read_discounts
 from controlplane.gateway.facade.fleet import Fleet
 

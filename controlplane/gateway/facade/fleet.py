@@ -17,7 +17,7 @@ from grpc import StatusCode
 
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight, Route, Routes
 from controlplane.files.gateway import Traits
-from controlplane.files.gateway.limits import NO_LIMIT, REFUSED, Limit, read_held, refused, remembered
+from controlplane.files.gateway.access import NO_LIMIT, REFUSED, Limit, read_held, refused, remembered
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.reading import Remembered
 from controlplane.gateway import store

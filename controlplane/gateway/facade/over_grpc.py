@@ -29,7 +29,7 @@ from controlplane.gateway.facade.refusals import (
     unknown_model,
 )
 from controlplane.gateway.facade.streams import ClientStream
-from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, held, unconnected
+from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, closing, held, unconnected
 from controlplane.gateway.facade.wire import Malformed, as_bytes, sequence_of, text_field
 
 _BY_NAME = ("ModelReady", "ModelMetadata", "ModelConfig")
@@ -79,7 +79,8 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         async def answer(messages: AsyncIterator[bytes], context: Any) -> bytes:
             try:
-                message = await anext(messages, None)
+                async with closing(messages) as received:
+                    message = await anext(received, None)
                 if message is None:
                     raise Refusal(StatusCode.INVALID_ARGUMENT, "the call ended before its message did")
                 caller = self._caller(context)

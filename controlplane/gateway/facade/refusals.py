@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from grpc import StatusCode
 
-from controlplane.files.gateway.limits import Limit
+from controlplane.files.gateway.access import Limit
 
 _WINDOW_S = 1.0
 _HTTP = {

@@ -10,9 +10,9 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from controlplane.domain.counters import Entry
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, InFlight, Route
+from controlplane.domain.observation import Entry
 
 ROUTES = "/routes"
 READY = "/ready"

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from controlplane.domain.counters import Entry
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
+from controlplane.domain.observation import Entry
 from controlplane.domain.order import Order
 from controlplane.files.waiting import wait_until
 from controlplane.gateway.replicas import control_port

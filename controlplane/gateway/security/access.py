@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from controlplane.files.gateway.clients import Client, read_clients
-from controlplane.files.gateway.limits import Limit, Refusals
+from controlplane.files.gateway.access import Client, Limit, Refusals, read_clients
 from controlplane.files.reading import Remembered
 
 CLIENT_HEADER = "x-trisect-client"

@@ -11,9 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.files.gateway import limits as limit_files
-from controlplane.files.gateway.clients import Client, check, hashed, read_clients, write_clients
-from controlplane.files.gateway.limits import Held, Limit, read_held, remembered, write_held
+from controlplane.files.gateway.access import (
+    Client,
+    Held,
+    Limit,
+    check_client,
+    check_limit,
+    hashed,
+    read_clients,
+    read_held,
+    remembered,
+    write_clients,
+    write_held,
+)
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.waiting import locked, wait_until
 from controlplane.gateway import processes, store
@@ -41,7 +51,7 @@ class ClientRegistry:
         Raises InputError where its name or certificate is in use or cannot be one, GatewayError where HAProxy
         runs and does not answer.
         """
-        check(client)
+        check_client(client)
         token = None if client.certificate else f"trisect_{secrets.token_urlsafe(_TOKEN_BYTES)}"
         prefix = f"{client.name}.{secrets.token_hex(_PREFIX_BYTES)}." if client.operator else None
         added = replace(client, token_sha256=None if token is None else hashed(token), region_prefix=prefix)
@@ -83,7 +93,7 @@ class LimitRegistry:
 
         Raises InputError where they limit nothing, GatewayError where HAProxy runs and does not answer.
         """
-        limit_files.check(endpoint, limit)
+        check_limit(endpoint, limit)
         with _changing(self._paths):
             held = self.held()
             write_held(self._paths.limits, replace(held, limits={**held.limits, endpoint: limit}))

@@ -146,30 +146,6 @@ def settled(
 
 
 @kernel
-def holds(
-    tables: Tables,
-    m: int,
-    t: int,
-    u: int,
-    others: float,
-    busy: float,
-    rate_rps: float,
-    slo_ms: float,
-    backlog: float,
-    batch: int,
-) -> bool:
-    """Return whether some batch holds; `batch`, the one that held last, is tried first."""
-    alone = tables[0][m, t, u, batch - 1]
-    delay = scheduling_ms(tables, m, t, busy)
-    taken = alone + tables[2][m, t, u, batch - 1] * (tables[4][m, t] * max(others, 0.0)) + delay
-    capacity = 1000.0 * batch * alone / (tables[1][m, t, u, batch - 1] * taken)
-    if capacity >= rate_rps and task_latency_ms(taken, batch, rate_rps, backlog) <= slo_ms:
-        return True
-    _, latency, _ = settled(tables, m, t, u, others, busy, rate_rps, slo_ms, backlog)
-    return latency <= slo_ms
-
-
-@kernel
 def outcomes(
     gpu: IntArray,
     unit: IntArray,
@@ -217,24 +193,3 @@ def outcomes(
             else:
                 found = settled(tables, m, t, u, others, busy[k], rate_rps[p, i], slo_ms[p, i], backlog[p, i])
             batch[a, i], latency_ms[a, i], capacity_rps[a, i] = found
-
-
-@kernel
-def used(
-    gpu: IntArray,
-    unit: IntArray,
-    model: IntArray,
-    type_of: IntArray,
-    percent: FloatArray,
-    memory_mb: FloatArray,
-    share: FloatArray,
-    memory: FloatArray,
-) -> None:
-    """Add the shares and memory of assignments to `share` and `memory` (M, K), in percent and MB."""
-    for a in range(gpu.shape[0]):
-        p = a if model.shape[0] > 1 else 0
-        for i in range(gpu.shape[1]):
-            k = gpu[a, i]
-            if k >= 0:
-                share[a, k] += percent[type_of[p, k], unit[a, i] - 1]
-                memory[a, k] += memory_mb[p, i, type_of[p, k]]

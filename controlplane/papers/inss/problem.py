@@ -27,7 +27,8 @@ REJECTED = -1
 """The GPU of a model that gets none."""
 CAPACITY_WEIGHT = 0.01
 """The weight of normalised capacity beside goodput: it decides between plans of (nearly) equal goodput."""
-
+MOVE_COST = 0.1
+"""A move must serve this part of an average model's requests."""
 SLACK = 1e-9
 """Percent: shares are sums of a decimal grid."""
 
@@ -177,6 +178,11 @@ class Problem:
         stacked = {name: np.stack([getattr(p, name) for p in problems]) for name in names}
         return replace(problems[0], **stacked)
 
+    def row(self, row: int) -> Problem:
+        """Return one of stacked problems."""
+        names = [f.name for f in fields(Problem) if f.name != "surfaces"]
+        return replace(self, **{name: getattr(self, name)[row] for name in names})
+
     @property
     def asked(self) -> tuple[NDArray[Any], ...]:
         """What the kernels read of the problem."""
@@ -197,6 +203,24 @@ class Problem:
     def peak_rps(self) -> FloatArray:
         """H_i of each model, (n,)."""
         return self.surfaces.peak_rps[self.model]
+
+
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """The running plan, (n,) or (E, n) each, and the cost of moving, resizing or stopping a model.
+
+    The cost is in parts of all offered requests: a move must serve so many more of them. Starting a model
+    that is REJECTED now is free.
+    """
+
+    gpu: IntArray
+    units: IntArray
+    cost: float
+
+
+def running(gpu: IntArray, units: IntArray) -> Previous:
+    """Return the running plan with the usual cost of a move."""
+    return Previous(gpu, units, MOVE_COST / gpu.shape[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,23 +279,16 @@ def value(problem: Problem, outcome: Outcome) -> FloatArray:
 
 def taken(problem: Problem, gpu: IntArray, share_units: IntArray) -> tuple[FloatArray, FloatArray]:
     """Return the percent and MB of each GPU that assignments take; shapes (K,) or (M, K)."""
-    from controlplane.papers.inss import kernel
-
-    rows = np.atleast_2d(gpu)
-    shape = (rows.shape[0], problem.type_of.shape[-1])
-    share, memory = np.zeros(shape), np.zeros(shape)
-    memory_mb = problem.model_memory_mb
-    kernel.used(
-        rows,
-        np.atleast_2d(share_units),
-        np.atleast_2d(problem.model),
-        np.atleast_2d(problem.type_of),
-        problem.surfaces.percent,
-        memory_mb if memory_mb.ndim == 3 else memory_mb[None],
-        share,
-        memory,
-    )
-    out = (*gpu.shape[:-1], shape[1])
+    rows, units = np.atleast_2d(gpu), np.atleast_2d(share_units)
+    types, memory_mb = np.atleast_2d(problem.type_of), problem.model_memory_mb
+    share, memory = np.zeros((2, len(rows), types.shape[1]))
+    a, i = np.nonzero(rows >= 0)
+    stacked = problem.model.ndim > 1
+    k, p = rows[a, i], a if stacked else np.zeros_like(a)
+    kind = types[p, k]
+    np.add.at(share, (a, k), problem.surfaces.percent[kind, units[a, i] - 1])
+    np.add.at(memory, (a, k), (memory_mb if stacked else memory_mb[None])[p, i, kind])
+    out = (*gpu.shape[:-1], types.shape[1])
     return share.reshape(out), memory.reshape(out)
 
 

@@ -1,6 +1,10 @@
-"""Local search for a problem's best placement: the fallback of a policy, and the polish of its plan.
+"""One decision of InSS: policy, polish, batches; with a running plan only batches, as long as these suffice.
 
-Rounds of annealing, each from the best so far. Rounds are short, so that a time limit is kept.
+With a running plan (Sec. 5.5), case 1 changes only batches, at once, if that serves every model. Case 2
+changes shares, which takes a new process beside the old one: each move must save enough requests.
+
+Local search is the fallback of a policy, and the polish of its plan: rounds of annealing, each from the best
+so far. Rounds are short, so that a time limit is kept.
 """
 
 from __future__ import annotations
@@ -11,7 +15,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.papers.inss.problem import CAPACITY_WEIGHT, REJECTED, Problem
+from controlplane.papers.inss.policy import Weights, decide
+from controlplane.papers.inss.problem import (
+    CAPACITY_WEIGHT,
+    REJECTED,
+    Bda,
+    Previous,
+    Problem,
+    fits,
+    goodput,
+)
 from controlplane.ports import Clock
 
 if TYPE_CHECKING:
@@ -27,19 +40,6 @@ WARM = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Previous:
-    """The running plan, (n,) each, and the cost of moving, resizing or stopping a model.
-
-    The cost is in parts of all offered requests: a move must serve so many more of them. Starting a model
-    that is REJECTED now is free.
-    """
-
-    gpu: IntArray
-    units: IntArray
-    cost: float
-
-
-@dataclass(frozen=True, slots=True)
 class SearchResult:
     """An assignment (n,), its value minus the cost of moves, and whether "converged" or "budget" ended it."""
 
@@ -47,6 +47,80 @@ class SearchResult:
     units: IntArray
     value: float
     stopped_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """GPU, units and batch of each model, (n,): REJECTED and 0 where it is not served within its SLO.
+
+    stopped_by as in `search.SearchResult`; phases_ms: the duration of each part.
+    """
+
+    gpu: IntArray
+    units: IntArray
+    batch: IntArray
+    stopped_by: str
+    phases_ms: tuple[tuple[str, float], ...]
+
+
+def place(
+    problem: Problem,
+    clock: Clock,
+    *,
+    seed: int = 1,
+    before: Previous | None = None,
+    policy: Weights | None = None,
+    rounds: int | None = None,
+    budget_s: float | None = None,
+    bda: Bda = Bda.EXACT,
+) -> Placed:
+    """Decide. Without a policy, or where its plan does not fit, the search alone does it.
+
+    `rounds` and `budget_s` are the search's.
+    """
+    phases: list[tuple[str, float]] = []
+    since = clock.monotonic()
+
+    def spent(part: str) -> None:
+        nonlocal since
+        now = clock.monotonic()
+        phases.append((part, (now - since) * 1000.0))
+        since = now
+
+    starts: list[tuple[IntArray, IntArray] | None] = []
+    if before is not None and bool(fits(problem, before.gpu, before.units)):
+        kept = goodput(problem, before.gpu, before.units, bda)
+        spent("batches")
+        if not kept.violated.any():
+            return Placed(before.gpu, before.units, kept.batch, "converged", tuple(phases))
+        starts.append((before.gpu, before.units))
+    if policy is not None:
+        planned = decide(problem, policy, before, seed=seed)
+        spent("policy")
+        if bool(fits(problem, *planned)):
+            starts.append(planned)
+    part = budget_s / len(starts) if budget_s is not None and starts else budget_s
+    tried = [
+        search(
+            problem,
+            clock,
+            seed=seed,
+            start=start,
+            rounds=rounds,
+            budget_s=part,
+            previous=before,
+            first=HOT if start is None else WARM,
+        )
+        for start in starts or [None]
+    ]
+    best = max(tried, key=lambda found: found.value)
+    spent("polish" if starts else "search")
+    gpu, units = best.gpu, best.units
+    gpu = np.where(goodput(problem, gpu, units, bda).violated, REJECTED, gpu)
+    # Rejected models slow no neighbour, so the batches of the others may be larger now.
+    batch = goodput(problem, gpu, units, bda).batch
+    spent("batches")
+    return Placed(gpu, units, batch, best.stopped_by, tuple(phases))
 
 
 def construct(problem: Problem) -> tuple[IntArray, IntArray]:

@@ -18,13 +18,22 @@ from controlplane.domain.plan import Infeasible, Plan, PlannedGpu, Rule
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
 from controlplane.latency.protocol import FloatArray
 from controlplane.papers.inss import policy as policies
-from controlplane.papers.inss.place import Placed, place, running
 from controlplane.papers.inss.policy import Weights
-from controlplane.papers.inss.problem import REJECTED, Bda, Problem, Surfaces, fits, goodput, requests_of
-from controlplane.papers.inss.search import Previous
+from controlplane.papers.inss.problem import (
+    REJECTED,
+    Bda,
+    Previous,
+    Problem,
+    Surfaces,
+    fits,
+    goodput,
+    requests_of,
+    running,
+)
+from controlplane.papers.inss.search import Placed, place
 from controlplane.papers.per_type import alone
 from controlplane.planning.capacity.client_batches import refusal
-from controlplane.planning.explain.refusals import nearest_rate, nearest_slo
+from controlplane.planning.explain.infeasible import nearest_rate, nearest_slo
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, too_large
 from controlplane.planning.protocol import Device, OptionFile, PlanRequest
@@ -38,22 +47,16 @@ MOST_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class InssOptions:
-    """`iterations`: rounds of local search, None for the usual number. `bda`: how batches are decided.
+class Inss:
+    """See the module.
 
-    `policy`: the trained policy it begins with, None for the search alone.
+    `iterations`: rounds of local search, None for the usual number. `bda`: how batches are decided. `policy`:
+    the trained policy it begins with, None for the search alone.
     """
 
     iterations: int | None = None
     bda: Bda = Bda.EXACT
     policy: Weights | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Inss:
-    """See the module."""
-
-    options: InssOptions = InssOptions()
     name: str = NAME
     rule: Rule = Rule.HALF_SLO
     latency_model: str = NAME
@@ -76,7 +79,7 @@ class Inss:
                     field=f"workloads.{w.name}.shadow",
                 )
         known = known_of(request)
-        task = _Task(request, self.options, known, surfaces_of(request, known) if known else None)
+        task = _Task(request, self, known, surfaces_of(request, known) if known else None)
         task.spent_ms["tables"] = (request.clock.monotonic() - started) * 1000.0
         care = np.ones(len(known))
         for attempt in range(MOST_TRIES + len(known) + 1):
@@ -96,11 +99,11 @@ def strategy(
     bda: str = Bda.EXACT,
     policy: Weights | OptionFile | str | None = None,
 ) -> Inss:
-    """InSS; see `InssOptions`. `policy`: None is the built-in one, NO_POLICY the search alone."""
+    """InSS; see `Inss`. `policy`: None is the built-in one, NO_POLICY the search alone."""
     weights = None if isinstance(policy, OptionFile | str) else policy or policies.built_in()
     if isinstance(policy, OptionFile):
         weights = policies.read(policy.read(), policy.name)[0]
-    return Inss(InssOptions(iterations, Bda(bda), weights))
+    return Inss(iterations, Bda(bda), weights)
 
 
 def known_of(request: PlanRequest) -> list[Workload]:
@@ -146,7 +149,7 @@ class _Task:
     """One request as a problem, the time spent on it, and the workloads that `verify` refused for good."""
 
     request: PlanRequest
-    options: InssOptions
+    options: Inss
     workloads: Sequence[Workload]
     surfaces: Surfaces | None
     spent_ms: dict[str, float] = field(default_factory=dict)
@@ -169,8 +172,7 @@ class _Task:
             if c > 0
         ]
         problem = problem_of(self.request, tight, self.surfaces)
-        request = self.request
-        options = self.options
+        request, options = self.request, self.options
         decided = place(
             problem,
             request.clock,

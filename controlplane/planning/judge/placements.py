@@ -13,6 +13,9 @@ from controlplane.planning.protocol import Device
 PROCESS = "process_mb"
 """The device's coefficient for the memory of a process without models."""
 
+_PYTHON = "python"
+"""The backend with a process for each instance of a model."""
+
 MOST_MODELS = 8
 """Models in one partition: a request may have to wait for a batch of each other one."""
 _MOST_CHOICES = 2048
@@ -62,6 +65,12 @@ def gpu_of(number: int, device: Device, partitions: Sequence[Partition]) -> Plan
     kind, price = device.pool.device, device.pool.price_per_hour
     name = f"{kind.name}-{number}"
     return PlannedGpu(name, kind.name, tuple(partitions), price_per_hour=price, memory_mb=kind.memory_mb)
+
+
+def clients_of(partition: Partition, device: Device) -> int:
+    """Return how many clients of MPS a partition's server is: Triton, and each process of its models."""
+    served = ((model.instances, device.profiles.get(model.model)) for model in partition.models)
+    return 1 + sum(n for n, profile in served if profile and profile.environment.backend == _PYTHON)
 
 
 def memory_law(workload: Workload, device: Device) -> tuple[float, float] | None:

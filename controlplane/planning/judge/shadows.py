@@ -3,6 +3,10 @@
 A shadow's share is the active one and an extra: on its own GPU what covers most, on another one 10 % where
 that has it. Where an extra, once active, would break a neighbour's promise, it is the largest smaller one
 that does not.
+
+A shared shadow takes one context where each hot one takes its own, and has one share whichever partition it
+serves. So it holds only partitions of like shares: at least the largest one's, and no more than the smallest
+one leaves.
 """
 
 from __future__ import annotations
@@ -17,8 +21,7 @@ from controlplane.domain.plan import Partition, Plan, PlannedGpu, Shadow, Shared
 from controlplane.domain.workload import LOADED, ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate_changed, with_guest
 from controlplane.planning.judge.extras import covering_extras, harmless
-from controlplane.planning.judge.placements import load_s_of
-from controlplane.planning.judge.shared import shared_shadow
+from controlplane.planning.judge.placements import PROCESS, clients_of, common_step, load_s_of
 from controlplane.planning.protocol import Device
 
 EXTRA_PERCENT = 10.0
@@ -30,6 +33,7 @@ _RANK = {
         (ShadowPolicy.NONE, ShadowPolicy.WARM, ShadowPolicy.AUTO, ShadowPolicy.SHARED, ShadowPolicy.HOT)
     )
 }
+_ROUNDING = 1e-9
 _FARNESS = {place: rank for rank, place in enumerate(ShadowPlace)}
 
 
@@ -53,9 +57,11 @@ def with_shadows(
         partitions: list[Partition] = []
         device = devices[gpu.type]
         policies, shared = _policies_here(gpu, wishes, device, found[gpu.type], terms)
+        clients = sum(clients_of(p, device) for p in gpu.partitions)
         for partition in gpu.partitions:
-            policy = policies.get(partition.id)
-            if policy is not None and len(gpu.partitions) + len(partitions) < most_servers(device):
+            policy, more = policies.get(partition.id), clients_of(partition, device)
+            if policy is not None and clients + more <= most_clients(device):
+                clients += more
                 wish = replace(wish_of(partition, wishes), policy=policy)
                 extra = extras.get(partition.id, 0.0)
                 if shared is not None and policy is ShadowPolicy.SHARED:
@@ -155,24 +161,71 @@ def _load_s(partition: Partition, device: Device) -> float | None:
     return load_s_of((m.model for m in partition.models), device)
 
 
+def shared_shadow(
+    gpu: PlannedGpu, wishing: Sequence[Partition], base: Evaluation, device: Device, terms: Terms
+) -> tuple[SharedShadow, tuple[Partition, ...]] | None:
+    """Return the shadow that most of these partitions can share, and them; None where no two can.
+
+    `base` is what is expected of all GPUs of this type with no shadow active.
+    """
+    members = _alike(_in_one_server(wishing, device), 100.0 - gpu.percent)
+    if len(members) < 2:
+        return None
+    step = device.pool.device.grid.step_percent
+    room = 100.0 - gpu.percent + members[0].percent
+    most = 100.0 if room >= 100.0 else math.floor(room / step + _ROUNDING) * step
+    asked = {p.id: max(most - p.percent, 0.0) for p in members}
+    extras = harmless(base, asked, device, terms)
+    percent = min(p.percent + extras[p.id] for p in members)
+    if percent < members[-1].percent - _ROUNDING:
+        return None
+    known = [p.memory_mb for p in members if p.memory_mb is not None]
+    # What a process takes without a model is there once.
+    again_mb = device.pool.device.hardware.get(PROCESS, 0.0) * (len(members) - 1)
+    memory_mb = sum(known) - again_mb if len(known) == len(members) else None
+    return SharedShadow(f"{gpu.id}.shared", percent, memory_mb), members
+
+
+def _alike(partitions: Sequence[Partition], room: float) -> tuple[Partition, ...]:
+    """Return the most partitions whose shares differ by no more than `room`, the smallest first."""
+    ordered = sorted(partitions, key=lambda p: p.percent)
+    windows = (
+        tuple(p for p in ordered[i:] if p.percent <= first.percent + room + _ROUNDING)
+        for i, first in enumerate(ordered)
+    )
+    return max(windows, key=len, default=())
+
+
+def _in_one_server(partitions: Sequence[Partition], device: Device) -> list[Partition]:
+    """Return one partition of each pool, without those that execute a model with another batch.
+
+    A server has an endpoint and a model once.
+    """
+    kept: list[Partition] = []
+    for one in {frozenset(w.endpoint for w in p.workloads): p for p in partitions}.values():
+        if common_step((*kept, one), device.profiles) is None:
+            kept.append(one)
+    return kept
+
+
 def has_room_for_shadows(gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device) -> bool:
     """Whether a GPU takes its servers and those that stand by beside them, by their number and memory."""
-    servers, needed_mb = taken_with_shadows(gpu, wishes, device)
-    return servers <= most_servers(device) and (gpu.memory_mb is None or needed_mb <= gpu.memory_mb)
+    clients, needed_mb = taken_with_shadows(gpu, wishes, device)
+    return clients <= most_clients(device) and (gpu.memory_mb is None or needed_mb <= gpu.memory_mb)
 
 
 def taken_with_shadows(
     gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device
 ) -> tuple[int, float]:
-    """How many servers run on a GPU and the MB they take, with its partitions' shadows that stand beside."""
-    servers, needed_mb = 0, 0.0
+    """How many clients of MPS a GPU has, and their MB, with its partitions' shadows that stand beside."""
+    clients, needed_mb = 0, 0.0
     for partition in gpu.partitions:
         wish = wish_of(partition, wishes)
         here = stands_here(wish)
         loaded = wish.policy_for(_load_s(partition, device)) in LOADED
-        servers += 2 if here else 1
+        clients += (2 if here else 1) * clients_of(partition, device)
         needed_mb += (partition.memory_mb or 0.0) * (2.0 if here and loaded else 1.0)
-    return servers, needed_mb
+    return clients, needed_mb
 
 
 def _shadow(partition: Partition, wish: ShadowWish, gpu: str, extra: float, device: Device) -> Shadow:
@@ -270,7 +323,7 @@ class _Elsewhere:
         hosts = [h for h in self.made if h.type == gpu.type and h.id != gpu.id]
         for host in sorted(hosts, key=lambda h: h.percent):
             room = 100.0 - host.percent - partition.percent
-            if room < -1e-9 or not self._takes_server(host, device, partition.memory_mb, policy):
+            if room < -1e-9 or not self._takes_server(host, device, partition, policy):
                 continue
             extra = _extra(device, room)
             changed = with_guest(host, partition, partition.percent + extra, device)
@@ -279,19 +332,18 @@ class _Elsewhere:
                 return host, extra
         return None
 
-    def _takes_server(
-        self, host: PlannedGpu, device: Device, memory_mb: float | None, policy: ShadowPolicy
-    ) -> bool:
-        """Whether a GPU takes one more server, of this memory."""
-        shadows = [p.shadow for g in self.made for p in g.partitions if p.shadow and p.shadow.gpu == host.id]
-        if len(host.partitions) + len(shadows) >= most_servers(device):
+    def _takes_server(self, host: PlannedGpu, device: Device, guest: Partition, policy: ShadowPolicy) -> bool:
+        """Whether a GPU takes a server for one more partition."""
+        shadowed = [p for g in self.made for p in g.partitions if p.shadow and p.shadow.gpu == host.id]
+        if sum(clients_of(p, device) for p in (*host.partitions, *shadowed, guest)) > most_clients(device):
             return False
+        memory_mb = guest.memory_mb
         if host.memory_mb is None or memory_mb is None or policy is not ShadowPolicy.HOT:
             return True
         return sum(memory_used_mb(self.made)[host.id].values()) + memory_mb <= host.memory_mb
 
 
-def most_servers(device: Device) -> float:
-    """How many servers a GPU takes."""
-    most = device.pool.device.most_servers
+def most_clients(device: Device) -> float:
+    """How many clients of MPS a GPU takes."""
+    most = device.pool.device.most_clients
     return math.inf if most is None else most

@@ -25,7 +25,7 @@ from controlplane.domain.profile import Profile
 from controlplane.domain.workload import ShadowPolicy, Workload
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.evaluate import SLACK
-from controlplane.planning.judge.placements import common_step
+from controlplane.planning.judge.placements import clients_of, common_step
 from controlplane.planning.protocol import Device
 
 _NOT_FINITE = "is no finite number"
@@ -88,7 +88,7 @@ def structure(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
                 yield from _steps(partition.id, (partition,), device.profiles)
                 yield from _partition(partition, device.profiles)
                 yield from _shadow(gpu, partition, by_id)
-    yield from _servers(plan, devices)
+    yield from _clients(plan, devices)
     yield from _memory(plan, devices)
 
 
@@ -279,16 +279,19 @@ def _shadow(gpu: PlannedGpu, partition: Partition, by_id: Mapping[str, PlannedGp
         yield Violation(partition.id, f"with its shadow active {host.id} carries {active:g} %")
 
 
-def _servers(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
-    running = Counter(gpu.id for gpu, _ in plan.partitions())
-    running.update(gpu.id for gpu in plan.gpus if gpu.shared is not None)
-    own = (p.shadow for gpu in plan.gpus for p in gpu.partitions if p not in gpu.sharers)
-    running.update(shadow.gpu for shadow in own if has_standby(shadow))
+def _clients(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
+    running = Counter(gpu.id for gpu in plan.gpus if gpu.shared is not None)
+    for gpu, partition in plan.partitions():
+        count = clients_of(partition, devices[gpu.type]) if gpu.type in devices else 1
+        running[gpu.id] += count
+        if has_standby(shadow := partition.shadow):
+            running[shadow.gpu] += count - (shadow.policy is ShadowPolicy.SHARED)
     for gpu in plan.gpus:
-        most = devices[gpu.type].pool.device.most_servers if gpu.type in devices else None
+        most = devices[gpu.type].pool.device.most_clients if gpu.type in devices else None
         if most is not None and running[gpu.id] > most:
             count = running[gpu.id]
-            yield Violation(gpu.id, f"runs {count} servers, those standing by included; it takes {most}")
+            reason = f"has {count} clients of MPS, those standing by included; it takes {most}"
+            yield Violation(gpu.id, reason)
 
 
 def _memory(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:

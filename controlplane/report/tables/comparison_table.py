@@ -1,14 +1,79 @@
-"""The table of `ctl compare`."""
+"""Strategies side by side: the document and the table of `ctl compare`."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from controlplane.domain.comparison import Compared, Comparison, Truth, Utilisation
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.report.tables.terminal import table_of
 from controlplane.report.words import number
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """How a simulated world differs from what a plan believes, in words."""
+
+    name: str
+    title: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnderTruth:
+    """A plan under one truth: the late workloads, and the mean power where it is known."""
+
+    late: tuple[str, ...]
+    late_percent: float
+    power_w: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """Utilisations of a plan's workloads."""
+
+    median: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A strategy that cannot plan the spec, with the reason."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One strategy's plan. `predicted_late` by the default latency model."""
+
+    name: str
+    gpus: int
+    cost_per_hour: float
+    share_percent: float
+    planning_ms: float
+    infeasible: tuple[str, ...]
+    predicted_late: tuple[str, ...]
+    utilisation: Utilisation | None
+    truths: Mapping[str, UnderTruth]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All strategies and truths of one spec."""
+
+    workloads: int
+    noun: str
+    priced: bool
+    seconds: float
+    seed: int
+    truths: tuple[Truth, ...]
+    refused: tuple[Refused, ...]
+    strategies: tuple[Compared, ...]
 
 
 def comparison_table(found: Comparison) -> RenderableType:

@@ -1,4 +1,4 @@
-"""The tables of `ctl validate`: predicted beside measured, of latency models and of a running fleet."""
+"""The tables of `ctl init` and `ctl validate`: models of a repository, and predicted beside measured."""
 
 from __future__ import annotations
 
@@ -6,11 +6,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
+from controlplane.domain.tensors import Finding, TensorSpec
 from controlplane.latency.calibration import Seen
 from controlplane.report.tables.terminal import table_of
 from controlplane.report.words import number
+
+
+def survey_table(findings: Sequence[Finding]) -> RenderableType:
+    """Return one line for each model, then the notes."""
+    table = table_of("model, state, >batch, configuration, ~inputs")
+    for one in findings:
+        table.add_row(
+            one.model,
+            one.state,
+            "–" if one.max_batch is None else str(one.max_batch),
+            "–" if one.max_batch is None else "completed" if one.completed else "written",
+            " ".join(map(_input, one.inputs)) or "–",
+        )
+    notes = [f"{one.model}: {one.note}" for one in findings if one.note]
+    return Group(table, *([Text()] if notes else []), *map(Text, notes))
+
+
+def _input(spec: TensorSpec) -> str:
+    mark = "?" if spec.optional else ""
+    return f"{spec.name}{mark}:{spec.datatype}[{','.join(map(str, spec.dims))}]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,17 +20,14 @@ from controlplane.domain.device import Stock
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
 from controlplane.domain.profile import Profile
-from controlplane.domain.spec import GpuRequest, Spec
-from controlplane.domain.workload import Workload
+from controlplane.domain.workload import GpuRequest, Spec, Workload
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.plans import plan_hash, write_plan
-from controlplane.files.specs import spec_of
+from controlplane.files.plans import plan_hash, spec_of, write_plan
 from controlplane.planning import registry
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.planning.protocol import PlanRequest, Strategy
-from controlplane.planning.replan.differences import changes
+from controlplane.planning.replan.differences import changes, prediction_error
 from controlplane.planning.replan.headroom import with_headroom
-from controlplane.planning.replan.pressure import prediction_error
 from controlplane.planning.replan.reuse import cost_of
 from controlplane.planning.replan.smallest_change import (
     Changed,

@@ -9,18 +9,24 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
-import socket
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from controlplane.control.guard.standing import standing
-from controlplane.domain.errors import EngineError, FleetBusy, InputError, NotNow, TrisectError, Troubles
+from controlplane.domain.errors import (
+    EngineError,
+    FleetBusy,
+    InputError,
+    LogOnce,
+    NotNow,
+    TrisectError,
+    Troubles,
+)
 from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.domain.serving import FollowLoad, Serving
@@ -28,11 +34,8 @@ from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
 from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetSettings, read_guarding, write_guarding
 from controlplane.files.following import Following as FollowingSettings
-from controlplane.files.plans import plan_hash, plan_of
-from controlplane.files.specs import spec_of
-from controlplane.gateway.replicas.control_port import monitor_stream
-from controlplane.monitor.client import QUERY, RequestLog
-from controlplane.monitor.records import Record
+from controlplane.files.plans import plan_hash, plan_of, spec_of
+from controlplane.runtime.controller.answers import ReplicaLogs
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.fleet import Fleet, locked
 from controlplane.runtime.fleet.preflight import ApplyRequest
@@ -43,6 +46,8 @@ _EXISTS_S = 0.1
 _AGAIN_S = 5.0
 _INVENTORY_S = 10.0
 _PLAN = "spec.plan"
+_DEFECT, _DEFECT_S = "Defect", 60.0
+"""The reason why a fleet is degraded, and for how long after the last time."""
 _KEPT_EVENTS = 100
 _EVENTS_OF_A_LOOK = 10
 """So that a fleet in trouble does not keep the API server busy."""
@@ -68,6 +73,9 @@ class Wanted(Protocol):
 
     def show(self, standing: FleetStanding) -> None:
         """Say how the fleet stands."""
+
+    def degrade(self, reason: str, message: str) -> None:
+        """Say what keeps the fleet's controller from its work."""
 
     def announce(self, event: Event) -> None:
         """Say what happened to the fleet."""
@@ -116,6 +124,8 @@ class Keeper:
         self._shown: FleetStanding | None = None
         self._unreported: FleetReport | None = None
         self._troubles = Troubles(fleet.say)
+        self._defects = LogOnce()
+        self._defect = "", -math.inf
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -153,8 +163,22 @@ class Keeper:
                 self.step()
             except Exception:  # a defect must not leave a leader that guards and looks no more
                 self._again_s = time.monotonic() + _AGAIN_S
-                self._troubles.met(RuntimeError(traceback.format_exc()))
+                self.meet_defect()
             stop.wait(LOOK_S)
+
+    def meet_defect(self) -> None:
+        """Say the defect that is being handled, on the object too; the same one only once.
+
+        Any thread may call.
+        """
+        told = traceback.format_exc()
+        self._defect = told.splitlines()[-1], time.monotonic()
+        if self._defects.is_new(told):
+            self._fleet.say(told)
+            event = Event(self._fleet.clock.wall(), "error", "defect", self._fleet.name, self._defect[0])
+            with contextlib.suppress(EngineError):
+                self._wanted.degrade(_DEFECT, event.reason)
+                self._wanted.announce(event)
 
     def step(self) -> None:
         """Look once, and apply a new generation. Troubles are said once, and tried again at the next look."""
@@ -221,6 +245,8 @@ class Keeper:
         """Have the object say how the fleet stands, and what happened to it."""
         if self._plan is not None:
             now = standing(self._plan, guarding, self._redirects)
+            if time.monotonic() < self._defect[1] + _DEFECT_S:
+                now = replace(now, trouble=_DEFECT, message=self._defect[0])
             if now != self._shown:
                 self._wanted.show(now)
                 self._shown = now
@@ -350,67 +376,9 @@ def lead(keeper: Keeper, guard: Callable[[], None], fleet: Fleet, stop: threadin
         except EngineError as error:
             fleet.say(str(error))
             stop.wait(LOOK_S)
-
-
-_REPLICA_AGAIN_S = 2.0
-"""A replica that does not answer is tried at this interval: each try may hold up the controller's loop."""
-
-
-@dataclass(slots=True)
-class _Follower:
-    """Opens the log of one replica, at most once in a while."""
-
-    address: str
-    token: str
-    tried_s: float = field(default=float("-inf"))
-
-    def __call__(self) -> socket.socket | None:
-        now = time.monotonic()
-        if now - self.tried_s < _REPLICA_AGAIN_S:
-            return None
-        self.tried_s = now
-        return monitor_stream(self.address, self.token, QUERY)
-
-
-class ReplicaLogs:
-    """Follows the log of each replica that there is at the time."""
-
-    def __init__(self, addresses: Callable[[], Sequence[str]], token: str) -> None:
-        self._addresses = addresses
-        self._open = partial(_Follower, token=token)
-        self._logs: dict[str, RequestLog] = {}
-
-    def take(self) -> list[Record]:
-        """Return the requests that ended since the call before, in order."""
-        self._follow_present()
-        found = [record for log in self._logs.values() for record in log.take()]
-        return sorted(found, key=lambda record: record.ended_s)
-
-    @property
-    def heard_since_s(self) -> float:
-        """The time (monotonic) since which no line of the replicas that answer is missing; else now."""
-        now = time.monotonic()
-        heard = [since for log in self._logs.values() if (since := log.heard_since_s) < now]
-        return max(heard, default=now)
-
-    @property
-    def heard_whole_since_s(self) -> float:
-        """The same, but now where any replica does not answer: clients may call it all the same."""
-        return max((log.heard_since_s for log in self._logs.values()), default=time.monotonic())
-
-    def close(self) -> None:
-        """Stop following."""
-        for log in self._logs.values():
-            log.close()
-        self._logs.clear()
-
-    def _follow_present(self) -> None:
-        present = self._addresses()
-        for address in self._logs.keys() - set(present):
-            self._logs.pop(address).close()
-        for address in present:
-            if address not in self._logs:
-                self._logs[address] = RequestLog(self._open(address))
+        except Exception:  # the next leader would meet it too
+            keeper.meet_defect()
+            stop.wait(LOOK_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from controlplane.domain.errors import EngineError, InfeasibleError, TrisectErro
 from controlplane.domain.fleet import Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
 from controlplane.domain.serving import Serving
-from controlplane.files.plans import write_plan
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec, write_plan
 from controlplane.ports import Launcher, Progress
 from controlplane.profiler.load import ClosedLoop, poisson_times
 from controlplane.profiler.requests import request_of, requests_for

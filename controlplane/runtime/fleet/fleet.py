@@ -1,4 +1,4 @@
-"""Apply, roll back and destroy a fleet: plan -> rendered files -> converge's actions -> running servers.
+"""Apply, roll back, redirect by hand and destroy a fleet: plan -> rendered files -> actions -> servers.
 
 One command at a time works on a fleet: a lock file says so, and the kernel frees it when its holder dies.
 """
@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from controlplane.control.converge.actions import (
     Action,
     Actual,
+    Commit,
     Drain,
     Remove,
     SetBatches,
@@ -25,11 +24,11 @@ from controlplane.control.converge.actions import (
     converge,
     destroy,
 )
-from controlplane.control.converge.desired import Desired, as_moved, desired_fleet, moved
+from controlplane.control.converge.desired import Desired, NamedRoute, as_moved, desired_fleet, moved
+from controlplane.control.converge.redirect import companions, moves, redirected
 from controlplane.control.order import order_of
 from controlplane.domain.errors import (
     EngineError,
-    FleetBusy,
     GatewayError,
     InputError,
     LibraryIgnored,
@@ -38,14 +37,16 @@ from controlplane.domain.errors import (
 from controlplane.domain.fleet import GatewayConfig, Server, ServerState
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
+from controlplane.files import waiting
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
+from controlplane.files.mistakes import nearest
 from controlplane.files.pinned import Applied, PinRules, Record
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
 from controlplane.planning.replan.differences import Ending, TermChange, endings, terms
 from controlplane.ports import Clock, Gateway, Launcher
 from controlplane.report.words import counted
-from controlplane.runtime.fleet.execute import Executor, Limits, Say, observe
+from controlplane.runtime.fleet.execute import Executor, Limits, Say, named, observe
 from controlplane.runtime.fleet.history import History
 from controlplane.runtime.fleet.preflight import ApplyRequest, check_endings
 
@@ -69,19 +70,14 @@ def locked(files: FleetFiles, *, patience_s: float = 5.0) -> Iterator[None]:
     A controller holds it for moments, a command until it has ended. EngineError: the disk refuses.
     InputError: the fleet is another host's.
     """
-    lock = filelock.FileLock(files.lock, timeout=patience_s)
     try:
         files.make()
-        lock.acquire()
-    except filelock.Timeout:
-        raise FleetBusy(f"another command is working on fleet {files.fleet!r}; wait for it to end") from None
     except OSError as error:
         raise EngineError(f"{files.lock}: cannot be held: {error.strerror}") from error
-    try:
+    busy = f"another command is working on fleet {files.fleet!r}; wait for it to end"
+    with waiting.locked(files.lock, patience_s, busy):
         files.check_host(this_host())
         yield
-    finally:
-        lock.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,3 +366,36 @@ def summary_of(plan: Plan, before: Plan | None, actions: Sequence[Action], cause
     changed = sum(isinstance(a, SetBatches) for a in actions)
     live = f"; other batches on {counted(changed, 'server')}" if changed else ""
     return f"plan {plan_hash(plan)} {cause}: {totals}{live}{ended}"
+
+
+def redirect(fleet: Fleet, workloads: Sequence[str], settings: FleetSettings) -> dict[str, NamedRoute]:
+    """Redirect workloads to their shadows, or back, in one commit; return their new routes.
+
+    A partition moves as a whole, with all its workloads. Raises InputError for an unknown workload or
+    one without a hot shadow.
+    """
+    with locked(fleet.files):
+        plan = fleet.files.plan()
+        if plan is None:
+            raise InputError(f"fleet {fleet.name!r} has no plan")
+        endpoints = {p.name: p.endpoint for _, _, p in plan.placements()}
+        for workload in workloads:
+            if workload not in endpoints:
+                raise InputError(
+                    f"is no workload of fleet {fleet.name!r}{nearest(workload, endpoints)}", field=workload
+                )
+        actual = observe(fleet.launcher, fleet.gateway, fleet.name)
+        running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
+        # The routes as they are: a pool that lost a server keeps the others.
+        current = named(fleet.gateway.routes())
+        present = as_moved(fleet.desired(plan, settings), running, current)
+        asked = [endpoints[w] for w in workloads]
+        if others := companions(present, asked):
+            fleet.say(f"{', '.join(others)}: in one partition with {', '.join(asked)}, so redirected too")
+        turned = [*asked, *others]
+        routes = redirected(present, current, turned, {spec.name for spec in running})
+        fleet.run((Commit(routes),), actual)
+        partitions = {s.name: s.spec.labels.partition for s in actual.servers}
+        for partition, source, target in moves(current, routes, turned, partitions):
+            fleet.note("info", "redirect", partition, f"{source} -> {target}: by hand")
+        return {e: routes[e] for e in turned}

@@ -12,15 +12,21 @@ from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Batches, ServerSpec
 from controlplane.domain.plan import Plan
-from controlplane.domain.tree import Link, Tree
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied, ModelFolder, Pin, PinRules, PinStore
 from controlplane.files.pinned.content import Seen
 from controlplane.files.plans import plan_hash
-from controlplane.files.rendered import forget_rendered, pinned_root, rendered_path, write_rendered
+from controlplane.files.rendered import (
+    Link,
+    Tree,
+    forget_rendered,
+    pinned_root,
+    rendered_path,
+    write_rendered,
+)
 from controlplane.ports import Launcher
 from controlplane.profiler.temporary import check_python_path
-from controlplane.render.instances import instances_note
+from controlplane.render.config import instances_note
 from controlplane.render.repository import (
     BATCH_LIBRARY,
     largest_batches,

@@ -23,9 +23,8 @@ from controlplane.report.tables.status_table import (
     WorkloadRow,
 )
 from controlplane.runtime.fleet import controller_process
-from controlplane.runtime.fleet.events import restarts
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.history import History
+from controlplane.runtime.fleet.history import History, restarts
 
 _WARNINGS = (Level.WARNING.value, Level.CRITICAL.value)
 _LEVELS = (Level.INFO.value, *_WARNINGS)

@@ -14,18 +14,25 @@ from pathlib import Path
 import numpy as np
 
 from controlplane.domain import device
-from controlplane.domain.comparison import Compared, Comparison, Refused, Truth, UnderTruth, Utilisation
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Profile
 from controlplane.domain.settings import PlanSettings
 from controlplane.files.mistakes import nearest
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.protocol import LatencyModel
 from controlplane.planning.judge.evaluate import SLACK, Terms, judge
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.ports import Progress
+from controlplane.report.tables.comparison_table import (
+    Compared,
+    Comparison,
+    Refused,
+    Truth,
+    UnderTruth,
+    Utilisation,
+)
 from controlplane.runtime import SystemClock
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.runtime.jobs.plan import Choices, devices_of, make_plan

@@ -19,8 +19,7 @@ from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.models import write_completed
 from controlplane.ports import Launcher
 from controlplane.profiler.temporary import check_python_path, exclusive, running
-from controlplane.render.config import completed_config, is_complete
-from controlplane.render.instances import backend_of, place_instances
+from controlplane.render.config import backend_of, completed_config, is_complete, place_instances
 from controlplane.render.source import read_written, to_complete
 from controlplane.triton.client import TritonClient, load, unload
 

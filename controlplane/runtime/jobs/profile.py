@@ -28,11 +28,9 @@ from controlplane.files.mistakes import nearest
 from controlplane.files.models import read_sample_shapes, write_sample_shapes
 from controlplane.latency.evaluate import Disagreeing, assessed, disagreeing
 from controlplane.latency.registry import recorder
-from controlplane.profiler.colocate import Neighbourhood
-from controlplane.profiler.neighbours import merged
-from controlplane.profiler.repeats import with_repeats
+from controlplane.profiler.colocate import Neighbourhood, merged
+from controlplane.profiler.findings import Spinning, spinning, with_repeats
 from controlplane.profiler.session import Place, Profiler
-from controlplane.profiler.spinning import Spinning, spinning
 from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.render import source
 from controlplane.render.config import input_specs

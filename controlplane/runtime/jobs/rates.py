@@ -1,17 +1,67 @@
-"""Rates from a source in place of those of a spec."""
+"""Rates from a source in place of those of a spec: a fleet's controller, or a Prometheus server."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
 
 from controlplane.domain import units
-from controlplane.domain.errors import InputError
-from controlplane.domain.spec import Spec
-from controlplane.domain.workload import MAX_DISPERSION, Arrivals, Workload
+from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.workload import MAX_DISPERSION, Arrivals, Spec, Workload
 from controlplane.files.fleets import FleetFiles, state_root
 from controlplane.files.following import read_rates
+
+LABELS = ("workload", "endpoint", "model")
+"""The labels that may name a workload, best first."""
+_TIMEOUT_S = 10.0
+
+
+def of_prometheus(url: str, text: str) -> Mapping[str, float]:
+    """Return the value of each series by what its label names.
+
+    Raises InputError for a URL or query that cannot be used, EngineError where the server does not answer.
+    """
+    import httpx
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"{url!r} is not the URL of a Prometheus server", field="--rates")
+    if parts.username is not None or parts.password is not None:
+        raise InputError("must hold no credentials: everyone sees a command line", field="--rates")
+    try:
+        answer = httpx.get(f"{url.rstrip('/')}/api/v1/query", params={"query": text}, timeout=_TIMEOUT_S)
+        content: Any = answer.json()
+    except (httpx.HTTPError, ValueError) as error:
+        raise EngineError(f"{parts.hostname}: no answer to a query: {error!r}") from error
+    if not isinstance(content, dict) or content.get("status") != "success":
+        problem = content.get("error") if isinstance(content, dict) else None
+        raise InputError(f"the server refuses it: {problem or answer.status_code}", field="--query")
+    return _rates(content.get("data"))
+
+
+def _rates(data: Any) -> Mapping[str, float]:
+    if not isinstance(data, dict) or data.get("resultType") != "vector":
+        raise InputError("must give an instant vector, one value a workload", field="--query")
+    rates: dict[str, float] = {}
+    for series in data["result"]:
+        name = next((series["metric"][label] for label in LABELS if label in series["metric"]), None)
+        if name is None:
+            labels = ", ".join(LABELS[:-1])
+            raise InputError(
+                f"must keep one of the labels {labels} and {LABELS[-1]}: `sum by (endpoint) (...)`",
+                field="--query",
+            )
+        if name in rates:
+            raise InputError(f"gives {name!r} twice; sum the series", field="--query")
+        value = float(series["value"][1])
+        if math.isfinite(value) and value > 0.0:
+            rates[name] = value
+    return rates
+
 
 _FLEET, _PROMETHEUS = "fleet", "prometheus"
 
@@ -28,7 +78,10 @@ def with_rates(spec: Spec, source: str, query: str | None, say: Callable[[str], 
         raise InputError(f"{source!r} is no source: give fleet:NAME or prometheus:URL", field="--rates")
     if (kind == _PROMETHEUS) != (query is not None):
         raise InputError("belongs to --rates prometheus:URL, which needs it", field="--query")
-    known = _of_fleet(place) if query is None else _of_prometheus(place, query)
+    if query is None:
+        known = _of_fleet(place)
+    else:
+        known = {name: _Load(rate) for name, rate in of_prometheus(place, query).items()}
     models = Counter(w.model for w in spec.workloads)
     found = {
         # The rate of a model is that of a workload only where no other one has the model.
@@ -74,9 +127,3 @@ def _of_fleet(name: str) -> Mapping[str, _Load]:
         for rate in seen.rates
         if rate.upper_rps
     }
-
-
-def _of_prometheus(url: str, query: str) -> Mapping[str, _Load]:
-    from controlplane.runtime.jobs import prometheus  # brings httpx
-
-    return {name: _Load(rate) for name, rate in prometheus.query(url, query).items()}

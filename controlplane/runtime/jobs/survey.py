@@ -10,8 +10,14 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.tensors import Finding, Readiness, TensorSpec
 from controlplane.files.models import read_completed
 from controlplane.profiler.requests import requests_for
-from controlplane.render.config import batch_limit, input_specs, iterates, keeps_sequences
-from controlplane.render.instances import backend_of, instances_note
+from controlplane.render.config import (
+    backend_of,
+    batch_limit,
+    input_specs,
+    instances_note,
+    iterates,
+    keeps_sequences,
+)
 from controlplane.render.source import SourceModel, all_models, read_source, read_written
 from controlplane.report.words import printable
 from controlplane.runtime.jobs.completing import Completer, lacks_backend

@@ -12,7 +12,7 @@ from pathlib import Path
 from controlplane.domain.device import noun
 from controlplane.domain.errors import InputError, MissingTool
 from controlplane.files.mistakes import nearest
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 from controlplane.files.writing import write_bytes, write_text
 from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.registry import strategy

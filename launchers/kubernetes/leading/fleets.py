@@ -122,6 +122,11 @@ class FleetObject:
             covers=f"{standing.covers:.2f}x",
         )
 
+    def degrade(self, reason: str, message: str) -> None:
+        """Say what keeps the fleet's controller from its work."""
+        generation = int(self._metadata.get("generation") or 0)
+        self._write({"Degraded": (True, reason, message)}, generation)
+
     def announce(self, event: Event) -> None:
         """Write an event about the object."""
         at = datetime.datetime.fromtimestamp(event.at_s, datetime.UTC)

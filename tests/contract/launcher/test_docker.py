@@ -31,7 +31,7 @@ from launchers.docker import containers
 from launchers.docker.containers import ContainerOptions, Pull
 from launchers.docker.launcher import DockerLauncher
 from launchers.host import server_sockets
-from launchers.lifecycle import HostPlace
+from launchers.host_lifecycle import HostPlace
 from launchers.triton.readiness import unread
 
 pytestmark = pytest.mark.docker

@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.fleet import AccessConfig, Route
 from controlplane.domain.order import LONGEST_MS, Precedence
-from controlplane.files.gateway.clients import Client
+from controlplane.files.gateway.access import Client
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.running import RuntimeSocket

@@ -14,8 +14,8 @@ from playwright.sync_api import Browser, Page
 
 from controlplane.domain.plan import Plan, PlannedGpu, Rule
 from controlplane.planning.explain.explain import explain_queues
+from controlplane.report.page import page as page_of
 from controlplane.report.page.document import plan_document
-from controlplane.report.page.html import page as page_of
 
 pytestmark = pytest.mark.browser
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inss_setup import surfaces
 
-from controlplane.papers.inss.features import Episodes
-from controlplane.papers.inss.policy import built_in, decide, scores
+from controlplane.papers.inss.policy import Episodes, built_in, decide, scores
 from controlplane.papers.inss.problem import Problem, fits
 
 

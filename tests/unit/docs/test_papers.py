@@ -6,6 +6,7 @@ from benchmarks.plans import papers
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_figures_on_the_page_of_papers_are_those_of_the_code() -> None:
     assert papers.main(["--short"]) == 0
 

@@ -20,7 +20,7 @@ from controlplane.domain.serving import (
     Tls,
     differences,
 )
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 
 SPEC = """schema_version: 1
 gpus: [{type: v100}]

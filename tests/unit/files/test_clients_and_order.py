@@ -7,9 +7,9 @@ import pytest
 from controlplane.domain.errors import InputError
 from controlplane.domain.order import Precedence
 from controlplane.files.gateway import read_order, write_order
-from controlplane.files.gateway.clients import (
+from controlplane.files.gateway.access import (
     Client,
-    check,
+    check_client,
     hashed,
     operates_with,
     read_clients,
@@ -43,7 +43,7 @@ def test_clients_come_back_as_they_were_written_and_only_their_user_can_read_the
 )
 def test_what_no_map_can_hold_is_refused(client: Client, field: str) -> None:
     with pytest.raises(InputError) as caught:
-        check(client)
+        check_client(client)
     assert caught.value.field == field
 
 

@@ -9,7 +9,7 @@ import pytest
 from controlplane.domain.errors import InputError
 from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy
 from controlplane.files import documents
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 
 GOOD = """\
 schema_version: 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from no_descriptors import without_descriptors
 
-from controlplane.files.gateway.queries import Silent, Unreachable, ask
+from controlplane.sockets import Silent, Unreachable, ask
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import EngineError
-from controlplane.domain.tree import Link, Tree
-from controlplane.files.rendered import forget_rendered, read_tree, write_rendered, write_tree
+from controlplane.files.rendered import Link, Tree, forget_rendered, read_tree, write_rendered, write_tree
 
 ONE, OTHER = Tree({"m/config.pbtxt": "one"}), Tree({"m/config.pbtxt": "other"})
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from controlplane.domain.errors import InputError, NotNow
 from controlplane.domain.fleet import AccessConfig
 from controlplane.files.gateway import FormerFacade, GatewaySettings
-from controlplane.files.gateway.clients import Client, hashed, read_clients
-from controlplane.files.gateway.limits import REMEMBERED_S, Held, Limit
+from controlplane.files.gateway.access import REMEMBERED_S, Client, Held, Limit, hashed, read_clients
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.facade.callers import ANY_REGION, Callers, NotOwned, Regions
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.counters import combine
 from controlplane.domain.fleet import Backend, Route
+from controlplane.domain.observation import combine
 from controlplane.gateway.facade import answers
 from controlplane.gateway.facade.answers import Ledger
 

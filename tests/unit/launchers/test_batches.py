@@ -13,7 +13,7 @@ import pytest
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import LIVE_BATCHES
-from launchers.lifecycle import HostPlace
+from launchers.host_lifecycle import HostPlace
 from launchers.process import ProcessLauncher
 from launchers.triton import batches
 from launchers.triton.batches import BatchFiles

@@ -129,6 +129,30 @@ def test_a_rootless_engine_is_refused_before_a_start(tmp_path: Path, monkeypatch
     assert (told.name, told.available) == ("docker", False)
 
 
+@pytest.mark.parametrize(
+    ("told", "available"),
+    [
+        ({}, False),
+        ({"Runtimes": {"runc": {}, "nvidia": {}}}, True),
+        ({"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}]}, True),
+        ({"DiscoveredDevices": [{"Source": "cdi", "ID": "vendor.com/net=0"}]}, False),
+    ],
+)
+def test_gpus_need_a_runtime_of_nvidia_or_a_cdi_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], available: bool
+) -> None:
+    """What an engine says of itself, by Docker's API; no engine here has a GPU."""
+    fake = SimpleNamespace(
+        info=lambda: {"CpuCfsQuota": True, **told},
+        version=lambda: {"Version": "28"},
+        images=SimpleNamespace(get=lambda _: None),
+    )
+    launcher = DockerLauncher(tmp_path)
+    monkeypatch.setattr(launcher, "_connected", lambda: contextlib.nullcontext(fake))
+    (found,) = (one for one in launcher.capabilities() if one.name == "docker gpus")
+    assert found.available is available
+
+
 def test_a_pull_tells_how_far_it_is() -> None:
     lines = [
         {"status": "Pulling from library/x", "id": "latest"},

@@ -1,12 +1,15 @@
-"""Short forms of the figures of docs/results/planners.md: they may not move by more than their spread."""
+"""Short forms of the figures of planners.md and changing-load.md: they move by no more than their spread."""
 
 from __future__ import annotations
 
 import planning
 import pytest
 
+from benchmarks.harness import Figures
+from benchmarks.plans import changing_load
 from benchmarks.support import promises
 from controlplane.domain.plan import Rule
+from controlplane.planning.exact.prove import prove
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +23,28 @@ def test_joint_takes_as_many_gpus_as_the_page_says(count: int, rule: Rule, gpus:
     plan = planning.planned("joint", planning.published(count), rule=rule, latency=latency)
     assert plan.verified
     assert len(plan.gpus) == gpus
+
+
+def test_the_bound_is_as_close_as_the_page_says() -> None:
+    request = planning.request(planning.published(50), rule=Rule.P99, latency="ours")
+    plan = planning.planned("joint", request.workloads, rule=Rule.P99, latency="ours")
+    assert plan.totals is not None
+    assert plan.totals.lower_bound_gpus == 14
+    proven = prove(plan, request).totals
+    assert proven is not None
+    assert proven.lower_bound_gpus == 15
+
+
+def test_the_aims_of_a_changing_load_are_kept_at_planned_rates_and_missed_by_plans_that_stay() -> None:
+    case = changing_load.threshold()
+    counts = case.counts(seed=1)[:200]
+    served, stays, found = changing_load.ours(case, counts), changing_load.ours(case, counts), Figures()
+    changing_load.measure(counts, served)
+    changing_load.judge(found, case, served, changing_load.oracle(case)[:200])
+    assert found.end() == 0
+    changing_load.measure(3 * counts, stays)
+    changing_load.judge(found, case, stays, changing_load.oracle(case)[:200])
+    assert found.end() == 1
 
 
 @pytest.mark.parametrize(

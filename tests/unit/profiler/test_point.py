@@ -6,7 +6,7 @@ import pytest
 from controlplane.domain.observation import BatchStatistics, ModelStatistics
 from controlplane.profiler.load import Answers, poisson_times
 from controlplane.profiler.point import deviation_ms, executed, rate_rps
-from controlplane.profiler.traffic import Traffic
+from controlplane.profiler.requests import Traffic
 
 
 def test_the_rate_counts_whole_batches() -> None:

@@ -10,10 +10,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
-from controlplane.domain.tree import Link, Tree
 from controlplane.files.models import write_completed
 from controlplane.files.pinned import Pin
-from controlplane.render.instances import TURN
+from controlplane.files.rendered import Link, Tree
+from controlplane.render.config import TURN
 from controlplane.render.repository import (
     live_batches,
     partition_sources,

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from controlplane.domain.counters import Entry
 from controlplane.domain.errors import EngineError
+from controlplane.domain.observation import Entry
 from controlplane.files.gateway.discounts import add_discounts, read_discounts
 from controlplane.triton import own
 from controlplane.triton.samples import SampleRequest

@@ -2,6 +2,5 @@
 
 training  the entry: the loop, its checkpoint and the learning curve
 episodes  problems around a spec, rewards (Eq 3), and the local search's demonstrations
-agent     discrete SAC and its networks
-replay    the replay buffer
+agent     discrete SAC, its networks and its replay buffer
 """

@@ -1,4 +1,4 @@
-"""Discrete soft actor-critic (Christodoulou 2019) with masked actions, and its networks.
+"""Discrete soft actor-critic (Christodoulou 2019) with masked actions, its networks and its replay buffer.
 
 One small network scores each action by its features alone, so order and number of GPUs are free. The actor
 reads the scores as logits, a critic as Q values. `inss.policy` computes the same in numpy.
@@ -20,15 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from controlplane.papers.inss.features import FEATURES, Observation
-from controlplane.papers.inss.policy import Weights
+from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.papers.inss.policy import FEATURES, Observation, Weights
 
 IMPOSSIBLE = -1e9
 """The logit of a masked action: its probability is exactly 0 in single precision."""
 
 
 class TensorObservation(NamedTuple):
-    """`inss.features.Observation` as tensors, the same fields and shapes."""
+    """`inss.policy.Observation` as tensors, the same fields and shapes."""
 
     actions: Tensor
     valid: Tensor
@@ -102,21 +102,20 @@ class Losses(NamedTuple):
     entropy: float
 
 
-class Agent:
+class Agent(nn.Module):
     """Actor, twin critics with their slow copies, temperature, and an optimiser for each."""
 
     def __init__(self, settings: SacSettings) -> None:
+        super().__init__()
         self._settings = settings
-        self.actor, *self._critics = (_network(settings) for _ in range(3))
-        self._targets = [_network(settings) for _ in self._critics]
-        for target, critic in zip(self._targets, self._critics, strict=True):
-            target.load_state_dict(critic.state_dict())
-            target.requires_grad_(False)
-        self._log_temperature = torch.tensor(float(settings.temperature)).log().requires_grad_()
-        rate = settings.learning_rate
-        self._actor_steps = torch.optim.Adam(self.actor.parameters(), lr=rate)
-        self._critic_steps = torch.optim.Adam([p for c in self._critics for p in c.parameters()], lr=rate)
-        self._temperature_steps = torch.optim.Adam([self._log_temperature], lr=rate)
+        self.actor, *critics = (ScoreNetwork(settings.width) for _ in range(3))
+        self._critics = nn.ModuleList(critics)
+        self._targets = nn.ModuleList(ScoreNetwork(settings.width) for _ in critics)
+        self._targets.load_state_dict(self._critics.state_dict())
+        self._targets.requires_grad_(False)
+        self._log_temperature = nn.Parameter(torch.tensor(float(settings.temperature)).log())
+        trained = self.actor.parameters(), self._critics.parameters(), [self._log_temperature]
+        self._optimisers = [torch.optim.Adam(own, lr=settings.learning_rate) for own in trained]
 
     @property
     def temperature(self) -> float:
@@ -133,43 +132,36 @@ class Agent:
         """Make a step of each optimiser; `progress` in [0, 1] sets the target of the entropy."""
         alpha = self._log_temperature.exp().detach()
         goal = self._goal(steps, alpha)
+        actor_steps, critic_steps, temperature_steps = self._optimisers
         chosen = steps.action.unsqueeze(1)
         values = [c(steps.state) for c in self._critics]
         critic_loss = torch.stack(
             [0.5 * mse_loss(v.gather(1, chosen).squeeze(1), goal) for v in values]
         ).sum()
-        _step(self._critic_steps, critic_loss)
+        _step(critic_steps, critic_loss)
 
         log_pi = log_policy(self.actor(steps.state), steps.state.valid)
         pi = log_pi.exp()
         value = torch.minimum(*values).detach()
         entropy = -_expected(pi, log_pi)
         actor_loss = (-alpha * entropy - _expected(pi, value)).mean()
-        _step(self._actor_steps, actor_loss)
+        _step(actor_steps, actor_loss)
 
         first, last = self._settings.entropy_ratio
         wanted = (first + progress * (last - first)) * steps.state.valid.sum(dim=1).float().log()
         excess = (entropy.detach() - wanted).mean()
-        _step(self._temperature_steps, self._log_temperature.exp() * excess)
+        _step(temperature_steps, self._log_temperature.exp() * excess)
         self._follow()
         return Losses(critic_loss.item(), actor_loss.item(), self.temperature, entropy.mean().item())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return the whole state, for a checkpoint."""
-        return {
-            "networks": [n.state_dict() for n in (self.actor, *self._critics, *self._targets)],
-            "log_temperature": self._log_temperature.detach(),
-            "optimisers": [o.state_dict() for o in self._optimisers()],
-        }
+        return {"networks": self.state_dict(), "optimisers": [o.state_dict() for o in self._optimisers]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict` of an agent with the same settings."""
-        networks = (self.actor, *self._critics, *self._targets)
-        for network, kept in zip(networks, state["networks"], strict=True):
-            network.load_state_dict(kept)
-        with torch.no_grad():
-            self._log_temperature.copy_(state["log_temperature"])
-        for optimiser, kept in zip(self._optimisers(), state["optimisers"], strict=True):
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a `state` of an agent with the same settings."""
+        self.load_state_dict(state["networks"])
+        for optimiser, kept in zip(self._optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(kept)
 
     @torch.no_grad()
@@ -181,16 +173,8 @@ class Agent:
 
     @torch.no_grad()
     def _follow(self) -> None:
-        for target, critic in zip(self._targets, self._critics, strict=True):
-            for slow, fast in zip(target.parameters(), critic.parameters(), strict=True):
-                slow.lerp_(fast, self._settings.soft_update)
-
-    def _optimisers(self) -> tuple[torch.optim.Optimizer, ...]:
-        return self._actor_steps, self._critic_steps, self._temperature_steps
-
-
-def _network(settings: SacSettings) -> ScoreNetwork:
-    return ScoreNetwork(settings.width)
+        for slow, fast in zip(self._targets.parameters(), self._critics.parameters(), strict=True):
+            slow.lerp_(fast, self._settings.soft_update)
 
 
 def _expected(pi: Tensor, value: Tensor) -> Tensor:
@@ -202,3 +186,63 @@ def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
     optimiser.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     optimiser.step()
+
+
+class Replay:
+    """Holds `capacity` steps of `lanes` episodes in lockstep, padded to so many actions.
+
+    An episode is pushed whole, so each step's successor is `lanes` rows on. The ring overwrites the oldest
+    first, so a partly overwritten episode keeps its end, with all successors.
+    """
+
+    def __init__(self, capacity: int, lanes: int, actions: int) -> None:
+        self._lanes = lanes
+        self._rows = {
+            "actions": torch.zeros((capacity, actions, FEATURES)),
+            "valid": torch.zeros((capacity, actions), dtype=torch.bool),
+            "action": torch.zeros(capacity, dtype=torch.int64),
+            "reward": torch.zeros(capacity),
+            "last": torch.zeros(capacity),
+        }
+        self._at = 0
+        self.size = 0
+
+    def push(self, seen: list[Observation], actions: list[IntArray], rewards: list[FloatArray]) -> None:
+        """Add an episode of every lane: step t's observation, action and reward, of shape (lanes, ...)."""
+        capacity = len(self._rows["action"])
+        if len(seen) * self._lanes > capacity:
+            raise ValueError(f"{capacity} rows cannot hold {len(seen)} steps of {self._lanes} episodes")
+        for t, (state, action, reward) in enumerate(zip(seen, actions, rewards, strict=True)):
+            rows = (self._at + np.arange(self._lanes)) % capacity
+            width = state.valid.shape[1]
+            self._rows["actions"][rows, :width] = torch.from_numpy(state.actions)
+            self._rows["valid"][rows] = False
+            self._rows["valid"][rows, :width] = torch.from_numpy(state.valid)
+            self._rows["action"][rows] = torch.from_numpy(action)
+            self._rows["reward"][rows] = torch.from_numpy(reward).float()
+            self._rows["last"][rows] = float(t == len(seen) - 1)
+            self._at = (self._at + self._lanes) % capacity
+            self.size = min(self.size + self._lanes, capacity)
+
+    def sample(self, rng: np.random.Generator, count: int) -> Transitions:
+        """Draw `count` steps uniformly, with replacement."""
+        rows = torch.from_numpy(rng.integers(self.size, size=count))
+        last_of = self._rows["last"]
+        last = last_of[rows]
+        after = torch.where(last > 0, rows, (rows + self._lanes) % len(last_of))
+        action, reward = self._rows["action"][rows], self._rows["reward"][rows]
+        return Transitions(self._state(rows), action, reward, self._state(after), last)
+
+    def state(self) -> dict[str, object]:
+        """Return the whole state, for a checkpoint."""
+        rows = {name: rows[: self.size].clone() for name, rows in self._rows.items()}
+        return {"at": self._at, "size": self.size, "rows": rows}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a `state` of a buffer of the same shape."""
+        self._at, self.size = state["at"], state["size"]
+        for name, kept in state["rows"].items():
+            self._rows[name][: self.size] = kept
+
+    def _state(self, rows: Tensor) -> TensorObservation:
+        return TensorObservation(self._rows["actions"][rows], self._rows["valid"][rows])

@@ -9,17 +9,15 @@ placed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.papers.inss.features import Episodes
-from controlplane.papers.inss.place import running
-from controlplane.papers.inss.policy import worth
-from controlplane.papers.inss.problem import REJECTED, Problem, goodput
-from controlplane.papers.inss.search import Previous, search
+from controlplane.papers.inss.policy import Episodes, worth
+from controlplane.papers.inss.problem import REJECTED, Previous, Problem, goodput, running
+from controlplane.papers.inss.search import search
 from controlplane.ports import Clock
 
 RATE_SPREAD = (1 / 3, 5 / 3)
@@ -51,7 +49,9 @@ class Around:
         """Draw stacked problems, and the running assignment of each."""
         base, shape = self.base, (self.lanes, self.n)
         models, kinds = len(base.model), len(base.type_of)
-        pick = _without_repeats(rng, models, shape)
+        # Each model once before any twice.
+        rounds = [rng.random((self.lanes, models)).argsort(axis=1) for _ in range(-(-self.n // models))]
+        pick = np.concatenate(rounds, axis=1)[:, : self.n]
         gpus = rng.integers(kinds, size=(self.lanes, self.gpus))
         fair = (self.gpus / self.n) / (kinds / models)
         load = fair * rng.uniform(*LOAD_SPREAD, size=(self.lanes, 1))
@@ -84,14 +84,6 @@ def greedy(problem: Problem) -> tuple[IntArray, IntArray]:
         score[:, 0] = -0.3
         episodes.place(score.argmax(axis=1))
     return episodes.gpu, episodes.units
-
-
-def _without_repeats(rng: np.random.Generator, models: int, shape: tuple[int, int]) -> IntArray:
-    """Draw indices below `models`, (lanes, n): each model once before any twice."""
-    lanes, n = shape
-    rounds = [rng.random((lanes, models)).argsort(axis=1) for _ in range(-(-n // models))]
-    picked: IntArray = np.concatenate(rounds, axis=1)[:, :n]
-    return picked
 
 
 class Reward(StrEnum):
@@ -139,39 +131,22 @@ class Plays:
         return gpu.shape[1] * worth(problem, gpu, units, self.before)
 
 
-@dataclass(frozen=True, slots=True)
-class Teacher:
-    """The local search's assignments of stacked problems, (E, n); REJECTED where an SLO would not hold."""
+def taught(problem: Problem, before: Previous, rounds: int, seed: int, clock: Clock) -> IntArray:
+    """Return the local search's action for each model of stacked problems, (E, n).
 
-    gpu: IntArray
-    units: IntArray
-
-    @staticmethod
-    def of(problem: Problem, before: Previous, rounds: int, seed: int, clock: Clock) -> Teacher:
-        """Search each problem with so many rounds of annealing."""
-        found = [
-            search(
-                _one(problem, e),
-                clock,
-                seed=seed + e,
-                rounds=rounds,
-                previous=replace(before, gpu=before.gpu[e], units=np.maximum(before.units[e], 1)),
-            )
-            for e in range(len(problem.model))
-        ]
-        gpu, units = np.stack([f.gpu for f in found]), np.stack([f.units for f in found])
-        return Teacher(np.where(goodput(problem, gpu, units).violated, REJECTED, gpu), units)
-
-    def action(self, episodes: Episodes) -> IntArray:
-        """Return the teacher's actions for the next model of each episode, (E,)."""
-        rows = np.arange(len(self.gpu))
-        gpu, units = self.gpu[rows, episodes.at], self.units[rows, episodes.at]
-        _, width = episodes.shape
-        chosen: IntArray = np.where(gpu == REJECTED, 0, gpu * width + units)
-        return chosen
-
-
-def _one(problem: Problem, row: int) -> Problem:
-    """Return one of stacked problems."""
-    own = {f.name: getattr(problem, f.name) for f in fields(Problem)}
-    return Problem(**{n: a[row] if isinstance(a, np.ndarray) else a for n, a in own.items()})
+    With so many rounds of annealing each; a model whose SLO would not hold is rejected.
+    """
+    found = [
+        search(
+            problem.row(e),
+            clock,
+            seed=seed + e,
+            rounds=rounds,
+            previous=replace(before, gpu=before.gpu[e], units=np.maximum(before.units[e], 1)),
+        )
+        for e in range(len(problem.model))
+    ]
+    gpu, units = np.stack([f.gpu for f in found]), np.stack([f.units for f in found])
+    late = goodput(problem, gpu, units).violated
+    chosen: IntArray = np.where(late, 0, gpu * problem.surfaces.percent.shape[1] + units)
+    return chosen

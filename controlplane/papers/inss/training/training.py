@@ -19,18 +19,17 @@ import torch
 
 from controlplane.domain.errors import InputError
 from controlplane.papers.inss.policy import Weights, rollout, written
-from controlplane.papers.inss.problem import REJECTED, Problem, goodput, value
-from controlplane.papers.inss.search import Previous
+from controlplane.papers.inss.problem import REJECTED, Previous, Problem, goodput, value
 from controlplane.papers.inss.strategy import problem_of
 from controlplane.papers.inss.training.agent import (
     Agent,
     Losses,
+    Replay,
     SacSettings,
     TensorObservation,
     exported,
 )
-from controlplane.papers.inss.training.episodes import Around, Plays, Reward, Teacher
-from controlplane.papers.inss.training.replay import Replay
+from controlplane.papers.inss.training.episodes import Around, Plays, Reward, taught
 from controlplane.planning.protocol import PlanRequest
 from controlplane.ports import Clock, Progress
 
@@ -198,15 +197,15 @@ class _Run:
         settings = self._settings
         plays = self._plays[int(self._rng.integers(len(self._plays)))]
         plays.reset(np.random.default_rng(int(self._rng.integers(2**31))))
-        teacher = None
+        shown = None
         if self.round < settings.shown:
             seed = int(self._rng.integers(2**31))
-            teacher = Teacher.of(plays.problem, plays.before, settings.shown_search, seed, self._clock)
+            shown = taught(plays.problem, plays.before, settings.shown_search, seed, self._clock)
         seen, actions, rewards = [], [], []
         while not plays.episodes.done:
             seen.append(plays.seen)
-            if teacher is not None:
-                actions.append(teacher.action(plays.episodes))
+            if shown is not None:
+                actions.append(shown[np.arange(len(shown)), plays.episodes.at])
             else:
                 actions.append(self._agent.act(TensorObservation.of(plays.seen), self._torch).numpy())
             rewards.append(plays.step(actions[-1]))
@@ -241,8 +240,8 @@ class _Run:
             "since_best": self._since_best,
             "curve": [asdict(c) for c in self.curve],
             "best": {name: torch.from_numpy(a) for name, a in asdict(self.best).items()},
-            "agent": self._agent.state_dict(),
-            "replay": self._replay.state_dict(),
+            "agent": self._agent.state(),
+            "replay": self._replay.state(),
             "rng": self._rng.bit_generator.state,
             "torch": self._torch.get_state(),
         }
@@ -267,8 +266,8 @@ class _Run:
         self.round, self._since_best = state["round"], state["since_best"]
         self.curve = [Check(**c) for c in state["curve"]]
         self.best = Weights.of({name: t.numpy() for name, t in state["best"].items()})
-        self._agent.load_state_dict(state["agent"])
-        self._replay.load_state_dict(state["replay"])
+        self._agent.restore(state["agent"])
+        self._replay.restore(state["replay"])
         self._rng.bit_generator.state = state["rng"]
         self._torch.set_state(state["torch"])
 

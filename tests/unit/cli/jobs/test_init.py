@@ -12,7 +12,7 @@ from object_store import served
 
 from controlplane.cli.main import run
 from controlplane.cli.schemas import schema
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 
 CONFIG = """backend: "b" max_batch_size: 16
 input [ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]
@@ -21,13 +21,11 @@ output [ { name: "Y", data_type: TYPE_FP32, dims: [ 4 ] } ]
 
 
 @pytest.fixture(autouse=True)
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def directory(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # No Triton, so that no backend is known to be missing.
-    monkeypatch.setenv("TRISECT_TRITON_HOME", str(tmp_path / "triton"))
-    write(tmp_path / "models" / "m", CONFIG)
-    return tmp_path
+    monkeypatch.setenv("TRISECT_TRITON_HOME", str(directory / "triton"))
+    write(directory / "models" / "m", CONFIG)
+    return directory
 
 
 def write(model: Path, config: str) -> None:

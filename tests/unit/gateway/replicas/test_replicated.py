@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from controlplane.domain.counters import Entry
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Route, Routes
+from controlplane.domain.observation import Entry
 from controlplane.domain.order import Precedence
 from controlplane.gateway.replicas import control_port
 from controlplane.gateway.replicas.agent import ControlServer, Replica

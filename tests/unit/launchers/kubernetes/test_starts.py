@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,24 @@ def test_a_device_that_the_cluster_lacks_is_named(
 def test_the_command_is_the_pod_as_yaml(launcher: KubernetesLauncher, spec: ServerSpec) -> None:
     assert "kind: Pod\n" in launcher.command(spec)
     assert "cpu: 500m\n" in launcher.command(spec)
+
+
+def test_a_gpu_of_the_dra_driver_names_the_gate_that_shares_it(
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
+) -> None:
+    """With the gate off, as by default, no node prepares the claim, and the pod waits: a fake says so."""
+    uuid = "GPU-11111111-2222-3333-4444-555555555555"
+    attributes = {"uuid": {"string": uuid}, "type": {"string": "gpu"}, "productName": {"string": "V100"}}
+    device = {"name": "gpu-0", "attributes": attributes}
+    pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
+    sliced = {"driver": "gpu.nvidia.com", "nodeName": "n", "pool": pool, "devices": [device]}
+    cluster.store.create(("resourceslices", "", "n"), {"metadata": {"name": "n"}, "spec": sliced})
+    nodes = next(one for one in launcher.capabilities() if one.name == "kubernetes nodes")
+    assert "1 GPUs" in nodes.detail
+    assert "MPSSupport" in nodes.detail
+    becomes(cluster, **waiting("ContainerCreating", ""))
+    with pytest.raises(LaunchTimeout, match=r"ContainerCreating.*MPSSupport"):
+        launcher.start(replace(spec, device=f"n/{uuid}"), deadline_s=0.5)
 
 
 def test_the_doctor_names_what_a_cluster_lacks(

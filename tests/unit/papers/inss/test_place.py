@@ -5,8 +5,8 @@ import numpy as np
 from inss_setup import surfaces
 from planning import StoppedClock
 
-from controlplane.papers.inss.place import Placed, place, running
-from controlplane.papers.inss.problem import REJECTED, Problem, fits, goodput
+from controlplane.papers.inss.problem import REJECTED, Problem, fits, goodput, running
+from controlplane.papers.inss.search import Placed, place
 
 CLOCK = StoppedClock()
 NAMES = ("alexnet", "resnet50", "vgg16", "mnasnet", "mobilenet_v3", "efficientnet")

@@ -1,21 +1,21 @@
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from importlib import resources
 
 import inss_instances as instances
 import numpy as np
 import pytest
 from inss_brute_force import room
-from inss_policy import around, base, play
+from inss_policy import base
 from inss_setup import surfaces
 
 from controlplane.domain.errors import InputError
-from controlplane.papers.inss.features import Episodes
-from controlplane.papers.inss.place import running
-from controlplane.papers.inss.policy import Weights, built_in, decide, rollout, worth
-from controlplane.papers.inss.problem import Problem, fits, goodput, taken
+from controlplane.papers.inss.policy import Episodes, Weights, built_in, decide, read, rollout, worth, written
+from controlplane.papers.inss.problem import Problem, fits, goodput, running, taken
 
 
 def drawn(models: int, gpus: int, count: int, seed: int) -> Problem:
@@ -33,13 +33,13 @@ def test_the_mask_is_what_fits_and_holds() -> None:
         seen, (gpus, width) = plans.observe(), plans.shape
         share, memory = taken(problem, plans.gpu, plans.units)
         for e in rows:
-            one = Problem.stack([_row(problem, e)])
+            one = Problem.stack([problem.row(e)])
             allowed = room(one, int(plans.at[e]), share[e][None], memory[e][None])[0]
             holds = np.zeros((gpus, width), dtype=bool)
             for k, u in np.argwhere(allowed):
                 gpu, units = plans.gpu[e].copy(), plans.units[e].copy()
                 gpu[plans.at[e]], units[plans.at[e]] = k, u + 1
-                holds[k, u] = not goodput(_row(problem, e), gpu, units).violated[plans.at[e]]
+                holds[k, u] = not goodput(problem.row(e), gpu, units).violated[plans.at[e]]
             assert np.array_equal(seen.valid[e, 1:].reshape(gpus, width), allowed & holds)
             assert seen.valid[e, 0]
         noise = np.where(seen.valid, rng.random(seen.valid.shape), -1.0)
@@ -65,13 +65,6 @@ def test_gains_and_losses_are_the_problems_own() -> None:
         after = goodput(problem, plans.gpu, plans.units).goodput_rps.sum(axis=1)
         assert np.allclose(net, (after - before) / problem.rates_rps.mean(axis=1), atol=1e-5)
     assert lost_once
-
-
-def test_features_are_finite_and_small() -> None:
-    problem, before = around(7, 4, 64)(np.random.default_rng(5))
-    for seen in play(Episodes(problem, before), np.random.default_rng(6)):
-        assert np.isfinite(seen.actions).all()
-        assert np.abs(seen.actions).max() <= 12.0
 
 
 def test_a_decision_fits_is_repeated_and_is_the_best_of_those_drawn() -> None:
@@ -106,11 +99,42 @@ def test_wrong_weights_are_refused() -> None:
         Weights.of({**arrays, "score": arrays["score"] * np.float32(np.nan)})
 
 
+def pickled() -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, about=np.array([{"schema_version": 1}], dtype=object))
+    return stream.getvalue()
+
+
+def test_a_policy_comes_back_as_written() -> None:
+    back, about = read(written(built_in(), {"seed": 7}), "p.npz")
+    one, other = asdict(built_in()), asdict(back)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert about["seed"] == 7
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not a zip", b"PK\x05\x06" + b"\0" * 18, written(built_in(), {})[:-200], pickled()]
+)
+def test_what_is_no_policy_is_named(content: bytes) -> None:
+    with pytest.raises(InputError, match="not a policy") as told:
+        read(content, "p.npz")
+    assert told.value.file == "p.npz"
+
+
+def test_the_built_in_policy_is_small_and_says_where_it_is_from() -> None:
+    raw = resources.files("controlplane.papers.inss").joinpath("policy.npz").read_bytes()
+    told, about = read(raw, "policy.npz")
+    assert asdict(told).keys() == asdict(built_in()).keys()
+    assert len(raw) < 2**20
+    assert about["seed"] == 1
+    assert about["spec_sha256"]
+
+
 def test_planning_with_a_policy_needs_no_torch() -> None:
     program = """
 import sys
 from pathlib import Path
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.plan import Choices, make_plan
 from controlplane.domain.settings import PlanSettings
@@ -122,16 +146,3 @@ assert "policy" in dict(plan.totals.phases_ms), plan.totals
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
-
-
-def _row(problem: Problem, e: int) -> Problem:
-    return replace(
-        problem,
-        model=problem.model[e],
-        rates_rps=problem.rates_rps[e],
-        slos_ms=problem.slos_ms[e],
-        backlog=problem.backlog[e],
-        type_of=problem.type_of[e],
-        memory_mb=problem.memory_mb[e],
-        model_memory_mb=problem.model_memory_mb[e],
-    )

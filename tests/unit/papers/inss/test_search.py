@@ -8,8 +8,8 @@ import pytest
 from inss_setup import surfaces
 from planning import StoppedClock
 
-from controlplane.papers.inss.problem import REJECTED, Problem, fits, goodput, value
-from controlplane.papers.inss.search import Previous, construct, search
+from controlplane.papers.inss.problem import REJECTED, Previous, Problem, fits, goodput, value
+from controlplane.papers.inss.search import construct, search
 
 CLOCK = StoppedClock()
 

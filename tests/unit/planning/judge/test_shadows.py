@@ -12,18 +12,20 @@ from planning import v100, workload
 
 from controlplane.domain.device import MAX_MPS_CLIENTS
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
+from controlplane.domain.profile import Environment
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of, partition_of
+from controlplane.planning.judge.shadows import has_room_for_shadows
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.protocol import Device
 
 HERE, ELSEWHERE = ShadowWish(), ShadowWish(place=ShadowPlace.OTHER_GPU)
 
 
-def laid_out(wish: ShadowWish, shares: Sequence[Sequence[float]]) -> Plan:
+def laid_out(wish: ShadowWish, shares: Sequence[Sequence[float]], backend: str | None = None) -> Plan:
     """GPUs with partitions of these shares, each of a workload that asks for little."""
-    device, workloads, gpus = v100("ours"), [], []
+    device, workloads, gpus = on_backend(backend), [], []
     for i, percents in enumerate(shares):
         partitions = []
         for j, percent in enumerate(percents):
@@ -32,7 +34,16 @@ def laid_out(wish: ShadowWish, shares: Sequence[Sequence[float]]) -> Plan:
             partitions.append(partition_of(asked.name, [asked], percent, 2, None))
         gpus.append(gpu_of(i, device, partitions))
     request = planning.request(workloads, latency="ours", rule=Rule.P99)
+    request = replace(request, devices={"v100": device})
     return finalise("by-hand", request, Draft(tuple(gpus)), 0.0)
+
+
+def on_backend(backend: str | None) -> Device:
+    """A V100 whose models were measured on this backend."""
+    device = v100("ours")
+    environment = Environment(backend=backend)
+    profiles = {name: replace(one, environment=environment) for name, one in device.profiles.items()}
+    return replace(device, profiles=profiles)
 
 
 def extras(plan: Plan) -> list[tuple[str, float]]:
@@ -54,15 +65,21 @@ def test_of_a_whole_gpu_it_has_as_much_and_no_more_elsewhere() -> None:
     assert extras(plan) == [("v100-1", 0.0)]
 
 
-def test_a_gpu_has_no_more_servers_than_it_takes() -> None:
-    plan = laid_out(ELSEWHERE, [[10.0] * 10] * 6)
+@pytest.mark.parametrize(("backend", "each"), [("onnxruntime", 1), ("python", 2)])
+def test_a_gpu_has_no_more_clients_of_mps_than_it_takes(backend: str, each: int) -> None:
+    """Triton's Python backend runs each instance of a model in a process of its own."""
+    plan, most = laid_out(ELSEWHERE, [[10.0] * 10] * 6, backend), MAX_MPS_CLIENTS // each
     standing = Counter(gpu for gpu, _ in extras(plan))
-    assert standing == {"v100-6": MAX_MPS_CLIENTS, "v100-7": 60 - MAX_MPS_CLIENTS}
+    full = {f"v100-{6 + i}": most for i in range(60 // most)}
+    assert standing == full | {f"v100-{6 + len(full)}": 60 % most}
     assert plan.verified
     spare = plan.gpus[6]
     one = [replace(g, partitions=tuple(on(p, spare) for p in g.partitions)) for g in plan.gpus]
-    said = [v.reason for v in verify(replace(plan, gpus=tuple(one)), {"v100": v100("ours")})]
-    assert said == ["runs 60 servers, those standing by included; it takes 48"]
+    said = [v.reason for v in verify(replace(plan, gpus=tuple(one)), {"v100": on_backend(backend)})]
+    assert said == [f"has {60 * each} clients of MPS, those standing by included; it takes 48"]
+    wishes = {w.name: HERE for _, _, w in plan.placements()}
+    crowded = replace(plan.gpus[0], partitions=plan.gpus[0].partitions * 2)
+    assert has_room_for_shadows(crowded, wishes, on_backend(backend)) == (40 * each <= MAX_MPS_CLIENTS)
 
 
 def test_as_many_are_hot_as_fit_of_those_that_would_load_longer_than_a_second() -> None:

@@ -8,8 +8,7 @@ import numpy as np
 from rich.console import Console
 
 from controlplane.domain.observation import RateSeen
-from controlplane.report.tables.guard_table import guard_table
-from controlplane.report.tables.simulation_table import simulation_table
+from controlplane.report.tables.simulation_table import guard_table, simulation_table
 from controlplane.report.tables.status_table import LoadView, load_table
 from controlplane.report.tables.terminal import plain
 from controlplane.simulate.closed_loop.faults import Happened, Outcome, WithAndWithout, WorkloadSeen

@@ -16,8 +16,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.measurements.profiles import write_profile
-from controlplane.files.plans import plan_hash, read_plan
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import plan_hash, read_plan, read_spec
 from controlplane.runtime.autoscaler.propose import propose
 from controlplane.runtime.jobs.plan import Choices, make_plan
 

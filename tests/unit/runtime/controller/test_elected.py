@@ -48,6 +48,7 @@ class Object:
     reports: list[FleetReport] = field(default_factory=list)
     shown: list[FleetStanding] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    degraded: list[tuple[str, str]] = field(default_factory=list)
     kept: list[tuple[Guarding, ...]] = field(default_factory=list)
     plans: list[Mapping[str, Any] | None] = field(default_factory=lambda: [None])
     given: dict[str, str] = field(default_factory=dict)
@@ -79,6 +80,9 @@ class Object:
 
     def show(self, standing: FleetStanding) -> None:
         self.shown.append(standing)
+
+    def degrade(self, reason: str, message: str) -> None:
+        self.degraded.append((reason, message))
 
     def announce(self, event: Event) -> None:
         self._permit("announce")
@@ -251,20 +255,40 @@ def test_an_apply_under_way_does_not_hold_up_the_end_of_a_leader(tmp_path: Path)
     assert ended
 
 
-def test_a_defect_ends_no_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["look", "guard"])
+def test_a_defect_ends_neither_looks_nor_guard_and_the_object_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     monkeypatch.setattr(elected, "LOOK_S", 0.0)
-    made, deeds, _ = keeper(tmp_path, Object(wanting()))
-    looks, stop = iter([KeyError("defect"), KeyError("defect"), None]), threading.Event()
+    monkeypatch.setattr(elected, "_AGAIN_S", 0.0)
+    wanted = Object(wanting())
+    made, deeds, files = keeper(tmp_path, wanted)
+    times, stop = iter([KeyError("defect"), KeyError("defect"), None]), threading.Event()
 
-    def look() -> None:
-        if (defect := next(looks)) is not None:
+    def meet() -> None:
+        if (defect := next(times)) is not None:
             raise defect
         stop.set()
 
-    made.installation = replace(made.installation, look=look)
-    made.keep(stop)
-    (said,) = deeds.said
-    assert "KeyError: 'defect'" in said
+    if where == "look":
+        installed = made.installation
+        made.installation = replace(installed, look=meet)
+        made.keep(stop)
+        made.installation = installed
+    else:
+        made.step()
+        monkeypatch.setattr(made, "begin", lambda: None)
+        fleet = DoneFleet(files, cast(Any, deeds), cast(Any, None), SystemClock(), deeds.said.append)
+        lead(made, meet, fleet, stop)
+    assert "KeyError: 'defect'" in "".join(deeds.said)
+    assert wanted.degraded == [("Defect", "KeyError: 'defect'")], "once"
+    assert [event.kind for event in wanted.events].count("defect") == 1
+    made.step()
+    made.step()
+    assert (wanted.shown[-1].trouble, wanted.shown[-1].message) == wanted.degraded[0]
+    monkeypatch.setattr(elected, "_DEFECT_S", 0.0)
+    made.step()
+    assert wanted.shown[-1].trouble is None
 
 
 def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from monitor_log import accepted, line, listening
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.gateway.replicas.agent import ControlServer, Replica
 from controlplane.monitor.records import Record
-from controlplane.runtime.controller.elected import ReplicaLogs
+from controlplane.runtime.controller.answers import ReplicaLogs
 
 TOKEN = "the-token"
 

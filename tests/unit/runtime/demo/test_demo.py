@@ -10,7 +10,7 @@ import pytest
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.plan import Partition, Placement, ServedModel
 from controlplane.domain.serving import Serving
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 from controlplane.profiler.session import Place
 from controlplane.runtime.demo import clients
 from controlplane.runtime.demo.clients import Seen, Stream, Tensor

@@ -22,8 +22,8 @@ from controlplane.files.gateway import Restart, append_restart
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.waiting import wait_until
 from controlplane.runtime import SystemClock
-from controlplane.runtime.fleet import events
 from controlplane.runtime.fleet import history as history_module
+from controlplane.runtime.fleet import history as kept
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import EventLog, History
 
@@ -33,14 +33,14 @@ def test_what_the_supervisor_wrote_stands_between_what_the_others_did(tmp_path: 
     history = History(files.history)
     for at_s, kind in ((1.0, "apply"), (3.0, "redirect")):
         history.write(Event(at_s, "info", kind, "f", "x"))
-    assert events.restarts(files) == ()
+    assert kept.restarts(files) == ()
     files.gateway.mkdir()
     append_restart(GatewayPaths.of(files.gateway).restarts, Restart(2.0, "haproxy", "ended by signal 9"))
-    every = events.events(files, since_s=0.0, limit=10)
+    every = kept.events(files, since_s=0.0, limit=10)
     assert [(e.at_s, e.kind) for e in every] == [(1.0, "apply"), (2.0, "restart"), (3.0, "redirect")]
     assert (every[1].subject, every[1].reason) == ("haproxy", "ended by signal 9")
-    assert events.events(files, since_s=1.5, limit=10) == every[1:]
-    assert events.events(files, since_s=0.0, limit=2) == every[1:]
+    assert kept.events(files, since_s=1.5, limit=10) == every[1:]
+    assert kept.events(files, since_s=0.0, limit=2) == every[1:]
 
 
 class Nothing:
@@ -64,22 +64,22 @@ def ended(root: Path, name: str, *reasons: str) -> FleetFiles:
     files.write_settings(FleetSettings("process", "/m", str(root / "out"), {}))
     History(files.history).write(*(Event(1.0, "info", "apply", name, reason) for reason in reasons))
     nothing = cast(Any, Nothing())
-    events.destroy(Fleet(files, nothing, nothing, SystemClock(), print))
+    kept.destroy(Fleet(files, nothing, nothing, SystemClock(), print))
     return files
 
 
 def test_what_happened_outlives_the_fleet_until_the_next_of_its_name_ends(tmp_path: Path) -> None:
     files = ended(tmp_path, "f", "first")
     assert not files.directory.exists()
-    told = events.events(files, since_s=0.0, limit=10)
+    told = kept.events(files, since_s=0.0, limit=10)
     assert [(e.kind, e.reason) for e in told] == [
         ("apply", "first"),
         ("destroy", "by hand: 0 servers stopped"),
     ]
     files.write_settings(FleetSettings("process", "/m", "/o", {}))
-    assert events.events(files, since_s=0.0, limit=10) == (), "another one of that name"
-    assert events.events(ended(tmp_path, "f", "second"), since_s=0.0, limit=1)[0].kind == "destroy"
-    assert "first" not in {e.reason for e in events.events(files, since_s=0.0, limit=10)}
+    assert kept.events(files, since_s=0.0, limit=10) == (), "another one of that name"
+    assert kept.events(ended(tmp_path, "f", "second"), since_s=0.0, limit=1)[0].kind == "destroy"
+    assert "first" not in {e.reason for e in kept.events(files, since_s=0.0, limit=10)}
     assert fleets(tmp_path) == []
 
 
@@ -96,7 +96,7 @@ def test_a_history_that_cannot_be_read_holds_no_end_up(tmp_path: Path) -> None:
     FleetFiles(tmp_path, "f").history.write_text("no database")
     files = ended(tmp_path, "f")
     assert not files.directory.exists()
-    assert [e.kind for e in events.events(files, since_s=0.0, limit=10)] == ["destroy"]
+    assert [e.kind for e in kept.events(files, since_s=0.0, limit=10)] == ["destroy"]
 
 
 def test_a_redirect_by_hand_is_told_a_partition() -> None:

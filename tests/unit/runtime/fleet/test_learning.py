@@ -15,8 +15,7 @@ from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rul
 from controlplane.files import catalogue
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.measurements.profiles import read_calibration
-from controlplane.files.plans import read_plan
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_plan, read_spec
 from controlplane.latency import registry
 from controlplane.latency.protocol import Slots
 from controlplane.runtime.autoscaler.search import prepare, proposal

@@ -22,8 +22,8 @@ from controlplane.files import pinned
 from controlplane.files.pinned import content
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.controller.drift import DriftWatch
+from controlplane.runtime.fleet.fleet import redirect
 from controlplane.runtime.fleet.preflight import ApplyRequest
-from controlplane.runtime.fleet.redirect import redirect
 
 
 def plan(percent: float = 20.0) -> Plan:

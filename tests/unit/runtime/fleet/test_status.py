@@ -11,7 +11,7 @@ from controlplane.domain.fleet import Role, Route, Server, ServerState
 from controlplane.domain.observation import LatencyWindow
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.files.fleets import FleetFiles
-from controlplane.report.health import problems
+from controlplane.report.tables.status_table import problems
 from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet.execute import backend
 from controlplane.runtime.fleet.fleet import Fleet

@@ -10,7 +10,7 @@ from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
 from controlplane.domain.settings import PlanSettings
 from controlplane.files.measurements.profiles import write_profile
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.plan import Choices, Planned, blind_types, make_plan, mean_execution_ms
 

@@ -13,8 +13,7 @@ from http_server import Quiet, serving
 
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.observation import RateSeen
-from controlplane.domain.spec import GpuRequest, Spec
-from controlplane.domain.workload import Workload
+from controlplane.domain.workload import GpuRequest, Spec, Workload
 from controlplane.files.fleets import FleetFiles, state_root
 from controlplane.files.following import RatesSeen, write_rates
 from controlplane.runtime.jobs.rates import with_rates

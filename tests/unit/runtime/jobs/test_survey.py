@@ -12,7 +12,7 @@ import pytest
 from controlplane.domain.errors import InputError
 from controlplane.domain.tensors import Finding, Readiness
 from controlplane.files.models import write_completed
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 from controlplane.runtime.jobs import survey as surveys
 from controlplane.runtime.jobs.completing import Completer
 from controlplane.runtime.jobs.survey import skeleton

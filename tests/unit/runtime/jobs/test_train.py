@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.settings import InssSettings, PlanSettings
-from controlplane.files.specs import read_spec
+from controlplane.files.plans import read_spec
 from controlplane.papers.inss.policy import read
 from controlplane.report.plots import plot_learning
 from controlplane.runtime import SystemClock

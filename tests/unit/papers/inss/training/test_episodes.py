@@ -20,14 +20,6 @@ def run(plays: Plays, seed: int) -> list[np.ndarray]:
     return rewards
 
 
-def test_the_same_seed_draws_the_same_problems() -> None:
-    one, other = Plays(around(3, 2, 4)), Plays(around(3, 2, 4))
-    for plays in (one, other):
-        plays.reset(np.random.default_rng(3))
-    assert np.array_equal(one.problem.rates_rps, other.problem.rates_rps)
-    assert np.array_equal(one.seen.valid, other.seen.valid)
-
-
 @pytest.mark.parametrize("kind", [Reward.GOODPUT, Reward.TERMINAL])
 def test_rewards_add_up_to_what_the_plan_is_worth(kind: Reward) -> None:
     plays = Plays(around(6, 4, 8), kind)
@@ -56,15 +48,3 @@ def test_a_masked_action_is_refused() -> None:
     masked = np.argmin(plays.seen.valid, axis=1)
     with pytest.raises(ValueError, match="masked"):
         plays.step(masked)
-
-
-def test_moving_costs_what_the_search_says_it_costs() -> None:
-    plays = Plays(around(6, 4, 16))
-    run(plays, 9)
-    before, plan = plays.before, plays.episodes
-    known = before.gpu >= 0
-    assert known.any()
-    assert not known.all()
-    moved = (known & ((plan.gpu != before.gpu) | (plan.units != before.units))).sum(axis=1)
-    free = worth(plays.problem, plan.gpu, plan.units, None)
-    assert np.allclose(free - worth(plays.problem, plan.gpu, plan.units, before), before.cost * moved)

@@ -10,10 +10,10 @@ import torch
 from inss_policy import around, base
 
 from controlplane.domain.errors import InputError
-from controlplane.papers.inss.features import Episodes
-from controlplane.papers.inss.policy import scores
+from controlplane.papers.inss.policy import Episodes, Observation, scores
 from controlplane.papers.inss.training.agent import (
     Agent,
+    Replay,
     SacSettings,
     ScoreNetwork,
     TensorObservation,
@@ -110,18 +110,6 @@ def test_numpy_computes_what_torch_does() -> None:
     assert np.isneginf(ours[~seen.valid]).all()
 
 
-def test_masked_actions_are_never_taken() -> None:
-    agent = Agent(TINY.sac)
-    problem, before = around(6, 2, 64)(np.random.default_rng(4))
-    seen = TensorObservation.of(Episodes(problem, before).observe())
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(20):
-        action = agent.act(seen, generator)
-        assert seen.valid[torch.arange(64), action].all()
-    policy = log_policy(agent.actor(seen), seen.valid).exp()
-    assert policy[~seen.valid].max() == 0.0
-
-
 def test_a_critic_finds_the_best_of_known_rewards() -> None:
     """One step, reward 1 for rejecting and 0 else: the actor comes to reject."""
     torch.manual_seed(1)
@@ -140,3 +128,65 @@ def test_a_critic_finds_the_best_of_known_rewards() -> None:
 def test_sizes_go_from_half_to_all() -> None:
     assert sizes_up_to(3, 2) == [(2, 1), (2, 2), (3, 1), (3, 2)]
     assert sizes_up_to(1, 1) == [(1, 1)]
+
+
+def episode(models: int, gpus: int, seed: int) -> tuple[list[Observation], list[np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    problem, before = around(models, gpus, 4)(rng)
+    plans = Episodes(problem, before)
+    seen, actions = [], []
+    while not plans.done:
+        seen.append(plans.observe())
+        actions.append(np.where(seen[-1].valid, rng.random(seen[-1].valid.shape), -1.0).argmax(axis=1))
+        plans.place(actions[-1])
+    return seen, actions
+
+
+def test_the_next_state_is_the_episodes_own_even_where_the_ring_wraps() -> None:
+    replay = Replay(capacity=40, lanes=4, actions=69)
+    for seed in range(7):
+        seen, actions = episode(3, 3, seed)
+        marks = [np.full(4, 100.0 * seed + t) for t in range(3)]
+        replay.push(seen, actions, marks)
+    steps = replay.sample(np.random.default_rng(0), 500)
+    marked = {}
+    for row in range(500):
+        marked.setdefault(float(steps.reward[row]), []).append(row)
+    assert replay.size == 40
+    assert 600.0 in marked
+    for mark, rows in marked.items():
+        seed, t = divmod(int(mark), 100)
+        seen, _ = episode(3, 3, seed)
+        after = seen[min(t + 1, 2)].actions
+        for row in rows:
+            assert bool(steps.last[row]) == (t == 2)
+            assert any(
+                np.array_equal(steps.next_state.actions[row, : one.shape[0]].numpy(), one) for one in after
+            )
+
+
+def test_added_actions_of_fewer_gpus_are_masked_whatever_lay_there() -> None:
+    replay = Replay(12, 4, 69)
+    replay.push(*episode(3, 4, 1), [np.zeros(4)] * 3)
+    seen, actions = episode(3, 2, 2)
+    replay.push(seen, actions, [np.zeros(4)] * 3)
+    steps = replay.sample(np.random.default_rng(0), 50)
+    assert not steps.state.valid[:, 1 + 2 * 17 :].any()
+    assert steps.state.valid[torch.arange(50), steps.action].all()
+
+
+def test_a_tensor_lies_where_a_rerun_has_it_whatever_the_arrays_place() -> None:
+    # A BLAS may add up in another order at another alignment; numpy's arrays have any multiple of 16.
+    seen, _ = episode(3, 3, 1)
+    for offset in (4, 8, 12):  # of four bytes each
+
+        def moved(a: np.ndarray, offset: int = offset) -> np.ndarray:
+            room = np.empty(a.nbytes + 128, dtype=np.uint8)
+            start = -room.ctypes.data % 64 + 4 * offset
+            there = room[start : start + a.nbytes].view(a.dtype).reshape(a.shape)
+            there[...] = a
+            return there
+
+        told = TensorObservation.of(Observation(*map(moved, seen[0])))
+        assert [t.data_ptr() % 64 for t in told] == [0] * 2
+        assert all(np.array_equal(t.numpy(), a) for t, a in zip(told, seen[0], strict=True))

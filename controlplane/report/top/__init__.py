@@ -1,1 +1,0 @@
-"""A fleet in a terminal (`ctl top`): `rows` says what is shown, `screen` shows it."""
