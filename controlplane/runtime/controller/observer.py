@@ -441,7 +441,10 @@ class Observer:
             rested = resumed(watch, self._state.now_s)
             rates_rps = [max(queue.rates_rps) for queue in rested.queues]
             lull_s = max(_LULL_S, len(self._servers) / _LULLS_RPS) if max(rates_rps) > _RARE_RPS else math.inf
-            silent_s = max(SILENT_S, min(_SILENT_REQUESTS / max(sum(rates_rps), _RARE_RPS), lull_s))
+            # The longer nothing was open, the less soon is it read again: requests have paused.
+            paused_s = record.in_flight_s - max(record.answered_s, record.active_s)
+            expected_s = max(_SILENT_REQUESTS / max(sum(rates_rps), _RARE_RPS), paused_s)
+            silent_s = max(SILENT_S, min(expected_s, lull_s))
         if now - since < silent_s:
             self._silences.put(name, since + silent_s)
             return NOTHING_IN_FLIGHT
