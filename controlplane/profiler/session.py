@@ -26,7 +26,7 @@ from controlplane.files.rendered import write_tree
 from controlplane.ports import Clock, Launcher, Progress
 from controlplane.profiler.load import off_core
 from controlplane.profiler.point import Bench, Watched
-from controlplane.profiler.subject import Subject
+from controlplane.profiler.requests import Subject
 from controlplane.profiler.sweep import Pace, Point, effort, fits, needed_s, point_seconds
 from controlplane.profiler.temporary import check_python_path, exclusive, running
 from controlplane.render.repository import in_turn, profiling_tree
