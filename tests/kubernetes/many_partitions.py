@@ -29,8 +29,8 @@ def plan(partitions: int, changed: int = 0) -> dict[str, Any]:
         terms = {"models": [{"model": "echo", "batch": 1}], "workloads": [workload]}
         part = {"id": name, "percent": percent, "shadow": {**shadow, "extra_percent": 60 - percent}, **terms}
         gpus.append({"id": core, "type": "cpu", "partitions": [part]})
-    terms = {"schema_version": 1, "strategy": "igniter", "rule": "half-slo", "latency_model": "igniter"}
-    return {**terms, "gpus": gpus}
+    made = {"schema_version": 1, "strategy": "igniter", "rule": "half-slo", "latency_model": "igniter"}
+    return {**made, "gpus": gpus}
 
 
 class AloneController:
