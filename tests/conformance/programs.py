@@ -87,7 +87,7 @@ _PARAMETER = """backend: "python" max_batch_size: 0
                { name: "value" data_type: TYPE_STRING dims: -1 } ]
       """
 """That of a model whose code completes it."""
-_OF_PYTHON = """add_sub async_execute_decouple execute_cancel identity_bf16
+_OF_PYTHON = """add_sub async_execute_decouple identity_bf16
     identity_fp32 identity_fp32_logging iterative_sequence non_contiguous optional request_rescheduling_addsub
     response_parameters response_parameters_decoupled response_sender string string_fixed"""
 _EXAMPLES = "docs/examples/model_repository"
