@@ -128,9 +128,9 @@ class Supervisor:
         process.started_at = time.monotonic()
         # Of two HAProxies, the one that a newer has replaced answers no more.
         answering = self._programs.answering() if process.role == processes.HAPROXY else None
-        with contextlib.suppress(ProcessLookupError):
-            process.handle = os.pidfd_open(answering if answering in living else living[0])
         process.pid = answering if answering in living else living[0]
+        with contextlib.suppress(ProcessLookupError):
+            process.handle = os.pidfd_open(process.pid)
         for pid in living if process.role == processes.HAPROXY else ():
             if pid != process.pid:
                 with contextlib.suppress(ProcessLookupError):

@@ -278,6 +278,11 @@ def _with_all(source: SourceModel) -> Iterator[SourceModel]:
         yield from _with_all(one)
 
 
+def executes(source: SourceModel) -> tuple[str, ...]:
+    """Return the models that a model executes itself, at any depth."""
+    return tuple(dict.fromkeys(one.name for one in _with_all(source) if one is not source))
+
+
 def steps_of(source: SourceModel) -> tuple[str, ...]:
     """Return the models that execute an ensemble, at any depth; empty for other models."""
     if not is_ensemble(source.config):

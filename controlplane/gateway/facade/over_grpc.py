@@ -14,12 +14,12 @@ from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
+from controlplane.gateway.facade.answers import Parts
 from controlplane.gateway.facade.bodies import LARGEST_BYTES
 from controlplane.gateway.facade.callers import Caller
 from controlplane.gateway.facade.fleet import Attempts
 from controlplane.gateway.facade.fleet_wide.broadcast import Refused
 from controlplane.gateway.facade.fleet_wide.grpc_calls import GrpcCalls, Handler, refusal
-from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import HELD, UNREACHED
 from controlplane.gateway.facade.refusals import (
     Refusal,

@@ -20,9 +20,9 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
+from controlplane.gateway.facade.answers import Parts
 from controlplane.gateway.facade.callers import Caller
 from controlplane.gateway.facade.fleet import Key
-from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED, Records
 from controlplane.gateway.facade.refusals import (
     LimitReached,

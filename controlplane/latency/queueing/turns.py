@@ -4,8 +4,8 @@
 
 A Triton with k models and the rate limiter's one resource executes one model at a time, without preemption.
 What waits for a model gathers, and the oldest min(waiting, batch) of a model execute together in t(n). Which
-model goes next depends on how often each ran since the server started (docs/design/gpulet.md), so on rates of
-the past. The bound therefore holds for every order that does not idle while a request waits, one that changes
+model goes next depends on how often each ran since the server started (docs/design/queueing.md), so on past
+rates. The bound therefore holds for every order that does not idle while a request waits, one that changes
 included. It is exact for the class that goes last where all batches are one.
 
 **Work.** Charge every request of class i with c_i = max_n t_i(n) / n, at least its time alone. The work in

@@ -21,7 +21,7 @@ from controlplane.domain.plan import Partition, Plan, PlannedGpu, Shadow, Shared
 from controlplane.domain.workload import LOADED, ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate_changed, with_guest
 from controlplane.planning.judge.extras import covering_extras, harmless
-from controlplane.planning.judge.placements import PROCESS, clients_of, load_s_of
+from controlplane.planning.judge.placements import PROCESS, clients_of, common_step, load_s_of
 from controlplane.planning.protocol import Device
 
 EXTRA_PERCENT = 10.0
@@ -168,7 +168,7 @@ def shared_shadow(
 
     `base` is what is expected of all GPUs of this type with no shadow active.
     """
-    members = _alike(_of_distinct_pools(wishing), 100.0 - gpu.percent)
+    members = _alike(_in_one_server(wishing, device), 100.0 - gpu.percent)
     if len(members) < 2:
         return None
     step = device.pool.device.grid.step_percent
@@ -196,9 +196,16 @@ def _alike(partitions: Sequence[Partition], room: float) -> tuple[Partition, ...
     return max(windows, key=len, default=())
 
 
-def _of_distinct_pools(partitions: Sequence[Partition]) -> list[Partition]:
-    """Return one partition of each pool: a server has an endpoint once."""
-    return list({frozenset(w.endpoint for w in p.workloads): p for p in partitions}.values())
+def _in_one_server(partitions: Sequence[Partition], device: Device) -> list[Partition]:
+    """Return one partition of each pool, without those that execute a model with another batch.
+
+    A server has an endpoint and a model once.
+    """
+    kept: list[Partition] = []
+    for one in {frozenset(w.endpoint for w in p.workloads): p for p in partitions}.values():
+        if common_step((*kept, one), device.profiles) is None:
+            kept.append(one)
+    return kept
 
 
 def has_room_for_shadows(gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device) -> bool:

@@ -9,11 +9,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu
 from controlplane.domain.workload import Workload
-from controlplane.planning.judge.evaluate import Terms, judge
-from controlplane.planning.protocol import Device
+
+if TYPE_CHECKING:
+    from controlplane.planning.protocol import Device
 
 
 class Change(StrEnum):
@@ -219,6 +221,8 @@ def _changed(
     gpus: Sequence[PlannedGpu], plan: Plan, devices: Mapping[str, Device]
 ) -> Iterator[tuple[str, float]]:
     """Yield the model of each queue, and its execution time as a multiple of the plan's."""
+    from controlplane.planning.judge.evaluate import Terms, judge  # numpy, for no verb that only looks
+
     for one in judge([gpu for gpu in gpus if gpu.type in devices], devices, Terms.of(plan)):
         before_ms = one.workloads[0].predicted.execution_ms if one.workloads else None
         if before_ms:

@@ -114,7 +114,7 @@ def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home
     places = GatewayPaths.of(home / "gateway")
     routes = {"echo": Route((pair["one"].backend,), pair["two"].backend)}
     made.commit(routes)
-    (pid,) = processes.find(places, role)
+    pid = rig.only(places, role)
     before = len(read_restarts(places.restarts))
     os.kill(pid, signal.SIGKILL)
     if role == processes.SUPERVISOR:
@@ -150,8 +150,7 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
     (supervisor,) = processes.find(places, processes.SUPERVISOR)
     os.kill(supervisor, signal.SIGSTOP)
     try:
-        (haproxy,) = processes.find(places, processes.HAPROXY)
-        _kill(haproxy)
+        _kill(rig.only(places, processes.HAPROXY))
         over_http = socket.create_connection((rig.HOST, ports.http), timeout=60)
         over_grpc = socket.create_connection((rig.HOST, ports.grpc), timeout=60)
     finally:
