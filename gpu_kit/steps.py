@@ -27,7 +27,7 @@ from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.serving import LauncherName, Listen, Serving
 from controlplane.profiler.colocate import Neighbourhood
-from controlplane.profiler.subject import Wishes, read_subject
+from controlplane.profiler.requests import Wishes, read_subject
 from controlplane.profiler.temporary import running, to_its_end
 from controlplane.runtime.demo.demo import Demo, Scene
 from controlplane.runtime.jobs.doctor import examine

@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -51,31 +52,47 @@ static uint32_t low(uint64_t word) { return (uint32_t)word; }
 
 typedef struct {
     char name[256];
-    const Word *limit;   /* of Trisect: generation << 32 | limit; null: no limit */
-    Word *seen;          /* for Trisect: generation << 32 | largest payload under it; null: nobody reads */
-    uint32_t start;      /* where that has none: the batch of the server's start, 0: none */
+    int limits;          /* the file of Trisect, with generation << 32 | limit; -1: none */
+    Word *seen;          /* for Trisect: generation << 32 | largest payload under it; null: it is read by none */
+    uint32_t start;      /* where the file has none: the batch of the server's start, 0: none */
+    uint32_t generation; /* of the limit that holds in this pass */
+    uint32_t limit;
     const void *slot;    /* of the payload that grows */
     uint64_t held;       /* inferences in it */
     bool accepted;       /* whether this pass has accepted a request */
     bool complained;     /* one line in the log is enough */
 } Batcher;
 
-/* Map the page `model` in the folder that an environment variable names; null where there is none. */
-static void *page(const char *variable, const char *model, int access, int protection)
+/* Open the file `model` of one page in the folder that an environment variable names; -1 where there is none. */
+static int file_of(const char *variable, const char *model, int access)
 {
     const char *folder = getenv(variable);
     char path[PAGE];
     if (!folder || snprintf(path, sizeof path, "%s/%s", folder, model) >= (int)sizeof path)
-        return NULL;
+        return -1;
     int file = open(path, access | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (file < 0)
-        return NULL;
-    void *mapped = MAP_FAILED;
-    /* To read a page beyond the file's end would kill the server. */
-    if (lseek(file, 0, SEEK_END) == PAGE)
-        mapped = mmap(NULL, PAGE, protection, MAP_SHARED, file, 0);
-    close(file);
-    return mapped == MAP_FAILED ? NULL : mapped;
+    /* To read a mapped page beyond the file's end would kill the server. */
+    if (file >= 0 && lseek(file, 0, SEEK_END) != PAGE) {
+        close(file);
+        return -1;
+    }
+    return file;
+}
+
+/* The word that Trisect's file holds now; 0 without one. Where the file was removed another one may stand. */
+static uint64_t word_of(Batcher *batcher)
+{
+    struct stat now;
+    uint64_t word;
+    if (batcher->limits >= 0 && (fstat(batcher->limits, &now) || now.st_nlink == 0)) {
+        close(batcher->limits);
+        batcher->limits = -1;
+    }
+    if (batcher->limits < 0)
+        batcher->limits = file_of("TRISECT_BATCH_LIMITS", batcher->name, O_RDONLY);
+    if (batcher->limits < 0 || pread(batcher->limits, &word, sizeof word, 0) != sizeof word)
+        return 0;
+    return word;
 }
 
 /* The batch of a model at the server's start, from BATCH:MODEL/BATCH:MODEL/; 0 where it has none. */
@@ -94,32 +111,29 @@ static uint32_t at_start(const char *model)
     return 0;
 }
 
-/* The limit that holds now; the one of the start, or else the largest possible, where the file has none. */
-static uint32_t limit_of(Batcher *batcher, uint32_t *generation)
+/* Take the limit that holds now; the one of the start, or else the largest possible, where the file has none. */
+static void take_limit(Batcher *batcher)
 {
-    uint64_t word = batcher->limit ? atomic_load_explicit(batcher->limit, memory_order_relaxed) : 0;
+    uint64_t word = word_of(batcher);
     int32_t limit = (int32_t)low(word);
-    *generation = high(word);
-    if (limit > 0)
-        return (uint32_t)limit;
-    if (batcher->start)
-        return batcher->start;
-    if (!batcher->complained)
+    batcher->generation = high(word);
+    batcher->limit = limit > 0 ? (uint32_t)limit : batcher->start ? batcher->start : UINT32_MAX;
+    if (batcher->limit == UINT32_MAX && !batcher->complained) {
         fprintf(stderr, "trisect: no batch limit for model %s: its largest batch holds\n", batcher->name);
-    batcher->complained = true;
-    return UINT32_MAX;
+        batcher->complained = true;
+    }
 }
 
 /* Say which generation holds, and the largest payload under it. */
-static void answer(Batcher *batcher, uint32_t generation)
+static void answer(Batcher *batcher)
 {
     if (!batcher->seen)
         return;
     uint64_t word = atomic_load_explicit(batcher->seen, memory_order_relaxed);
-    uint64_t largest = high(word) == generation ? low(word) : 0;
+    uint64_t largest = high(word) == batcher->generation ? low(word) : 0;
     if (batcher->accepted && batcher->held > largest)
         largest = batcher->held;
-    atomic_store_explicit(batcher->seen, (uint64_t)generation << 32 | largest, memory_order_relaxed);
+    atomic_store_explicit(batcher->seen, (uint64_t)batcher->generation << 32 | largest, memory_order_relaxed);
 }
 
 /* The inferences of a request: the first dimension of its first input. */
@@ -146,19 +160,23 @@ Error *TRITONBACKEND_ModelBatcherInitialize(Batcher **batcher, Model *model)
     if (!*batcher)
         abort(); /* as Triton itself does where memory ends */
     snprintf((*batcher)->name, sizeof(*batcher)->name, "%s", name);
-    (*batcher)->limit = page("TRISECT_BATCH_LIMITS", name, O_RDONLY, PROT_READ);
-    (*batcher)->seen = page("TRISECT_BATCH_SEEN", name, O_RDWR, PROT_READ | PROT_WRITE);
+    (*batcher)->limits = -1;
     (*batcher)->start = at_start(name);
-    uint32_t generation;
-    limit_of(*batcher, &generation);
-    answer(*batcher, generation);
+    int file = file_of("TRISECT_BATCH_SEEN", name, O_RDWR);
+    if (file >= 0) {
+        void *mapped = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        (*batcher)->seen = mapped == MAP_FAILED ? NULL : mapped;
+        close(file);
+    }
+    take_limit(*batcher);
+    answer(*batcher);
     return NULL;
 }
 
 Error *TRITONBACKEND_ModelBatcherFinalize(Batcher *batcher)
 {
-    if (batcher->limit)
-        munmap((void *)batcher->limit, PAGE);
+    if (batcher->limits >= 0)
+        close(batcher->limits);
     if (batcher->seen)
         munmap(batcher->seen, PAGE);
     free(batcher);
@@ -171,6 +189,7 @@ Error *TRITONBACKEND_ModelBatchInitialize(Batcher *batcher, void **slot)
         batcher->held = 0;
     batcher->slot = slot;
     batcher->accepted = false;
+    take_limit(batcher);
     *slot = batcher;
     return NULL;
 }
@@ -183,10 +202,9 @@ Error *TRITONBACKEND_ModelBatchFinalize(Batcher *batcher)
 
 Error *TRITONBACKEND_ModelBatchIncludeRequest(Request *request, Batcher *batcher, bool *include)
 {
-    uint32_t generation;
-    uint64_t size = size_of(request), limit = limit_of(batcher, &generation);
+    uint64_t size = size_of(request);
     /* The first request of a payload is never refused, whatever its size: nothing would be sent for it. */
-    *include = batcher->held == 0 || batcher->held + size <= limit;
+    *include = batcher->held == 0 || batcher->held + size <= batcher->limit;
     if (*include) {
         batcher->held += size;
         batcher->accepted = true;
@@ -196,6 +214,6 @@ Error *TRITONBACKEND_ModelBatchIncludeRequest(Request *request, Batcher *batcher
            models. The instance waits for the end of one nap at most: it holds the lock of the next pass. */
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
-    answer(batcher, generation);
+    answer(batcher);
     return NULL;
 }

@@ -25,8 +25,7 @@ from controlplane.domain.plan import Infeasible, Partition, Placement, PlannedGp
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import GpuRequest, Workload
 from controlplane.simulate.result import SimulationResult, WorkloadOutcome
-from trisect.planning import Plan, plan, profiles, simulate, verify
-from trisect.spec import Spec
+from trisect.planning import Plan, Spec, plan, profiles, simulate, verify
 
 __all__ = [
     "GpuRequest",

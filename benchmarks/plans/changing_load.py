@@ -1,6 +1,6 @@
 """A changing load in simulated time: the real load control and planner, beside two rules and an oracle.
 
-`python -m benchmarks.plans.changing_load waves|day|second-day|threshold [--plot FILE] [--seed N]`.
+`python -m benchmarks.plans.changing_load waves|day|second-day|threshold [--seed N]`.
 
 `waves`: two waves in 3,200 s, the second one higher, in the form of gpulet's Fig 15. `day`: a day, compressed
 twelve times (7,200 s), with bursts (index of dispersion 4) and a flash crowd of three times the rate in 30 s.
@@ -26,13 +26,11 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 from planning import StoppedClock, v100_with_memory, workload
 
 from benchmarks.harness import Figures, show, table
-from benchmarks.support.load_plot import plot
 from benchmarks.support.replay import WINDOW_S, Counts, Seen, anew, replay
 from controlplane.control.autoscaler.decisions import tick
 from controlplane.control.autoscaler.state import (
@@ -55,7 +53,6 @@ from controlplane.runtime.autoscaler.propose import Found, find
 PLANNING_S, APPLYING_S = 2, 15
 LATE_PERCENT, OF_ORACLE, MOVES = 1.0, 1.15, 6
 DAY_S = 7_200
-P99, LATE = "P99 in 20 s / SLO", "late in 20 s, %"
 AT_FIRST = 1.1  # the part of the base rates that the first plan is for
 DEVICE: Device = v100_with_memory("ours")
 WORKLOADS = tuple(
@@ -334,7 +331,6 @@ POLICIES: Mapping[str, Callable[[Case, Counts], Served]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", choices=tuple(CASES), nargs="?", default="threshold")
-    parser.add_argument("--plot", type=Path)
     parser.add_argument("--seed", type=int, default=1, help="of the arrivals")
     given = parser.parse_args()
     case = CASES[given.case]()
@@ -346,8 +342,6 @@ def main() -> int:
         measure(counts, found[name])
         print(f"{name}: done", file=sys.stderr, flush=True)
     report(case, found, ideal)
-    if given.plot is not None:
-        plot(given.plot, case.name, WINDOW_S, lines_of(counts, found, ideal), {P99: 1.0, LATE: LATE_PERCENT})
     figures = Figures()
     judge(figures, case, found["ours"], ideal)
     return figures.end()
@@ -370,29 +364,6 @@ def report(case: Case, found: Mapping[str, Served], ideal: Sequence[float]) -> N
             f"{np.mean(list(served.moves.values())):.1f} (at most {max(served.moves.values())})",
         )
     show(made, width=140)
-
-
-def lines_of(
-    counts: Counts, found: Mapping[str, Served], ideal: Sequence[float]
-) -> dict[str, dict[str, Sequence[float]]]:
-    """What `plot` shows: lines by axis."""
-    whole = counts[: len(counts) // WINDOW_S * WINDOW_S].sum(axis=1)
-    rates = {"seen (20 s)": whole.reshape(-1, WINDOW_S).mean(axis=1).tolist()}
-    mine = found["ours"].plans
-    rates |= {"planned by ours": [sum(rates_of(plan)) for plan in mine]}
-    capacity = (sum(w.predicted.capacity_rps or 0.0 for _, _, w in plan.placements()) for plan in mine)
-    rates |= {"capacity of ours": list(capacity)}
-    shares: dict[str, Sequence[float]] = {}
-    for w in WORKLOADS:
-        own = [[p.percent for _, p, at in plan.placements() if at.name == w.name] for plan in mine]
-        shares[f"ours, {w.model}"] = list(map(sum, own))
-    return {
-        "requests/s": rates,
-        "share, % of a GPU": shares,
-        "GPUs": {"oracle": ideal, **{name: served.gpus for name, served in found.items()}},
-        P99: {name: np.maximum(served.seen.p99s, 0.1).tolist() for name, served in found.items()},
-        LATE: {name: np.maximum(served.seen.windows, 0.01).tolist() for name, served in found.items()},
-    }
 
 
 def judge(figures: Figures, case: Case, mine: Served, ideal: Sequence[float]) -> None:

@@ -7,28 +7,24 @@ standbys (60 scenarios for the default strategy under P99: held, GPUs, and what 
 default (scenarios and rates for the default strategy with its standbys; the scenarios of nine models and one
 in N of the others, or in ten),
 turns (the GPUs that they save the default strategy),
-rtx3080 (gpulet+int with the interference of that GPU),
-fig15 (a new plan every 20 s over two waves, beside ours); all but `default`, `rtx3080` and `fig15` unless
-named. Times are the surrogate's but in the last one: they compare schedulers. Exit code 1 where one that is a
-strategy differs by more than 1 % from the authors' code, gpulet+int accepts fewer scenarios with the RTX
-3080's interference, the default strategy refuses a scenario (with standbys), holds a lower rate than
-gpulet+int, lets a workload in turns be late, or is late in a window of Fig 15.
+fig15 (a new plan every 20 s over two waves, beside ours); all but `default` and `fig15` unless named.
+
+Times are the surrogate's but in the last one: they compare schedulers. Exit code 1 where one that is a
+strategy differs by more than 1 % from the authors' code, the default strategy refuses a scenario (with
+standbys), holds a lower rate than gpulet+int, lets a workload in turns be late, or is late in a window of
+Fig 15.
 """
 
 from __future__ import annotations
 
-import csv
 import random
-import re
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 
-import numpy as np
 import planning
 import turing
 
@@ -38,7 +34,6 @@ from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import WITHIN_S, ShadowPolicy, ShadowWish, Workload
 from controlplane.papers.gpulet.gpulets import Cluster
 from controlplane.papers.gpulet.latency import Gpulet as GpuletModel
-from controlplane.papers.gpulet.latency import LinearFactor
 from controlplane.papers.gpulet.sizing import IDEAL, SCHEMES, Demand, Scheme, Sizing, Times
 from controlplane.papers.gpulet.strategy import demands_of, scaled
 from controlplane.planning import registry
@@ -64,9 +59,6 @@ SCHEDULABLE = (
     (IDEAL, None, 19170),
 )
 """Scheme, scenarios in the paper (Fig 5), and by the authors' code on the surrogate."""
-TABLE_3080 = Path(__file__).with_name("rtx3080.csv")
-CONSTANTS_3080 = np.array([-0.179887, 0.038409, 0.125518, -0.056482, 1.018427])
-"""What the authors publish of an RTX 3080 (casys-kaist/glet, resource/3080): no times."""
 OPTIONS: dict[str, dict[str, bool]] = {
     "as printed": {"as_printed": True},
     "by default": {},
@@ -82,10 +74,11 @@ EVERY = 329
 class Bench:
     """The tables, made once, and a scheduler's answer for one scenario, as printed or as coded."""
 
-    def __init__(self, reading: str, model: GpuletModel | None = None) -> None:
+    def __init__(self, reading: str) -> None:
         self.reading = reading
         self.device = turing.device(GPUS)
-        model = model or turing_model()
+        model = self.device.latency
+        assert isinstance(model, GpuletModel)
         self.models = model.models
         self.times = Times.of(model, 32)
         self.sizings: dict[str, Sizing] = {}
@@ -98,46 +91,6 @@ class Bench:
         asked = turing.asked(rates, slo_ms)
         found = demands_of(asked, self.device, self.models)
         return [replace(d, key=IDS[w.model]) for d, w in zip(found, asked, strict=True)]
-
-
-def turing_model() -> GpuletModel:
-    model = turing.device(GPUS).latency
-    assert isinstance(model, GpuletModel)
-    return model
-
-
-def rtx3080(figures: Figures, every: int) -> None:
-    """The authors' utilisations and constants of an RTX 3080 in place of the 2080 Ti's, on the same times."""
-    model = turing_model()
-    factor = model.base.contention
-    used = factor.utilisation
-    measured: dict[str, list[tuple[float, ...]]] = defaultdict(list)
-    with TABLE_3080.open() as file:
-        for name, *row in list(csv.reader(file))[1:]:
-            measured[name].append(tuple(map(float, row)))
-    batches = np.arange(1.0, used.l2.shape[1] + 1.0)
-    rows = [np.array(measured[re.sub(r"(lenet)\d", r"\1", name)]).T for name in model.models]
-    l2, dram = (
-        np.stack([np.interp(batches, row[0], row[column]) / 100.0 for row in rows]) for column in (1, 2)
-    )
-    ampere = LinearFactor(replace(used, l2=l2, dram=dram), CONSTANTS_3080)
-    listed, accepted = turing.scenarios()[::every], {}
-    for name, contention in (("2080 Ti", factor), ("3080", ampere)):
-        bench = Bench("as printed", model=replace(model, base=replace(model.base, contention=contention)))
-        factors = [
-            bench.times.beside((a, p, x), [(b, 100 - p, y)]) / bench.times.beside((a, p, x), [])
-            for a, b in product(range(len(model.models)), repeat=2)
-            for x, y in product((2, 4, 8, 16, 32), repeat=2)
-            for p in (20, 40, 50, 60, 80)
-        ]
-        placed = [bench.placed(SCHEMES["gpulet+int"], rates, turing.SLO_MS) for rates in listed]
-        held = [cluster for cluster in placed if cluster is not None]
-        what = f"{name}, batches 2 to 32, shares 20:80 to 80:20: a neighbour's factor"
-        figures.add(f"{what}, mean", float(np.mean(factors)))
-        figures.add(f"{what}, largest", max(factors))
-        accepted[name] = len(held)
-        figures.add(f"{name}, gpulet+int: accepted of {len(listed)}", len(held), at_least=accepted["2080 Ti"])
-        figures.add(f"{name}, gpulet+int: late of these", sum(map(breaks, held)))
 
 
 def scenarios(figures: Figures, bench: Bench, every: int) -> None:
@@ -311,7 +264,6 @@ def main(arguments: list[str]) -> int:
         "standbys": lambda: standbys(figures),
         "turns": lambda: turns(figures),
         "default": lambda: default(figures, 10 if every == 1 else every),
-        "rtx3080": lambda: rtx3080(figures, every),
         "fig15": lambda: fig15(figures),
     }
     for name in chosen(arguments, sections) if arguments else ("scenarios", "standbys", "turns"):

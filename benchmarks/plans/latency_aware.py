@@ -25,8 +25,7 @@ from controlplane.files import catalogue
 from controlplane.latency.fitting.points import Points
 from controlplane.latency.fitting.published import Published
 from controlplane.latency.protocol import Slots
-from controlplane.papers.latency_aware.curve import Exponential
-from controlplane.papers.latency_aware.latency import filling_ms
+from controlplane.papers.latency_aware.latency import Exponential, filling_ms
 from controlplane.papers.latency_aware.responses import LARGEST_LOAD, Tables, Task, demand, settle
 from controlplane.papers.latency_aware.strategy import Search
 

@@ -1,26 +1,24 @@
-"""Paella's Figs 2, 12 and 13, kernels of many jobs on one GPU in simulated time: a minute.
+"""Paella's Figs 2 and 12, kernels of many jobs on one GPU in simulated time: a minute.
 
     python -m benchmarks.plans.paella
 
 What the order and the time of submission change. A job is a chain of kernels; each needs so many of the GPU's
 slots. Times are microseconds. `naive` and `late` are the two ways of the paper's Fig 2 (jobs of equal kernels
-of one slot); `run` takes any `Order`, as in its Figs 12 and 13. Exits 1 where an aim is missed.
+of one slot); `run` takes any `Order`, as in its Fig 12. Exits 1 where an aim is missed.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
-from benchmarks.harness import Figures, show, table
+from benchmarks.harness import Figures
 
 # Fig 2: a GTX 1660 SUPER, its hardware queues, and jobs of equal kernels of one slot.
 FIG2_JOBS, FIG2_KERNELS, FIG2_KERNEL_US = 10_000, 8, 300.0
@@ -30,7 +28,7 @@ FIG2_DISPATCH_US = (0.0, 4.25)
 FIG2_PAPER = {0.0: None, 4.25: 2.2}
 FIG2_AIMS = {0.0: (5.0, 6.0), 4.25: (2.1, 2.4)}
 
-# Figs 12 and 13: ResNet-18 against InceptionV3 on a T4; kernels need between a fifth and all of its slots.
+# Fig 12: ResNet-18 against InceptionV3 on a T4; kernels need between a fifth and all of its slots.
 SLOTS, JOBS = 40, 3_000
 SHORT, LONG = 0, 1
 KERNELS = {SHORT: (25, 1_580.0), LONG: (125, 31_200.0)}
@@ -43,8 +41,6 @@ SEEDS = range(1, 6)
 RATES = (50, 100, 200)
 STREAMS_TO_SRPT = (1.2, 3.9)
 """The paper's Fig 12 shows up to 3."""
-THRESHOLDS = (0.0, 1.0, 10.0, 30.0, 100.0, 1_000.0, 1e6)
-FIG13_RPS, FIG13_NOISE = 200, 1.005
 
 
 def naive(arrivals: Sequence[float], *, kernels: int, kernel_us: float, queues: int) -> list[float]:
@@ -190,58 +186,24 @@ class Streams:
 
 @dataclass
 class ShortestRemaining:
-    """The paper's order: shortest remaining time first, unless a kind's deficit is above `threshold`.
+    """The paper's order: shortest remaining time first; at most `ahead` kernels wait at the GPU."""
 
-    At most `ahead` kernels are with the GPU before they fit. Deficits count kernels by kind; a kind without
-    waiting work begins anew, as in the authors' code.
-    """
-
-    kinds: int
     ahead: int = 2
-    threshold: float = math.inf
     _sent: deque[Job] = field(default_factory=deque)
-    _ready: dict[int, Job] = field(default_factory=dict)
-    _shortest: list[tuple[float, int, int]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._oldest: list[list[tuple[float, int, int]]] = [[] for _ in range(self.kinds)]
-        self._deficits = [0.0] * self.kinds
-        self._waiting = [0] * self.kinds
+    _shortest: list[tuple[float, int, int, Job]] = field(default_factory=list)
 
     def ready(self, job: Job) -> None:
-        self._ready[job.number] = job
-        self._waiting[job.kind] += 1
-        heapq.heappush(self._shortest, (job.remaining_us, job.done, job.number))
-        heapq.heappush(self._oldest[job.kind], (float(job.number), job.done, job.number))
+        heapq.heappush(self._shortest, (job.remaining_us, job.done, job.number, job))
 
     def ended(self, job: Job) -> None:
         pass
 
     def placed(self, free: int) -> Job | None:
-        while self._ready and len(self._sent) < self.ahead:
-            self._sent.append(self._next())
+        while self._shortest and len(self._sent) < self.ahead:
+            self._sent.append(heapq.heappop(self._shortest)[-1])
         if self._sent and self._sent[0].demand <= free:
             return self._sent.popleft()
         return None
-
-    def _next(self) -> Job:
-        kind = max((k for k in range(self.kinds) if self._waiting[k]), key=lambda k: self._deficits[k])
-        heap = self._oldest[kind] if self._deficits[kind] > self.threshold else self._shortest
-        # An entry of a kernel that was taken from the other heap is out of date.
-        while True:
-            done, number = heapq.heappop(heap)[-2:]
-            job = self._ready.get(number)
-            if job is not None and job.done == done:
-                break
-        del self._ready[number]
-        self._waiting[job.kind] -= 1
-        for other in range(self.kinds):
-            self._deficits[other] += 1.0 / self.kinds
-        self._deficits[job.kind] -= 1.0
-        for other in range(self.kinds):
-            if not self._waiting[other]:
-                self._deficits[other] = 0.0
-        return job
 
 
 def p99(latencies: Sequence[float]) -> float:
@@ -283,12 +245,11 @@ def jobs(rate: float, seed: int) -> list[Job]:
     return found
 
 
-def ran(rate: float, seed: int, order: Order) -> tuple[list[float], list[float]]:
-    """Latencies in ms of the short and of the long jobs."""
+def short_jobs(rate: float, seed: int, order: Order) -> list[float]:
+    """Latencies in ms of the short jobs."""
     given = jobs(rate, seed)
     latencies = run(given, order, slots=SLOTS, outstanding=OUTSTANDING)
-    short, long = ([latencies[j.number] / 1e3 for j in given if j.kind == k] for k in (SHORT, LONG))
-    return short, long
+    return [latencies[j.number] / 1e3 for j in given if j.kind == SHORT]
 
 
 def fig12(figures: Figures) -> None:
@@ -296,11 +257,11 @@ def fig12(figures: Figures) -> None:
     ways: dict[str, Callable[[], Order]] = {
         "one stream": lambda: Streams(1),
         "32 streams": lambda: Streams(32),
-        "SRPT": lambda: ShortestRemaining(2),
+        "SRPT": lambda: ShortestRemaining(),
     }
     for rate in RATES:
         one, streams, srpt = (
-            float(np.median([p99(ran(rate, seed, way())[0]) for seed in SEEDS])) for way in ways.values()
+            float(np.median([p99(short_jobs(rate, seed, way())) for seed in SEEDS])) for way in ways.values()
         )
         low, high = STREAMS_TO_SRPT
         figures.add(f"Fig 12, {rate}/s: P99 with 32 streams", streams, "ms", at_most=one)
@@ -308,36 +269,10 @@ def fig12(figures: Figures) -> None:
         figures.add(f"Fig 12, {rate}/s: 32 streams over SRPT", streams / srpt, at_least=low, at_most=high)
 
 
-def fig13(figures: Figures) -> None:
-    """Mean latencies over the threshold: short ones never rise, long ones never fall, but for noise."""
-    shown = table(f"Fig 13: mean latencies in ms at {FIG13_RPS} jobs/s", ">threshold", ">short", ">long")
-    means = []
-    for threshold in (*THRESHOLDS, math.inf):
-        runs = [ran(FIG13_RPS, seed, ShortestRemaining(2, threshold=threshold)) for seed in SEEDS]
-        means.append(tuple(float(np.mean([np.mean(one[kind]) for one in runs])) for kind in (SHORT, LONG)))
-        name = "none (SRPT)" if math.isinf(threshold) else f"{threshold:g}"
-        shown.add_row(name, *(f"{ms:.2f}" for ms in means[-1]))
-    show(shown)
-    short, long = (max(of(a, b) for a, b in pairwise(means)) for of in (_short_rises, _long_falls))
-    figures.add("Fig 13: the largest rise of the short ones", short, at_most=FIG13_NOISE)
-    figures.add("Fig 13: the largest fall of the long ones", long, at_most=FIG13_NOISE)
-    figures.add(
-        "Fig 13: no threshold over the largest", means[-1][0] / means[-2][0], at_least=1.0, at_most=1.0
-    )
-
-
-def _short_rises(before: tuple[float, ...], after: tuple[float, ...]) -> float:
-    return after[SHORT] / before[SHORT]
-
-
-def _long_falls(before: tuple[float, ...], after: tuple[float, ...]) -> float:
-    return before[LONG] / after[LONG]
-
-
 def main() -> int:
     figures = Figures()
-    for part in (fig2, fig12, fig13):
-        part(figures)
+    fig2(figures)
+    fig12(figures)
     return figures.end()
 
 

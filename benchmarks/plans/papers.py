@@ -22,7 +22,7 @@ import planning
 import turing
 
 from benchmarks.harness import Figures
-from benchmarks.plans import gpulet, inss, inss_policy, latency_aware, paella, parvagpu, report
+from benchmarks.plans import gpulet, inss, latency_aware, paella, parvagpu, report
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
@@ -30,8 +30,6 @@ from controlplane.latency import registry as latency_registry
 from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.papers.gpulet.sizing import SCHEMES
 from controlplane.papers.igniter import gslice
-from controlplane.papers.inss.policy import built_in, decide
-from controlplane.papers.inss.search import search
 from controlplane.planning import registry
 from controlplane.planning.protocol import Device, PlanRequest
 from controlplane.runtime.jobs.compare import Candidate, Question, chosen, compare
@@ -254,18 +252,12 @@ def gpulets() -> dict[str, float]:
 
 def goodput() -> dict[str, float]:
     """InSS: its policy's goodput as a part of the search's, where its GPUs suffice and where they do not."""
-    found = {}
-    search(inss_policy.drawn(6, 4, 1)[0], inss_policy.CLOCK, rounds=1)  # compiles
-    for models, gpus in ((6, 4), (12, 4)):
-        problems = inss_policy.drawn(models, gpus, 64)
-        by_policy, by_search = (
-            inss_policy.good(problems, inss_policy.Answer.of(problems, decide_one))
-            for decide_one in (lambda p: decide(p, built_in()), lambda p: inss_policy.searched(p, 0.05))
+    return {
+        f"InSS policy, {models} models on {gpus} GPUs: goodput over the search's": inss.policy_over_search(
+            models, gpus
         )
-        found[f"InSS policy, {models} models on {gpus} GPUs: goodput over the search's"] = float(
-            (by_policy / by_search).mean()
-        )
-    return found
+        for models, gpus in ((6, 4), (12, 4))
+    }
 
 
 def served() -> dict[str, float]:

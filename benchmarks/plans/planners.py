@@ -2,9 +2,8 @@
 
     python -m benchmarks.plans.planners [--long] [SECTION ...]
 
-Sections: counts, covers, memory, fresh, load, promises, types, speed; all unless named. Short: lists of 12,
-50 and 200 workloads and ten mixed cases, some two minutes. Long: 1,000 workloads, 50 mixed cases, growth
-to 5,000.
+Sections: counts, covers, memory, fresh, load, promises, speed; all unless named. Short: lists of 12, 50 and
+200 workloads, some two minutes. Long: 1,000 workloads, growth to 5,000.
 References: iGniter (TPDS 34(3), 2023) and its prototype on the same lists; CPU times as asked of two cores.
 """
 
@@ -13,11 +12,9 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections import Counter
 from dataclasses import replace
 from itertools import product
 
-import exhaustive
 import numpy as np
 import planning
 
@@ -26,8 +23,7 @@ from benchmarks.support.promises import late_slower, promises
 from controlplane.domain.plan import Plan, Rule, memory_used_mb
 from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload, with_covers_demanded
 from controlplane.planning import registry
-from controlplane.planning.exact.prove import OPTIMAL, prove
-from controlplane.planning.protocol import PlanRequest
+from controlplane.planning.exact.prove import prove
 
 HALF, P99 = Rule.HALF_SLO, Rule.P99
 FRESH_SIZES = (20, 50, 100, 200, 300)
@@ -260,48 +256,6 @@ def fresh(long: bool, figures: Figures) -> None:
         figures.add(f"ten other lists, {strategy}, {rule}", sum(gpus), "GPUs", at_most=most)
 
 
-# -- mixed types -------------------------------------------------------------------------------------------
-
-
-def types(long: bool, figures: Figures) -> None:
-    """Joint on a V100 and two synthetic types, against trying everything."""
-    seeds = range(50 if long else 10)
-    devices = exhaustive.mixed()
-    told = Counter[str]()
-    spent = {"joint": 0.0, "joint --prove": 0.0, "everything": 0.0}
-    for seed in seeds:
-        workloads = exhaustive.small_case(seed)
-        request = PlanRequest(workloads, devices, HALF, planning.StoppedClock())
-        before = time.process_time()
-        best = exhaustive.cheapest(workloads, devices, 4 if long else 2)
-        spent["everything"] += time.process_time() - before
-        for name in ("joint", "joint --prove"):
-            before = time.process_time()
-            plan = registry.strategy("joint").plan(request)
-            plan = prove(plan, request) if name == "joint --prove" else plan
-            spent[name] += time.process_time() - before
-            assert plan.verified
-            assert not plan.infeasible
-            told[name, "equal"] += abs(cost(plan) - best) < 1e-6
-            told[name, "below"] += cost(plan) < best - 1e-6
-            told[name, "above"] += cost(plan) > best + 1e-6
-            told[name, "proven"] += plan.totals is not None and plan.totals.stopped_by == OPTIMAL
-    print(
-        f"\nmixed types under half-SLO, {len(seeds)} random cases of 3 or 4 workloads: a V100 at 3.06 and two"
-    )
-    print("synthetic ones (half as fast at 0.526; 0.55 as fast at 1.683) against trying all groups in a")
-    print(f"queue, batches, shares, placements and pools of up to {4 if long else 2} servers")
-    print(f"{'':<14}{'equal':>7}{'cheaper':>9}{'dearer':>8}{'proven':>8}{'CPU s':>8}")
-    for name in ("joint", "joint --prove"):
-        print(
-            f"{name:<14}{told[name, 'equal']:>7}{told[name, 'below']:>9}{told[name, 'above']:>8}"
-            f"{told[name, 'proven']:>8}{spent[name]:>8.1f}"
-        )
-    print(f"{'everything':<14}{'':>32}{spent['everything']:>8.1f}")
-    for name in ("joint", "joint --prove"):
-        figures.add(f"mixed types, {name}: dearer than everything tried", told[name, "above"], at_most=0)
-
-
 # -- how fast ----------------------------------------------------------------------------------------------
 
 
@@ -352,7 +306,6 @@ SECTIONS = {
     "fresh": fresh,
     "load": load,
     "promises": promises,
-    "types": types,
     "speed": speed,
 }
 

@@ -31,8 +31,7 @@ from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import TrisectError
 from controlplane.files.measurements.profiles import read_profile
 from controlplane.profiler.load import Answers, ClosedLoop, off_core, poisson_times
-from controlplane.profiler.requests import Inputs
-from controlplane.profiler.subject import Subject, Wishes, read_subject
+from controlplane.profiler.requests import Inputs, Subject, Wishes, read_subject
 from controlplane.runtime.devices import known_device
 
 WHEELS = ROOT / ".tools" / "real-models"

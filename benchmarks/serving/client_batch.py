@@ -36,9 +36,8 @@ from controlplane.planning import registry
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.planning.protocol import PlanRequest
 from controlplane.profiler.load import poisson_times
-from controlplane.profiler.requests import request_of, requests_for
+from controlplane.profiler.requests import Wishes, read_subject, request_of, requests_for
 from controlplane.profiler.session import Place, Profiler, endpoint_of
-from controlplane.profiler.subject import Wishes, read_subject
 from controlplane.render.source import SourceModel, read_source
 from controlplane.runtime import SystemClock
 from controlplane.simulate.arrivals import Trace

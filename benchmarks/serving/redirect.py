@@ -1,6 +1,6 @@
 """From a slower server to its shadow, on real servers: how soon, and how many answers come late until then.
 
-    python -m benchmarks.serving.redirect            four minutes: each client at 100 req/s, twice as slow
+    python -m benchmarks.serving.redirect            two minutes: each client at 100 req/s, twice as slow
     python -m benchmarks.serving.redirect --full     every client, rate, batch limit and slowdown: hours
     python -m benchmarks.serving.redirect --slowdowns 1.5,2 --rates 20,100 --batches 8 --runs 10
 

@@ -1,4 +1,4 @@
-"""Requests through plans that change, simulated: late ones and P99s, while servers start and drain.
+"""Requests through plans that change, simulated: late ones, while servers start and drain.
 
 A plan's queues carry over from part to part. In the last seconds before the next plan its new servers execute
 full batches on their GPUs (warm-up); after it, the servers that end drain what they hold. Both slow down
@@ -7,7 +7,6 @@ those that serve beside them, by the latency model, as any neighbour does.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -33,12 +32,11 @@ Busy = list[tuple[str, Partition, Demand | Trace]]
 
 @dataclass
 class Seen:
-    """Requests and late ones; by window what is late, in percent, and P99 / SLO, of the worst workload."""
+    """Requests and late ones; by window what is late of the worst workload, in percent."""
 
     requests: int = 0
     late: int = 0
     windows: list[float] = field(default_factory=list)
-    p99s: list[float] = field(default_factory=list)
 
 
 def anew(before: Plan, after: Plan) -> set[str]:
@@ -105,7 +103,6 @@ def replay(
     slo = {w.name: w.slo_ms for w in workloads}
     column = {w.name: i for i, w in enumerate(workloads)}
     late, sent = np.zeros((2, len(counts) // WINDOW_S + 1, len(workloads)))
-    taken: dict[tuple[int, int], array[float]] = {}
     waiting: dict[str, list[float]] = {name: [] for name in slo}  # arrivals before the part
     drained: Busy = []
     for begin_s, end_s in parts(plans):
@@ -131,18 +128,13 @@ def replay(
             at, took_ms = (int(arrival_s) // WINDOW_S, column[name]), 1000.0 * (done_s - arrival_s)
             sent[at] += 1
             late[at] += took_ms > slo[name]
-            taken.setdefault(at, array("f")).append(took_ms / slo[name])
         drained = draining(plan, plans[end_s], left) if end_s < len(plans) else []
-    tail = np.zeros_like(late)
-    for at, those in taken.items():
-        tail[at] = np.percentile(np.asarray(those), 99)
     shares = 100.0 * late / np.maximum(sent, 1)
     windows = len(counts) // WINDOW_S
     return Seen(
         int(sent.sum()),
         int(late.sum()),
         shares.max(axis=1)[:windows].tolist(),
-        tail.max(axis=1)[:windows].tolist(),
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 
 from benchmarks.harness import Figures
-from controlplane.latency.queueing.batch_queue import largest_rate, solve
+from controlplane.latency.queueing.batch_queue import solve
 
 PARTS, PART, TOLERANCE = 20, 1_000_000, 3.0
 SIZES = np.arange(1.0, 33.0)
@@ -162,7 +162,6 @@ def speed(figures: Figures) -> None:
         "solve, Poisson, 10^4 points": lambda: solve(rate, service, batch),
         "solve, constant, 10^4 points": lambda: solve(rate, service, batch, dispersion=0.0),
         "solve, pools of 3, 100 points": lambda: solve(rate[:100], service[:100], batch[:100], 3),
-        "largest_rate, Poisson, 10^3 points": lambda: largest_rate(60.0, service[:1000], batch[:1000]),
     }
     for name, call in rows.items():
         call()

@@ -107,7 +107,6 @@ MaxBody = Annotated[
     int | None, typer.Option("--max-body", help="Bytes that the body of an inference may have.", min=1)
 ]
 
-_FIGURES = (".svg", ".png", ".pdf")
 DEFAULT_FLEET = "default"
 DEFAULT_REPOSITORY = Path("model_repository")
 DEFAULT_OUTPUT = Path("triton_configs")
@@ -189,10 +188,13 @@ def refuse(problem: str, given: Mapping[str, object | None]) -> None:
             raise InputError(problem, field=option)
 
 
-def writable(option: str) -> Callable[[Path | None], Path | None]:
+def writable(option: str, *suffixes: str) -> Callable[[Path | None], Path | None]:
     """Return a check for an option's output file, which runs before the work whose result it receives."""
 
     def check(path: Path | None) -> Path | None:
+        if path is not None and suffixes and path.suffix not in suffixes:
+            ends = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
+            raise InputError(f"{str(path)!r} must end in {ends}", field=option)
         if path is not None and not path.parent.is_dir():
             way_out = f"make it (`mkdir -p {path.parent}`) or name another"
             raise InputError(f"there is no directory {str(path.parent)!r}; {way_out}", field=option)
@@ -203,37 +205,19 @@ def writable(option: str) -> Callable[[Path | None], Path | None]:
     return check
 
 
-def page_file(option: str) -> Callable[[Path | None], Path | None]:
-    """Return a check for an option's page: like `writable`, and its name."""
-
-    def check(path: Path | None) -> Path | None:
-        if path is not None and path.suffix != ".html":
-            raise InputError(f"{str(path)!r} must end in .html", field=option)
-        return writable(option)(path)
-
-    return check
-
-
 Report = Annotated[
     Path | None,
     typer.Option(
         help="Write an HTML page here (one file, needs no network).",
-        callback=page_file("--report"),
+        callback=writable("--report", ".html"),
     ),
 ]
 
 
-def drawable(path: Path | None) -> Path | None:
-    """Check a figure's file like `writable`, and its format. Raises InputError."""
-    if path is not None and path.suffix not in _FIGURES:
-        raise InputError(
-            f"{str(path)!r} must end in {', '.join(_FIGURES[:-1])} or {_FIGURES[-1]}", field="--plot"
-        )
-    return writable("--plot")(path)
-
-
 Plot = Annotated[
     Path | None,
-    typer.Option(help="Draw a figure here (.svg, .png or .pdf).", callback=drawable),
+    typer.Option(
+        help="Draw a figure here (.svg, .png or .pdf).", callback=writable("--plot", ".svg", ".png", ".pdf")
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]

@@ -37,8 +37,7 @@ def fleet(name: str, *, launcher_name: LauncherName | None, cluster: Cluster = D
     """Build a fleet from its files, launcher and gateway."""
     from controlplane.runtime.fleet.fleet import Fleet
 
-    units.safe_name(name, "--fleet")
-    files, chosen = FleetFiles(state_root(), name), launcher(launcher_name, cluster)
+    files, chosen = fleet_files(name), launcher(launcher_name, cluster)
     return Fleet(files, chosen, gateway(files), SystemClock(), say, pinning=pin_rules(chosen.name))
 
 
@@ -119,7 +118,7 @@ def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
 
     Raises InputError where no fleet has that name.
     """
-    settings = _recorded(FleetFiles(state_root(), name))
+    settings = _recorded(fleet_files(name))
     if settings.cluster.installed:
         raise InputError(
             f"controllers in the cluster keep fleet {name!r}: apply, status, events, redirect, rollback and "
@@ -289,8 +288,7 @@ def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Even
     """Return the events of a fleet, or of the last destroyed one of that name, which is announced."""
     from controlplane.runtime.fleet import history
 
-    units.safe_name(name, "--fleet")
-    files = FleetFiles(state_root(), name)
+    files = fleet_files(name)
     if not files.exists():
         if not files.ended.exists():
             raise _unknown(files)

@@ -19,6 +19,7 @@ from controlplane.control.guard.effects import SetBatch
 from controlplane.control.guard.observe import Tick
 from controlplane.control.guard.queues import QueueState
 from controlplane.control.guard.state import GuardState, Rebatched, Watch
+from controlplane.domain.fleet import Batches
 
 GAIN = 1.1
 """A change must lower the P99, or under overload raise the capacity, by this factor: times are uncertain."""
@@ -89,6 +90,16 @@ def undone(state: GuardState, before: GuardState, change: SetBatch) -> GuardStat
         return state
     kept = replace(watch, queues=tuple(map(queues.restart, earlier.queues)))
     return replace(state, watches={**state.watches, change.partition: kept})
+
+
+def in_force(state: GuardState, server: str, planned: Batches) -> Batches:
+    """Return the batches that a server has, in inferences: the planned ones but for the guard's change."""
+    found = dict(planned)
+    for watch in state.watches.values():
+        if watch.active.server == server and watch.rebatched.times:
+            promise = watch.queues[0].promise
+            found[promise.endpoint] = promise.batch * promise.client_batch
+    return tuple(sorted(found.items()))
 
 
 def _pause_s(watch: Watch, first_s: float) -> float:

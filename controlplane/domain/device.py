@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from controlplane.domain.errors import InputError
 from controlplane.domain.units import Checked, Count, Name, NonNegative, Percent, Positive
 
 CPU_DEVICE = "cpu"
@@ -48,6 +49,12 @@ class ShareGrid(Checked):
         count = round((100.0 - self.minimum_percent) / self.step_percent)
         inner = (self.minimum_percent + i * self.step_percent for i in range(count + 1))
         return (*(p for p in inner if p < 100.0), 100.0)
+
+    def check(self, percent: float, field: str) -> None:
+        """Raise InputError, naming the field, for a share that is not on the grid."""
+        if not any(abs(percent - p) < 1e-9 for p in self.percents()):
+            problem = f"{percent:g} is not on this device's grid: {self.minimum_percent:g} to 100 in steps of"
+            raise InputError(f"{problem} {self.step_percent:g}", field=field)
 
     def floor(self, percent: float) -> float | None:
         """Return the largest share up to `percent`; None where there is none."""

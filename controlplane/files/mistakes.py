@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
-from typing import Any, get_args, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
@@ -72,9 +73,9 @@ def _problem(kind: Any, mistake: Mapping[str, Any]) -> str:
         case "missing":
             return "is missing"
         case "unexpected_keyword_argument":
-            return f"unknown key{nearest(str(location[-1]), _keys(_kind_at(kind, location[:-1])))}"
+            return f"unknown key{nearest(str(location[-1]), _keys(bare(hint_at(kind, location[:-1]))))}"
         case "dataclass_type":
-            keys = ", ".join(_keys(_kind_at(kind, location)).values())
+            keys = ", ".join(_keys(bare(hint_at(kind, location))).values())
             return f"must be a mapping {{{keys}}}, not {value!r}"
         case "value_error":
             return str(getattr(about["error"], "problem", about["error"]))
@@ -90,27 +91,37 @@ def _problem(kind: Any, mistake: Mapping[str, Any]) -> str:
     return message[0].lower() + message[1:]
 
 
-def _kind_at(kind: Any, location: Location) -> Any:
-    """Return the dataclass at a place of a `kind`'s document."""
+def bare(hint: Any) -> Any:
+    """Return a type without its limits and without None."""
+    if get_origin(hint) is Annotated:
+        return bare(get_args(hint)[0])
+    if NoneType in get_args(hint):
+        return bare(next(part for part in get_args(hint) if part is not NoneType))
+    return hint
+
+
+def hint_at(kind: Any, location: Iterable[str | int]) -> Any:
+    """Return the type at a place of a `kind`'s document; None where it has no such place."""
     for step in location:
+        kind = bare(kind)
         if is_dataclass(kind):
-            kind = get_type_hints(kind)[str(step)]
+            kind = get_type_hints(kind, include_extras=True).get(str(step))
         else:
-            kind = get_args(kind)[-1 if isinstance(step, str) else 0]
-        if type(None) in get_args(kind):
-            kind = next(part for part in get_args(kind) if part is not type(None))
+            parts = get_args(kind)
+            kind = parts[-1 if isinstance(step, str) else 0] if parts else None
     return kind
 
 
 def _keys(kind: Any) -> dict[str, str]:
     """Return the keys of a dataclass's mapping as a message shows them: `policy: hot | warm | none`."""
     hints = get_type_hints(kind)
-    choices = {name: " | ".join(hint) for name, hint in hints.items() if _is_choice(hint)}
+    choices = {name: " | ".join(hint) for name, hint in hints.items() if is_choice(hint)}
     names = [field.name for field in fields(kind) if field.init]
     return {name: f"{name}: {choices[name]}" if name in choices else name for name in names}
 
 
-def _is_choice(hint: Any) -> bool:
+def is_choice(hint: Any) -> bool:
+    """Return whether a type is an enumeration of texts."""
     return isinstance(hint, type) and issubclass(hint, StrEnum)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from enum import StrEnum
 from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Le
 
 from controlplane.domain.errors import InputError
 from controlplane.files.documents import SCHEMA_VERSION, Document, plain
+from controlplane.files.mistakes import bare, hint_at, is_choice
 
 HELP = "help"
 """In place of KEY=VALUE: list the keys."""
@@ -44,7 +44,7 @@ def with_values(before: Value, given: Sequence[str]) -> Value:
             if not isinstance(inner.get(step), dict):
                 inner[step] = {}
             inner = inner[step]
-        inner[last] = _parsed(_hint_at(type(before), path.split(".")), value)
+        inner[last] = _parsed(hint_at(type(before), path.split(".")), value)
     document = Document("--set", "", {"schema_version": SCHEMA_VERSION, **content})
     return document.parse(type(before), numbers_are_names=True)
 
@@ -54,7 +54,7 @@ def keys(kind: Any, within: str = "") -> Iterator[Key]:
     hints = get_type_hints(kind, include_extras=True)
     for one in fields(kind):
         hint, path = hints[one.name], f"{within}{one.name}"
-        inner, default = _bare(hint), "" if one.default in (None, MISSING, ()) else plain(one.default)
+        inner, default = bare(hint), "" if one.default in (None, MISSING, ()) else plain(one.default)
         if is_dataclass(inner):
             if within and one.default is None and _has_defaults(inner):
                 yield Key(path, "{} | null", "null")
@@ -69,33 +69,13 @@ def _has_defaults(kind: Any) -> bool:
     return all(one.default is not MISSING for one in fields(kind))
 
 
-def _hint_at(kind: Any, steps: Sequence[str]) -> Any:
-    """Return the type at a place of a record; None where it has no such place."""
-    for step in steps:
-        kind = _bare(kind)
-        if is_dataclass(kind):
-            kind = get_type_hints(kind, include_extras=True).get(step)
-        else:
-            kind = get_args(kind)[1] if get_origin(kind) is Mapping else None
-    return kind
-
-
-def _bare(hint: Any) -> Any:
-    """Return a type without its limits and without None."""
-    if get_origin(hint) is Annotated:
-        return _bare(get_args(hint)[0])
-    if NoneType in get_args(hint):
-        return _bare(next(part for part in get_args(hint) if part is not NoneType))
-    return hint
-
-
 def _parsed(hint: Any, text: str) -> Any:
-    kind = _bare(hint)
+    kind = bare(hint)
     if text == "null" and NoneType in get_args(hint):
         return None
     if get_origin(kind) is tuple and not text.startswith("["):  # JSON, for values with a comma
         return [_parsed(get_args(kind)[0], part) for part in text.split(",") if part]
-    if kind is str or _is_choice(kind):
+    if kind is str or _is_chosen(kind):
         return text
     try:
         return json.loads(text)
@@ -103,15 +83,15 @@ def _parsed(hint: Any, text: str) -> Any:
         return text
 
 
-def _is_choice(kind: Any) -> bool:
-    return get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, StrEnum))
+def _is_chosen(kind: Any) -> bool:
+    return get_origin(kind) is Literal or is_choice(kind)
 
 
 def _words(hint: Any) -> str:
-    kind = _bare(hint)
+    kind = bare(hint)
     if get_origin(kind) is tuple:
         return f"{_words(get_args(kind)[0])},..."
-    if _is_choice(kind):
+    if _is_chosen(kind):
         return " | ".join(map(str, get_args(kind) or kind))
     limits = [limit for part in (hint, *get_args(hint)) for limit in getattr(part, "__metadata__", ())]
     low = next((f" from {limit.ge}" for limit in limits if isinstance(limit, Ge)), "")

@@ -10,19 +10,25 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from controlplane.domain.errors import GatewayError
+from controlplane.domain.errors import EngineError, FleetBusy, GatewayError
 
 
 @contextlib.contextmanager
-def locked(path: Path, patience_s: float = 30.0) -> Iterator[None]:
-    """Hold a lock within. Raises GatewayError where another command holds it for longer than `patience_s`."""
+def locked(path: Path, patience_s: float = 30.0, busy: str | None = None) -> Iterator[None]:
+    """Hold a lock within. Raises GatewayError where another command holds it for longer than `patience_s`.
+
+    Of a fleet's lock FleetBusy with the message `busy`, and EngineError where the disk refuses.
+    """
     lock = FileLock(path, timeout=patience_s)
     try:
         lock.acquire()
     except Timeout as error:
+        if busy is not None:
+            raise FleetBusy(busy) from None
         raise GatewayError(f"another command holds {lock.lock_file}; try again when it has ended") from error
     except OSError as error:
-        raise GatewayError(f"{lock.lock_file}: cannot be held: {error.strerror}") from error
+        kind = GatewayError if busy is None else EngineError
+        raise kind(f"{lock.lock_file}: cannot be held: {error.strerror}") from error
     try:
         yield
     finally:

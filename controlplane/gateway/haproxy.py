@@ -94,6 +94,10 @@ class HaproxyGateway:
             target = generation + 1
             store.save(self._paths, target, change.table)
             tell_facade(self._paths)
+            if reached is not None and freed.table.is_free() and self._haproxy.outdated_by_servers():
+                # No request is on a server. What the present one still gets, the facade answers.
+                processes.wake_supervisor(self._paths)
+                reached = None
             if reached is not None:
                 if reached == generation:
                     whole = replace(change, before=(*freed.before, *change.before))

@@ -37,7 +37,7 @@ class Programs:
     def answering(self) -> int | None:
         """Return the pid of the HAProxy that answers; None where none does."""
         with contextlib.suppress(Unreachable):
-            return RuntimeSocket(self._paths.runtime_socket).pid()
+            return int(RuntimeSocket(self._paths.runtime_socket).info("Pid") or 0) or None
         return None
 
     def haproxy(self, replaced: int | None = None) -> subprocess.Popen[bytes]:

@@ -66,10 +66,10 @@ class RuntimeSocket:
             raise Unreachable(f"HAProxy ended before it answered on {self._path}")
         return answer.decode()
 
-    def pid(self) -> int | None:
-        """Return the process that answers. Raises Unreachable."""
-        found = re.search(r"^Pid: (\d+)", self.ask("show info"), re.MULTILINE)
-        return None if found is None else int(found.group(1))
+    def info(self, name: str) -> str:
+        """Return what the process says of itself, empty where it does not. Raises Unreachable."""
+        found = re.search(rf"^{name}: (.*)", self.ask("show info"), re.MULTILINE)
+        return "" if found is None else found.group(1)
 
     def run(self, commands: Sequence[str]) -> None:
         """Run commands in order. Raises GatewayError with HAProxy's words where one is refused."""
@@ -154,6 +154,17 @@ class RunningHaproxy:
         except Unreachable:
             return None
 
+    def outdated_by_servers(self) -> bool:
+        """Have the supervisor replace it at its next look, where it serves added servers worse than its own.
+
+        Return whether it does.
+        """
+        if reuses_grpc(self._runtime.info("Version")):
+            return False
+        mark = f"set var {store.FINGERPRINT} str({store.WITHOUT_SERVERS})"
+        self._runtime.run(["experimental-mode on", mark])
+        return True
+
     def apply(self, change: slots.Change, generation: int, order: Order | None) -> None:
         """Change slots and routes, and its gates where `order` is given.
 
@@ -217,6 +228,20 @@ class RunningHaproxy:
             count = sum(_owed(sessions, f"{protocol}_{slot.index}", lines) for protocol in PROTOCOLS)
             found = found.plus(InFlight(streaming=count) if slot.traits.pauses else InFlight(requests=count))
         return found
+
+
+def reuses_grpc(version: str) -> bool:
+    """Whether this HAProxy sends several gRPC requests over one connection to a server added at runtime.
+
+    Before, such a server has a `max-reuse` of 0, and no command changes it.
+    """
+    found = version_numbers(version)
+    return (2, 6, 18) <= found < (2, 7) or (2, 8, 10) <= found < (2, 9) or found >= (3, 0)
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version as HAProxy writes it."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _parts(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -78,6 +78,10 @@ class SlotTable:
         """Return this table with free slots added up to so many."""
         return replace(self, slots=(*self.slots, *(Slot(i) for i in range(len(self.slots), slots))))
 
+    def is_free(self) -> bool:
+        """Whether no slot is in use."""
+        return all(slot.phase is Phase.FREE for slot in self.slots)
+
     def routes(self) -> Routes:
         """Endpoint -> route of the active slots."""
         return {

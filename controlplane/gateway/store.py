@@ -33,6 +33,8 @@ GENERATION = "generation"
 """Key in the checks' map that tells which table a running HAProxy holds; no backend has this name."""
 FINGERPRINT = "proc.settings"
 """HAProxy's variable with the fingerprint of the settings that it was started from."""
+WITHOUT_SERVERS = "without-servers"
+"""In its place: this one is replaced by one that starts with the first servers."""
 
 _MAXCONN = 8192
 _SLOTS = 96

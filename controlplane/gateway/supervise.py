@@ -128,9 +128,9 @@ class Supervisor:
         process.started_at = time.monotonic()
         # Of two HAProxies, the one that a newer has replaced answers no more.
         answering = self._programs.answering() if process.role == processes.HAPROXY else None
-        with contextlib.suppress(ProcessLookupError):
-            process.handle = os.pidfd_open(answering if answering in living else living[0])
         process.pid = answering if answering in living else living[0]
+        with contextlib.suppress(ProcessLookupError):
+            process.handle = os.pidfd_open(process.pid)
         for pid in living if process.role == processes.HAPROXY else ():
             if pid != process.pid:
                 with contextlib.suppress(ProcessLookupError):
@@ -162,6 +162,8 @@ class Supervisor:
                 self._not_renewed.over()
             elif self._held.clients is not None:
                 self._replace(process)
+                if held != store.WITHOUT_SERVERS:  # which is part of a fleet's first apply
+                    self._remember(process.role, "renewed with the settings of the last apply")
             elif self._held.facade is not None:
                 self._replace_without_sockets(process)
             else:
@@ -184,7 +186,6 @@ class Supervisor:
         process.child, process.handle, process.started_at = child, None, time.monotonic()
         self._finishing[former] = former_child
         self._start(process)
-        self._remember(process.role, "renewed with the settings of the last apply")
 
     def _replace_without_sockets(self, process: ManagedProcess) -> None:
         """Have HAProxy end with its requests, and start the next one where its ports are free.

@@ -160,10 +160,6 @@ class Losses:
     """The largest `lost` so far: a counter that Prometheus reads must not fall."""
     _highest: dict[str, int] = field(default_factory=dict)
 
-    def counts(self) -> dict[str, int]:
-        """Return both counts by name."""
-        return {"received": self.received, "lost": self.lost}
-
     def count(self, sender: str, number: int) -> None:
         """Count a line."""
         self.received += 1

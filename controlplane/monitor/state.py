@@ -94,5 +94,6 @@ class Monitor:
                 found = self.windows.by_endpoint(time.time(), float(seconds))
                 return [asdict(window) for window in found.values()]
             case {"counts": _}:
-                return {**self.losses.counts(), "unlogged": self.unlogged.total}
+                losses, unlogged = self.losses, self.unlogged.total
+                return {"received": losses.received, "lost": losses.lost, "unlogged": unlogged}
         return None

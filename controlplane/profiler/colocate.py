@@ -11,9 +11,8 @@ from controlplane.domain.device import ShareGrid
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Neighbour
 from controlplane.profiler.point import LATE_S, Bench, executed
-from controlplane.profiler.requests import Traffic
+from controlplane.profiler.requests import Subject, Traffic
 from controlplane.profiler.session import Place, Profiler, endpoint_of
-from controlplane.profiler.subject import Subject
 from controlplane.profiler.sweep import LEAST_BATCHES, default_batches
 from controlplane.render.config import batch_limit
 

@@ -1,11 +1,11 @@
-"""The requests for a model's measurement, from a file or generated, and the way in which they are sent."""
+"""A model to measure and its requests, from a file or generated, all checked before a server starts."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -16,13 +16,14 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelSeque
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 from tritonclient.utils import triton_to_np_dtype
 
+from controlplane.domain.device import Device
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.profile import RequestSet
 from controlplane.domain.tensors import SAMPLE_TEXT, Ranges, Sample, Shapes, TensorSpec, TensorValue
 from controlplane.files.measurements.input_data import read_sequences
-from controlplane.profiler.sweep import in_flight
-from controlplane.render.config import input_specs, keeps_sequences, sample_shapes
-from controlplane.render.source import SourceModel
+from controlplane.profiler.sweep import Point, chosen_points, fewer_points, in_flight
+from controlplane.render.config import batch_limit, input_specs, iterates, keeps_sequences, sample_shapes
+from controlplane.render.source import SourceModel, read_source, steps_of
 from controlplane.triton.samples import sample_inputs
 
 SEQUENCE = 4_611_686_018_427_387_847
@@ -279,3 +280,53 @@ def _values(kind: str, count: int, between: tuple[float, float] | None) -> bytes
     if dtype.kind == "f":
         return np.random.default_rng(0).standard_normal(count).astype(dtype).tobytes()
     return np.ones(count, dtype).tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The user's options. Without `percents` and `batches`, eleven points are measured.
+
+    `budget_s` is the approximate time for a whole model. `inputs` are by model; for the other models,
+    requests are generated from the configuration.
+    """
+
+    percents: Sequence[float] | None = None
+    batches: Sequence[int] | None = None
+    budget_s: float = 40.0
+    inputs: Mapping[str, Inputs] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model to measure. `inputs` is the description of `traffic` for its profile.
+
+    `fewer`: what a slow model is measured at instead of `points`; empty where the user chose the points.
+    """
+
+    source: SourceModel
+    points: tuple[Point, ...]
+    traffic: Traffic
+    inputs: RequestSet
+    budget_s: float
+    fewer: tuple[tuple[Point, ...], ...] = ()
+
+
+def read_subject(repository: Path, model: str, device: Device, wishes: Wishes | None = None) -> Subject:
+    """Read a model and the user's inputs for it. Raises InputError if it cannot be measured with them."""
+    wishes = wishes or Wishes()
+    source = read_source(repository, model)
+    largest = batch_limit(source.config)
+    points = chosen_points(model, device.grid, largest, wishes.percents, wishes.batches)
+    free = wishes.percents is None and wishes.batches is None
+    given = wishes.inputs.get(model, NO_INPUTS)
+    requests = requests_for(source, given)
+    check_batches_form(source, requests, given, max(p.batch for p in points))
+    traffic = Traffic(
+        requests,
+        streamed=source.config.model_transaction_policy.decoupled,
+        in_sequence=source.config.HasField("sequence_batching"),
+        in_steps=iterates(source.config),
+        steps=steps_of(source),
+    )
+    fewer = fewer_points(device.grid, largest) if free else ()
+    return Subject(source, points, traffic, request_set(requests, given), wishes.budget_s, fewer)

@@ -26,11 +26,11 @@ from controlplane.files.rendered import write_tree
 from controlplane.ports import Clock, Launcher, Progress
 from controlplane.profiler.load import off_core
 from controlplane.profiler.point import Bench, Watched
-from controlplane.profiler.subject import Subject
+from controlplane.profiler.requests import Subject
 from controlplane.profiler.sweep import Pace, Point, effort, fits, needed_s, point_seconds
 from controlplane.profiler.temporary import check_python_path, exclusive, running
 from controlplane.render.repository import in_turn, profiling_tree
-from controlplane.render.source import SourceModel
+from controlplane.render.source import SourceModel, executes
 
 START_S = 60.0
 _ATTEMPTS = 3
@@ -97,6 +97,7 @@ class Profiler:
             max_batch=int(source.config.max_batch_size),
             inputs=subject.inputs,
             options=self.options,
+            executes=executes(source),
         )
         if resume:
             partial = read_partial(self.profiles, place.device.name, source.name)

@@ -91,12 +91,7 @@ def chosen_points(
     if percents is None and batches is None:
         return default_points(grid, max_batch)
     for percent in percents or ():
-        if not any(abs(percent - p) < 1e-9 for p in grid.percents()):
-            raise InputError(
-                f"{percent:g} is not on this device's grid: {grid.minimum_percent:g} to 100 in steps of "
-                f"{grid.step_percent:g}",
-                field="percents",
-            )
+        grid.check(percent, "percents")
     for batch in batches or ():
         if not 1 <= batch <= max_batch:
             problem = f"{batch} is not between 1 and the {max_batch} of model {model!r}"

@@ -7,10 +7,9 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import filelock
-
-from controlplane.domain.errors import FleetBusy, InputError
+from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Server, ServerSpec
+from controlplane.files.waiting import locked
 from controlplane.ports import Launcher
 
 
@@ -29,10 +28,7 @@ def exclusive(launcher: Launcher, fleet: str, lock_file: Path, busy: str) -> Ite
                 each.callback(launcher.stop, server, drain_s=0)
 
     with contextlib.ExitStack() as at_end:
-        try:
-            at_end.enter_context(filelock.FileLock(lock_file, timeout=0))
-        except filelock.Timeout:
-            raise FleetBusy(busy) from None
+        at_end.enter_context(locked(lock_file, 0.0, busy))
         # A signal may come between a server's start and the block that would stop it.
         at_end.callback(to_its_end, clear)
         clear()

@@ -10,7 +10,6 @@ that it computes are declared in the configuration:
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
+from controlplane.files.mistakes import nearest
 from controlplane.files.models import read_completed, read_sample_shapes
 from controlplane.files.pinned import CONFIG_NAME, ModelFolder, Pin
 from controlplane.files.pinned.content import CACHE
@@ -278,6 +278,11 @@ def _with_all(source: SourceModel) -> Iterator[SourceModel]:
         yield from _with_all(one)
 
 
+def executes(source: SourceModel) -> tuple[str, ...]:
+    """Return the models that a model executes itself, at any depth."""
+    return tuple(dict.fromkeys(one.name for one in _with_all(source) if one is not source))
+
+
 def steps_of(source: SourceModel) -> tuple[str, ...]:
     """Return the models that execute an ensemble, at any depth; empty for other models."""
     if not is_ensemble(source.config):
@@ -306,10 +311,8 @@ def _read(repository: Path, model: str, above: tuple[str, ...]) -> SourceModel:
     units.safe_name(model, "model")
     directory = repository.resolve() / model
     if not directory.is_dir():
-        known = source_models(repository)
-        close = difflib.get_close_matches(model, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known) or 'none'}"
-        raise InputError(f"there is no such model directory; {hint}", file=str(directory), field="model")
+        problem = f"there is no such model directory{nearest(model, source_models(repository))}"
+        raise InputError(problem, file=str(directory), field="model")
     file = directory / CONFIG_NAME
     config = with_sample_shapes(_config(directory), read_sample_shapes(directory))
     check_servable(config, str(file))

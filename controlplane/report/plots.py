@@ -13,8 +13,7 @@ from controlplane.domain.errors import EngineError, MissingTool
 from controlplane.domain.plan import Partition, Plan, Prediction, Rule
 from controlplane.latency.protocol import FloatArray
 from controlplane.report.words import counted, names
-from controlplane.simulate import quantiles
-from controlplane.simulate.result import SimulationResult, WorkloadOutcome
+from controlplane.simulate.result import SimulationResult, WorkloadOutcome, edges_ms
 
 _BAR_INCHES = 0.42
 _NARROW_PERCENT = 14.0
@@ -129,7 +128,7 @@ def plot_simulation(result: SimulationResult, path: Path) -> None:
 
 def _exceeded(workload: WorkloadOutcome) -> tuple[FloatArray, FloatArray]:
     """Return the observed latencies, and for each the part of the answers that took longer."""
-    edges = quantiles.edges_ms()[1:]
+    edges = edges_ms()[1:]
     total = max(int(workload.counts.sum()), 1)
     later = 1.0 - np.cumsum(workload.counts) / total
     seen = np.flatnonzero(workload.counts)

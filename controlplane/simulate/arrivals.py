@@ -203,18 +203,13 @@ class Arriving:
         bounds = [0]
         for route in self._routes:
             some = [self._streams[s].until(until_ms) for s in route.streams]
-            owner = [np.full(t.size, s, dtype=np.int64) for t, s in zip(some, route.streams, strict=True)]
-            if len(some) == 1:
-                times.append(some[0])
-                owners.append(owner[0])
-            else:
-                together = np.concatenate(some)
+            owner = np.repeat(np.array(route.streams), [t.size for t in some])
+            together = np.concatenate(some)
+            if len(some) > 1:
                 order = np.argsort(together, kind="stable")
-                times.append(together[order])
-                owners.append(np.concatenate(owner)[order])
-            bounds.append(bounds[-1] + times[-1].size)
-        edges = np.array(bounds, dtype=np.int64)
-        if len(times) == 1:
-            return times[0], owners[0], edges
-        whole = np.concatenate(times) if times else np.empty(0)
-        return whole, np.concatenate(owners) if owners else np.empty(0, np.int64), edges
+                together, owner = together[order], owner[order]
+            times.append(together)
+            owners.append(owner)
+            bounds.append(bounds[-1] + together.size)
+        whole = np.concatenate([np.empty(0), *times])
+        return whole, np.concatenate([np.empty(0, dtype=np.int64), *owners]), np.array(bounds)

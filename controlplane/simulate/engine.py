@@ -12,7 +12,6 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.units import MILLIS_PER_SECOND, non_negative, positive
 from controlplane.latency.adjusted import Adjusted, Change
 from controlplane.latency.protocol import FloatArray, LatencyModel, Slots
-from controlplane.simulate import quantiles
 from controlplane.simulate.arrivals import Arriving, Demand, Trace
 from controlplane.simulate.network import Component, Conditions, components
 from controlplane.simulate.result import (
@@ -22,6 +21,7 @@ from controlplane.simulate.result import (
     SimulationResult,
     Timeline,
     WorkloadOutcome,
+    quantile_ms,
 )
 from controlplane.simulate.wiring import Loop
 
@@ -135,7 +135,7 @@ class _Run:
             if self._settings.timeline_points and i % (parts // self._settings.timeline_points) == 0:
                 counted = self._loop.counts - before
                 before = self._loop.counts.copy()
-                seen = [[quantiles.quantile_ms(row, q) for q in (0.5, 0.99)] for row in counted]
+                seen = [[quantile_ms(row, q) for q in (0.5, 0.99)] for row in counted]
                 self._points.append((until / MILLIS_PER_SECOND, np.array(seen)))
         self._loop.close(end)
 
@@ -153,8 +153,8 @@ class _Run:
                     name=stream.name,
                     slo_ms=stream.slo_ms,
                     requests=requests,
-                    p50_ms=quantiles.quantile_ms(self._loop.counts[i], 0.5),
-                    p99_ms=quantiles.quantile_ms(self._loop.counts[i], 0.99),
+                    p50_ms=quantile_ms(self._loop.counts[i], 0.5),
+                    p99_ms=quantile_ms(self._loop.counts[i], 0.99),
                     mean_ms=float(tally["sum_ms"]) / answered if answered else math.nan,
                     max_ms=float(tally["max_ms"]),
                     violations_percent=100.0 * (late + drops) / requests if requests else 0.0,

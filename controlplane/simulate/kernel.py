@@ -31,10 +31,8 @@ import numpy as np
 
 from controlplane.kernels import kernel
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.simulate import quantiles
 from controlplane.simulate.records import Records
-
-SHIFT, FIRST, BINS = quantiles.SHIFT, quantiles.FIRST, quantiles.BINS
+from controlplane.simulate.result import BINS, FIRST, SHIFT
 
 
 @kernel

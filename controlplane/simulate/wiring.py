@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.simulate import quantiles, records
+from controlplane.simulate import records
 from controlplane.simulate.network import Component, Conditions, jitter_table, seed_of
+from controlplane.simulate.result import BINS
 
 
 class Loop:
@@ -39,7 +40,7 @@ class Loop:
             self._pool_member[p, : len(route.servers)] = route.servers
             self.tallies["pool"][list(route.streams)] = p
         self._in_flight = np.zeros((len(pools), len(servers)), records.IN_FLIGHT)
-        self.counts = np.zeros((len(streams), quantiles.BINS), np.int64)
+        self.counts = np.zeros((len(streams), BINS), np.int64)
         self._mask_time = np.zeros((len(part.gpus), masks))
         self._work = _padded([s.work_ms for s in servers], width)
         self._extra = _padded([s.extra_ms for s in servers], width)

@@ -87,18 +87,30 @@ class BatchFiles:
         return tuple((model, word & 0xFFFFFFFF) for model, word in words if word is not None)
 
     def set(self, batches: Batches) -> None:
-        """Change batches. Raises EngineError for a model that has none."""
+        """Change batches; a file that was lost is made anew. Raises EngineError where that cannot be."""
         for model, batch in batches:
-            before = _read(self.limits / model)
+            path, before = self.limits / model, _read(self.limits / model)
             try:
                 if before is None:
-                    raise FileNotFoundError("its file is gone")
-                with (self.limits / model).open("r+b", buffering=0) as file:
+                    self._make_again(path, batch)
+                    continue
+                with path.open("r+b", buffering=0) as file:
                     file.write(_WORD.pack(_word((before >> 32) + 1, batch)))
             except OSError as error:
                 raise EngineError(
                     f"the batch of {model} cannot be changed to {batch} while its server runs: {error}"
                 ) from error
+
+    def _make_again(self, path: Path, batch: int) -> None:
+        """Make a lost file again, which the library of a server that runs finds. Raises OSError."""
+        answered = _read(self.seen / path.name)
+        if answered is None:
+            raise FileNotFoundError("its server takes no other batch")
+        shared = stat.S_IMODE(self.limits.stat().st_mode) & stat.S_IXOTH
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        _write_page(path, _word((answered >> 32) + 1, batch), 0o644 if shared else 0o600)
 
     def unanswered(self) -> tuple[str, ...]:
         """Return the models whose library has not written to its file since the server's start."""

@@ -87,9 +87,17 @@ _PARAMETER = """backend: "python" max_batch_size: 0
                { name: "value" data_type: TYPE_STRING dims: -1 } ]
       """
 """That of a model whose code completes it."""
-_OF_PYTHON = """add_sub async_execute_decouple execute_cancel identity_bf16
+_SHAPED = {
+    "non_contiguous": """backend: "python" max_batch_size: 0
+      input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 2, 10, 11, 6, 5 ] } ]
+      output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1, -1, -1, -1, -1 ] },
+               { name: "OUTPUT1" data_type: TYPE_FP32 dims: [ -1, -1, -1, -1, -1 ] },
+               { name: "OUTPUT2" data_type: TYPE_FP32 dims: [ -1, -1, -1, -1, -1 ] } ]""",
+}
+"""With the one shape that its code takes, which a generated request has then."""
+_OF_PYTHON = """add_sub async_execute_decouple identity_bf16
     identity_fp32 identity_fp32_logging iterative_sequence non_contiguous optional request_rescheduling_addsub
-    response_parameters response_parameters_decoupled response_sender string string_fixed"""
+    response_parameters response_parameters_decoupled string string_fixed"""
 _EXAMPLES = "docs/examples/model_repository"
 _BACKEND = re.compile(r'^\s*(?:platform|backend)\s*:\s*"([^"]*)"', re.MULTILINE)
 _KINDS = {"python", "ensemble"}
@@ -139,7 +147,6 @@ GROUPS = (
     Group(
         "server",
         (
-            "qa/L0_backend_python/response_sender/*_test.py",
             "qa/L0_backend_python/parameters/*_test.py",
             "qa/L0_backend_python/async_execute/*_test.py",
             "qa/L0_backend_python/request_rescheduling/*_test.py",
@@ -148,6 +155,7 @@ GROUPS = (
             "qa/L0_backend_python/python_test.py",
         ),
         (*(f"qa/python_models/{name}" for name in re.findall(r"\w+", _OF_PYTHON)),),
+        own={**_OWN, **_SHAPED},
     ),
     Group(
         "server",

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from controlplane.latency.fitting.nonnegative import non_negative_fit
+from controlplane.latency.fitting.points import non_negative_fit
 
 
 @st.composite

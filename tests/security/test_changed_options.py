@@ -57,7 +57,7 @@ def test_options_change_on_a_running_gateway_without_a_lost_request(tmp_path: Pa
     with rig.tritons(tmp_path, one={"echo": "echo"}) as running, rig.a_gateway(tmp_path) as (gateway, ports):
         places = GatewayPaths.of(tmp_path / "gateway")
         gateway.commit({"echo": Route((running["one"].backend,))})
-        (first,) = processes.find(places, processes.HAPROXY)
+        first = rig.only(places, processes.HAPROXY)
 
         plain = [AccessConfig(audit=True), AccessConfig(audit=True, max_connections=500)]
         load = _under_load(gateway, ports, plain)

@@ -100,6 +100,10 @@ static void replay(long requests)
         if (rand() % 50 == 0) {
             limit = 1 + rand() % PREFERRED;
             largest = 0;
+            if (rand() % 4 == 0) { /* another file in place of one that was removed */
+                unlink(path[0]);
+                write_file(path[0], page, PAGE);
+            }
             write_word(path[0], (uint64_t)++generation << 32 | limit);
         }
         if (now->held && (saturated || rand() % 4 == 0))
@@ -181,6 +185,9 @@ static void fuzz(int rounds)
             assert(include == (held == 0 || held + counted <= bound));
             held += include ? counted : 0;
         }
+        if (kind > 1 && rand() % 2)
+            assert(truncate(path[0], rand() % 8) == 0);
+        TRITONBACKEND_ModelBatchInitialize(batcher, &slot);
         TRITONBACKEND_ModelBatcherFinalize(batcher);
     }
     without_inputs = false;

@@ -13,9 +13,9 @@ from collections.abc import Collection
 from functools import partial
 
 from controlplane.domain.device import DeviceReading, HeldDevice
-from controlplane.domain.fleet import Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.domain.observation import News
-from controlplane.ports import Capability, GivesWay
+from controlplane.ports import Capability, GivesWay, always
 
 _CONFIG = {
     "backend": "python",
@@ -78,7 +78,7 @@ class ClaimingLauncher:
     def inventory(self) -> tuple[HeldDevice, ...]:
         return ()
 
-    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay) -> Server:
+    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay = always) -> Server:
         port = next(self._ports)
         made = Server(str(port), spec, ServerState.RUNNING, "127.0.0.1", self._http_port, port, port)
         return self._servers.setdefault(spec.name, made)
@@ -90,6 +90,12 @@ class ClaimingLauncher:
         self._servers.pop(server.name, None)
 
     def resize(self, server: Server, percent: float) -> None:
+        pass
+
+    def batch_library(self) -> None:
+        return None
+
+    def set_batches(self, server: Server, batches: Batches) -> None:
         pass
 
     def watch(self, fleet: str) -> _NoNews:

@@ -299,6 +299,9 @@ class GatewayInMemory:
     def arrange(self, order: Order) -> None:
         pass
 
+    def refuse(self, endpoint: str, client: str, until_s: float) -> None:
+        pass
+
     def discount(self, server: str, counters: object) -> None:
         pass
 

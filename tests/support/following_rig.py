@@ -159,11 +159,14 @@ def followed(host: Ctl, steps: Sequence[tuple[float, float]]) -> list[Step]:
 
 
 def await_plan(host: Ctl, rate_rps: float, since_s: float, deadline_s: float) -> Event:
-    """The event of the plan for the new rate. What was measured across the step gives one for less before."""
-    rises = rate_rps > planned_rps(host)
+    """The event of the plan for the new rate. What was measured across the step gives one for less before.
+
+    A plan for less has fewer servers: it is for all that these hold, whatever arrives.
+    """
+    rises, servers = rate_rps > planned_rps(host), len(layout(host))
 
     def follows() -> bool:
-        is_for_it = planned_rps(host) >= 0.85 * rate_rps if rises else planned_rps(host) <= 2.0 * rate_rps
+        is_for_it = planned_rps(host) >= 0.85 * rate_rps if rises else len(layout(host)) < servers
         return is_for_it and bool(applied_since())
 
     def applied_since() -> list[Event]:

@@ -25,9 +25,12 @@ import direct
 import numpy as np
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
+from background import until
 from host_ports import free_ports
 
 from controlplane.domain.fleet import UNIX, AccessConfig, Backend, GatewayConfig
+from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.render.repository import alias_config
 from controlplane.render.source import read_source
@@ -260,6 +263,12 @@ def a_gateway(
         yield gateway, ports
     finally:
         gateway.stop()
+
+
+def only(places: GatewayPaths, role: str) -> int:
+    """The pid of a gateway's process, once one that it has replaced is gone."""
+    until(lambda: len(processes.find(places, role)) == 1)
+    return processes.find(places, role)[0]
 
 
 @contextlib.contextmanager

@@ -52,7 +52,10 @@ def dashboard(
 def report(
     fleet: options.Fleet = options.DEFAULT_FLEET,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The page (.html).", callback=options.page_file("--output"))
+        Path,
+        typer.Option(
+            "--output", "-o", help="The page (.html).", callback=options.writable("--output", ".html")
+        ),
     ] = Path("fleet.html"),
     since: Annotated[
         float, typer.Option(help="Include the record and events of the last SINCE seconds.", min=0.0)

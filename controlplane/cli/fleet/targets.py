@@ -31,6 +31,7 @@ from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.in_cluster import FleetInCluster
 from controlplane.runtime.fleet.rendering import check_models
 from controlplane.runtime.jobs.completing import complete_or_refuse
+from controlplane.runtime.jobs.plan import check_spare_core
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def target(wish: Wish) -> Target:
             if value is not None:
                 raise InputError("is for the launcher kubernetes", field=f"serve.{key}")
         cores = len(os.sched_getaffinity(0))
-        preflight.check_spare_core(plan, document, cores, say, accepted=Allowance.ALL_CORES in wish.allowed)
+        check_spare_core(plan, document, cores, say, accepted=Allowance.ALL_CORES in wish.allowed)
         return _of_host(wish, replace(plan, serve=section), document, chosen)
     # What the check of spare cores would count are devices of this host.
     if section.late_binding:

@@ -84,8 +84,7 @@ def plan(
     """
     from controlplane.files.plans import read_plan
     from controlplane.runtime import SystemClock
-    from controlplane.runtime.fleet.preflight import check_spare_core
-    from controlplane.runtime.jobs.plan import Choices, make_plan
+    from controlplane.runtime.jobs.plan import Choices, check_spare_core, make_plan
 
     allowed = options.allowances(allow)
     compiled = say_when_compiling()
@@ -173,7 +172,7 @@ def _print(planned: Planned, document: Document, output: Path | None, *, accepte
             show(table)
     if output is not None:
         if not accepted:
-            refuse_violations(made, document)
+            refuse_violations(made.violations, document, "it is not written without --allow violations")
         say(f"{output}: written")
     if json:  # last: what fails before prints an error in its place
         print_json(made)

@@ -16,9 +16,8 @@ from controlplane.domain.tensors import parsed_dims
 from controlplane.report.words import counted
 
 if TYPE_CHECKING:
-    from controlplane.profiler.requests import Inputs
+    from controlplane.profiler.requests import Inputs, Subject
     from controlplane.profiler.session import Place, Profiler
-    from controlplane.profiler.subject import Subject
     from controlplane.runtime.jobs.profile import Failed, Written
 
 Value = TypeVar("Value")
@@ -145,8 +144,8 @@ def profile(
     from controlplane.domain.settings import ProfileSettings
     from controlplane.files.fleets import state_root
     from controlplane.files.set_values import with_values
+    from controlplane.profiler.requests import Wishes
     from controlplane.profiler.session import START_S, Profiler
-    from controlplane.profiler.subject import Wishes
     from controlplane.render.source import all_models
     from controlplane.runtime import SystemClock
     from controlplane.runtime.jobs.profile import describe_device, readable_subjects

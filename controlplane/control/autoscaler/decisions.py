@@ -116,8 +116,8 @@ def forecast(state: LoadState) -> Forecast:
         estimate(state.minutes, limits.dwell_s),
     )
     upper, later = near.upper(limits.upper_z), far.upper(limits.upper_z)
-    # Falling minutes say nothing against what the last seconds show.
-    upper = np.where(far.known, np.maximum(upper, later), upper)
+    # Minutes that do not rise say nothing against the last seconds: they know of a fall two minutes later.
+    upper = np.where(far.known & (far.expected > far.level), np.maximum(upper, later), upper)
     upper = np.maximum(upper, state.days.highest(state.now_s, limits.dwell_s, near.upper(limits.upper_z)))
     size = np.array([w.client_batch for w in state.workloads], dtype=np.float64)
     present = estimate(state.seconds, 0.0).lower(limits.trigger_z) * size

@@ -1,6 +1,6 @@
 """Whether a server still answers: how long silence is allowed, and when it counts as dead. Pure.
 
-The reasons are in docs/design/liveness.md.
+The reasons are in docs/design/faults.md.
 """
 
 from __future__ import annotations

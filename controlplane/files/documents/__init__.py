@@ -29,6 +29,8 @@ _JSON_LIMIT_BYTES = 128 * 2**20
 _MOST_DIGITS = 19
 """Of a whole number in 64 bits, such as a time in nanoseconds."""
 
+_SCALARS = frozenset({float, int, str, bool, type(None)})
+
 Value = TypeVar("Value")
 
 
@@ -177,8 +179,10 @@ def plain(value: Any) -> Any:
 
     JSON has no infinity and no NaN: such a value is null where the field may be None.
     """
+    kind: Any = type(value)
+    if kind in _SCALARS:  # most values of a profile
+        return value
     if is_dataclass(value):
-        kind: Any = type(value)
         return {
             name: plain(one)
             for name, default, sparse in _fields(kind)

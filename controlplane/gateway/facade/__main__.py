@@ -19,14 +19,13 @@ from controlplane.files.gateway import accepting
 from controlplane.files.gateway_paths import GatewayPaths, open_log
 from controlplane.gateway import store
 from controlplane.gateway.facade import over_grpc
-from controlplane.gateway.facade.answers import FleetAnswers
+from controlplane.gateway.facade.answers import FleetAnswers, Parts
 from controlplane.gateway.facade.callers import Callers
 from controlplane.gateway.facade.chores import give_memory_back, keep_supervisor, serve_control
 from controlplane.gateway.facade.fleet import Fleet
 from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast
 from controlplane.gateway.facade.fleet_wide.kept import Kept
 from controlplane.gateway.facade.over_http import Http
-from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.upstream import Upstream, relay
 from controlplane.gateway.listeners import Held, Listeners

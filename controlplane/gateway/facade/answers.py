@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +18,10 @@ from urllib.parse import quote
 from controlplane.domain.fleet import Backend, Route
 from controlplane.domain.observation import LATEST, Entry, combine, difference
 from controlplane.files.gateway.discounts import read_discounts
+from controlplane.gateway.facade.callers import Callers
 from controlplane.gateway.facade.fleet import Fleet
+from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast
+from controlplane.gateway.facade.records import Records
 
 _OF_NOW = "memory_usage"
 _SERVERS = 64
@@ -177,6 +181,22 @@ class FleetAnswers:
         for entry in content["model_stats"]:
             self._ledger.note(member.server, entry, own.get((entry["name"], entry["version"])))
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What both protocols of a facade use."""
+
+    fleet: Fleet
+    """The server of each message, and the open calls."""
+    answers: FleetAnswers
+    """The answers that no single Triton can give."""
+    broadcast: Broadcast
+    """Sends fleet-wide calls to every server."""
+    records: Records
+    """A line for each inference, for the monitor."""
+    callers: Callers
+    """The client of each request, and its permissions."""
 
 
 def _without_present(entry: Entry) -> Entry:

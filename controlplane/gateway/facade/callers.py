@@ -17,6 +17,7 @@ from pathlib import Path
 from grpc import StatusCode
 
 from controlplane.files.gateway import GatewaySettings
+from controlplane.files.gateway.access import Client
 from controlplane.gateway.facade.refusals import Refusal
 from controlplane.gateway.security.access import CLIENT_HEADER, Access
 
@@ -26,48 +27,40 @@ OWN_HEADERS = frozenset({CLIENT_HEADER})
 """Between HAProxy and the facade; no server gets them."""
 
 
-class NotOwned(Refusal):
-    """A region or a key of another client, or of none."""
-
-    def __init__(self, words: str) -> None:
-        super().__init__(StatusCode.PERMISSION_DENIED, words)
-
-
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """The regions of one client; `prefix` is None for one that was created before clients had prefixes."""
+    """The regions of one client, all where `prefix` is empty.
+
+    It is None for a client that was created before clients had prefixes.
+    """
 
     client: str
     prefix: str | None
 
     def owns(self, name: str) -> bool:
         """Return whether a region is this client's."""
-        return self.prefix is not None and name.startswith(self.prefix) and name != self.prefix
+        if not self.prefix:
+            return self.prefix is not None
+        return name.startswith(self.prefix) and name != self.prefix
 
     def check(self, name: str, key: str | None = None) -> None:
-        """Raise NotOwned for another client's region or memory; `key` is None for memory of a GPU."""
+        """Raise Refusal for another client's region or memory; `key` is None for memory of a GPU."""
         if self.prefix is None:
-            raise NotOwned(
+            raise _not_owned(
                 "this client was created before regions had owners; `ctl token revoke` and `create` it anew"
             )
         if not self.owns(name):
-            raise NotOwned(f"the names of this client's regions begin with {self.prefix!r}")
-        if key is not None and not key.lstrip("/").startswith(f"{self.client}."):
-            raise NotOwned(f"the keys of this client's regions begin with '/{self.client}.'")
+            raise _not_owned(f"the names of this client's regions begin with {self.prefix!r}")
+        if self.prefix and key is not None and not key.lstrip("/").startswith(f"{self.client}."):
+            raise _not_owned(f"the keys of this client's regions begin with '/{self.client}.'")
 
 
-class AllRegions(Regions):
-    """Every region: without tokens there are no identities, so all clients share one space of names."""
-
-    def owns(self, name: str) -> bool:
-        """Return True."""
-        return True
-
-    def check(self, name: str, key: str | None = None) -> None:
-        """Accept every name and key."""
+def _not_owned(words: str) -> Refusal:
+    return Refusal(StatusCode.PERMISSION_DENIED, words)
 
 
-ANY_REGION = AllRegions("", None)
+ANY_REGION = Regions("", "")
+"""Without tokens there are no identities, so all clients share one space of names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +82,23 @@ class Caller:
     @property
     def may_operate(self) -> bool:
         """Whether the client may make fleet-wide calls."""
-        client = None if self.access is None else self.access.client(self.name)
-        return self.access is None or (client is not None and client.operator)
+        return self.access is None or ((client := self._client) is not None and client.operator)
 
     @property
     def max_body_bytes(self) -> int | None:
         """The largest body that the client may send; None where only the fleet's limit holds."""
-        client = None if self.access is None else self.access.client(self.name)
-        return None if client is None else client.limit.max_body_bytes
+        return None if (client := self._client) is None else client.limit.max_body_bytes
+
+    @property
+    def _client(self) -> Client | None:
+        return None if self.access is None else self.access.client(self.name)
 
     @property
     def regions(self) -> Regions:
         """The shared-memory names that the client may use."""
         if self.access is None:
             return ANY_REGION
-        client = self.access.client(self.name)
+        client = self._client
         return Regions(self.name, (client and client.region_prefix) or None)
 
 

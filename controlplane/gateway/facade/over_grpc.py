@@ -14,12 +14,12 @@ from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
+from controlplane.gateway.facade.answers import Parts
 from controlplane.gateway.facade.bodies import LARGEST_BYTES
 from controlplane.gateway.facade.callers import Caller
 from controlplane.gateway.facade.fleet import Attempts
 from controlplane.gateway.facade.fleet_wide.broadcast import Refused
 from controlplane.gateway.facade.fleet_wide.grpc_calls import GrpcCalls, Handler, refusal
-from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import HELD, UNREACHED
 from controlplane.gateway.facade.refusals import (
     Refusal,
@@ -29,7 +29,7 @@ from controlplane.gateway.facade.refusals import (
     unknown_model,
 )
 from controlplane.gateway.facade.streams import ClientStream
-from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, held, unconnected
+from controlplane.gateway.facade.upstream import OPTIONS, SERVICE, Upstream, closing, held, unconnected
 from controlplane.gateway.facade.wire import Malformed, as_bytes, sequence_of, text_field
 
 _BY_NAME = ("ModelReady", "ModelMetadata", "ModelConfig")
@@ -79,7 +79,8 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         async def answer(messages: AsyncIterator[bytes], context: Any) -> bytes:
             try:
-                message = await anext(messages, None)
+                async with closing(messages) as received:
+                    message = await anext(received, None)
                 if message is None:
                     raise Refusal(StatusCode.INVALID_ARGUMENT, "the call ended before its message did")
                 caller = self._caller(context)

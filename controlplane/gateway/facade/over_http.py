@@ -13,6 +13,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from controlplane.domain.fleet import Backend
+from controlplane.gateway.facade.answers import Parts
 from controlplane.gateway.facade.bodies import (
     HEADER_LENGTH,
     LARGEST_BYTES,
@@ -25,7 +26,6 @@ from controlplane.gateway.facade.callers import CALLER, OWN_HEADERS
 from controlplane.gateway.facade.fleet import Attempts
 from controlplane.gateway.facade.fleet_wide.broadcast import HttpRefused, Refused
 from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls, as_json, as_response, refusal
-from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import ABANDONED, HELD, UNLOADED, UNREACHED
 from controlplane.gateway.facade.refusals import (
     Refusal,

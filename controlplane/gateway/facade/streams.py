@@ -20,9 +20,9 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Backend
+from controlplane.gateway.facade.answers import Parts
 from controlplane.gateway.facade.callers import Caller
 from controlplane.gateway.facade.fleet import Key
-from controlplane.gateway.facade.parts import Parts
 from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED, Records
 from controlplane.gateway.facade.refusals import (
     LimitReached,
@@ -32,7 +32,7 @@ from controlplane.gateway.facade.refusals import (
     check_size,
     unknown_model,
 )
-from controlplane.gateway.facade.upstream import Upstream, held, passed_on, unconnected
+from controlplane.gateway.facade.upstream import Upstream, closing, held, passed_on, unconnected
 from controlplane.gateway.facade.wire import Malformed, Sequence, sequence_of, stream_error, text_field
 
 _ANSWERED = grpc.StatusCode.OK.value[0], "--"
@@ -116,11 +116,12 @@ class ClientStream:
                 self._failed.exception()
 
     async def _pump(self, messages: AsyncIterator[bytes]) -> None:
-        async for message in messages:
-            try:
-                await self._route(message)
-            except Malformed as error:
-                raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+        async with closing(messages) as received:
+            async for message in received:
+                try:
+                    await self._route(message)
+                except Malformed as error:
+                    raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         for stream in tuple(self._streams):
             await self._half_close(stream)
         while readers := [stream.reader for stream in self._streams if stream.reader is not None]:

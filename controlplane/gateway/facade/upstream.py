@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
 
@@ -77,6 +79,11 @@ class Upstream:
 def passed_on(context: Any) -> tuple[tuple[str, str | bytes], ...]:
     """The client's metadata without what belongs to its own connection."""
     return tuple((k, v) for k, v in context.invocation_metadata() or () if not k.startswith(_OWN))
+
+
+def closing(messages: Any) -> contextlib.aclosing[AsyncGenerator[bytes]]:
+    """A client's messages. Until it is closed, gRPC's iterator holds the last one in a circle."""
+    return contextlib.aclosing(aiter(messages))
 
 
 def unconnected(error: Any) -> bool:

@@ -42,27 +42,22 @@ class Replica:
         self._monitor = monitor
         self._options = options
         self._lock = threading.Lock()
-        self._table = control_port.NOTHING
+        self.table = control_port.NOTHING
         self._leaving = False
-
-    @property
-    def table(self) -> Table:
-        """The present routes."""
-        return self._table
 
     @property
     def ready(self) -> bool:
         """Whether clients may send requests: it has routes and does not end."""
-        return self._table.generation > 0 and not self._leaving
+        return self.table.generation > 0 and not self._leaving
 
     def take(self, table: Table) -> bool:
         """Commit newer routes, with more slots where they need them; False for routes that are not newer."""
         with self._lock:
-            if table.generation <= self._table.generation:
+            if table.generation <= self.table.generation:
                 return False
             self._gateway.start(self._options, endpoints=len(table.routes))
             self._gateway.commit(table.routes)
-            self._table = table
+            self.table = table
             return True
 
     def in_flight(self, body: bytes) -> bytes:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from controlplane.latency.fitting.kinds import Known
-from controlplane.latency.fitting.nonnegative import non_negative_fit
+from controlplane.latency.fitting.points import non_negative_fit
 from controlplane.latency.fitting.tables import cell_of
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.latency.fitting.nonnegative import non_negative_fit
-from controlplane.latency.fitting.points import Points
+from controlplane.latency.fitting.points import Points, non_negative_fit
 from controlplane.latency.protocol import FloatArray
 
 OVERLAPS = (1.0, 2.0, 4.0, 8.0)

@@ -12,32 +12,31 @@ Bursty arrivals are a renewal process with gamma gaps. The index of dispersion o
 variance of a count over its mean, tends to the squared coefficient of variation of a gap (Cox and Lewis 1966,
 ch. 4), so gaps of the shape 1 / dispersion have the dispersion that was seen. They are simulated as well.
 
-    result = solve(rate_rps=[300, 600], service_ms=[4, 5, 6, 7], batch=4)
-    result.p99_ms          # array of 2
-    largest_rate(slo_ms=20, service_ms=[4, 5, 6, 7], batch=[1, 2, 4])
+    times = solve(rate_rps=[300, 600], service_ms=[4, 5, 6, 7], batch=4)
+    times.p99_ms           # array of 2
+    largest_rate(slo_ms=20, service_ms=np.array([4.0, 5.0, 6.0, 7.0]))
 
 Times run from the arrival to the end of the batch; the caller adds the time spent elsewhere (network, front
-end). Inside, times and rates are per ms and a point is the mean, median and P99 of the sojourn time.
+end). Inside, times and rates are per ms and a point is the mean and P99 of the sojourn time.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.units import MILLIS_PER_SECOND
-from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.latency.protocol import FloatArray
 from controlplane.latency.queueing import kernel as kernels
+from controlplane.latency.queueing.turns import P99, SojournTimes
 
-Point = tuple[float, float, float]
+Point = tuple[float, float]
 
-P99 = 0.99
-OVERLOADED: Point = (math.inf, math.inf, math.inf)
+OVERLOADED: Point = (math.inf, math.inf)
 SATURATED = 0.999
 """From this utilisation on a queue counts as overloaded."""
 LONGEST = 16384
@@ -63,54 +62,14 @@ MARGIN = 1.2
 """How much burstier a simulated stream is than asked for: its length shows a P99 up to 15 % too low."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueResult:
-    """Sojourn times and utilisation; every array has shape (N,). An overloaded queue has infinite times.
-
-    utilisation: the rate over the capacity of full batches on all servers. From 0.999 on a queue counts as
-        overloaded.
-    """
-
-    mean_ms: FloatArray
-    p50_ms: FloatArray
-    p99_ms: FloatArray
-    utilisation: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class _Queues:
-    """N queues, checked and broadcast: `service_ms` (N, B), the others (N,).
-
-    `dispersion`: 0 for constant arrivals, 1 for Poisson ones, above for bursty ones.
-    """
-
-    service_ms: FloatArray
-    batch: IntArray
-    servers: IntArray
-    dispersion: FloatArray
-
-    def capacity(self) -> FloatArray:
-        """Inferences per ms with full batches on all servers."""
-        full = np.take_along_axis(self.service_ms, self.batch[:, None] - 1, axis=1)[:, 0]
-        return np.asarray(self.servers * self.batch / full)
-
-    def point(self, n: int, rate: float) -> Point:
-        """Return the sojourn times in queue `n` at this rate."""
-        b, servers = int(self.batch[n]), int(self.servers[n])
-        service, dispersion = self.service_ms[n, :b], float(self.dispersion[n])
-        if dispersion == 1.0 and servers == 1:
-            return poisson_point(rate, service)
-        return _simulated_point(rate, service, servers, dispersion)
-
-
 def solve(
     rate_rps: ArrayLike,
     service_ms: ArrayLike,
     batch: ArrayLike,
     servers: ArrayLike = 1,
     dispersion: ArrayLike = 1.0,
-) -> QueueResult:
-    """Return mean, P50 and P99 of the sojourn time, and the utilisation, of N queues.
+) -> SojournTimes:
+    """Return mean and P99 of the sojourn time of N queues; infinite where they are overloaded.
 
     rate_rps: (N,), inferences per second, for a pool into all its servers together.
     service_ms: (N, B) or (B,), t(k) for k = 1..B; columns beyond a row's batch are ignored.
@@ -119,77 +78,56 @@ def solve(
     dispersion: (N,), of the arrivals: 0 for constant ones, 1 for Poisson ones, above for bursty ones.
     Scalars and arrays of one row are broadcast. Raises InputError naming the field.
     """
-    first, queues = _checked(rate_rps, "rate_rps", service_ms, batch, servers, dispersion)
-    if np.any(first < 0):
-        raise InputError("must not be negative", field="rate_rps")
-    rate = first / MILLIS_PER_SECOND
-    points = np.array([queues.point(n, r) for n, r in enumerate(rate.tolist())]).reshape(rate.size, 3)
-    return QueueResult(points[:, 0], points[:, 1], points[:, 2], rate / queues.capacity())
-
-
-def largest_rate(
-    slo_ms: ArrayLike,
-    service_ms: ArrayLike,
-    batch: ArrayLike,
-    servers: ArrayLike = 1,
-    dispersion: ArrayLike = 1.0,
-) -> FloatArray:
-    """Return the largest rate (N,), in inferences per second, at which the P99 is at most `slo_ms` (N,).
-
-    Bisection to a 4096th of the capacity, from below: the P99 holds at the returned rate. 0 where a batch of
-    one already takes longer. The other arguments are those of `solve`.
-    """
-    limit, queues = _checked(slo_ms, "slo_ms", service_ms, batch, servers, dispersion)
-    answers = np.zeros(limit.size)
-    for n, capacity in enumerate(queues.capacity().tolist()):
-        if queues.service_ms[n, 0] > limit[n]:
-            continue
-        low, high = 0.0, capacity
-        for _ in range(12):
-            middle = 0.5 * (low + high)
-            if queues.point(n, middle)[2] <= limit[n]:
-                low = middle
-            else:
-                high = middle
-        answers[n] = low
-    return answers * MILLIS_PER_SECOND
-
-
-def _checked(
-    first: ArrayLike,
-    field: str,
-    service_ms: ArrayLike,
-    batch: ArrayLike,
-    servers: ArrayLike,
-    dispersion: ArrayLike,
-) -> tuple[FloatArray, _Queues]:
     service = np.atleast_2d(np.asarray(service_ms, dtype=np.float64))
-    if service.ndim != 2:
-        raise ValueError(f"service_ms needs the shape (N, B) or (B,), not {service.shape}")
-    firsts, batches, pools, dispersions, _ = np.broadcast_arrays(
-        np.atleast_1d(np.asarray(first, dtype=np.float64)),
+    rates, batches, pools, dispersions, _ = np.broadcast_arrays(
+        np.atleast_1d(np.asarray(rate_rps, dtype=np.float64)),
         np.atleast_1d(np.asarray(batch, dtype=np.int64)),
         np.atleast_1d(np.asarray(servers, dtype=np.int64)),
         np.atleast_1d(np.asarray(dispersion, dtype=np.float64)),
         service[:, 0],
     )
-    if firsts.ndim != 1:
-        raise ValueError(f"{field} needs the shape (N,), not {firsts.shape}")
-    if not np.all(np.isfinite(firsts)):
-        raise InputError("must be finite", field=field)
+    if not np.all(np.isfinite(rates) & (rates >= 0)):
+        raise InputError("must be finite and not negative", field="rate_rps")
     if np.any((batches < 1) | (batches > service.shape[1])):
         raise InputError(f"must be 1 to {service.shape[1]}, the batches service_ms covers", field="batch")
     if np.any(pools < 1):
         raise InputError("must be at least 1", field="servers")
     if not np.all((dispersions == 0.0) | (dispersions >= 1.0)):
         raise InputError("must be 0 (constant arrivals) or at least 1", field="dispersion")
-    service = np.broadcast_to(service, (firsts.size, service.shape[1]))
+    service = np.broadcast_to(service, (rates.size, service.shape[1]))
     used = np.arange(1, service.shape[1] + 1) <= batches[:, None]
     if not np.all(np.isfinite(service) & (service > 0) | ~used):
         raise InputError("must be finite and above 0 up to the batch", field="service_ms")
     service = np.array(service, order="C")  # kernels are compiled again for another order
-    queues = _Queues(service, np.array(batches), np.array(pools), np.array(dispersions))
-    return np.array(firsts), queues
+    asked = ((rates / MILLIS_PER_SECOND).tolist(), service, batches.tolist(), pools.tolist())
+    rows = zip(*asked, dispersions.tolist(), strict=True)
+    points = np.array([_point(rate, own[:b], *more) for rate, own, b, *more in rows]).reshape(rates.size, 2)
+    return SojournTimes(points[:, 0], points[:, 1])
+
+
+def largest_rate(slo_ms: float, service_ms: FloatArray, servers: int = 1, dispersion: float = 1.0) -> float:
+    """Return the largest rate of one queue, in inferences per second, at which the P99 is at most `slo_ms`.
+
+    `service_ms` ends with its batch. Bisection to a 4096th of the capacity, from below: the P99 holds.
+    """
+    service = np.ascontiguousarray(service_ms)
+    low, high = 0.0, servers * service.size / float(service[-1])
+    for _ in range(12):
+        middle = 0.5 * (low + high)
+        holds = _point(middle, service, servers, dispersion)[1] <= slo_ms
+        low, high = (middle, high) if holds else (low, middle)
+    return low * MILLIS_PER_SECOND
+
+
+def _point(rate: float, service: FloatArray, servers: int, dispersion: float) -> Point:
+    """The sojourn times in one queue."""
+    if not rate > 0.0:
+        return (float(service[0]),) * 2
+    if rate * float(service[-1]) >= SATURATED * service.size * servers:
+        return OVERLOADED
+    if dispersion == 1.0 and servers == 1:
+        return _poisson_point(rate, service)
+    return _simulated_point(rate, service, servers, dispersion)
 
 
 @functools.lru_cache(maxsize=32)
@@ -204,15 +142,10 @@ def _stream(dispersion: float) -> FloatArray:
     return np.asarray(gaps / gaps.mean())
 
 
-def poisson_point(rate: float, service: FloatArray) -> Point:
+def _poisson_point(rate: float, service: FloatArray) -> Point:
     """Solve one server with Poisson arrivals exactly: the embedded chain, then a tagged request."""
-    b = service.size
-    if not rate > 0.0:
-        return _idle(service)
-    full_ms, longest_ms = float(service[-1]), float(service.max())
-    if rate * full_ms >= SATURATED * b:
-        return OVERLOADED
-    small, full, idle = solve_chain(np.concatenate(([0.0], rate * service)))
+    b, full_ms, longest_ms = service.size, float(service[-1]), float(service.max())
+    small, full, idle = _solve_chain(np.concatenate(([0.0], rate * service)))
     cells = min(max(16, math.ceil(4.0 * full_ms / float(service.min()) - 1e-9)), 128)
     cell = full_ms / cells
     widest = int(rate * longest_ms + 8.0 * math.sqrt(rate * longest_ms) + 24.0)
@@ -231,11 +164,10 @@ def poisson_point(rate: float, service: FloatArray) -> Point:
     whole = total + max(1.0 - float(small.sum()) - float(full.sum()), 0.0) * full_ms
     below = np.cumsum(np.cumsum(slope))
     bin_ms = cell / kernels.FINE
-    median, upper = (_quantile(below, bin_ms, alone, alone_ms, part * whole) for part in (0.5, P99))
-    return weighted / total, median, upper
+    return weighted / total, _quantile(below, bin_ms, alone, alone_ms, P99 * whole)
 
 
-def solve_chain(mean: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+def _solve_chain(mean: FloatArray) -> tuple[FloatArray, FloatArray, float]:
     """Return the stationary probabilities of the number waiting at a batch start.
 
     `mean[k]` = λ t(k), the arrivals expected during a batch of k, for k = 1..b; mean[b] < b. Returns
@@ -254,13 +186,9 @@ def solve_chain(mean: FloatArray) -> tuple[FloatArray, FloatArray, float]:
 
 def _simulated_point(rate: float, service: FloatArray, servers: int, dispersion: float) -> Point:
     """Simulate a queue on a fixed stream; a pool's P99 is corrected above FAIR by an exact distribution."""
-    if not rate > 0.0:
-        return _idle(service)
     # In units of a full batch, which the bins suppose.
     unit, b = float(service[-1]), service.size
     load, own, gaps = rate * unit, service / unit, _stream(dispersion)
-    if load >= SATURATED * b * servers:
-        return OVERLOADED
     width = LINE
     while width < 8 * b:
         width *= 2
@@ -275,19 +203,18 @@ def _simulated_point(rate: float, service: FloatArray, servers: int, dispersion:
         if part > 0.0:
             quick = own / servers
             seen = kernels.run_one(np.cumsum(gaps) * (1.0 / load), quick, b, sojourn)
-            ran = ran + part * (np.array(poisson_point(load, quick)) - _summary(sojourn[:seen]))
+            ran = ran + part * (np.array(_poisson_point(load, quick)) - _summary(sojourn[:seen]))
         ran = np.maximum(ran, own.min())
-    mean, median, upper = (ran * unit).tolist()
-    return mean, median, upper
+    mean, upper = (ran * unit).tolist()
+    return mean, upper
 
 
 def _summary(sojourn: FloatArray) -> FloatArray:
-    """Mean, median and upper quantile of what was run: the mean of the bin where each lies."""
+    """Mean and P99 of what was run: this is the mean of the bin where it lies."""
     bins = np.clip((sojourn.view(np.int64) >> STEP) - LOWEST, 0, BINS - 1)
     counts, sums = np.bincount(bins), np.bincount(bins, weights=sojourn)
-    wanted = [math.ceil(part * sojourn.size) for part in (0.5, P99)]
-    found = np.searchsorted(np.cumsum(counts), wanted)
-    return np.concatenate(([sums.sum() / sojourn.size], sums[found] / counts[found]))
+    found = np.searchsorted(np.cumsum(counts), math.ceil(P99 * sojourn.size))
+    return np.array([sums.sum() / sojourn.size, sums[found] / counts[found]])
 
 
 def _quantile(below: FloatArray, bin_ms: float, atom: float, atom_ms: float, wanted: float) -> float:
@@ -304,7 +231,3 @@ def _quantile(below: FloatArray, bin_ms: float, atom: float, atom_ms: float, wan
         return math.inf
     start = float(below[i - 1]) if i else 0.0
     return bin_ms * (i + (wanted - start) / (float(below[i]) - start))
-
-
-def _idle(service: FloatArray) -> Point:
-    return (float(service[0]),) * 3

@@ -4,8 +4,8 @@
 
 A Triton with k models and the rate limiter's one resource executes one model at a time, without preemption.
 What waits for a model gathers, and the oldest min(waiting, batch) of a model execute together in t(n). Which
-model goes next depends on how often each ran since the server started (docs/design/gpulet.md), so on rates of
-the past. The bound therefore holds for every order that does not idle while a request waits, one that changes
+model goes next depends on how often each ran since the server started (docs/design/queueing.md), so on past
+rates. The bound therefore holds for every order that does not idle while a request waits, one that changes
 included. It is exact for the class that goes last where all batches are one.
 
 **Work.** Charge every request of class i with c_i = max_n t_i(n) / n, at least its time alone. The work in
@@ -60,22 +60,22 @@ SPANS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ClassTimes:
-    """Bounds of the sojourn time of each class, (k,); infinite where the queue is not shown to settle."""
+class SojournTimes:
+    """Time from arrival to answer in ms, (n,); infinite where a queue does not settle."""
 
     mean_ms: FloatArray
     p99_ms: FloatArray
 
 
-def bound_turns(rate_rps: Sequence[float], service_ms: Sequence[FloatArray]) -> ClassTimes:
+def bound_turns(rate_rps: Sequence[float], service_ms: Sequence[FloatArray]) -> SojournTimes:
     """Bound the mean and P99 of the sojourn times of k classes with Poisson arrivals.
 
-    rate_rps: requests per second of each class. service_ms: for each class t(1), t(2), ... t(its batch),
-    which do not fall.
+    Infinite where it is not shown to settle. rate_rps: requests per second of each class. service_ms: for
+    each class t(1), t(2), ... t(its batch), which do not fall.
     """
     rate = np.array(rate_rps) / MILLIS_PER_SECOND
     found = np.array([_bound(rate, service_ms, own) for own in range(rate.size)])
-    return ClassTimes(mean_ms=found[:, 0], p99_ms=found[:, 1])
+    return SojournTimes(mean_ms=found[:, 0], p99_ms=found[:, 1])
 
 
 def _bound(rate: FloatArray, service: Sequence[FloatArray], own: int) -> tuple[float, float]:
@@ -88,7 +88,7 @@ def _bound(rate: FloatArray, service: Sequence[FloatArray], own: int) -> tuple[f
     return _sojourn(rate, charge, own, _last_batch(service[own], float(charge[own])), delay)
 
 
-def bound_order(rate_rps: Sequence[float], service_ms: Sequence[float], ranks: Sequence[int]) -> ClassTimes:
+def bound_order(rate_rps: Sequence[float], service_ms: Sequence[float], ranks: Sequence[int]) -> SojournTimes:
     """Bound the mean and P99 of the sojourn times of k classes with Poisson arrivals.
 
     rate_rps: requests per second of each class. service_ms: the time of one request. ranks: the lowest goes
@@ -97,7 +97,7 @@ def bound_order(rate_rps: Sequence[float], service_ms: Sequence[float], ranks: S
     rate, service = np.array(rate_rps) / MILLIS_PER_SECOND, np.array(service_ms)
     rank = np.array(ranks)
     found = np.array([_bound_in_order(rate, service, rank, own) for own in range(rate.size)])
-    return ClassTimes(mean_ms=found[:, 0], p99_ms=found[:, 1])
+    return SojournTimes(mean_ms=found[:, 0], p99_ms=found[:, 1])
 
 
 def _bound_in_order(rate: FloatArray, service: FloatArray, rank: IntArray, own: int) -> tuple[float, float]:

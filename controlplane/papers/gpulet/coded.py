@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.papers.gpulet import rest
 from controlplane.papers.gpulet.gpulets import Cluster, Gpu, Gpulet, Resident
-from controlplane.papers.gpulet.neighbours import Task, refit_residue, refit_saturated, suffers
+from controlplane.papers.gpulet.rest import Task, refit_residue, refit_saturated, suffers
 from controlplane.papers.gpulet.sizing import UNSERVED_RPS, Demand, Sizing, WantedGpulet
 
 ACCEPTED = 0.85

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.latency.protocol import Slots
@@ -210,13 +209,9 @@ class Sizing:
         most = sizes[-1] if self.scheme.greedy else self.efficient(demand)
 
         def serves(percent: int) -> bool:
-            alone = partial(self._alone, percent)
-            return self.cycle({demand: rate}, alone) is not None
+            return self.cycle({demand: rate}, lambda d, b: self.times.alone(d.model, percent, b)) is not None
 
         return next((p for p in sizes if p < most and serves(p)), most)
-
-    def _alone(self, percent: int, demand: Demand, batch: int) -> float:
-        return self.times.alone(demand.model, percent, batch)
 
     def cycle(
         self, wanted: Mapping[Demand, float], time_of: Callable[[Demand, int], float]

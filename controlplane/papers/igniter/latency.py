@@ -35,8 +35,7 @@ from controlplane.latency.fitting.answers import (
     make_estimate,
     normal_margin,
 )
-from controlplane.latency.fitting.nonnegative import non_negative_fit
-from controlplane.latency.fitting.points import Points, left_out
+from controlplane.latency.fitting.points import Points, left_out, non_negative_fit
 from controlplane.latency.fitting.published import Colocated, execution_points
 from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 

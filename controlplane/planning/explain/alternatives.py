@@ -54,11 +54,6 @@ class Subject:
         """Its model as the partition serves it."""
         return next(m for m in self.partition.models if m.model == self.own.model)
 
-    @property
-    def batch(self) -> int:
-        """The batch of its queue."""
-        return self.served.batch
-
 
 @dataclass(frozen=True, slots=True)
 class _Case:
@@ -80,27 +75,19 @@ def alternatives(
 
 
 def _cases(subject: Subject, device: Device) -> list[_Case]:
-    """What was planned, then the next shares and batches."""
-    percent, batch, step = subject.partition.percent, subject.batch, subject.own.client_batch
-    found = [_Case(subject, PLANNED, percent, batch)]
-    found += [_Case(subject, *near) for near in _shares_nearby(subject.gpu, subject.partition, batch, device)]
+    """What was planned, then the next shares, a larger one where the GPU has room, and the next batches."""
+    percent, batch, step = subject.partition.percent, subject.served.batch, subject.own.client_batch
+    percents, room = device.pool.device.grid.percents(), 100.0 - subject.gpu.percent + percent
+    smaller = [p for p in percents if p < percent - 1e-9]
+    larger = [p for p in percents if percent + 1e-9 < p <= room + 1e-9]
+    found = [(PLANNED, percent, batch)]
+    found += [(SMALLER_SHARE, p, batch) for p in smaller[-1:]]
+    found += [(LARGER_SHARE, p, batch) for p in larger[:1]]
     if batch > step:
-        found.append(_Case(subject, SMALLER_BATCH, percent, batch - step))
+        found.append((SMALLER_BATCH, percent, batch - step))
     if batch + step <= largest_batch(device, subject.own.model):
-        found.append(_Case(subject, LARGER_BATCH, percent, batch + step))
-    return found
-
-
-def _shares_nearby(
-    gpu: PlannedGpu, partition: Partition, batch: int, device: Device
-) -> list[tuple[str, float, int]]:
-    """The next smaller share, and the next larger one where the GPU has room for it."""
-    percents = device.pool.device.grid.percents()
-    room = 100.0 - gpu.percent + partition.percent
-    smaller = [p for p in percents if p < partition.percent - 1e-9]
-    larger = [p for p in percents if partition.percent + 1e-9 < p <= room + 1e-9]
-    found = [(SMALLER_SHARE, max(smaller), batch)] if smaller else []
-    return found + ([(LARGER_SHARE, min(larger), batch)] if larger else [])
+        found.append((LARGER_BATCH, percent, batch + step))
+    return [_Case(subject, *one) for one in found]
 
 
 def _judged(plan: Plan, cases: Sequence[_Case], devices: Mapping[str, Device]) -> list[Alternative]:

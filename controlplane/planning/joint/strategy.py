@@ -239,9 +239,9 @@ def _held_part(found: Evaluation, at: tuple[int, int]) -> float:
 
     layout, pool = found.layout, found.pools[at]
     outside = layout.frontend_ms[at] + JITTER_P99 * layout.jitter[at] * pool.curve[-1]
-    slo_ms, dispersion = layout.slo_ms[at] - outside, layout.dispersion[at]
-    largest = batch_queue.largest_rate(slo_ms, pool.curve, pool.curve.size, pool.servers, dispersion)
-    return float(largest[0] * layout.client_batch[at] / (layout.rate[at] * pool.servers))
+    slo_ms, dispersion = float(layout.slo_ms[at] - outside), float(layout.dispersion[at])
+    largest = batch_queue.largest_rate(slo_ms, pool.curve, pool.servers, dispersion)
+    return float(largest * layout.client_batch[at] / (layout.rate[at] * pool.servers))
 
 
 def _refusal(request: PlanRequest, name: str, part: float) -> Infeasible:

@@ -13,9 +13,10 @@ import numpy as np
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel
+from controlplane.latency.queueing.turns import SojournTimes
 from controlplane.planning.judge.estimates import Times, layout_curves, layout_times
 from controlplane.planning.judge.layout import Layout, ServedQueue
-from controlplane.planning.judge.queues import QueueCache, SojournTimes, sojourn_times, turn_sojourn_times
+from controlplane.planning.judge.queues import QueueCache, sojourn_times, turn_sojourn_times
 from controlplane.planning.protocol import Device
 
 SLACK = 1e-6

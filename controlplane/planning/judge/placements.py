@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from controlplane.domain.plan import MOST_BUSY_BITS, Partition, Placement, PlannedGpu, ServedModel
+from controlplane.domain.profile import Profile
 from controlplane.domain.workload import LOADED, ShadowPlace, ShadowPolicy, Workload
 from controlplane.planning.protocol import Device
 
@@ -125,6 +126,19 @@ def load_s_of(models: Iterable[str], device: Device) -> float | None:
     each = [device.profiles[model].load_s for model in models]
     known = [seconds for seconds in each if seconds is not None]
     return sum(known) if len(known) == len(each) else None
+
+
+def common_step(partitions: Iterable[Partition], profiles: Mapping[str, Profile]) -> str | None:
+    """A model that these execute with several batches, though a server has it once; None without one.
+
+    Models that execute others give them their own batch.
+    """
+    found: dict[str, int] = {}
+    for served in (served for partition in partitions for served in partition.models):
+        for name in profiles[served.model].executes if served.model in profiles else ():
+            if found.setdefault(name, served.batch) != served.batch:
+                return name
+    return None
 
 
 def memory_with_shadow(workload: Workload, device: Device, batch: int | None = None) -> float:

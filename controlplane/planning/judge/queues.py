@@ -8,19 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.latency.queueing.turns import ClassTimes, bound_order, bound_turns
+from controlplane.latency.queueing.turns import SojournTimes, bound_order, bound_turns
 from controlplane.planning.judge.layout import Layout
 
 JITTER_P99 = 2.326
 """Deviations by which the 99th percentile of a batch's own time lies above its mean, for a normal."""
-
-
-@dataclass(frozen=True, slots=True)
-class SojournTimes:
-    """Time from arrival to answer in ms, (n,); infinite where a queue does not settle."""
-
-    mean_ms: FloatArray
-    p99_ms: FloatArray
 
 
 @dataclass(slots=True)
@@ -28,7 +20,7 @@ class QueueCache:
     """Queues solved so far: the judge asks about most of what the strategy has asked."""
 
     known: dict[bytes, tuple[float, float]] = field(default_factory=dict)
-    turns: dict[bytes, ClassTimes] = field(default_factory=dict)
+    bounds: dict[bytes, SojournTimes] = field(default_factory=dict)
 
     def solve(
         self,
@@ -52,21 +44,16 @@ class QueueCache:
             self.known.update(zip(rows, pairs, strict=True))
         return np.array([self.known[key] for key in keys])
 
-    def bound_turns(self, rate: Sequence[float], curves: Sequence[FloatArray]) -> ClassTimes:
-        """Bounds for models that take turns, by `latency.queueing.turns`."""
-        key = np.concatenate([np.array([r, c.size, *c]) for r, c in zip(rate, curves, strict=True)]).tobytes()
-        if key not in self.turns:
-            self.turns[key] = bound_turns(rate, curves)
-        return self.turns[key]
-
-    def bound_order(
-        self, rate: Sequence[float], service_ms: Sequence[float], ranks: Sequence[int]
-    ) -> ClassTimes:
-        """Bounds for requests that leave the gateway in order, by `latency.queueing.turns`."""
-        key = b"order" + np.array([rate, service_ms, ranks]).tobytes()
-        if key not in self.turns:
-            self.turns[key] = bound_order(rate, service_ms, ranks)
-        return self.turns[key]
+    def bound(
+        self, rate: Sequence[float], curves: Sequence[FloatArray], ranks: Sequence[int] | None = None
+    ) -> SojournTimes:
+        """Bounds for models that take turns, or for single requests in order: `latency.queueing.turns`."""
+        rows = [np.array([r, c.size, *c]) for r, c in zip(rate, curves, strict=True)]
+        key = repr(ranks).encode() + np.concatenate(rows).tobytes()
+        if key not in self.bounds:
+            each = [float(c[-1]) for c in curves]
+            self.bounds[key] = bound_order(rate, each, ranks) if ranks else bound_turns(rate, curves)
+        return self.bounds[key]
 
 
 def sojourn_times(
@@ -111,12 +98,10 @@ def turn_sojourn_times(
             continue
         served = [columns[n][1].served for n in own]
         if columns[own[0]][1].partition.ordered:
-            each_ms = [
-                float(curves[n][-1] + layout.turnaround_ms[at]) for at, n in zip(places, own, strict=True)
-            ]
-            bound = queues.bound_order(rate, each_ms, [model.rank or 0 for model in served])
+            each = [curves[n][-1:] + layout.turnaround_ms[at] for at, n in zip(places, own, strict=True)]
+            bound = queues.bound(rate, each, [model.rank or 0 for model in served])
         else:
-            bound = queues.bound_turns(rate, [curves[n] for n in own])
+            bound = queues.bound(rate, [curves[n] for n in own])
         frontend_ms = np.array([layout.frontend_ms[at] for at in places])
         spread_ms = max(layout.jitter[at] * curves[n][-1] for at, n in zip(places, own, strict=True))
         p99_ms = bound.p99_ms + frontend_ms + JITTER_P99 * spread_ms

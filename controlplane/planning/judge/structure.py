@@ -25,7 +25,7 @@ from controlplane.domain.profile import Profile
 from controlplane.domain.workload import ShadowPolicy, Workload
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.evaluate import SLACK
-from controlplane.planning.judge.placements import clients_of
+from controlplane.planning.judge.placements import clients_of, common_step
 from controlplane.planning.protocol import Device
 
 _NOT_FINITE = "is no finite number"
@@ -82,7 +82,10 @@ def structure(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
         if gpu.type in devices:
             device = devices[gpu.type]
             yield from _shares(gpu, device.pool.device)
+            if gpu.shared is not None:
+                yield from _steps(gpu.shared.id, gpu.sharers, device.profiles)
             for partition in gpu.partitions:
+                yield from _steps(partition.id, (partition,), device.profiles)
                 yield from _partition(partition, device.profiles)
                 yield from _shadow(gpu, partition, by_id)
     yield from _clients(plan, devices)
@@ -102,6 +105,18 @@ def _shares(gpu: PlannedGpu, device: DeviceType) -> Iterator[Violation]:
             yield Violation(p.id, f"{p.percent:g} % is no share of {device.name}: {shares}")
     if gpu.percent > 100.0 + SLACK:
         yield Violation(gpu.id, f"its shares add up to {gpu.percent:g} %")
+
+
+def _steps(
+    server: str, partitions: Sequence[Partition], profiles: Mapping[str, Profile]
+) -> Iterator[Violation]:
+    if (name := common_step(partitions, profiles)) is not None:
+        way_out = "`isolated: true`" if len(partitions) == 1 else "`shadow: {policy: hot}`"
+        yield Violation(
+            server,
+            f"its models execute {name} with several batches, and a server has one of it: write {way_out} at "
+            "one of its workloads in the spec, and plan again",
+        )
 
 
 def _partition(partition: Partition, profiles: Mapping[str, Profile]) -> Iterator[Violation]:

@@ -3,6 +3,5 @@
 smallest_change  the plan for other rates that changes least: nothing, batches, more servers, some GPUs, all
 headroom         what the GPUs of a plan hold beyond the rates it was asked for
 reuse            the running GPUs with today's rates; ids for a new plan, so that most of what runs stays
-pressure         how near partitions are to their limits, how far times are from those predicted
-differences      what one plan changes about another: partitions, endpoints, terms
+differences      what one plan changes about another: partitions, endpoints, terms; what its predictions miss
 """

@@ -1,4 +1,4 @@
-"""What a plan changes about another: partitions, endpoints, and what workloads ask for.
+"""What a plan changes about another: partitions, endpoints, and what workloads ask for; what it predicted.
 
 Another rate alone changes nothing that runs.
 """
@@ -6,12 +6,16 @@ Another rate alone changes nothing that runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from controlplane.domain.plan import Partition, Placement, Plan
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu
 from controlplane.domain.workload import Workload
+
+if TYPE_CHECKING:
+    from controlplane.planning.protocol import Device
 
 
 class Change(StrEnum):
@@ -199,3 +203,27 @@ def continues(was: Partition, now: Partition) -> bool:
     """Whether one is the other later: the same model for a workload of both. Else two share an id."""
     models = {(w.model, w.name) for w in was.workloads}
     return any((w.model, w.name) in models for w in now.workloads)
+
+
+def prediction_error(plan: Plan, devices: Mapping[str, Device]) -> float:
+    """The largest relative difference of an execution time; 0 for a plan without predictions."""
+    return max((abs(ratio - 1.0) for _, ratio in _changed(plan.gpus, plan, devices)), default=0.0)
+
+
+def changed_times(plan: Plan, devices: Mapping[str, Device], model: str, gpu_type: str) -> float:
+    """The mean execution time of a model by what is known now, as a multiple of the plan's; 1 without one."""
+    gpus = [gpu for gpu in plan.gpus if gpu.type == gpu_type]
+    ratios = [ratio for name, ratio in _changed(gpus, plan, devices) if name == model]
+    return sum(ratios) / len(ratios) if ratios else 1.0
+
+
+def _changed(
+    gpus: Sequence[PlannedGpu], plan: Plan, devices: Mapping[str, Device]
+) -> Iterator[tuple[str, float]]:
+    """Yield the model of each queue, and its execution time as a multiple of the plan's."""
+    from controlplane.planning.judge.evaluate import Terms, judge  # numpy, for no verb that only looks
+
+    for one in judge([gpu for gpu in gpus if gpu.type in devices], devices, Terms.of(plan)):
+        before_ms = one.workloads[0].predicted.execution_ms if one.workloads else None
+        if before_ms:
+            yield one.workloads[0].model, one.execution_ms / before_ms

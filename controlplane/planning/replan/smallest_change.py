@@ -7,17 +7,17 @@ least, moves included: fewer servers of the pools, more of them, the GPUs whose 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from controlplane.domain.plan import MOST_SERVERS, Partition, Plan, PlannedGpu
+from controlplane.domain.plan import MOST_SERVERS, Partition, Plan, PlannedGpu, Rule
 from controlplane.planning.capacity.client_batches import largest_batch
+from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of
 from controlplane.planning.protocol import Device, PlanRequest, Strategy
 from controlplane.planning.replan.differences import Change, changes
-from controlplane.planning.replan.pressure import late_of, pressure_of
 from controlplane.planning.replan.reuse import cost_of, reused, with_stable_ids
 
 _Gpus = tuple[PlannedGpu, ...]
@@ -273,3 +273,22 @@ def _without(request: PlanRequest, used: Sequence[PlannedGpu]) -> dict[str, Devi
         elif (rest := count - sum(g.type == name for g in used)) > 0:
             left[name] = replace(device, pool=replace(device.pool, count=rest))
     return left
+
+
+# -- how near a running plan is to its limits ------------------------------------------------------------
+
+
+def pressure_of(gpus: Sequence[PlannedGpu], request: PlanRequest) -> dict[str, float]:
+    """What each partition is expected to need of its strictest limit: above 1 a promise breaks."""
+    pressure: dict[str, float] = {}
+    by_p99 = request.rule is Rule.P99
+    for one in judge(gpus, request.devices, Terms(request.rule, request.deciding_quantile)):
+        used = one.p99_ms / one.slo_ms if by_p99 else one.execution_ms / (one.slo_ms * 0.5)
+        own = min(used, 1.0) if one.meets_slo else math.inf
+        pressure[one.partition.id] = max(pressure.get(one.partition.id, 0.0), own)
+    return pressure
+
+
+def late_of(pressure: Mapping[str, float]) -> set[str]:
+    """The partitions that break a promise."""
+    return {name for name, own in pressure.items() if own > 1.0}

@@ -49,10 +49,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One strategy's plan. `predicted_late` by the default latency model."""
+    """One strategy's plan, with the GPUs of each type. `predicted_late` by the default latency model."""
 
     name: str
     gpus: int
+    types: Mapping[str, int]
     cost_per_hour: float
     share_percent: float
     planning_ms: float
@@ -79,8 +80,11 @@ class Comparison:
 def comparison_table(found: Comparison) -> RenderableType:
     """Return one line for each strategy, with the late workloads under each truth."""
     powered = any(_power_w(s, t) is not None for s in found.strategies for t in found.truths)
+    mixed = len({kind for one in found.strategies for kind in one.types}) > 1
     table = table_of(
-        f"strategy, >{found.noun}s, >cost/h, >not served, >planned in s, >use, >predicted late, "
+        f"strategy, >{found.noun}s, "
+        + ("types, " if mixed else "")
+        + ">cost/h, >not served, >planned in s, >use, >predicted late, "
         + ", ".join(f">{t.title[0].lower()}{t.title[1:]}" for t in found.truths)
         + (", >power W" if powered else "")
     )
@@ -88,6 +92,7 @@ def comparison_table(found: Comparison) -> RenderableType:
         cells = [
             one.name,
             str(one.gpus),
+            *([", ".join(f"{n} {kind}" for kind, n in one.types.items())] if mixed else []),
             number(one.cost_per_hour if found.priced else None, 2),
             str(len(one.infeasible)),
             number(one.planning_ms / MILLIS_PER_SECOND, 2),

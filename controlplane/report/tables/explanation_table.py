@@ -9,6 +9,7 @@ from rich.text import Text
 from controlplane.domain.plan import Infeasible
 from controlplane.domain.units import spoken
 from controlplane.planning.explain.explain import Explanation
+from controlplane.report.tables.terminal import table_of
 from controlplane.report.words import number
 
 
@@ -24,20 +25,12 @@ def explanation_table(found: tuple[Explanation, ...] | Infeasible) -> Renderable
 
 def _one(explanation: Explanation) -> Table:
     beside = f", beside {', '.join(explanation.neighbours)}" if explanation.neighbours else ", alone"
-    table = Table(
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-        title_justify="left",
-        title=(
-            f"\n{explanation.workload} (held to {explanation.slo_ms:g} ms) in {explanation.partition} on "
-            f"{explanation.gpu}{beside}"
-        ),
+    table = table_of(", >share %, >batch, >exec ms, >P99 ms, >use, holds")
+    table.title_justify = "left"
+    table.title = (
+        f"\n{explanation.workload} (held to {explanation.slo_ms:g} ms) in {explanation.partition} on "
+        f"{explanation.gpu}{beside}"
     )
-    table.add_column("", no_wrap=True)
-    for name in ("share %", "batch", "exec ms", "P99 ms", "use"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("holds", no_wrap=True)
     for a in explanation.alternatives:
         holds = "yes" if a.holds else f"no: {', '.join(a.breaks)}"
         table.add_row(

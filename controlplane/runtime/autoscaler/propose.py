@@ -26,9 +26,8 @@ from controlplane.files.plans import plan_hash, spec_of, write_plan
 from controlplane.planning import registry
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.planning.protocol import PlanRequest, Strategy
-from controlplane.planning.replan.differences import changes
+from controlplane.planning.replan.differences import changes, prediction_error
 from controlplane.planning.replan.headroom import with_headroom
-from controlplane.planning.replan.pressure import prediction_error
 from controlplane.planning.replan.reuse import cost_of
 from controlplane.planning.replan.smallest_change import (
     Changed,

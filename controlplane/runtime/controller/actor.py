@@ -23,7 +23,7 @@ from controlplane.control.guard.effects import (
 )
 from controlplane.control.guard.state import GuardState, PlacedServer
 from controlplane.domain.errors import LogOnce
-from controlplane.domain.fleet import Server
+from controlplane.domain.fleet import Batches, Server
 from controlplane.domain.observation import Event, FleetSeen, Health
 from controlplane.ports import GivesWay
 from controlplane.runtime.controller.adopt import Adopted, Adoption
@@ -92,6 +92,10 @@ class Actor:
                 self.note(event if isinstance(effect, Report) else replace(event, kind=f"would {event.kind}"))
         changes_nothing = all(isinstance(effect, Probe | Report) for effect in decision.effects)
         adopted.state = decision.state if changes_nothing else _begun_again(adopted.state)
+
+    def set_batches(self, server: Server, batches: Batches) -> bool:
+        """Return whether a server was given the batches."""
+        return False
 
     def publish(self, decision: Decision, state: GuardState, workers: Workers) -> None:
         """Write what `ctl status` and `ctl validate` read."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from controlplane.domain.fleet import Server, ServerState
+from controlplane.domain.fleet import Batches, Server, ServerState
 from controlplane.domain.observation import News
 from controlplane.ports import Launcher
 from controlplane.runtime.controller.polled import Polled
@@ -34,13 +34,15 @@ class Listed:
     """The servers of the latest query that was answered, at `answered_s`, by name.
 
     `running` has the paused ones too. `ends` says why servers had ended by then, or were about to, where the
-    engine said so. The latest query took `spent_s` of a core; `trouble` is why it had no answer.
+    engine said so. `batches` has those of the running ones that can be changed. The latest query took
+    `spent_s` of a core; `trouble` is why it had no answer.
     """
 
     answered_s: float = -math.inf
     running: frozenset[str] = frozenset()
     paused: frozenset[str] = frozenset()
     ends: Mapping[str, str] = field(default_factory=dict)
+    batches: Mapping[str, Batches] = field(default_factory=dict)
     spent_s: float = 0.0
     trouble: str = ""
 
@@ -111,5 +113,6 @@ class EngineNews:
             running=frozenset(s.name for s in found if s.state is not ServerState.EXITED),
             paused=frozenset(s.name for s in found if s.state is ServerState.PAUSED),
             ends={s.name: s.end for s in found if s.end is not None},
+            batches={s.name: s.spec.batches for s in found if s.state is ServerState.RUNNING},
             spent_s=time.thread_time() - began_s,
         )

@@ -28,7 +28,7 @@ from controlplane.control.guard.liveness import drain_s, overdue_s
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.control.order import with_errors
 from controlplane.domain.errors import EngineError, TrisectError
-from controlplane.domain.fleet import Server
+from controlplane.domain.fleet import Batches, Server
 from controlplane.domain.observation import Event, Health
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.ports import GivesWay
@@ -112,6 +112,15 @@ class Executor(Actor):
             else:
                 adopted.state = batches.undone(adopted.state, before, effect)
 
+    def set_batches(self, server: Server, batches: Batches) -> bool:
+        """Return whether the server has the batches now; where not, it serves on with its own."""
+        try:
+            self._fleet.launcher.set_batches(server, batches)
+        except EngineError as error:
+            self.event("warning", "failed", server.name, str(error))
+            return False
+        return True
+
     def publish(self, decision: Decision, state: GuardState, workers: Workers) -> None:
         """Write the record and the status file, each when it is due."""
         self._recorder.hear(decision.seen.answers, state.watches.values())
@@ -164,12 +173,7 @@ class Executor(Actor):
             batch = dict(adopted.planned[change.partition].batches).get(change.endpoint)
         if server is None or batch is None:
             return False
-        try:
-            self._fleet.launcher.set_batches(server, ((change.endpoint, batch),))
-        except EngineError as error:
-            self.event("warning", "failed", change.server, str(error))
-            return False
-        return True
+        return self.set_batches(server, ((change.endpoint, batch),))
 
     def _refuse(self, refuse: Refuse) -> None:
         until_s = self._fleet.clock.wall() + refuse.seconds

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from controlplane.control.batches import in_force
 from controlplane.control.converge.actions import batches_as_planned
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard import decide
@@ -24,7 +25,7 @@ from controlplane.control.guard.rule import suspicion
 from controlplane.control.guard.state import GuardState, guarded_partitions
 from controlplane.control.guard.state import Limits as GuardLimits
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, LogOnce, TrisectError
-from controlplane.domain.fleet import Routes
+from controlplane.domain.fleet import Batches, Routes
 from controlplane.domain.observation import FleetSeen, Health
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import read_guarding
@@ -35,8 +36,8 @@ from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
 from controlplane.runtime.controller.answers import Requests
-from controlplane.runtime.controller.gateway_watch import GatewayWatch
 from controlplane.runtime.controller.observer import SUSPICIOUS, Observer
+from controlplane.runtime.controller.watches import GatewayWatch
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import named
 from controlplane.runtime.fleet.fleet import Fleet
@@ -76,6 +77,8 @@ class Controller:
         # The gateway's and our routes that were last found to be the same.
         self._alike: tuple[Routes, Mapping[str, NamedRoute]] = ({}, {})
         self._failures = LogOnce(limits.repeat_s)
+        self._listed: Mapping[str, Batches] = {}
+        self._without_files: set[str] = set()
         self._busy_since_s: float | None = None
         self._troubles = LogOnce()
         self.ticked_s = time.monotonic()
@@ -142,6 +145,7 @@ class Controller:
         gateway = self.gateway.trouble or self._standstill(seen)
         self._report_troubles({**self._observer.troubles, "gateway": gateway})
         self._workers.retry(seen.now_s)
+        self._restore_batches(adopted)
         if missed := missed_s(adopted.state, seen):
             reason = (
                 f"the controller did not run for {missed:.1f} s: requests that were slow in that time do not "
@@ -246,10 +250,7 @@ class Controller:
             # An apply that was killed may have changed batches for a plan that it did not record.
             by_name = {server.name: server for server in servers}
             for action in batches_as_planned(desired, servers):
-                try:
-                    self._fleet.launcher.set_batches(by_name[action.server], action.batches)
-                except EngineError as error:  # its files are lost: it serves on, and is guarded
-                    self._report_failed_work(action.server, str(error))
+                self._actor.set_batches(by_name[action.server], action.batches)
         # From the clock, so that no server's name is used twice: starts take longer than a millisecond.
         generation = int(1000.0 * self._fleet.clock.wall())
         found = adoption(
@@ -281,6 +282,22 @@ class Controller:
                 gives_way = partial(adopted.gives_way, server.spec.labels.partition)
                 self._actor.adopt_standby(server, self._workers, gives_way)
         self._actor.stop_surplus(found, self._workers)
+
+    def _restore_batches(self, adopted: Adopted) -> None:
+        """Make lost batch files again, each once, by a list of servers that is new."""
+        listed = self._observer.batches
+        if listed is self._listed:
+            return
+        self._listed, before = listed, self._without_files
+        self._without_files = set()
+        for name, server in self._workers.servers().items():
+            planned = adopted.planned.get(server.spec.labels.partition)
+            present = dict(listed.get(server.name, planned.batches if planned else ()))
+            if planned is None or all(model in present for model, _ in planned.batches):
+                continue
+            self._without_files.add(name)
+            if name not in before:
+                self._actor.set_batches(server, in_force(adopted.state, name, planned.batches))
 
     def _report_failed_work(self, subject: str, reason: str) -> None:
         self._actor.event("warning", "failed", subject, reason)

@@ -19,7 +19,7 @@ from controlplane.control.guard.observe import due, resumed
 from controlplane.control.guard.rule import contention, starved, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, InFlight, Server
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Batches, InFlight, Server
 from controlplane.domain.observation import OUT_OF_MEMORY, FleetSeen, Health, ServerSeen
 from controlplane.ports import Gateway, Host, Launcher
 from controlplane.runtime.controller.answers import AnswerLog, Requests
@@ -157,6 +157,11 @@ class Observer:
         silent_s = time.monotonic() - self._log.heard_s
         deaf = f"no request log for {_DEAF_S:g} s: slow servers are not detected"
         return {"engine": self._engine.listed.trouble, "monitor": deaf if silent_s > _DEAF_S else ""}
+
+    @property
+    def batches(self) -> Mapping[str, Batches]:
+        """The batches that can be changed, of each server by its own name, as the engine listed them last."""
+        return self._engine.listed.batches
 
     def _renew(self, names: Iterable[str], now: float) -> None:
         """Look at these servers. What was seen stays the same mapping unless one of them looks different."""
@@ -436,7 +441,10 @@ class Observer:
             rested = resumed(watch, self._state.now_s)
             rates_rps = [max(queue.rates_rps) for queue in rested.queues]
             lull_s = max(_LULL_S, len(self._servers) / _LULLS_RPS) if max(rates_rps) > _RARE_RPS else math.inf
-            silent_s = max(SILENT_S, min(_SILENT_REQUESTS / max(sum(rates_rps), _RARE_RPS), lull_s))
+            # The longer nothing was open, the less soon is it read again: requests have paused.
+            paused_s = record.in_flight_s - max(record.answered_s, record.active_s)
+            expected_s = max(_SILENT_REQUESTS / max(sum(rates_rps), _RARE_RPS), paused_s)
+            silent_s = max(SILENT_S, min(expected_s, lull_s))
         if now - since < silent_s:
             self._silences.put(name, since + silent_s)
             return NOTHING_IN_FLIGHT

@@ -26,9 +26,8 @@ from controlplane.domain.serving import Serving
 from controlplane.files.plans import read_spec, write_plan
 from controlplane.ports import Launcher, Progress
 from controlplane.profiler.load import ClosedLoop, poisson_times
-from controlplane.profiler.requests import request_of, requests_for
+from controlplane.profiler.requests import Wishes, request_of, requests_for
 from controlplane.profiler.session import Place, Profiler
-from controlplane.profiler.subject import Wishes
 from controlplane.profiler.sweep import in_flight
 from controlplane.profiler.temporary import to_its_end
 from controlplane.render.source import read_source

@@ -29,7 +29,7 @@ from controlplane.latency import calibration, registry
 from controlplane.latency.calibration import Observation, Seen
 from controlplane.latency.protocol import LatencyModel, Slots
 from controlplane.planning.protocol import Device
-from controlplane.planning.replan import pressure
+from controlplane.planning.replan.differences import changed_times
 from controlplane.report.tables.observed_table import Kept, Unseen
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.runtime.fleet.fleet import Fleet
@@ -150,7 +150,7 @@ def learn_errors(
     """Update the calibration by errors that the guard found, as far as `devices` do not know them yet."""
     factors = read_calibration(profiles)
     for error in errors:
-        known = pressure.changed_times(plan, devices, error.model, error.gpu_type)
+        known = changed_times(plan, devices, error.model, error.gpu_type)
         if error.factor > known:
             factors = calibration.scaled(factors, error.model, error.gpu_type, error.factor / known, at_s)
     write_calibration(profiles, factors)

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from controlplane.control.converge.actions import (
     Action,
     Actual,
@@ -31,7 +29,6 @@ from controlplane.control.converge.redirect import companions, moves, redirected
 from controlplane.control.order import order_of
 from controlplane.domain.errors import (
     EngineError,
-    FleetBusy,
     GatewayError,
     InputError,
     LibraryIgnored,
@@ -40,6 +37,7 @@ from controlplane.domain.errors import (
 from controlplane.domain.fleet import GatewayConfig, Server, ServerState
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
+from controlplane.files import waiting
 from controlplane.files.fleets import FleetFiles, FleetSettings, this_host
 from controlplane.files.mistakes import nearest
 from controlplane.files.pinned import Applied, PinRules, Record
@@ -72,19 +70,14 @@ def locked(files: FleetFiles, *, patience_s: float = 5.0) -> Iterator[None]:
     A controller holds it for moments, a command until it has ended. EngineError: the disk refuses.
     InputError: the fleet is another host's.
     """
-    lock = filelock.FileLock(files.lock, timeout=patience_s)
     try:
         files.make()
-        lock.acquire()
-    except filelock.Timeout:
-        raise FleetBusy(f"another command is working on fleet {files.fleet!r}; wait for it to end") from None
     except OSError as error:
         raise EngineError(f"{files.lock}: cannot be held: {error.strerror}") from error
-    try:
+    busy = f"another command is working on fleet {files.fleet!r}; wait for it to end"
+    with waiting.locked(files.lock, patience_s, busy):
         files.check_host(this_host())
         yield
-    finally:
-        lock.release()
 
 
 @dataclass(frozen=True, slots=True)

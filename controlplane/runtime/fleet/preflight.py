@@ -1,10 +1,6 @@
 """All refusals of `ctl apply`, before a plan changes anything, and the request that passed them.
 
 Shares of other fleets are read from their servers' labels, whatever their state folder.
-
-`cpu-i` is core i of the host that plans and applies. The gateway, the controller and often the clients run
-on the same cores without a quota: where servers are pinned to every core, requests wait for the gateway and
-verified P99s break. So one core must stay free, which `ctl plan` demands too.
 """
 
 from __future__ import annotations
@@ -24,11 +20,9 @@ from controlplane.domain.fleet import LIVE_BATCHES, Cluster, Role, Server, Serve
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
 from controlplane.domain.serving import FollowLoad, Serving
-from controlplane.domain.workload import Spec
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following import Following
-from controlplane.files.mistakes import Location
 from controlplane.files.pinned import Applied
 from controlplane.files.plans import spec_of
 from controlplane.planning.replan.differences import Ending
@@ -37,7 +31,7 @@ from controlplane.report.tables.change_table import ending_line
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.history import History
 
-if TYPE_CHECKING:  # `ctl plan` checks a spec here, and runs no fleet
+if TYPE_CHECKING:
     from controlplane.runtime.fleet.execute import Say
     from controlplane.runtime.fleet.fleet import Fleet
 
@@ -108,34 +102,6 @@ def _batch_library(before: FleetSettings | None, launcher: Launcher) -> str | No
     return found
 
 
-def check_spare_core(
-    plan: Plan, document: Document, cores: int, say: Say, *, accepted: bool, spec: Spec | None = None
-) -> None:
-    """Raise InputError for a plan that takes every one of this host's `cores`; `accepted`: warn instead.
-
-    The error is at the plan's last core, or where `document` is the `spec`'s, at its number of cores.
-    """
-    # A core with shadows only is idle until a redirect.
-    planned = len({gpu.id for gpu in plan.gpus if gpu.type == CPU_DEVICE and gpu.partitions})
-    if planned < cores:
-        return
-    problem = (
-        f"this host has {cores} core{'' if cores == 1 else 's'} and {planned} are planned: none is left for "
-        "the gateway, the controller and clients, and P99s will break"
-    )
-    if accepted:
-        say(f"warning: {problem}")
-        return
-    if spec is None:
-        last = max(i for i, gpu in enumerate(plan.gpus) if gpu.type == CPU_DEVICE)
-        location: Location = ("gpus", last, "id")
-    else:
-        first = next(i for i, gpu in enumerate(spec.gpus) if gpu.type == CPU_DEVICE)
-        location = ("gpus", first, "type" if spec.gpus[first].count is None else "count")
-    way_out = f"plan with `count: {cores - 1}`" if cores > 1 else "take a host with two cores"
-    document.fail(f"{problem}; {way_out}, or accept it with --allow all-cores", location)
-
-
 def check_quota(launcher: Launcher, say: Say, *, required: bool) -> None:
     """Warn, or with `required` raise EngineError, where nothing enforces shares."""
     if launcher.enforcement() is not None:
@@ -175,28 +141,16 @@ def check_promises(plan: Plan, document: Document, profiles: Path, files: FleetF
     the fleet has already is applied again with a warning: profiles measured since do not undo it, and a
     fleet without one of its servers keeps fewer promises.
     """
+    from controlplane.runtime.jobs.plan import refuse_violations, verify_plan
+
     try:
-        _refuse_broken(plan, document, profiles)
+        way_out = "plan again, or accept them with --allow violations"
+        refuse_violations(verify_plan(plan, profiles), document, way_out)
     except InputError as error:
         applied = files.plan()
         if applied is None or applied.gpus != plan.gpus:
             raise
         say(f"warning: {error}; it is applied again as it was")
-
-
-def _refuse_broken(plan: Plan, document: Document, profiles: Path) -> None:
-    from controlplane.runtime.jobs.plan import verify_plan
-
-    violations = verify_plan(plan, profiles)
-    if not violations:
-        return
-    shown = "; ".join(f"{v.subject}: {v.reason}" for v in violations[:3])
-    more = f" (and {len(violations) - 3} more)" if len(violations) > 3 else ""
-    raise InputError(
-        f"the plan does not keep its promises: {shown}{more}; plan again, or accept them with "
-        "--allow violations",
-        file=document.file,
-    )
 
 
 def shares_of_others(servers: Iterable[Server], fleet: str) -> Shares:

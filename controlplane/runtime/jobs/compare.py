@@ -6,6 +6,7 @@ import functools
 import math
 import multiprocessing
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -206,6 +207,7 @@ def _compared(name: str, planned: _Planned, outcomes: Mapping[str, UnderTruth]) 
     return Compared(
         name=name,
         gpus=len(plan.gpus),
+        types=dict(sorted(Counter(gpu.type for gpu in plan.gpus).items())),
         cost_per_hour=sum(gpu.price_per_hour for gpu in plan.gpus),
         share_percent=sum(gpu.percent for gpu in plan.gpus),
         planning_ms=(plan.totals.planning_ms if plan.totals is not None else None) or 0.0,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from controlplane.domain import triton_releases
 from controlplane.domain.errors import EngineError, MissingTool
+from controlplane.gateway.running import reuses_grpc, version_numbers
 from controlplane.gateway.startup import haproxy_program
 from controlplane.ports import Capability, Launcher
 
@@ -83,7 +83,7 @@ def _haproxy() -> Capability:
     if lacking:
         return Capability("haproxy", False, f"built without {' and '.join(lacking)}", remedy)
     version = said.split("\n")[0].split(" 20")[0].strip()
-    if (3, 2, 0) <= _numbers(version) < (3, 2, 2):
+    if (3, 2, 0) <= version_numbers(version) < (3, 2, 2):
         # Its `leastconn` loops over a server that does not answer, until a watchdog ends the process.
         return Capability(
             "haproxy", False, f"{version} ends itself when a server dies", "install 3.2.2 or later"
@@ -91,22 +91,9 @@ def _haproxy() -> Capability:
     cost = (
         ""
         if reuses_grpc(version)
-        else "; opens a connection for each gRPC request, unlike 2.6.18, 2.8.10 and 3.0"
+        else "; opens a connection for each gRPC request to later servers, unlike 2.6.18, 2.8.10 and 3.0"
     )
     return Capability("haproxy", True, f"{version}{cost}", remedy)
-
-
-def reuses_grpc(version: str) -> bool:
-    """Whether this HAProxy sends several gRPC requests over one connection to a server added at runtime.
-
-    Before, such a server has a `max-reuse` of 0, and no command changes it.
-    """
-    found = _numbers(version)
-    return (2, 6, 18) <= found < (2, 7) or (2, 8, 10) <= found < (2, 9) or found >= (3, 0)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 _UNITS = "docs/systemd, docs/upgrades.md"

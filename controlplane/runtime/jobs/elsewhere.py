@@ -62,13 +62,7 @@ def merged_profile(
     Raises InputError for a share that is not the device's, and where `ctl profile` measured the model itself:
     its points know a share curve, and the two are not to be mixed.
     """
-    if percent not in device.grid.percents():
-        grid = device.grid
-        raise InputError(
-            f"{percent:g} is not on this device's grid: {grid.minimum_percent:g} to 100 in steps of "
-            f"{grid.step_percent:g}",
-            field="--at",
-        )
+    device.grid.check(percent, "--at")
     path = profile_path(profiles, device.name, model)
     known = read_profile(path) if path.exists() else None
     if known is not None and known.environment.tool is None:

@@ -18,7 +18,7 @@ from controlplane.domain.workload import GpuRequest, Spec
 from controlplane.files import catalogue
 from controlplane.files.documents import Document, versioned
 from controlplane.files.measurements.profiles import read_calibration
-from controlplane.files.mistakes import nearest
+from controlplane.files.mistakes import Location, nearest
 from controlplane.files.reading import read_bytes
 from controlplane.latency import registry as latency_registry
 from controlplane.latency.calibration import Calibrated
@@ -303,12 +303,45 @@ _READ_INTERFERENCE = {"igniter": False, "igniter-refit": True, "inss": True}
 """Latency model -> whether it learns interference from co-location points."""
 
 
-def refuse_violations(plan: Plan, document: Document) -> None:
-    """Raise InputError for a plan with violations, naming the first one."""
-    if plan.violations:
-        first = plan.violations[0]
-        more = f" (and {len(plan.violations) - 1} more)" if len(plan.violations) > 1 else ""
-        document.fail(
-            f"the plan does not keep its promises: {first.subject}: {first.reason}{more}; it is not written "
-            "without --allow violations"
-        )
+def check_spare_core(
+    plan: Plan,
+    document: Document,
+    cores: int,
+    say: Callable[[str], None],
+    *,
+    accepted: bool,
+    spec: Spec | None = None,
+) -> None:
+    """Raise InputError for a plan that takes every one of this host's `cores`; `accepted`: warn instead.
+
+    Gateway, controller and often clients run on the same cores without a quota: where servers are pinned to
+    every one, requests wait for the gateway and verified P99s break. The error is at the plan's last core, or
+    where `document` is the `spec`'s, at its number of cores.
+    """
+    # A core with shadows only is idle until a redirect.
+    planned = len({gpu.id for gpu in plan.gpus if gpu.type == CPU_DEVICE and gpu.partitions})
+    if planned < cores:
+        return
+    problem = (
+        f"this host has {cores} core{'' if cores == 1 else 's'} and {planned} are planned: none is left for "
+        "the gateway, the controller and clients, and P99s will break"
+    )
+    if accepted:
+        say(f"warning: {problem}")
+        return
+    if spec is None:
+        last = max(i for i, gpu in enumerate(plan.gpus) if gpu.type == CPU_DEVICE)
+        location: Location = ("gpus", last, "id")
+    else:
+        first = next(i for i, gpu in enumerate(spec.gpus) if gpu.type == CPU_DEVICE)
+        location = ("gpus", first, "type" if spec.gpus[first].count is None else "count")
+    way_out = f"plan with `count: {cores - 1}`" if cores > 1 else "take a host with two cores"
+    document.fail(f"{problem}; {way_out}, or accept it with --allow all-cores", location)
+
+
+def refuse_violations(violations: Sequence[Violation], document: Document, way_out: str) -> None:
+    """Raise InputError for violations, naming the first ones."""
+    if violations:
+        shown = "; ".join(f"{one.subject}: {one.reason}" for one in violations[:3])
+        more = f" (and {len(violations) - 3} more)" if len(violations) > 3 else ""
+        document.fail(f"the plan does not keep its promises: {shown}{more}; {way_out}")

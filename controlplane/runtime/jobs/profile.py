@@ -30,8 +30,8 @@ from controlplane.latency.evaluate import Disagreeing, assessed, disagreeing
 from controlplane.latency.registry import recorder
 from controlplane.profiler.colocate import Neighbourhood, merged
 from controlplane.profiler.findings import Spinning, spinning, with_repeats
+from controlplane.profiler.requests import Subject, Wishes, read_subject
 from controlplane.profiler.session import Place, Profiler
-from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.render import source
 from controlplane.render.config import input_specs
 from controlplane.render.source import with_composing

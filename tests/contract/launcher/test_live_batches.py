@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,21 @@ def test_a_running_server_takes_other_batches(fleet: Fleet) -> None:
         assert listed.spec.batches == (("spin", batch),)
     fleet.launcher.stop(server, drain_s=5.0)
     assert not list((Path(fleet.directory) / "state").rglob("limits"))
+
+
+@ON_THIS_HOST
+def test_a_running_server_finds_the_file_that_is_made_in_place_of_a_lost_one(fleet: Fleet) -> None:
+    server = fleet.start(live(fleet, 3))
+    (file,) = (
+        path for path in (Path(fleet.directory) / "state").rglob("spin") if path.parent.name == "limits"
+    )
+    for lose in (Path.unlink, lambda path: os.truncate(path, 0)):
+        lose(file)
+        (listed,) = fleet.launcher.servers(fleet.name)
+        assert listed.spec.batches == ()
+        fleet.launcher.set_batches(server, (("spin", 6),))
+        assert largest(server) == 6
+    fleet.launcher.stop(server, drain_s=5.0)
 
 
 @ON_THIS_HOST

@@ -27,8 +27,7 @@ from controlplane.files.gateway import read_restarts
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.running import RuntimeSocket
-from controlplane.runtime.jobs.doctor import reuses_grpc
+from controlplane.gateway.running import RuntimeSocket, reuses_grpc
 
 ANSWERS = 20
 """So many show where requests go."""
@@ -55,23 +54,23 @@ def test_perf_analyzer_sees_no_failure(gateway: Running, pair: Pair, protocol: s
     assert float(said.split("Throughput: ")[1].split(" ")[0]) > 20, said
 
 
-def test_requests_share_connections_to_a_server_that_was_added_at_runtime(
-    gateway: Running, pair: Pair, home: Path
+def test_requests_share_connections_to_the_first_servers_and_where_haproxy_can_to_later_ones(
+    fresh: Running, pair: Pair, tmp_path: Path
 ) -> None:
-    made, ports = gateway
-    paths = GatewayPaths.of(home / "gateway")
-    made.commit({"echo": Route((pair["one"].backend,))})
-    load = rig.Load(ports)
-
-    with rig.under_load(load.one_by_one):
-        until(lambda: len(load.outcomes) >= 2 * ANSWERS)
-    assert load.failed() == []
+    made, ports = fresh
+    paths = GatewayPaths.of(tmp_path / "gateway")
     runtime = RuntimeSocket(paths.runtime_socket)
-    slot = runtime.map_value(paths.models_map, "echo")
-    for protocol, shared in (("h", True), ("g", reuses_grpc(runtime.ask("show info").split("\n")[1]))):
-        text = runtime.ask(f"show stat {protocol}_{slot} 4 -1").removeprefix("# ")
-        opened = sum(int(server["connect"]) for server in csv.DictReader(io.StringIO(text)))
-        assert (opened < ANSWERS) is shared, text
+    for server, shared in (("one", True), ("two", reuses_grpc(runtime.info("Version")))):
+        made.commit({"echo": Route((pair[server].backend,))})
+        load = rig.Load(ports)
+        with rig.under_load(load.one_by_one):
+            until(lambda load=load: len(load.outcomes) >= 2 * ANSWERS)
+        assert load.failed() == []
+        slot = runtime.map_value(paths.models_map, "echo")
+        for protocol, kept in (("h", True), ("g", shared)):
+            text = runtime.ask(f"show stat {protocol}_{slot} 4 -1").removeprefix("# ")
+            opened = sum(int(row["connect"]) for row in csv.DictReader(io.StringIO(text)))
+            assert (opened < ANSWERS) is kept, text
 
 
 def test_requests_in_flight_are_counted_and_end_where_they_are(gateway: Running, pair: Pair) -> None:
@@ -115,7 +114,7 @@ def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home
     places = GatewayPaths.of(home / "gateway")
     routes = {"echo": Route((pair["one"].backend,), pair["two"].backend)}
     made.commit(routes)
-    (pid,) = processes.find(places, role)
+    pid = rig.only(places, role)
     before = len(read_restarts(places.restarts))
     os.kill(pid, signal.SIGKILL)
     if role == processes.SUPERVISOR:
@@ -151,8 +150,7 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
     (supervisor,) = processes.find(places, processes.SUPERVISOR)
     os.kill(supervisor, signal.SIGSTOP)
     try:
-        (haproxy,) = processes.find(places, processes.HAPROXY)
-        _kill(haproxy)
+        _kill(rig.only(places, processes.HAPROXY))
         over_http = socket.create_connection((rig.HOST, ports.http), timeout=60)
         over_grpc = socket.create_connection((rig.HOST, ports.grpc), timeout=60)
     finally:

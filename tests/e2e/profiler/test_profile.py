@@ -16,9 +16,8 @@ from controlplane.domain.errors import EngineError, RequestRefused
 from controlplane.files.measurements.profiles import partial_path, read_partial, read_profiles, write_profile
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.load import ClosedLoop
-from controlplane.profiler.requests import requests_for
+from controlplane.profiler.requests import Subject, Wishes, read_subject, requests_for
 from controlplane.profiler.session import Place, Profiler
-from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.render.source import read_source
 from controlplane.runtime import SystemClock
 from launchers.process import ProcessLauncher

@@ -54,10 +54,9 @@ output [{ name: "OUT" data_type: TYPE_FP32 dims: [1] }]
 
 
 @pytest.fixture(autouse=True)
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(directory: Path) -> Path:
     """A working directory with two specs, a model, and the files of a fleet without servers."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    tmp_path = directory
     (tmp_path / "spec.yaml").write_text((EXAMPLES / "twelve.yaml").read_text())
     (tmp_path / "small.yaml").write_text(SMALL)
     alexnet = catalogue.profiles("v100")["alexnet"]
@@ -113,6 +112,8 @@ def test_an_unknown_document_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         ("events",),
         ("token", "create", "web", "--endpoint", "search"),
         ("token", "list"),
+        ("token", "revoke", "other"),
+        ("list",),
         ("limit", "set", "search", "--max-rate", "10"),
         ("limit", "list"),
         ("limit", "remove", "search"),
@@ -134,9 +135,18 @@ def test_a_simulation_and_a_rendering_are_valid(capsys: pytest.CaptureFixture[st
     assert run(["plan", "spec.yaml", "--strategy", "igniter", "-o", "plan.json"]) == 0
     capsys.readouterr()
     first = json.loads(Path("plan.json").read_text())["gpus"][0]["partitions"][0]["id"]
-    for options in ([], ["--guard", "--fault", f"crash:{first}@1"]):
-        assert run(["simulate", "plan.json", "--seconds", "2", "--json", *options]) == 0
-        check("simulate", json.loads(capsys.readouterr().out))
+    workload = json.loads(Path("plan.json").read_text())["gpus"][0]["partitions"][0]["workloads"][0]["name"]
+    for verb, *options in (
+        ["simulate", "--seconds", "2"],
+        ["simulate", "--seconds", "2", "--guard", "--fault", f"crash:{first}@1"],
+        ["plan"],
+        ["show", "--explain", workload],
+        ["show", "--against", "plan.json"],
+    ):
+        assert run(["show" if verb == "plan" else verb, "plan.json", "--json", *options]) == 0
+        check(verb, json.loads(capsys.readouterr().out))
+    assert run(["show", "--fleet", "default", "--json"]) == 0
+    check("show", json.loads(capsys.readouterr().out))
     assert run(["render", "plan.json", "--repository", "models", "--json"]) == 2
     check("error", json.loads(capsys.readouterr().out))
 

@@ -49,12 +49,10 @@ OPEN = Serving(follow_load=FollowLoad(30.0))
 
 
 @pytest.fixture(autouse=True)
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFiles:
+def files(directory: Path) -> FleetFiles:
     """A guarded fleet."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     kept = FleetFiles(state_root(), "default")
-    settings = FleetSettings("process", "/m", str(tmp_path / "out"), {}, endpoints=GUARDED.gateway)
+    settings = FleetSettings("process", "/m", str(directory / "out"), {}, endpoints=GUARDED.gateway)
     kept.write_settings(replace(settings, load_timeout_s=GUARDED.load_timeout_s))
     return kept
 

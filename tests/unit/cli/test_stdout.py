@@ -19,10 +19,9 @@ workloads: [{name: W, model: vgg19, slo_ms: 90, rate_rps: 9}]
 
 
 @pytest.fixture(autouse=True)
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "spec.yaml").write_text(SPEC)
-    return tmp_path
+def directory(directory: Path) -> Path:
+    (directory / "spec.yaml").write_text(SPEC)
+    return directory
 
 
 @pytest.mark.parametrize(

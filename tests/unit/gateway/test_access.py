@@ -15,7 +15,7 @@ from controlplane.domain.fleet import AccessConfig
 from controlplane.files.gateway import FormerFacade, GatewaySettings
 from controlplane.files.gateway.access import REMEMBERED_S, Client, Held, Limit, hashed, read_clients
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway.facade.callers import ANY_REGION, Callers, NotOwned, Regions
+from controlplane.gateway.facade.callers import ANY_REGION, Callers, Regions
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
 from controlplane.gateway.security import access
 from controlplane.gateway.security.certificate import check_exposure
@@ -183,8 +183,8 @@ def test_a_clients_regions_begin_with_its_prefix_and_its_keys_with_its_name() ->
         ("shop.f00.r", "/shopping"),
         ("shop.f00.r", ""),
     ):
-        with pytest.raises(NotOwned):
+        with pytest.raises(Refusal):
             own.check(name, key)
-    with pytest.raises(NotOwned, match="anew"):
+    with pytest.raises(Refusal, match="anew"):
         Regions("old", None).check("r")
     ANY_REGION.check("r", "/k")

@@ -17,10 +17,10 @@ from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, Ht
 from controlplane.gateway.facade.fleet_wide.kept import (
     LARGEST_ENTRY_BYTES,
     Kept,
-    NotKept,
     Region,
     setting_key,
 )
+from controlplane.gateway.facade.refusals import Refusal
 
 A, B, C = (Backend(name, "127.0.0.1", 1, 2, None) for name in "abc")
 REFUSAL = HttpRefused(HttpAnswer(400, b"no", "application/json"))
@@ -129,7 +129,7 @@ def test_a_call_beyond_the_bounds_reaches_no_server(made: Broadcast) -> None:
     async def tell(_: Backend) -> str:
         raise AssertionError("reached a server")
 
-    with pytest.raises(NotKept):
+    with pytest.raises(Refusal):
         asyncio.run(made.send((A,), Call(tell, keep=(Region("system", "mine").key, body))))
 
 
@@ -192,7 +192,7 @@ def test_one_region_or_all_are_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "a?x", "a b", "%61", "ä", "a" * 129, "a\n"])
 def test_a_region_that_http_cannot_name_is_refused(name: str) -> None:
-    with pytest.raises(NotKept, match="letters"):
+    with pytest.raises(Refusal, match="letters"):
         assert Region("system", name).key
 
 
@@ -201,7 +201,7 @@ def test_the_number_of_entries_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     entries = Kept(tmp_path / "broadcasts.json")
     for number in range(kept.MOST_ENTRIES):
         entries.put(Region("system", f"r{number}").key, {})
-    with pytest.raises(NotKept, match="unregister some"):
+    with pytest.raises(Refusal, match="unregister some"):
         entries.check(Region("system", "one-more").key, {})
     entries.check(Region("system", "r0").key, {})
 
@@ -211,7 +211,7 @@ def test_the_size_of_an_entry_is_bounded_over_all_calls_that_make_it(tmp_path: P
     half = "x" * (kept.LARGEST_ENTRY_BYTES // 2)
     entries.check(setting_key("logging"), {"a": half})
     entries.put(setting_key("logging"), {"a": half})
-    with pytest.raises(NotKept, match="bytes"):
+    with pytest.raises(Refusal, match="bytes"):
         entries.check(setting_key("logging"), {"b": half})
 
 

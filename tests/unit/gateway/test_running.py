@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.gateway.running import RuntimeSocket, Sessions, Unreachable
+from controlplane.gateway.running import RuntimeSocket, Sessions, Unreachable, reuses_grpc
 
 HEADER = "# pxname,svname,qcur,scur,status\n"
 ROWS = "h_1,s0,0,2,UP\nh_1,BACKEND,1,2,DOWN\n\n"
@@ -62,3 +62,20 @@ def test_no_word_at_all_is_no_consent(nearby: Path) -> None:
     (nearby / "haproxy.sock").unlink()
     with answering(nearby, "\n") as runtime:
         runtime.run(["set server h_1/s0 state ready"])
+
+
+@pytest.mark.parametrize(
+    ("version", "reuses"),
+    [
+        ("HAProxy version 2.6.12-1+deb12u4", False),
+        ("HAProxy version 2.6.18", True),
+        ("HAProxy version 2.7.12", False),
+        ("HAProxy version 2.8.9", False),
+        ("HAProxy version 2.8.10", True),
+        ("HAProxy version 2.9.1", False),
+        ("HAProxy version 3.0.11-1+deb13u1", True),
+        ("HAProxy version 3.3-dev5-0d35f7", True),
+    ],
+)
+def test_which_haproxy_reuses_connections_for_grpc(version: str, reuses: bool) -> None:
+    assert reuses_grpc(version) is reuses

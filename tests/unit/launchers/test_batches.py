@@ -106,13 +106,16 @@ def test_whatever_a_server_puts_in_place_of_its_answer_is_none(
 
 
 @DAMAGE
-def test_a_model_whose_file_is_lost_has_no_batch_to_change(
+def test_a_file_that_is_lost_is_made_again_with_a_generation_after_the_answered_one(
     files: BatchFiles, damage: Callable[[Path], None]
 ) -> None:
+    (files.seen / "a").write_bytes((7 << 32 | 3).to_bytes(8, "little").ljust(4096, b"\0"))
     damage(files.limits / "a")
     assert files.read() == (("b", 8),)
-    with pytest.raises(EngineError, match="the batch of a"):
-        files.set((("a", 2),))
+    files.set((("a", 2),))
+    assert files.read() == (("a", 2), ("b", 8))
+    assert (files.limits / "a").read_bytes()[:8] == (8 << 32 | 2).to_bytes(8, "little")
+    assert (files.limits / "a").stat().st_mode & 0o777 == 0o600
 
 
 def test_without_files_a_server_starts_with_the_planned_batches(files: BatchFiles) -> None:

@@ -122,8 +122,3 @@ def test_another_distribution_takes_no_name_of_ours_and_no_option_of_others() ->
     with pytest.raises(InputError, match="not for nothing") as told:
         registry.strategy("nothing", as_coded=True)
     assert told.value.field == "as_coded"
-
-
-def test_a_wrong_strategy_gets_the_nearest() -> None:
-    with pytest.raises(InputError, match="did you mean igniter"):
-        registry.strategy("ignitr")

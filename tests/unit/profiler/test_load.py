@@ -1,15 +1,19 @@
-"""The closed loop against a gRPC server that remembers what it received."""
+"""The load of a server: a closed loop, and requests of a decoupled model on one stream."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 from unittest.mock import Mock
 
 import grpc
 import pytest
+from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelStreamInferResponse
 
-from controlplane.profiler.load import ClosedLoop
+from controlplane.domain.errors import EngineError, RequestRefused
+from controlplane.profiler.load import ClosedLoop, StreamCall
 
 
 class Slow(grpc.GenericRpcHandler):
@@ -53,3 +57,98 @@ def test_an_interruption_of_the_entry_closes_the_channel(monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt), ClosedLoop("127.0.0.1:1", [b""], 1):
         pass
     channel.close.assert_called_once()
+
+
+Answering = Callable[[ModelInferRequest], list[ModelStreamInferResponse]]
+
+
+class Stream:
+    """The answers of one stream."""
+
+    def __init__(self, requests: Iterator[bytes], answering: Answering) -> None:
+        self._requests = requests
+        self._answering = answering
+
+    def __iter__(self) -> Iterator[ModelStreamInferResponse]:
+        for body in self._requests:
+            yield from self._answering(ModelInferRequest.FromString(body))
+
+    def cancel(self) -> None:
+        pass
+
+
+class Channel:
+    def __init__(self, answering: Answering) -> None:
+        self._answering = answering
+
+    def stream_stream(self, *_: object, **__: object) -> Callable[[Iterator[bytes]], Stream]:
+        return lambda requests: Stream(requests, self._answering)
+
+
+def call(answering: Answering) -> StreamCall:
+    return StreamCall(cast(grpc.Channel, Channel(answering)))
+
+
+def answer(request: ModelInferRequest, *, final: bool, error: str = "") -> ModelStreamInferResponse:
+    made = ModelStreamInferResponse(error_message=error)
+    made.infer_response.id = request.id
+    if final:
+        made.infer_response.parameters["triton_final_response"].bool_param = True
+    return made
+
+
+REQUEST: Any = ModelInferRequest(model_name="m", id="mine").SerializeToString()
+
+
+def test_a_request_ends_with_its_last_answer() -> None:
+    held: list[ModelInferRequest] = []
+
+    def answering(request: ModelInferRequest) -> list[ModelStreamInferResponse]:
+        held.append(request)
+        if len(held) == 1:
+            return [answer(request, final=False)]
+        # The second request's answers come before the end of the first one's.
+        first, second = held
+        return [answer(second, final=True), answer(first, final=False), answer(first, final=True)]
+
+    stream = call(answering)
+    one, two = stream(REQUEST), stream(REQUEST)
+    assert two.result(5) >= one.result(5)
+    assert [r.model_name for r in held] == ["m", "m"]
+    assert held[0].id != held[1].id
+    assert held[0].parameters["triton_enable_empty_final_response"].bool_param
+    stream.close()
+
+
+def test_a_refusal_is_that_of_its_request() -> None:
+    def answering(request: ModelInferRequest) -> list[ModelStreamInferResponse]:
+        refused = request.model_name == "other"
+        return [answer(request, final=True, error="wants a JSON object" if refused else "")]
+
+    stream = call(answering)
+    other = stream(ModelInferRequest(model_name="other").SerializeToString())
+    with pytest.raises(RequestRefused, match="wants a JSON object"):
+        other.result(5)
+    assert stream(REQUEST).result(5) > 0
+    stream.close()
+
+
+def test_a_stream_that_ends_fails_what_is_under_way() -> None:
+    sent = threading.Event()
+
+    def answering(request: ModelInferRequest) -> list[ModelStreamInferResponse]:
+        sent.wait(5)
+        raise grpc.RpcError("gone")
+
+    stream = call(answering)
+    one = stream(REQUEST)
+    sent.set()
+    assert isinstance(one.exception(5), grpc.RpcError)
+    stream.close()
+
+
+def test_a_request_after_the_end_of_its_stream_fails() -> None:
+    stream = call(lambda request: [])
+    stream.close()
+    with pytest.raises(EngineError, match="ended the stream"):
+        stream(REQUEST).result(5)

@@ -16,8 +16,8 @@ from controlplane.domain.profile import Measurement
 from controlplane.files.measurements.profiles import read_partial
 from controlplane.profiler import session
 from controlplane.profiler.point import Lone, Watched
+from controlplane.profiler.requests import Subject, Wishes, read_subject
 from controlplane.profiler.session import Measured, Place, Profiler
-from controlplane.profiler.subject import Subject, Wishes, read_subject
 from controlplane.profiler.sweep import Effort, Point, Trust
 
 PLACE = Place(Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID), "cpu-0")

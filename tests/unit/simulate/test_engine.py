@@ -208,16 +208,6 @@ def only(result):
     return workload
 
 
-@pytest.mark.parametrize(("batch", "load"), [(1, 0.7), (8, 0.8)])
-def test_a_lone_server_is_the_queue_of_theory(plan_of, batch, load):
-    rate = 1000 * load * batch / AFFINE[batch - 1]
-    result = simulate(plan_of(("g", "p", ServedModel("a", batch), [("w", rate)])), TRUTH, Settings(1000.0))
-    law = solve(rate, AFFINE, batch)
-    assert only(result).mean_ms == pytest.approx(law.mean_ms[0], rel=0.03)
-    assert only(result).p99_ms == pytest.approx(law.p99_ms[0], rel=0.06)
-    assert only(result).utilisation == pytest.approx(load, rel=0.02)
-
-
 @pytest.mark.parametrize("client_batch", [2, 4, 8])
 def test_client_batches_make_a_queue_of_requests(plan_of, client_batch):
     batch = 8
@@ -319,17 +309,6 @@ def test_drops_break_the_slo(plan_of):
     assert not seen.holds
     assert seen.max_ms == pytest.approx(55, abs=5.01)
     assert seen.throughput_rps == pytest.approx(200, rel=0.02)
-
-
-def test_a_delay_costs_latency_under_load(plan_of):
-    rate = 0.6 * 1000 * 8 / AFFINE[7]
-    greedy, delayed = (
-        only(
-            simulate(plan_of(("g", "p", ServedModel("a", 8, 1, delay), [("w", rate)])), TRUTH, Settings(60.0))
-        )
-        for delay in (0, 5000)
-    )
-    assert delayed.p50_ms > 1.15 * greedy.p50_ms
 
 
 def test_a_trace_and_a_step_take_the_place_of_the_plans_rate(plan_of):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.simulate.quantiles import BINS, RELATIVE_ERROR, edges_ms, quantile_ms
+from controlplane.simulate.result import BINS, RELATIVE_ERROR, edges_ms, quantile_ms
 
 
 @given(st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=200), st.floats(0.01, 1.0))

@@ -93,7 +93,7 @@ class Broadcast:
     async def send(self, targets: Sequence[Backend], call: Call[Answer]) -> Answer:
         """Change every target and return the first one's answer; otherwise nothing has changed.
 
-        Raises NotKept before anything is sent, and Refused. The first server gets the call alone: what it
+        Raises Refusal before anything is sent, and Refused. The first server gets the call alone: what it
         refuses, no other one gets. A server that did not answer may have executed it: it is undone there too.
         """
         if call.keep is not None:
@@ -149,7 +149,7 @@ class Broadcast:
         return True
 
     def regions_to_remove(self, region: Region, owned: Regions) -> list[Region]:
-        """Return what a call removes: a region, all, or all that the client owns. Raises NotOwned."""
+        """Return what a call removes: a region, all, or all that the client owns. Raises Refusal."""
         if region.name:
             owned.check(region.name)
         if region.name or owned is ANY_REGION:

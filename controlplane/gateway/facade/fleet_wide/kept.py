@@ -30,13 +30,6 @@ _SETTING = rf"/v2/(models/{_NAME}/)?trace/setting|/v2/logging"
 Body = Mapping[str, object]
 
 
-class NotKept(Refusal):
-    """An entry beyond the bounds; the fleet-wide call that it comes from is refused."""
-
-    def __init__(self, words: str) -> None:
-        super().__init__(StatusCode.INVALID_ARGUMENT, words)
-
-
 @dataclass(frozen=True, slots=True)
 class Region:
     """A shared-memory region of `kind` "system" or "cuda"; all of them where `name` is empty."""
@@ -46,10 +39,10 @@ class Region:
 
     @property
     def key(self) -> str:
-        """Its key. Raises NotKept for a name that HTTP cannot carry."""
+        """Its key. Raises Refusal for a name that HTTP cannot carry."""
         key = f"{self.prefix}register"
         if re.fullmatch(_REGION, key) is None:
-            raise NotKept("a region's name has 1 to 128 letters, digits or any of _ . : -")
+            raise _not_kept("a region's name has 1 to 128 letters, digits or any of _ . : -")
         return key
 
     @property
@@ -76,11 +69,11 @@ class Kept:
         return dict(self._entries)
 
     def check(self, key: str, body: Body) -> None:
-        """Raises NotKept where `put` would exceed the bounds."""
+        """Raises Refusal where `put` would exceed the bounds."""
         if len(json.dumps(self._merged(key, body))) > LARGEST_ENTRY_BYTES:
-            raise NotKept(f"what is kept of one call may have {LARGEST_ENTRY_BYTES} bytes")
+            raise _not_kept(f"what is kept of one call may have {LARGEST_ENTRY_BYTES} bytes")
         if key not in self._entries and len(self._entries) >= MOST_ENTRIES:
-            raise NotKept(f"{MOST_ENTRIES} regions and settings are kept already; unregister some")
+            raise _not_kept(f"{MOST_ENTRIES} regions and settings are kept already; unregister some")
 
     def put(self, key: str, body: Body) -> None:
         """Settings for one key are put together; a region replaces the one of its name."""
@@ -123,3 +116,7 @@ def _entries(content: object) -> dict[str, Body]:
         if re.fullmatch(f"{_REGION}|{_SETTING}", key) is None or not isinstance(body, dict):
             raise ValueError(f"{key[:80]!r} is no shared-memory region and no setting")
     return content
+
+
+def _not_kept(words: str) -> Refusal:
+    return Refusal(StatusCode.INVALID_ARGUMENT, words)

@@ -4,6 +4,7 @@ and converging again after a crash anywhere ends in the desired fleet."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from random import Random
 
 from build import server
 from hypothesis import given
@@ -131,6 +132,25 @@ def test_a_crash_after_any_prefix_still_serves_and_then_converges(
     }
     assert world.routes == dict(after.routes)
     assert converge(after, world.actual()) == ()
+
+
+@given(fleets(), fleets(), st.randoms(), st.integers(0, 60))
+def test_changes_of_batches_may_come_at_any_place_whatever_is_killed_then(
+    before: Desired, after: Desired, random: Random, crash: int
+) -> None:
+    world, expected = converged(before), converged(before)
+    planned = converge(after, world.actual())
+    for action in planned:
+        expected.run(action)
+    actions = [a for a in planned if not isinstance(a, SetBatches)]
+    for change in (a for a in planned if isinstance(a, SetBatches)):
+        ends = [i for i, a in enumerate(actions) if isinstance(a, Stop) and a.server == change.server]
+        actions.insert(random.randint(0, min(ends, default=len(actions))), change)
+    for action in actions[:crash]:
+        world.run(action)
+    for action in actions[crash:] if random.random() < 0.5 else converge(after, world.actual()):
+        world.run(action)
+    assert (world.servers, world.routes) == (expected.servers, expected.routes)
 
 
 @given(fleets(), st.integers(1, 3))

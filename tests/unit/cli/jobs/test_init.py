@@ -21,13 +21,11 @@ output [ { name: "Y", data_type: TYPE_FP32, dims: [ 4 ] } ]
 
 
 @pytest.fixture(autouse=True)
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def directory(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # No Triton, so that no backend is known to be missing.
-    monkeypatch.setenv("TRISECT_TRITON_HOME", str(tmp_path / "triton"))
-    write(tmp_path / "models" / "m", CONFIG)
-    return tmp_path
+    monkeypatch.setenv("TRISECT_TRITON_HOME", str(directory / "triton"))
+    write(directory / "models" / "m", CONFIG)
+    return directory
 
 
 def write(model: Path, config: str) -> None:

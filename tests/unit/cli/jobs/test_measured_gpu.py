@@ -23,19 +23,16 @@ workloads:
 
 
 @pytest.fixture(autouse=True)
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def directory(directory: Path) -> Path:
+    profiles = directory / "profiles"
     points = tuple(
         Measurement(percent, batch, (1.0 + batch) * 100.0 / percent)
         for percent in (10.0, 50.0, 100.0)
         for batch in (1, 4, 16)
     )
-    write_profile(tmp_path / "profiles", Profile("m", "t4", ShareKind.MPS_PERCENT, Environment(), points))
-    write_device(
-        tmp_path / "profiles", Device("t4", ShareKind.MPS_PERCENT, MPS_GRID, 15360.0, hardware={"P": 70.0})
-    )
-    return tmp_path
+    write_profile(profiles, Profile("m", "t4", ShareKind.MPS_PERCENT, Environment(), points))
+    write_device(profiles, Device("t4", ShareKind.MPS_PERCENT, MPS_GRID, 15360.0, hardware={"P": 70.0}))
+    return directory
 
 
 def test_a_plan_that_overfills_the_memory_is_refused(

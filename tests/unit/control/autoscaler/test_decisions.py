@@ -175,6 +175,15 @@ def test_looks_that_come_late_end_no_dwell() -> None:
     assert asked.direction is Direction.DOWN
 
 
+def test_a_fall_is_followed_after_a_dwell_whatever_the_minutes_before_it_brought() -> None:
+    run = Run((200.0,), limits=LoadLimits(dwell_s=20.0))
+    run.poisson(190, 180.0)
+    run.poisson(45, 40.0)
+    ((at_s, direction, rates),) = run.changes
+    assert (direction, at_s > 210.0) == (Direction.DOWN, True)
+    assert rates[0] < 60.0
+
+
 def test_traffic_that_pauses_for_most_of_each_dwell_is_not_scaled_away() -> None:
     run = Run((200.0,))
     for _ in range(8):

@@ -11,8 +11,7 @@ from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.papers.gpulet import latency as gpulet
 from controlplane.papers.inss import latency as inss
 from controlplane.papers.latency_aware import latency as latency_aware
-from controlplane.papers.latency_aware.curve import Exponential
-from controlplane.papers.latency_aware.latency import filling_ms
+from controlplane.papers.latency_aware.latency import Exponential, filling_ms
 
 RESNET, VGG = (25.80461, 51.32453), (32.06, 56.68343)
 """L2 and DRAM utilisation at batch 8 on a 2080 Ti (casys-kaist/glet, UTIL.CSV)."""

@@ -132,8 +132,3 @@ def test_the_efficient_size_of_the_code_is_never_20_or_100() -> None:
 )
 def test_what_four_gpus_hold_as_coded(rates: dict[str, float], sbp: bool) -> None:
     assert (not planned("sbp", rates, as_coded=True).infeasible) == sbp
-
-
-def test_another_strategys_option_is_refused() -> None:
-    with pytest.raises(Exception, match="--strategy sbp or"):
-        registry.strategy("joint", as_coded=True).plan(question(asked(TWO)))

@@ -58,7 +58,7 @@ def test_no_batch_carries_more_by_the_exact_queue(model: int, share: int, slo_ms
     for servers in (1, 4, MOST_SERVERS):
         for batch in batches:
             curve = alone.execution[model, :batch, share]
-            exact = batch_queue.largest_rate(slo_ms, curve, batch, servers)[0] / servers
+            exact = batch_queue.largest_rate(slo_ms, curve, servers) / servers
             assert exact <= most[share] * (1.0 + 1e-9)
 
 
@@ -72,7 +72,7 @@ def test_nor_where_times_bend_away_from_a_line() -> None:
     for name, share, batch, slo_ms in (("resnet152", 5, 32, 39.1), ("densenet201", 3, 32, 91.5)):
         model = gpu_type.number_of(name)
         curve = gpu_type.alone.execution[model, :batch, share]
-        exact = batch_queue.largest_rate(slo_ms, curve, batch, MOST_SERVERS)[0] / MOST_SERVERS
+        exact = batch_queue.largest_rate(slo_ms, curve, MOST_SERVERS) / MOST_SERVERS
         most = most_of(gpu_type, model, slo_ms)[share]
         assert 0.9 * most < exact <= most
 

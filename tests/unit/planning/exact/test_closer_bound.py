@@ -11,8 +11,7 @@ from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import Slots
 from controlplane.planning.capacity.gpu_types import gpu_types
 from controlplane.planning.capacity.lower_bound import lower_bound
-from controlplane.planning.exact.closer_bound import closer_bound
-from controlplane.planning.exact.contents import Gpu
+from controlplane.planning.exact.closer_bound import Gpu, closer_bound
 from controlplane.planning.exact.effects import LEVELS, PairEffects
 from controlplane.planning.exact.prove import prove
 

@@ -98,19 +98,6 @@ def test_it_finds_the_best_without_a_plan_to_beat_and_proves_one_that_is() -> No
     assert worse.gpus == found.gpus
 
 
-def test_a_limited_number_of_gpus_is_kept() -> None:
-    request = planning.request(published(12)[:6])
-    plenty = solve(request)
-    assert plenty is not None
-    assert plenty.gpus is not None
-    count = len(plenty.gpus)
-    for allowed, fits in ((count, True), (count - 1, False)):
-        few = replace(request, devices={"v100": planning.v100(count=allowed)})
-        found = solve(few)
-        assert found is not None
-        assert (found.gpus is not None) is fits
-
-
 def test_large_cases_are_left_alone_and_a_ceiling_ends_it() -> None:
     request = planning.request(published(50))
     assert solve(request) is None

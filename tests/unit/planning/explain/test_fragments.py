@@ -12,7 +12,7 @@ from planning import workload
 
 from controlplane.domain.plan import Plan, Rule
 from controlplane.planning import registry
-from controlplane.planning.explain.refusals import is_fragmented
+from controlplane.planning.explain.infeasible import is_fragmented
 
 PERCENTS = st.integers(0, 40).map(lambda n: 2.5 * n)
 

@@ -87,8 +87,6 @@ def test_a_plan_for_many_stands_pairs_side_by_side() -> None:
     assert not plan.infeasible
     beside = [{p.models[0].model for p in gpu.partitions} for gpu in plan.gpus if len(gpu.partitions) == 2]
     assert sum(len(models) == 2 for models in beside) > 20
-    # Without pairs it takes more.
-    assert len(plan.gpus) <= 66
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from planning import published
 
 from controlplane.domain.plan import Rule
 from controlplane.latency.queueing import batch_queue
+from controlplane.latency.queueing.turns import SojournTimes
 from controlplane.planning.capacity.items import Item
 from controlplane.planning.capacity.tolerance import ToleranceTable
 from controlplane.planning.joint.packing import Packing
@@ -24,7 +25,7 @@ def test_a_queue_is_solved_once_and_as_the_queue_itself_would(monkeypatch: pytes
     solved: list[int] = []
     solve = batch_queue.solve
 
-    def counted(rate: np.ndarray, *rest: object) -> batch_queue.QueueResult:
+    def counted(rate: np.ndarray, *rest: object) -> SojournTimes:
         solved.append(rate.size)
         return solve(rate, *rest)  # type: ignore[arg-type]
 

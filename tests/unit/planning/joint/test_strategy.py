@@ -10,7 +10,7 @@ from planning import planned, published, workload
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, Rule
-from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy, ShadowWish
+from controlplane.domain.workload import Arrivals, ShadowPolicy, ShadowWish
 from controlplane.planning import registry
 from controlplane.planning.explain.explain import explain
 from controlplane.planning.replan.differences import Change, changes, moves
@@ -19,27 +19,6 @@ from controlplane.planning.replan.differences import Change, changes, moves
 @cache
 def table_3() -> Plan:
     return planned("joint", published(12), latency="ours", rule=Rule.P99)
-
-
-def test_table_3_under_poisson_in_eight_gpus() -> None:
-    plan = table_3()
-    assert plan.verified
-    assert not plan.infeasible
-    assert len(plan.gpus) <= 8
-    for _, _, w in plan.placements():
-        assert w.predicted.p99_ms is not None
-        assert w.predicted.p99_ms <= w.slo_ms
-    assert plan.totals is not None
-    assert plan.totals.lower_bound_gpus is not None
-    assert plan.totals.lower_bound_gpus <= len(plan.gpus)
-
-
-@pytest.mark.slow
-def test_half_slo_at_200_takes_fewer_gpus_than_igniter() -> None:
-    plan = planned("joint", published(200))
-    assert plan.verified
-    assert not plan.infeasible
-    assert len(plan.gpus) <= 66
 
 
 def test_the_same_request_gives_the_same_plan_in_any_order() -> None:
@@ -93,16 +72,6 @@ def test_constant_arrivals_take_no_more_than_poisson() -> None:
     assert plan.totals is not None
     assert poisson.totals is not None
     assert plan.totals.percent <= poisson.totals.percent
-
-
-def test_a_shadow_on_another_gpu() -> None:
-    wish = ShadowWish(ShadowPolicy.HOT, ShadowPlace.OTHER_GPU)
-    asked = [replace(w, shadow=wish) for w in published(12)[:3]]
-    plan = planned("joint", asked)
-    assert plan.verified
-    for gpu, partition in plan.partitions():
-        assert partition.shadow is not None
-        assert partition.shadow.gpu != gpu.id
 
 
 def test_no_shadow_where_none_is_wished() -> None:

@@ -102,13 +102,18 @@ def on(partition: Partition, gpu: PlannedGpu) -> Partition:
     return replace(partition, shadow=replace(partition.shadow, gpu=gpu.id))
 
 
-def short_of_memory(wish: ShadowWish, shares: Sequence[float], left_mb: float) -> Plan:
-    """Models of a GPU with so much memory left, of which none would load in time; a context takes 400 MB."""
-    device = v100("ours")
+def short_of_memory(
+    wish: ShadowWish, shares: Sequence[float], left_mb: float, *, batch: int = 1, device: Device | None = None
+) -> Plan:
+    """Models of a GPU with so much memory left, of which none would load in time; a context takes 400 MB.
+
+    `batch` is the first one's.
+    """
+    device = device or v100("ours")
     memory_mb = dict(zip(("vgg19", "resnet50", "ssd"), (1500.0, 1200.0, 900.0), strict=True))
     workloads = [replace(workload(m, m, 800.0, 5.0), shadow=wish) for m in memory_mb]
     partitions = [
-        partition_of(w.name, [w], percent, 1, memory_mb[w.model])
+        partition_of(w.name, [w], percent, batch if w.model == "vgg19" else 1, memory_mb[w.model])
         for w, percent in zip(workloads, shares, strict=True)
     ]
     kind = device.pool.device
@@ -130,6 +135,20 @@ def test_partitions_share_a_shadow_where_memory_lacks_for_one_each(policy: Shado
     assert {p.shadow.percent for p in gpu.sharers if p.shadow} == {gpu.shared.percent}
     assert 30.0 <= gpu.shared.percent <= 50.0, "enough for the largest, and what the smallest leaves"
     assert all(p.shadow.covers is not None for p in gpu.sharers if p.shadow)
+
+
+@pytest.mark.parametrize(("batch", "together"), [(1, 3), (2, 2)])
+def test_models_that_execute_another_with_several_batches_share_no_server(batch: int, together: int) -> None:
+    device = v100("ours")
+    both = {m: replace(device.profiles[m], executes=("common",)) for m in ("vgg19", "ssd")}
+    device = replace(device, profiles={**device.profiles, **both})
+    wish, shares = ShadowWish(ShadowPolicy.SHARED), (20.0, 20.0, 20.0)
+    plan = short_of_memory(wish, shares, 9000.0, batch=batch, device=device)
+    assert plan.verified, plan.violations
+    assert sum(len(gpu.sharers) for gpu in plan.gpus) == together
+    (gpu,) = short_of_memory(wish, shares, 9000.0, batch=batch).gpus
+    said = [v.subject for v in verify(replace(plan, gpus=(gpu,)), {"v100": device})]
+    assert said == ([] if batch == 1 else ["v100-0.shared"])
 
 
 def test_only_partitions_of_like_shares_share_a_shadow() -> None:

@@ -11,9 +11,8 @@ from planning import request, workload
 from controlplane.domain.plan import Plan, Rule
 from controlplane.planning import registry
 from controlplane.planning.protocol import PlanRequest
-from controlplane.planning.replan.pressure import late_of, pressure_of
 from controlplane.planning.replan.reuse import reused
-from controlplane.planning.replan.smallest_change import with_more_servers
+from controlplane.planning.replan.smallest_change import late_of, pressure_of, with_more_servers
 
 WORKLOADS = (workload("A", "alexnet", 15.0, 500.0), workload("R", "resnet50", 40.0, 200.0))
 

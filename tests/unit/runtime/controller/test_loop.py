@@ -132,6 +132,34 @@ def test_a_server_whose_batches_cannot_be_set_is_guarded_like_any(monkeypatch: p
     assert [(event.kind, event.subject) for event in told] == [("failed", name), ("adopt", "f")]
 
 
+def test_lost_batch_files_are_made_again_once_with_the_batch_in_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[str, Batches]] = []
+    with world() as here:
+        with here.host.running_as(Program()):
+            here.apply_last(build.plan(build.partition("a", 20.0, model="echo"), gpu="cpu-0"))
+        here.serve()
+        here.tick(1.0)
+        assert here.controller is not None
+        controller, adopted = here.controller, here.controller._adopted
+        assert adopted is not None
+        (name,), watch = here.host.servers, adopted.state.watches["a"]
+        endpoint = watch.queues[0].promise.endpoint
+        adopted.planned = {"a": replace(adopted.planned["a"], batches=((endpoint, 2),))}
+        queue = watch.queues[0]._replace(promise=replace(watch.queues[0].promise, batch=6))
+        changed = replace(watch, queues=(queue,), rebatched=Rebatched(1, 1.0))
+        adopted.state = replace(adopted.state, watches={"a": changed})
+        monkeypatch.setattr(
+            controller._actor, "set_batches", lambda s, batches: told.append((s.name, batches))
+        )
+        engine = controller._observer._engine
+        for batches in (((endpoint, 6),), (), (), ((endpoint, 6),), ()):
+            engine.listed = replace(engine.listed, batches={name: batches})
+            controller._restore_batches(adopted)
+    assert told == [(name, ((endpoint, 6),))] * 2
+
+
 @pytest.mark.parametrize(("fails", "kind", "batch"), [(False, "batch", 2), (True, "failed", 1)])
 def test_only_a_batch_that_was_set_is_in_force(
     monkeypatch: pytest.MonkeyPatch, fails: bool, kind: str, batch: int

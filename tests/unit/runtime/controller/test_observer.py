@@ -701,9 +701,30 @@ def test_one_that_hangs_after_a_lull_is_asked_again(bench: Bench) -> None:
     assert wait_until(lambda: bench.open_requests() == 4, deadline_s=30.0)
 
 
+def test_the_longer_traffic_pauses_the_less_often_are_open_requests_read_but_each_second(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, read_s = Hand(), list[float]()
+    monkeypatch.setattr(observer_module, "time", clock)
+    busy = state()
+    queue = busy.watches["W1"].queues[0]._replace(rates_rps=(50.0, 50.0))
+    busy = replace(busy, watches={"W1": replace(busy.watches["W1"], queues=(queue,))})
+    bench.observer.look(busy)
+    bench.requests.answered, answered_s = (), clock.now_s
+    for _ in range(100):
+        clock.now_s += 0.05
+        before = bench.gateway.asked
+        bench.observer.look(busy)
+        read_s += [clock.now_s - answered_s] * (bench.gateway.asked - before)
+    gaps = [after - before for before, after in itertools.pairwise([0.0, *read_s])]
+    assert gaps[0] == pytest.approx(0.2, abs=0.06)
+    assert gaps[-1] == max(gaps) == pytest.approx(1.0, abs=0.06)
+    assert len(gaps) <= 8, "25 at five a second"
+
+
 @dataclass
 class Hand:
-    """Clocks that are set by hand: the time of day, and the one that nobody sets."""
+    """Clocks that are set by hand: the time of day, and the one that is never set."""
 
     wall_s: float = 1e9
     now_s: float = 1e3

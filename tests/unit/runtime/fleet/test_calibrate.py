@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,12 +15,24 @@ from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.measurements.profiles import read_calibration, write_profile
 from controlplane.latency.calibration import WIDEST_VARIATION, Observation, Seen
-from controlplane.report.tables.observed_table import Unseen, kept_table, observed_table
+from controlplane.report.tables.observed_table import Kept, Unseen, kept_table, observed_table
 from controlplane.report.tables.terminal import plain
 from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet.calibrate import counting_model, learn, recall, variation_of
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History, Minute
+
+
+def recalled(
+    folder: Path, minutes: list[Minute], *partitions: Partition, gpu_type: str = "v100"
+) -> tuple[list[Seen], list[Unseen], list[Kept]]:
+    """What is recalled of a fleet with these partitions on one GPU."""
+    files, nothing = FleetFiles(folder / "state", "f"), cast(Any, None)
+    gpus = (PlannedGpu(f"{gpu_type}-0", gpu_type, partitions),)
+    files.write_plans(Plan("joint", Rule.P99, "ours", gpus), None)
+    now_s = time.time()  # after the plan
+    History(files.history).write_minutes([minute._replace(at_s=now_s) for minute in minutes])
+    return recall(Fleet(files, nothing, nothing, SystemClock(), print), folder)
 
 
 def seen(refused: str | None) -> Seen:
@@ -42,23 +54,17 @@ def test_what_is_refused_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_shared_queue_is_one_observation_and_a_p99_a_workload(tmp_path: Path) -> None:
-    files = FleetFiles(tmp_path / "state", "f")
     placements = (
         Placement("W2", "b", "ssd", 40, 60, client_batch=4),
         Placement("W1", "a", "ssd", 60, 50, client_batch=4),
     )
     partition = Partition("P", 50.0, (ServedModel("ssd", 8),), placements)
-    plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
-    files.write_plans(plan, None)
     counted = {8: BatchStatistics(200, 10**6, 200 * 20 * 10**6, 10**6)}
-    now_s = time.time()
     minutes = [
-        Minute(now_s, 60.0, "P", "a", 50.0, 900, 0, 31.0, counted),
-        Minute(now_s, 60.0, "P", "b", 50.0, 600, 2, 33.0, None),
+        Minute(0.0, 60.0, "P", "a", 50.0, 900, 0, 31.0, counted),
+        Minute(0.0, 60.0, "P", "b", 50.0, 600, 2, 33.0, None),
     ]
-    History(files.history).write_minutes(minutes)
-    nothing: Any = None
-    seen, unseen, kept = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)
+    seen, unseen, kept = recalled(tmp_path, minutes, partition)
     assert unseen == []
     assert [(row.partition, row.batch, row.observation.batches) for row in seen] == [("P", 8, 200)]
     told = {one.workload: (one.rate_rps, one.failed, one.p99_ms, one.slo_ms) for one in kept}
@@ -67,32 +73,7 @@ def test_a_shared_queue_is_one_observation_and_a_p99_a_workload(tmp_path: Path) 
     assert counting_model(partition, partition.models[0]) == "a", "who counts every execution"
 
 
-def test_a_profile_a_fifth_too_fast_is_predicted_within_5_percent_after_a_minute(tmp_path: Path) -> None:
-    partition = Partition("P", 50.0, (ServedModel("ssd", 8),), (Placement("W", "a", "ssd", 80, 60),))
-    plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),))
-    nothing: Any = None
-
-    def recalled(name: str, each_ms: float) -> Observation:
-        files = FleetFiles(tmp_path / "state", name)
-        files.write_plans(plan, None)
-        # Ten batches a second through half a minute: what two redirects leave of a minute.
-        counted = {8: BatchStatistics(300, 0, round(300 * each_ms * 10**6), 0)}
-        History(files.history).write_minutes(
-            [Minute(time.time(), 30.0, "P", "a", 50.0, 2400, 0, 31.0, counted)]
-        )
-        (row,), _, _ = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)
-        assert learn(tmp_path, [row]) is not None
-        return row.observation
-
-    predicted_ms = recalled("first", 30.0).predicted_ms
-    (tmp_path / "calibration.json").unlink()
-    recalled("slow", 1.2 * predicted_ms)
-    (factor,) = read_calibration(tmp_path)
-    assert factor.factor == pytest.approx(1.2, rel=0.05)
-
-
 def test_each_model_of_a_partition_is_observed_and_their_times_add_up(tmp_path: Path) -> None:
-    files = FleetFiles(tmp_path / "state", "f")
     both = Partition(
         "P",
         50.0,
@@ -100,20 +81,16 @@ def test_each_model_of_a_partition_is_observed_and_their_times_add_up(tmp_path: 
         (Placement("W1", "a", "ssd", 40, 60), Placement("W2", "b", "vgg19", 20, 90)),
     )
     beside = Partition("Q", 50.0, (ServedModel("alexnet", 4),), (Placement("W3", "c", "alexnet", 40, 60),))
-    files.write_plans(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (both, beside)),)), None)
 
     def counted(batch: int, executions: int, each_ms: int) -> dict[int, BatchStatistics]:
         return {batch: BatchStatistics(executions, 0, executions * each_ms * 10**6, 0)}
 
-    now_s = time.time()
     minutes = [
-        Minute(now_s, 60.0, "P", "a", 50.0, 900, 0, 31.0, counted(8, 300, 40)),
-        Minute(now_s, 60.0, "P", "b", 50.0, 600, 0, 33.0, counted(2, 600, 30)),
-        Minute(now_s, 60.0, "Q", "c", 50.0, 600, 0, 33.0, counted(4, 600, 10)),
+        Minute(0.0, 60.0, "P", "a", 50.0, 900, 0, 31.0, counted(8, 300, 40)),
+        Minute(0.0, 60.0, "P", "b", 50.0, 600, 0, 33.0, counted(2, 600, 30)),
+        Minute(0.0, 60.0, "Q", "c", 50.0, 600, 0, 33.0, counted(4, 600, 10)),
     ]
-    History(files.history).write_minutes(minutes)
-    nothing: Any = None
-    seen, unseen, _ = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)
+    seen, unseen, _ = recalled(tmp_path, minutes, both, beside)
     assert unseen == []
     found = {row.observation.model: row for row in seen}
     assert {model: row.batch for model, row in found.items()} == {"ssd": 8, "vgg19": 2, "alexnet": 4}
@@ -148,23 +125,18 @@ def test_who_is_too_idle_is_unmeasured_and_not_mispredicted(
 
 
 def test_minutes_with_few_answers_have_no_p99(tmp_path: Path) -> None:
-    files = FleetFiles(tmp_path / "state", "f")
     names = {"W1": "a", "W2": "b", "W3-joined-just-now": "c"}
     placements = tuple(Placement(name, endpoint, "ssd", 40, 60) for name, endpoint in names.items())
     partition = Partition("P", 50.0, (ServedModel("ssd", 8),), placements)
-    files.write_plans(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),)), None)
-    now_s = time.time()
     minutes = [
-        Minute(now_s, 60.0, "P", "a", 50.0, 7, 0, 480.0, {}),
-        Minute(now_s, 60.0, "P", "a", 50.0, 2400, 0, 31.0, {}),
+        Minute(0.0, 60.0, "P", "a", 50.0, 7, 0, 480.0, {}),
+        Minute(0.0, 60.0, "P", "a", 50.0, 2400, 0, 31.0, {}),
         # A controller that ended, and the next one.
-        Minute(now_s, 20.0, "P", "a", 50.0, 20, 0, 9.0, None),
-        Minute(now_s, 40.0, "P", "a", 50.0, 13, 0, 9.0, None),
-        Minute(now_s, 60.0, "P", "b", 50.0, 104, 5, 500.0, None),
+        Minute(0.0, 20.0, "P", "a", 50.0, 20, 0, 9.0, None),
+        Minute(0.0, 40.0, "P", "a", 50.0, 13, 0, 9.0, None),
+        Minute(0.0, 60.0, "P", "b", 50.0, 104, 5, 500.0, None),
     ]
-    History(files.history).write_minutes(minutes)
-    nothing: Any = None
-    _, unseen, kept = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)
+    _, unseen, kept = recalled(tmp_path, minutes, partition)
     busy, idle, joined = kept
     assert (joined.minutes, joined.rate_rps, joined.unmeasured) == (0, None, "no minute was recorded yet")
     assert unseen == [Unseen("P", "no batch was executed")]
@@ -207,18 +179,14 @@ def test_a_core_at_its_planned_rate_teaches_by_the_batches_that_waited(tmp_path:
         for b in (1, 2, 4, 8)
     ]
     write_profile(tmp_path, Profile("m", "cpu", ShareKind.CPU_QUOTA, Environment(), tuple(points)))
-    files = FleetFiles(tmp_path / "state", "f")
     partition = Partition(
         "P", 50.0, (ServedModel("m", 8),), (Placement("W", "w", "m", 20, 300, client_batch=2),)
     )
-    files.write_plans(Plan("joint", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", (partition,)),)), None)
     # Busy 45 % of the time: a request that met an idle server ran faster than its share.
     millis = {2: (600, 20.0), 4: (150, 67.0), 8: (60, 125.0)}
     counted = {b: BatchStatistics(n, 0, int(n * ms * 1e6), 0) for b, (n, ms) in millis.items()}
-    now_s = time.time()
-    History(files.history).write_minutes([Minute(now_s, 66.0, "P", "w", 50.0, 1000, 0, 90.0, counted)])
-    nothing: Any = None
-    seen, _, _ = recall(Fleet(files, nothing, nothing, SystemClock(), print), tmp_path)
+    minute = Minute(0.0, 66.0, "P", "w", 50.0, 1000, 0, 90.0, counted)
+    seen, _, _ = recalled(tmp_path, [minute], partition, gpu_type="cpu")
     taught = {row.batch: row.refused is None for row in seen}
     assert taught == {2: False, 4: True, 8: True}
     learn(tmp_path, seen)

@@ -50,6 +50,19 @@ def test_strategies_stand_side_by_side_and_one_that_cannot_plan_says_why(
     assert "Strategies compared" in page.read_text()
 
 
+def test_gpus_of_several_types_are_told_apart(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    types = "[{type: v100, price_per_hour: 3.06}, {type: rtx2060s, price_per_hour: 0.1, count: 8}]"
+    text = SPEC.replace("[{type: v100, price_per_hour: 3.06}]", types).replace("resnet50", "ssd")
+    spec.write_text(text.replace("rate_rps: 450", "rate_rps: 50").replace("slo_ms: 40", "slo_ms: 60"))
+    arguments = ["compare", str(spec), "--strategies", "joint", "--truths", ""]
+    assert run([*arguments, "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["strategies"]
+    assert one["types"].keys() == {"rtx2060s", "v100"}
+    assert sum(one["types"].values()) == one["gpus"]
+    assert run(arguments) == 0
+    assert f"{one['types']['rtx2060s']} rtx2060s" in capsys.readouterr().out
+
+
 def test_other_rates_cost_other_plans_and_wrong_scales_are_refused(
     spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.runtime.jobs.doctor import BootPlaces, after_boot, examine, reuses_grpc
+from controlplane.runtime.jobs.doctor import BootPlaces, after_boot, examine
 from launchers.docker.launcher import DockerLauncher
 
 
@@ -40,23 +40,6 @@ def test_a_haproxy_that_cannot_run_the_gateway_is_not_available(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     (found,) = (c for c in examine(()) if c.name == "haproxy")
     assert found.available is available
-
-
-@pytest.mark.parametrize(
-    ("version", "reuses"),
-    [
-        ("HAProxy version 2.6.12-1+deb12u4", False),
-        ("HAProxy version 2.6.18", True),
-        ("HAProxy version 2.7.12", False),
-        ("HAProxy version 2.8.9", False),
-        ("HAProxy version 2.8.10", True),
-        ("HAProxy version 2.9.1", False),
-        ("HAProxy version 3.0.11-1+deb13u1", True),
-        ("HAProxy version 3.3-dev5-0d35f7", True),
-    ],
-)
-def test_which_haproxy_reuses_connections_for_grpc(version: str, reuses: bool) -> None:
-    assert reuses_grpc(version) is reuses
 
 
 @pytest.fixture

@@ -17,9 +17,8 @@ from controlplane.domain.profile import Environment, Measurement, Profile, Reque
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.files.measurements.profiles import partial_path, read_profile, write_partial
 from controlplane.latency.evaluate import disagreeing
-from controlplane.profiler.requests import Inputs
+from controlplane.profiler.requests import Inputs, Subject, Wishes
 from controlplane.profiler.session import Measured, Place, Profiler, resumed
-from controlplane.profiler.subject import Subject, Wishes
 from controlplane.profiler.sweep import Point
 from controlplane.runtime.jobs.completing import Completer
 from controlplane.runtime.jobs.profile import (

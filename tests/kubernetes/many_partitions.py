@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-SUPPORT = Path(__file__).parent
-MODELS = SUPPORT.parent / "data" / "models"
+HERE = Path(__file__).parent
+MODELS = HERE.parent / "data" / "models"
 
 
 def plan(partitions: int, changed: int = 0) -> dict[str, Any]:
@@ -29,8 +29,8 @@ def plan(partitions: int, changed: int = 0) -> dict[str, Any]:
         terms = {"models": [{"model": "echo", "batch": 1}], "workloads": [workload]}
         part = {"id": name, "percent": percent, "shadow": {**shadow, "extra_percent": 60 - percent}, **terms}
         gpus.append({"id": core, "type": "cpu", "partitions": [part]})
-    terms = {"schema_version": 1, "strategy": "igniter", "rule": "half-slo", "latency_model": "igniter"}
-    return {**terms, "gpus": gpus}
+    made = {"schema_version": 1, "strategy": "igniter", "rule": "half-slo", "latency_model": "igniter"}
+    return {**made, "gpus": gpus}
 
 
 class AloneController:
@@ -68,7 +68,7 @@ def controller(
     state: Path, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> Iterator[AloneController]:
     """A controller with its state in a folder that has the `models`; its log is there."""
-    command = [sys.executable, str(SUPPORT / "controller_alone.py"), str(state), *options]
+    command = [sys.executable, str(HERE / "controller_alone.py"), str(state), *options]
     with (state / "controller.log").open("w") as log:
         child = subprocess.Popen(
             command,
@@ -76,7 +76,7 @@ def controller(
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, "PYTHONPATH": str(HERE.parent / "support"), **(environment or {})},
         )
         try:
             yield AloneController(state, child)

@@ -15,7 +15,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, PlannedGpu, Rule
 from controlplane.files.documents import Document
 from controlplane.files.plans import read_plan, read_spec, write_plan
-from controlplane.runtime.fleet.preflight import check_spare_core
+from controlplane.runtime.jobs.plan import check_spare_core
 
 
 def on_cores(*cores: int) -> Plan:

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.render.repository import in_turn
-from controlplane.render.source import Calls, called_models, read_source, with_composing
+from controlplane.render.source import Calls, called_models, executes, read_source, with_composing
 
 CALLER = """
 import triton_python_backend_utils as pb_utils
@@ -88,6 +88,7 @@ def test_the_steps_of_an_ensemble_are_read_with_it(tmp_path: Path) -> None:
     assert [one.name for one in outer.composing] == ["classify", "e"]
     assert [one.name for one in outer.composing[1].composing] == ["classify", "detect"]
     assert set(with_composing(tmp_path, ["outer"])) == {"outer", "e", "detect", "classify"}
+    assert set(executes(outer)) == {"e", "detect", "classify"}
 
 
 def test_computed_names_have_to_be_declared(tmp_path: Path) -> None:
