@@ -24,7 +24,7 @@ APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=5
 # Tests start `ctl` hundreds of times: where a shell switches bytecode off, each start would compile all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup docs links demo check test test-packages test-gpu gpu-kit test-kubernetes lint bench bench-kubernetes conformance soak clean host-packages
+.PHONY: setup docs links demo check test test-packages test-gpu gpu-kit release test-kubernetes lint bench bench-kubernetes conformance soak clean host-packages
 .DELETE_ON_ERROR:
 
 setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages launchers/triton/plugin/.done
@@ -143,6 +143,11 @@ test-gpu: setup
 # Two folders for a GPU host without a network: .tools/gpu-kit/probe, small enough to carry, and full.
 gpu-kit: setup
 	$(PY) -m gpu_kit.build .tools/gpu-kit
+
+# Wheel and source archive, chart, bill of materials and checksums; from equal commits equal files.
+release: setup
+	@rm -rf dist
+	TRISECT_RELEASE=1 $(PY) -m deploy.release dist
 
 # On a cluster of two nodes that the tests start from these binaries and remove again. Needs root and Debian's
 # etcd-server, containerd, containernetworking-plugins, docker.io and debootstrap.

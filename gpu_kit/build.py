@@ -15,11 +15,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from controlplane.gateway.startup import haproxy_program
 from launchers.triton.program import find_home
@@ -67,7 +68,7 @@ def build(folder: Path, left_out: tuple[str, ...]) -> Path:
     kit.mkdir(parents=True)
     _python(kit)
     site = kit / "python" / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
-    for name in sorted(_packages("trisect", {"serve"}, left_out)):
+    for name in sorted(packages(metadata.requires("trisect") or (), left_out)):
         _distribution(name, site)
     for own in ("controlplane", "launchers", "trisect", "gpu_kit"):
         _tree(ROOT / own, site / own)
@@ -99,21 +100,20 @@ def _python(kit: Path) -> None:
     _tree(source, target, "site-packages", "dist-packages", f"config-{version}*")
 
 
-def _packages(name: str, extras: set[str], left_out: tuple[str, ...]) -> set[str]:
-    """Return the installed distributions that one needs, itself left out."""
+def packages(lines: Iterable[str], left_out: Collection[str] = ()) -> set[str]:
+    """Return the installed distributions that these requirements need, and those in turn."""
     found: set[str] = set()
-    waiting = [(name, extras)]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    waiting = [(line, frozenset[str]()) for line in lines]
     while waiting:
-        one, wanted = waiting.pop()
-        for line in metadata.requires(one) or ():
-            need = Requirement(line)
-            chosen = [
-                need.marker is None or need.marker.evaluate({"extra": extra}) for extra in (*wanted, "")
-            ]
-            key = need.name.lower()
-            if any(chosen) and key not in found and key not in (*left_out, name):
-                found.add(key)
-                waiting.append((key, set(need.extras)))
+        line, extras = waiting.pop()
+        need = Requirement(line)
+        applies = need.marker is None or any(need.marker.evaluate({"extra": e}) for e in (*extras, ""))
+        name, more = canonicalize_name(need.name), frozenset(need.extras)
+        if applies and name not in left_out and (name, more) not in seen:
+            found.add(name)
+            seen.add((name, more))
+            waiting += [(inner, more) for inner in metadata.requires(name) or ()]
     return found
 
 

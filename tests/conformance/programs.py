@@ -97,7 +97,7 @@ _SHAPED = {
 """With the one shape that its code takes, which a generated request has then."""
 _OF_PYTHON = """add_sub async_execute_decouple identity_bf16
     identity_fp32 identity_fp32_logging iterative_sequence non_contiguous optional request_rescheduling_addsub
-    response_parameters response_parameters_decoupled response_sender string string_fixed"""
+    response_parameters response_parameters_decoupled string string_fixed"""
 _EXAMPLES = "docs/examples/model_repository"
 _BACKEND = re.compile(r'^\s*(?:platform|backend)\s*:\s*"([^"]*)"', re.MULTILINE)
 _KINDS = {"python", "ensemble"}
@@ -147,7 +147,6 @@ GROUPS = (
     Group(
         "server",
         (
-            "qa/L0_backend_python/response_sender/*_test.py",
             "qa/L0_backend_python/parameters/*_test.py",
             "qa/L0_backend_python/async_execute/*_test.py",
             "qa/L0_backend_python/request_rescheduling/*_test.py",

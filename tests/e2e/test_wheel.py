@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -36,12 +37,16 @@ def run(command: str, cwd: Path, environment: dict[str, str] | None = None) -> s
     return done.stdout
 
 
-def test_the_tutorials_installation_of_a_wheel_of_the_source_archive_plans_on_its_own(tmp_path: Path) -> None:
-    # Without options the wheel is made from the archive, so the archive is whole.
-    run(f"{sys.executable} -m build --no-isolation --outdir dist {ROOT}", tmp_path)
-    checked = run(f"{sys.executable} -m twine check --strict dist/*", tmp_path)
-    assert checked.count("PASSED") == 2
-    (wheel,) = tmp_path.glob("dist/trisect-*.whl")
+def released(folder: Path) -> Path:
+    """The files of a release. The wheel is made from the source archive, so the archive is whole."""
+    variables = {name: value for name, value in os.environ.items() if name != "TRISECT_RELEASE"}
+    run(f"{sys.executable} -m deploy.release {folder / 'dist'}", ROOT, variables)
+    return folder / "dist"
+
+
+def test_the_tutorials_installation_of_a_release_plans_on_its_own(tmp_path: Path) -> None:
+    dist = released(tmp_path)
+    (wheel,) = dist.glob("trisect-*.whl")
     assert any("plugin/batch_limit." in name for name in zipfile.ZipFile(wheel).namelist())
     environment = clean_environment.make(tmp_path / "environment", wheel)
     assert tutorial.INSTALL in (block.command for block in tutorial.blocks())
@@ -52,3 +57,8 @@ def test_the_tutorials_installation_of_a_wheel_of_the_source_archive_plans_on_it
     assert shares == {"A": 10, "R": 30, "V": 37.5}, "Table 1 of the paper"
     imported = "import controlplane, trisect; print(controlplane.__file__, *trisect.__all__)"
     assert run(f"python -c '{imported}'", tmp_path, environment).startswith(str(tmp_path / "environment"))
+    sums = (dist / "SHA256SUMS").read_text()
+    assert {line.split()[1] for line in sums.splitlines()} == {f.name for f in dist.iterdir()} - {
+        "SHA256SUMS"
+    }
+    assert (released(tmp_path / "again") / "SHA256SUMS").read_text() == sums

@@ -123,7 +123,7 @@ def test_another_controller_takes_over_and_redirects(installed: Installation) ->
         f"{blow.redirected_s(load):.2f} s; {len(load.outcomes)} requests, {len(load.failed())} failed, "
         f"{len(beyond)} of them not in flight"
     )
-    assert beyond == []
+    assert beyond == [], f"{blow}: {[(o.started, o.ended, o.server) for o in beyond]}"
     # The one that stood still finds out, ends, and waits as a candidate.
     until(lambda: set(stopped).isdisjoint(installed.processes(before)), PATIENCE_S)
     assert installed.leader() != before

@@ -95,6 +95,13 @@ def rolled_out(deployment: dict[str, Any]) -> bool:
     )
 
 
+def all_open(load: rig.Load) -> bool:
+    """Whether each stream had an answer; none may end before."""
+    ended = [o.error for o in load.outcomes if o.kind == "stream" and o.error is not None]
+    assert ended == []
+    return len(load.streamed) == STREAMS
+
+
 def test_a_rolling_update_of_the_gateway_loses_no_request(installed: Installed) -> None:
     cluster = installed.cluster
     one, two = (echo_server.start(cluster, NAMESPACE, name) for name in ("one", "two"))
@@ -117,7 +124,7 @@ def test_a_rolling_update_of_the_gateway_loses_no_request(installed: Installed) 
 
         streams = [partial(load.stream, 0.2, n) for n in range(STREAMS)]
         with rig.under_load(partial(load.unary, RATE_RPS), *streams):
-            until(lambda: len(load.streamed) == STREAMS)
+            until(partial(all_open, load))
             replace()
             done = time.monotonic()
             until(lambda: load.answered("one", done) != [])

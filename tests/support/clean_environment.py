@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import Distribution, PathDistribution, distribution
+from importlib.metadata import PathDistribution, distribution
 from pathlib import Path
 from zipfile import Path as ArchivePath
 from zipfile import ZipFile
 
-from packaging.requirements import Requirement
+from gpu_kit.build import packages
 
 
 def make(folder: Path, wheel: Path) -> dict[str, str]:
@@ -21,9 +21,9 @@ def make(folder: Path, wheel: Path) -> dict[str, str]:
     (site,) = folder.glob("lib/python*/site-packages")
     # Several packages may share a folder, as namespace packages do.
     entries = {
-        str(found.locate_file(file.parts[0])): file.parts[0]
-        for found in _needed(wheel)
-        for file in found.files or ()
+        str(distribution(name).locate_file(file.parts[0])): file.parts[0]
+        for name in packages(_requires(wheel))
+        for file in distribution(name).files or ()
     }
     for path, entry in entries.items():
         if entry not in ("..", "__pycache__"):
@@ -31,19 +31,7 @@ def make(folder: Path, wheel: Path) -> dict[str, str]:
     return {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "PIP_NO_INDEX": "1"}
 
 
-def _needed(wheel: Path) -> list[Distribution]:
-    """Return what a wheel requires without an extra, and what that requires in turn."""
+def _requires(wheel: Path) -> list[str]:
     with ZipFile(wheel) as archive:
         (metadata,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
-        lines = PathDistribution(ArchivePath(archive, metadata.removesuffix("METADATA"))).requires
-    found: dict[str, Distribution] = {}
-    left = [(line, frozenset[str]()) for line in lines or ()]
-    while left:
-        line, extras = left.pop()
-        wanted = Requirement(line)
-        marker = wanted.marker
-        applies = marker is None or any(marker.evaluate({"extra": extra}) for extra in extras | {""})
-        if applies and wanted.name not in found:
-            found[wanted.name] = distribution(wanted.name)
-            left += [(line, frozenset(wanted.extras)) for line in found[wanted.name].requires or ()]
-    return list(found.values())
+        return PathDistribution(ArchivePath(archive, metadata.removesuffix("METADATA"))).requires or []

@@ -7,13 +7,11 @@ observer       the guard's observations: answers, and the health of every server
 probes         what is asked of a server to know whether it lives, and what is remembered of it
 polled         calls that may block, in threads, and names by the time at which each is due
 engine         the servers that run according to the launcher and the engine
-gateway_watch  the gateway's processes, and its supervisor where nothing else starts it
+watches        the gateway's processes, and the repository against what was applied
 adopt          adoption of a running fleet by a new controller
 actor          what becomes of decisions: announced, ...
 executor       ... or carried out
-workers        slow work beside the loop: starts, loads, drains, stops
-draining       when a server without a route has drained, or can answer no more
-drift          the repository against what was applied, in a thread
+workers        slow work beside the loop: starts, loads, drains, stops; when a server has drained
 recorder       what other commands read: the record, and the file for `ctl status`
 exporter       /healthz and /metrics
 elected        the controller in a cluster

@@ -36,8 +36,8 @@ from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
 from controlplane.runtime.controller.answers import Requests
-from controlplane.runtime.controller.gateway_watch import GatewayWatch
 from controlplane.runtime.controller.observer import SUSPICIOUS, Observer
+from controlplane.runtime.controller.watches import GatewayWatch
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import named
 from controlplane.runtime.fleet.fleet import Fleet

@@ -15,10 +15,10 @@ from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.autoscaler.running import InCluster
 from controlplane.runtime.controller.actor import Actor, Notice
 from controlplane.runtime.controller.answers import Requests
-from controlplane.runtime.controller.drift import DriftWatch
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.exporter import Meters, serve
 from controlplane.runtime.controller.loop import Controller
+from controlplane.runtime.controller.watches import DriftWatch
 from controlplane.runtime.fleet.controller_process import kept_up, only_controller
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -14,15 +15,17 @@ from functools import partial
 
 from controlplane.control.converge.desired import descendant
 from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Load
-from controlplane.domain.errors import LogOnce, MissingTool, NotNow, is_own_lack
-from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
+from controlplane.domain.errors import EngineError, GatewayError, LogOnce, MissingTool, NotNow, is_own_lack
+from controlplane.domain.fleet import InFlight, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health
 from controlplane.ports import Gateway, GivesWay, Launcher, always
-from controlplane.runtime.controller.draining import Drain
-from controlplane.runtime.fleet.execute import Limits
+from controlplane.runtime.controller.probes import read_counters
+from controlplane.runtime.fleet.execute import Limits, backend
 from controlplane.triton import client as triton
 from controlplane.triton import own
 
+_LIVE_S = 0.5
+"""The longest wait for an answer that needs no model."""
 _THREADS = 6
 _RETRY_S = 5.0
 _DRAIN_EVERY_S = 0.2
@@ -94,6 +97,74 @@ def memory_limit_mb(
     same = [s for s in running if s.labels.partition == planned.labels.partition]
     present = [s.memory_limit_mb for s in (planned, *same) if s.memory_limit_mb is not None]
     return min(_MOST_MEMORY * planned.memory_limit_mb, max(*present, 2.0 * (exhausted_mb or 0.0)))
+
+
+@dataclass(slots=True)
+class Drain:
+    """A server that ends as the guard decided (`how`), when it last answered and what it owed then.
+
+    `answers` is how many its models had given by then, `silent_since_s` is when it stopped answering calls,
+    `used_s` the time of a core that it had used when it was last silent. Times are monotonic.
+    """
+
+    server: Server
+    how: DrainAndStop
+    gateway: Gateway
+    launcher: Launcher
+    answered_s: float
+    owed: int = 0
+    answers: int | None = None
+    silent_since_s: float | None = None
+    used_s: float | None = None
+
+    def may_answer(self, now_s: float, grace_s: float) -> bool:
+        """Return whether the server owes answers that it may still give.
+
+        A hung one may not while its process does nothing, which takes `grace_s` to see where nothing counts.
+        """
+        found: InFlight | None = None
+        with contextlib.suppress(GatewayError):
+            found = self.gateway.in_flight(backend(self.server))
+        if found is not None:
+            if found.total < self.owed:
+                self.answered_s = now_s
+            self.owed = found.total
+        if self.how.ending is Ending.DRAINED:
+            if found is not None and (found.streaming + found.sequences or not found.requests):
+                return found.total > 0
+        elif found is not None and (not found.total or self._does_nothing(now_s, grace_s)):
+            return False
+        return now_s - self.answered_s <= self.how.patience_s
+
+    def _does_nothing(self, now_s: float, grace_s: float) -> bool:
+        """Return whether the process answers no call and uses no time of a core.
+
+        Counters of answers that move give it its time again: a stream ends late, but answers all the while.
+        Those of failures show nothing, for they may be their requests' own fault. Where the process's use of
+        a core is not counted, its silence counts after `grace_s`.
+        """
+        reading = read_counters(self.server, self.server.spec.endpoints, _LIVE_S)
+        if reading.error is not None and isinstance(reading.error.__cause__, TimeoutError | ConnectionError):
+            return self._is_idle(now_s, grace_s)
+        self.silent_since_s, self.used_s = None, None
+        if reading.counted is not None:
+            before = self.answers
+            self.answers = sum(m.successes + m.responses for m in reading.counted.values())
+            if before is not None and self.answers != before:
+                self.answered_s = now_s
+        return False
+
+    def _is_idle(self, now_s: float, grace_s: float) -> bool:
+        try:
+            used_s = self.launcher.usage(self.server).cpu_seconds
+        except EngineError:
+            used_s = None
+        before_s, self.used_s = self.used_s, used_s
+        if self.silent_since_s is None:
+            self.silent_since_s = now_s
+        if used_s is not None and before_s is not None:
+            return used_s <= before_s
+        return now_s - self.silent_since_s >= grace_s
 
 
 class Workers:

@@ -101,7 +101,7 @@ class Executor:
     """Writes an event to the history: its level, kind, subject and reason."""
     limits: Limits = field(default_factory=Limits)
     controlled: bool = False
-    """Whether a controller ends what has not drained in time, as `runtime/controller/draining` says."""
+    """Whether a controller ends what has not drained in time, as `runtime/controller/workers` says."""
     _servers: dict[str, Server] = field(default_factory=dict)
     _routed: Collection[str] = ()
     _started: list[Server] = field(default_factory=list)

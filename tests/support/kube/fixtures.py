@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -20,17 +22,20 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def triton_image(cluster: Cluster) -> str:
     """The Triton of the container tests, on every node; its name."""
-    archive = images.triton(cluster.folder)
-    for node in cluster.nodes:
-        node.load(archive)
-    archive.unlink()
+    _load(cluster, images.triton(cluster.folder))
     return images.TRITON
 
 
 @pytest.fixture(scope="session")
 def trisect_image(cluster: Cluster) -> str:
     """The project's image, built and on every node; its name."""
-    archive = own_image.build(cluster.folder / "image")
-    for node in cluster.nodes:
-        node.load(archive)
+    _load(cluster, own_image.build(cluster.folder / "image"))
     return own_image.TAG
+
+
+def _load(cluster: Cluster, archive: Path) -> None:
+    """Import an image on all nodes at once, and remove its archive."""
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(lambda node: node.load(archive), cluster.nodes):
+            pass
+    archive.unlink()

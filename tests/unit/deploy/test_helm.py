@@ -12,6 +12,7 @@ import manifests
 import pytest
 import yaml
 
+from deploy import release
 from launchers.kubernetes.options import PodOptions
 
 ROOT = Path(__file__).parents[3]
@@ -43,10 +44,10 @@ def objects(text: str) -> Objects:
     return {(one["kind"], one["metadata"]["name"]): one for one in documents}
 
 
-def rendered(*values: str, namespace: str = NAMESPACE) -> Objects:
+def rendered(*values: str, namespace: str = NAMESPACE, folder: Path = FOLDER) -> Objects:
     """The chart's objects with these values."""
     settings = [word for value in values for word in ("--set", value)]
-    done = helm("template", "trisect", str(FOLDER), "--namespace", namespace, *settings)
+    done = helm("template", "trisect", str(folder), "--namespace", namespace, *settings)
     assert done.returncode == 0, done.stderr
     return objects(done.stdout)
 
@@ -177,6 +178,14 @@ def test_a_fleet_in_another_namespace_takes_no_right_from_the_first(tmp_path: Pa
         assert subject["namespace"] == "second"
         roles = [one["rules"] for (kind, _), one in second.items() if kind == "ClusterRole"]
         assert roles in ([], [first["ClusterRole", "trisect-devices"]["rules"]])
+
+
+def test_a_releases_archive_is_the_chart(tmp_path: Path) -> None:
+    archive = tmp_path / "trisect.tgz"
+    archive.write_bytes(release.chart(0))
+    assert helm("lint", str(archive)).returncode == 0
+    monitoring = "monitoring.prometheusRule=true"
+    assert rendered(monitoring, folder=archive) == rendered(monitoring)
 
 
 def test_a_value_that_the_chart_does_not_know_is_refused() -> None:

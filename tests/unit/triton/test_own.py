@@ -107,3 +107,17 @@ def test_one_runs_where_no_counters_are_to_be_had(tmp_path: Path) -> None:
     triton.counters = lambda model: []  # type: ignore[method-assign]
     own.infer(cast(Any, triton), "m", REQUEST, lambda counters: None)
     assert triton.succeeded["m"] == 1
+
+
+def test_what_is_left_out_stays_the_same_however_often_it_is_added_and_a_cut_line_is_none(
+    tmp_path: Path,
+) -> None:
+    for _ in range(1000):
+        add_discounts(tmp_path, "s", [{"name": "m", "version": "1", "inference_count": 1}])
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size < 20_000
+    file.write_bytes(file.read_bytes() + b'[{"name": "m"')
+    add_discounts(tmp_path, "s", [{"name": "m", "version": "1", "inference_count": -1}])
+    assert read_discounts(tmp_path, "s")["m", "1"]["inference_count"] == 999
+    add_discounts(tmp_path, "s", None)
+    assert read_discounts(tmp_path, "s") == {}

@@ -27,9 +27,9 @@ from controlplane.domain.fleet import (
 )
 from controlplane.domain.observation import Answer, FleetSeen, Health, ModelStatistics, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
-from controlplane.runtime.controller import draining
-from controlplane.runtime.controller.draining import Drain
+from controlplane.runtime.controller import workers
 from controlplane.runtime.controller.probes import Reading
+from controlplane.runtime.controller.workers import Drain
 
 TICK_S = 0.25
 LONG_TICK_S = 1.0
@@ -174,7 +174,7 @@ class World:
             assert machine.drain is not None
             waits = machine.drain.how.ending in (Ending.DRAINED, Ending.HUNG)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(draining, "read_counters", lambda *_, of=machine: of.counters())
+                patch.setattr(workers, "read_counters", lambda *_, of=machine: of.counters())
                 if waits and machine.drain.may_answer(self.now_s, GRACE_S):
                     continue
             assert not machine.would_answer(), f"{machine.name} ended with {machine.open} requests"

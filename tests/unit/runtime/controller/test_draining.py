@@ -20,8 +20,8 @@ from controlplane.domain.fleet import (
     ServerState,
     ShareUsage,
 )
-from controlplane.runtime.controller import draining
-from controlplane.runtime.controller.draining import Drain
+from controlplane.runtime.controller import workers
+from controlplane.runtime.controller.workers import Drain
 
 SPEC = spec("W1", models=("w1",))
 SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
@@ -62,7 +62,7 @@ class Leaving:
 
 @pytest.fixture
 def leaving(monkeypatch: pytest.MonkeyPatch) -> Leaving:
-    monkeypatch.setattr(draining, "LIVE_S", 0.05)
+    monkeypatch.setattr(workers, "_LIVE_S", 0.05)
     return Leaving(Gateway(), Engine())
 
 

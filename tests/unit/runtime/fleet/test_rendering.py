@@ -25,7 +25,7 @@ from controlplane.files.pinned import PinRules, content
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
 from controlplane.render.repository import BATCH_LIBRARY
-from controlplane.runtime.controller.drift import DriftWatch
+from controlplane.runtime.controller.watches import DriftWatch
 from controlplane.runtime.fleet.fleet import redirect
 from controlplane.runtime.fleet.preflight import ApplyRequest
 from controlplane.runtime.fleet.rendering import Place, pinned_plan, rendered_plan

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from controlplane.domain.errors import FleetBusy
-from controlplane.runtime.controller.gateway_watch import GatewayWatch
+from controlplane.runtime.controller.watches import GatewayWatch
 
 
 class Rig:

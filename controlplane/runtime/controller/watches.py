@@ -1,10 +1,12 @@
-"""A thread that compares the user's repository with what was applied, and reports where the two differ.
+"""What is watched beside the loop: the gateway's processes, and the repository against what was applied.
 
-It is one of its own: a network file system may not answer, and a changed file may be large.
+The supervisor starts what dies, and the facade the supervisor: where both died, only the controller is left.
+The repository has a thread of its own: a network file system may not answer, and a changed file may be large.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +15,49 @@ from controlplane.domain.errors import LogOnce, TrisectError
 from controlplane.domain.observation import Event
 from controlplane.files.pinned import Pin
 from controlplane.files.pinned.content import Drift, Seen, drift
-from controlplane.runtime.controller.actor import Notice
+from controlplane.gateway.processes import FACADE, SUPERVISOR
+from controlplane.ports import Gateway
+from controlplane.runtime.controller.actor import Actor, Notice
 from controlplane.runtime.fleet.fleet import Fleet
+
+_GATEWAY_EVERY_S = 1.0
+_PATIENCE_S = 3.0
+"""The facade starts the next supervisor within a second or two, with the sockets that it holds."""
+
+
+class GatewayWatch:
+    """Looks once a second; `look` never waits."""
+
+    def __init__(self, gateway: Gateway, actor: Actor) -> None:
+        self._gateway = gateway
+        self._actor = actor
+        self._looked_s = -math.inf
+        self._whole_s = 0.0
+        self.missing: tuple[str, ...] = ()
+        self.trouble = ""
+
+    def look(self, now: float) -> None:
+        """Look, and start a supervisor that is missing without a facade, or for longer than that takes."""
+        if now - self._looked_s < _GATEWAY_EVERY_S:
+            return
+        first, self._looked_s = math.isinf(self._looked_s), now
+        try:
+            self.missing, self.trouble = self._gateway.missing(), ""
+        except OSError:
+            return  # unknown is not missing
+        if first or not self.missing:
+            self._whole_s = now
+        orphaned = {FACADE, SUPERVISOR} <= set(self.missing)
+        if not self.missing or (now - self._whole_s < _PATIENCE_S and not orphaned):
+            return
+        self.trouble = f"gateway down: {', '.join(self.missing)} not running"
+        if SUPERVISOR in self.missing:
+            try:
+                with self._actor.hold_fleet():
+                    self._actor.restore_gateway()
+            except TrisectError as error:
+                self.trouble += f"; {error}"
+
 
 _LOOK_S = 10.0
 _NAMED = 5
