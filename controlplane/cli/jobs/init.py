@@ -17,7 +17,7 @@ _Repository = Annotated[
     Path,
     typer.Argument(
         metavar="REPOSITORY",
-        help="A folder, or one in s3://, gs:// or as://, copied here first.",
+        help="A model repository as Triton serves it; one in s3://, gs:// or as:// is copied here first.",
     ),
 ]
 _Check = Annotated[
