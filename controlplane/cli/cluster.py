@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from controlplane.cli.endings import EXIT_DEFECT
 from controlplane.cli.output import say
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Cluster
@@ -114,6 +116,7 @@ def lead(
     # At once: what is under way must not go on beside the next leader. The kubelet starts a new candidate.
     keeping = threading.Thread(target=leadership.keep, args=(ended, partial(os._exit, 1)))
     keeping.start()
+    code = 0
     try:
         pods = GatewayPods(api, name)
         gateway = ReplicatedGateway(pods.addresses, token, leadership.term)
@@ -136,11 +139,15 @@ def lead(
             around = elected.Following(keeper, logs)
             serve.guard(fleet, notice, logs, stopping, host=host, port=port, cluster=around)
 
-        elected.lead(keeper, guard, fleet, stopping)
+        try:
+            elected.lead(keeper, guard, fleet, stopping)
+        except Exception:
+            traceback.print_exc()
+            code = EXIT_DEFECT
     finally:
         ended.set()
         keeping.join()
-    os._exit(0)  # a normal exit waits for a start under way
+    os._exit(code)  # a normal exit waits for a start under way
 
 
 def _settings(fleet: Any, repository: Path, plan: Plan, devices: Mapping[str, str]) -> FleetSettings:

@@ -36,6 +36,8 @@ _HOPELESS = {
 """Reasons for which a container waits, and which time does not mend."""
 _OOM = f"{OUT_OF_MEMORY}: the kernel killed it; see its memory limit (memory_mb)"
 _NO_MPS = "no node prepares a shared GPU while MPSSupport, a feature gate of the DRA driver, is off"
+_PREPARED = "ContainerCreating"
+"""The reason while a node prepares what a pod needs, its claims among it."""
 _DELETED = "its pod ended: it was deleted"
 _AGAIN_S = 0.5
 _END_S = 5.0
@@ -137,7 +139,7 @@ class PodState:
         if self.unplaced is not None or waiting is None:
             return self.unplaced
         told = f"{waiting.reason}: {waiting.message or ''}".strip(": ")
-        return f"{told}; {_NO_MPS}" if self._claims else told
+        return f"{told}; {_NO_MPS}" if self._claims and waiting.reason == _PREPARED else told
 
     def resize_left(self, limit: str) -> str | None:
         """Return why its container has not this CPU limit yet; None once it has."""

@@ -48,6 +48,8 @@ _INVENTORY_S = 10.0
 _PLAN = "spec.plan"
 _DEFECT, _DEFECT_S = "Defect", 60.0
 """The reason why a fleet is degraded, and for how long after the last time."""
+_DEFECTS_IN_A_ROW = 3
+"""So often a guard fails within `_DEFECT_S` before its leader ends."""
 _KEPT_EVENTS = 100
 _EVENTS_OF_A_LOOK = 10
 """So that a fleet in trouble does not keep the API server busy."""
@@ -124,7 +126,7 @@ class Keeper:
         self._shown: FleetStanding | None = None
         self._unreported: FleetReport | None = None
         self._troubles = Troubles(fleet.say)
-        self._defects = LogOnce()
+        self._defects = LogOnce(_DEFECT_S)
         self._defect = "", -math.inf
 
     @property
@@ -167,18 +169,20 @@ class Keeper:
             stop.wait(LOOK_S)
 
     def meet_defect(self) -> None:
-        """Say the defect that is being handled, on the object too; the same one only once.
+        """Say the defect that is being handled, on the object too; the same one once in `_DEFECT_S`.
 
         Any thread may call.
         """
         told = traceback.format_exc()
         self._defect = told.splitlines()[-1], time.monotonic()
-        if self._defects.is_new(told):
+        if self._defects.is_new(told, about=told, now_s=self._defect[1]):
             self._fleet.say(told)
             event = Event(self._fleet.clock.wall(), "error", "defect", self._fleet.name, self._defect[0])
-            with contextlib.suppress(EngineError):
+            try:
                 self._wanted.degrade(_DEFECT, event.reason)
                 self._wanted.announce(event)
+            except Exception:  # the thread that met the first one goes on
+                self._fleet.say(traceback.format_exc())
 
     def step(self) -> None:
         """Look once, and apply a new generation. Troubles are said once, and tried again at the next look."""
@@ -362,22 +366,29 @@ def _report(generation: int, plan: Plan, settings: FleetSettings, message: str) 
 def lead(keeper: Keeper, guard: Callable[[], None], fleet: Fleet, stop: threading.Event) -> None:
     """Keep a fleet until `stop` is set. `guard` runs while the fleet exists, in this thread.
 
-    An apply under way holds up no end: the next leader completes it.
+    An apply under way holds up no end: the next leader completes it. Raises what `guard` raises again and
+    again, EngineError excepted; then `stop` is set, since the next leader begins with clean files.
     """
     keeper.begin()
+    defects = 0
     keeping = threading.Thread(target=keeper.keep, args=(stop,), name="keeper", daemon=True)
     keeping.start()
     while not stop.is_set():
         if not fleet.files.exists():
             stop.wait(_EXISTS_S)
             continue
+        began_s = time.monotonic()
         try:
             guard()
         except EngineError as error:
             fleet.say(str(error))
             stop.wait(LOOK_S)
-        except Exception:  # the next leader would meet it too
+        except Exception:
             keeper.meet_defect()
+            defects = 1 if time.monotonic() - began_s > _DEFECT_S else defects + 1
+            if defects == _DEFECTS_IN_A_ROW:
+                stop.set()
+                raise
             stop.wait(LOOK_S)
 
 

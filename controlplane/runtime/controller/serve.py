@@ -57,7 +57,9 @@ def guard(
     gateway under the fleet's lock, so a fleet that is being destroyed gets no gateway.
     Raises EngineError where the fleet has a controller, GatewayError for a taken port.
     """
+    ended = threading.Event()
     with (
+        contextlib.closing(log),
         contextlib.nullcontext() if plan_only else only_controller(fleet.files) as died,
         contextlib.nullcontext() if once or plan_only else kept_up(fleet.files),
     ):
@@ -76,18 +78,20 @@ def guard(
         actor = Actor(fleet, both) if plan_only else Executor(fleet, history, both)
         autoscaler = None if once else Autoscaler(fleet, actor.note, plan_only=plan_only, cluster=cluster)
         controller = Controller(fleet, log, actor, Limits(), autoscaler)
-        exporters = [serve(controller, meters, (host, port))] if port else []
+        exporters = []
         try:
+            if port:
+                exporters.append(serve(controller, meters, (host, port)))
             if not (once or plan_only):
                 exporters.append(serve(controller, meters, _socket(fleet)))
-                DriftWatch(fleet, actor.note).start(stopping)
+                DriftWatch(fleet, actor.note).start(ended)
             if once:
                 controller.repair(stopping)
             else:
                 controller.run(stopping)
         finally:
+            ended.set()
             controller.close()
-            log.close()
             for exporter in exporters:
                 exporter.shutdown()
 

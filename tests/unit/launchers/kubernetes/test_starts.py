@@ -281,8 +281,15 @@ def test_the_command_is_the_pod_as_yaml(launcher: KubernetesLauncher, spec: Serv
     assert "cpu: 500m\n" in launcher.command(spec)
 
 
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("ContainerCreating", r"ContainerCreating.*MPSSupport"),
+        ("ErrImagePull", r"ErrImagePull(?!.*MPSSupport)"),
+    ],
+)
 def test_a_gpu_of_the_dra_driver_names_the_gate_that_shares_it(
-    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec
+    cluster: FakeCluster, launcher: KubernetesLauncher, spec: ServerSpec, reason: str, told: str
 ) -> None:
     """With the gate off, as by default, no node prepares the claim, and the pod waits: a fake says so."""
     uuid = "GPU-11111111-2222-3333-4444-555555555555"
@@ -294,8 +301,8 @@ def test_a_gpu_of_the_dra_driver_names_the_gate_that_shares_it(
     nodes = next(one for one in launcher.capabilities() if one.name == "kubernetes nodes")
     assert "1 GPUs" in nodes.detail
     assert "MPSSupport" in nodes.detail
-    becomes(cluster, **waiting("ContainerCreating", ""))
-    with pytest.raises(LaunchTimeout, match=r"ContainerCreating.*MPSSupport"):
+    becomes(cluster, **waiting(reason, ""))
+    with pytest.raises(LaunchTimeout, match=told):
         launcher.start(replace(spec, device=f"n/{uuid}"), deadline_s=0.5)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import build
 import pytest
 
 from controlplane.domain.device import HeldDevice
-from controlplane.domain.errors import EngineError, InputError, NotNow, TrisectError
+from controlplane.domain.errors import EngineError, GatewayError, InputError, NotNow, TrisectError
 from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.plan import Plan, Violation
 from controlplane.domain.serving import FollowLoad, Serving
@@ -289,6 +290,59 @@ def test_a_defect_ends_neither_looks_nor_guard_and_the_object_says_it(
     monkeypatch.setattr(elected, "_DEFECT_S", 0.0)
     made.step()
     assert wanted.shown[-1].trouble is None
+
+
+def test_a_guard_that_fails_again_and_again_ends_its_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elected, "LOOK_S", 0.0)
+    wanted = Object(wanting())
+    made, deeds, files = keeper(tmp_path, wanted)
+    made.step()
+    monkeypatch.setattr(made, "begin", lambda: None)
+    fleet = DoneFleet(files, cast(Any, deeds), cast(Any, None), SystemClock(), deeds.said.append)
+    errors = iter([GatewayError("taken"), EngineError("away"), GatewayError("taken"), GatewayError("taken")])
+    stop = threading.Event()
+
+    def fail() -> None:
+        raise next(errors)
+
+    with pytest.raises(GatewayError):
+        lead(made, fail, fleet, stop)
+    assert stop.is_set()
+    assert len(wanted.degraded) == 1
+
+
+def test_a_defect_of_the_object_leaves_the_one_that_is_met_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = Object(wanting())
+    made, deeds, _ = keeper(tmp_path, wanted)
+    monkeypatch.setattr(wanted, "announce", None)
+    meet(made, "first")
+    assert "TypeError" in deeds.said[-1]
+    assert len(wanted.degraded) == 1
+
+
+def test_defects_that_alternate_are_said_once_and_again_after_they_were_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = Object(wanting())
+    made, _, _ = keeper(tmp_path, wanted)
+    for defect in ("first", "second", "first", "second"):
+        meet(made, defect)
+    assert len(wanted.degraded) == 2
+    later_s = time.monotonic() + 2 * elected._DEFECT_S
+    monkeypatch.setattr(time, "monotonic", lambda: later_s)
+    meet(made, "first")
+    assert len(wanted.degraded) == 3
+
+
+def meet(made: Keeper, defect: str) -> None:
+    try:
+        raise KeyError(defect)
+    except KeyError:
+        made.meet_defect()
 
 
 def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> None:
