@@ -30,6 +30,7 @@ from controlplane.latency import registry as latency_registry
 from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.papers.gpulet.sizing import SCHEMES
 from controlplane.papers.igniter import gslice
+from controlplane.papers.igniter.latency import Igniter
 from controlplane.planning import registry
 from controlplane.planning.protocol import Device, PlanRequest
 from controlplane.runtime.jobs.compare import Candidate, Question, chosen, compare
@@ -85,27 +86,21 @@ def shares(plan: Plan) -> float:
 def placed() -> dict[str, float]:
     """iGniter's Tables 1 and 3 and Fig 14: what is planned."""
     three = [planning.workload(name, model, slo, rps) for name, model, slo, rps in planning.TABLE_1]
-    found = {}
+    found: dict[str, float] = {}
     for strategy in ("igniter", "gslice+", "gpu-lets+"):
         plan = planning.planned(strategy, three)
-        found[f"iGniter Table 1, {strategy}: GPUs"] = len(plan.gpus)
         found[f"iGniter Table 1, {strategy}: sum of shares, %"] = shares(plan)
     for strategy in ("igniter", "ffd+", "gslice+", "gpu-lets+"):
         plan = planning.planned(strategy, planning.published(12))
         found[f"iGniter Fig 14, {strategy}: GPUs"] = len(plan.gpus)
-    return found | largest_batches()
+    return found | printed()
 
 
-def largest_batches() -> dict[str, float]:
-    """Table 1's gpu-lets and GSLICE: the largest batch in half of the SLO, and what is late side by side."""
+def printed() -> dict[str, float]:
+    """Table 1's gpu-lets and GSLICE as the paper prints them: what is late side by side."""
     latency = planning.v100().latency
     asked = {name: (latency.models.index(model), slo / 2.0) for name, model, slo, _ in planning.TABLE_1}
-    found = {}
-    for name, percent, *_ in GPU_LETS:
-        model, allowed_ms = asked[name]
-        alone = latency.estimate(Slots.alone(model, np.arange(1, 33), percent), 0.5).execution_ms[:, 0]
-        batch = int(np.flatnonzero(alone <= allowed_ms)[-1]) + 1
-        found[f"iGniter Table 1, gpu-lets: largest batch of {name} on {percent:g} %"] = batch
+    found: dict[str, float] = {}
     for plan, gpus in (("gpu-lets", (GPU_LETS[:1], GPU_LETS[1:])), ("GSLICE", (GSLICE,))):
         late = 0
         for gpu in gpus:
@@ -124,12 +119,12 @@ def late() -> dict[str, float]:
         question = Question(report.spec_of(12, Path(folder)), Path(folder))
         found = compare(question, strategies, chosen(["even", "measured"]))
     by_name = {one.name: one.truths for one in found.strategies}
-    even = {f"{LATE}{name}: late, even arrivals": len(seen["even"].late) for name, seen in by_name.items()}
-    poisson = {
-        f"{LATE}{name}: late, Poisson arrivals": len(by_name[name]["measured"].late)
-        for name in ("igniter", "joint")
-    }
-    return even | poisson
+    counted: dict[str, float] = {}
+    for name, seen in by_name.items():
+        counted[f"{LATE}{name}: late, even arrivals"] = len(seen["even"].late)
+    for name in ("igniter", "joint"):
+        counted[f"{LATE}{name}: late, Poisson arrivals"] = len(by_name[name]["measured"].late)
+    return counted
 
 
 def t4() -> Device:
@@ -204,8 +199,9 @@ def tuned() -> dict[str, float]:
     (gpu,) = (g for g in plan.gpus if "W10" in [p.id for p in g.partitions])
     asked, eq = [p.workloads[0] for p in gpu.partitions], planning.v100().latency
     ones = np.ones(len(asked))
+    assert isinstance(eq, Igniter)
 
-    def watched(batch: Sequence[float], percent: Sequence[float]) -> Watched:
+    def watched(batch: Sequence[float] | FloatArray, percent: Sequence[float] | FloatArray) -> Watched:
         half, rate = np.array([w.slo_ms / 2.0 for w in asked]), np.array([w.rate_rps for w in asked])
         model = np.array([eq.models.index(w.model) for w in asked])
         return Watched(eq, model, half, rate, ones, 32.0 * ones, np.array(batch), np.array(percent), gpu)
@@ -239,7 +235,7 @@ def gpulets() -> dict[str, float]:
     """gpulet's Fig 5 on one in so many scenarios, as its paper prints it and as its code has it."""
     printed, coded = gpulet.Bench("as printed"), gpulet.Bench("as coded")
     some = turing.scenarios()[::EVERY]
-    found = {}
+    found: dict[str, float] = {}
     for name, scheme, bench in (
         ("sbp, printed", SCHEMES["sbp"], printed),
         ("sbp 1:1, printed", gpulet.HALVES, printed),
@@ -304,27 +300,21 @@ def least_share(asked: Placement, batch: int, delay_us: int) -> float:
 
 def mig() -> dict[str, float]:
     """ParvaGPU's scenarios, one process in a MIG instance."""
-    return {
-        f"ParvaGPU scenario {n + 1}: A100s": parvagpu.gpus_of(parvagpu.planned(n))
-        for n in range(len(parvagpu.THEIRS))
-    }
+    gpus = sum(parvagpu.gpus_of(parvagpu.planned(n)) for n in range(len(parvagpu.THEIRS)))
+    return {"ParvaGPU, four scenarios: A100s": gpus}
 
 
 def shared() -> dict[str, float]:
-    """KAIST's three tasks: throughput b / T and power, shares by Alg 1 against 100 % for all."""
+    """KAIST's three tasks: throughput b / T, shares by Alg 1 against 100 % for all."""
     tasks = [latency_aware.task(*row) for row in latency_aware.THREE]
-    rates, watts = [], []
+    rates = []
     for chosen_shares in (
         latency_aware.fastest(tasks, [100.0]),
         latency_aware.proposed(tasks, latency_aware.TABLES),
     ):
-        _, whole_ms, power_w = latency_aware.together(tasks, chosen_shares)
+        _, whole_ms, _ = latency_aware.together(tasks, chosen_shares)
         rates.append(sum(batch / ms for (batch, _), ms in zip(chosen_shares, whole_ms, strict=True)))
-        watts.append(power_w)
-    return {
-        "KAIST: throughput over shares of 100 %, %": 100.0 * (rates[1] / rates[0] - 1.0),
-        "KAIST: power over that of shares of 100 %": watts[1] / watts[0],
-    }
+    return {"KAIST: throughput over shares of 100 %, %": 100.0 * (rates[1] / rates[0] - 1.0)}
 
 
 def kernels() -> dict[str, float]:

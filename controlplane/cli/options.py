@@ -36,7 +36,7 @@ Fleet = Annotated[
 Repository = Annotated[
     Path,
     typer.Option(
-        help="Your model repository: one folder for each model.",
+        help="Your model repository.",
         envvar="TRISECT_REPOSITORY",
         callback=local_repository,
     ),
@@ -46,9 +46,7 @@ Output = Annotated[
 ]
 Profiles = Annotated[
     Path,
-    typer.Option(
-        help="The folder of measured profiles; they override the built-in ones.", envvar="TRISECT_PROFILES"
-    ),
+    typer.Option(help="The folder of measured profiles.", envvar="TRISECT_PROFILES"),
 ]
 Launcher = Annotated[
     LauncherName | None,
@@ -81,9 +79,8 @@ class Allowance(StrEnum):
 Allow = Annotated[
     list[str] | None,
     typer.Option(
-        help="Accept what is refused otherwise, separated by commas: violations (a broken SLO or limit), "
-        "all-cores (no core is left for gateway and clients), overcommit (more of a core than other fleets "
-        "leave), renames (an endpoint gets another name)."
+        help="Accept, separated by commas: violations (a broken SLO or limit), all-cores (none is left for "
+        "gateway and clients), overcommit (more than other fleets leave), renames (of an endpoint)."
     ),
 ]
 
@@ -154,31 +151,21 @@ def _listing(kind: str) -> Callable[[list[str] | None], list[str] | None]:
     return listed
 
 
-def _set(kind: str, what: str) -> Any:
+def _set(kind: str) -> Any:
     return typer.Option(
         "--set",
         metavar="KEY=VALUE",
         autocompletion=completers.settings(kind),
-        help=f"{what} (`--set help` lists the keys); may be repeated.",
+        help="One setting; may be repeated (`--set help` lists the keys).",
         callback=_listing(kind),
         is_eager=True,
     )
 
 
-SetPlan = Annotated[
-    list[str] | None,
-    _set("PlanSettings", "One setting, such as quantile=0.99, budget_s=10 or serve.listen.http=9000"),
-]
-SetServe = Annotated[
-    list[str] | None,
-    _set("ServeSettings", "One value in place of the section's, such as serve.listen.http=9000"),
-]
-SetStart = Annotated[
-    list[str] | None, _set("StartSettings", "One setting, such as load_timeout_s=600 or env.NAME=VALUE")
-]
-SetProfile = Annotated[
-    list[str] | None, _set("ProfileSettings", "One setting, such as percents=20,50 or env.NAME=VALUE")
-]
+SetPlan = Annotated[list[str] | None, _set("PlanSettings")]
+SetServe = Annotated[list[str] | None, _set("ServeSettings")]
+SetStart = Annotated[list[str] | None, _set("StartSettings")]
+SetProfile = Annotated[list[str] | None, _set("ProfileSettings")]
 
 
 def refuse(problem: str, given: Mapping[str, object | None]) -> None:
@@ -208,7 +195,7 @@ def writable(option: str, *suffixes: str) -> Callable[[Path | None], Path | None
 Report = Annotated[
     Path | None,
     typer.Option(
-        help="Write an HTML page here (one file, needs no network).",
+        help="Write an HTML page here.",
         callback=writable("--report", ".html"),
     ),
 ]

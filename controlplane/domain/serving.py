@@ -79,8 +79,7 @@ class LateBinding(Checked):
     """Requests wait at the gateway, where a shorter one passes longer ones."""
 
     overtake_ms: Annotated[int, Ge(0), Le(LONGEST_MS)] = 1000
-    """By how long at most; 0: first come, first served. With tokens also how far a client falls behind that
-    got much lately."""
+    """By how long at most; 0: first come, first served. With tokens also between clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ class Serving:
     late_binding: LateBinding | None = None
     """In partitions of several models requests wait at the gateway, shorter ones first. Not on Kubernetes."""
     follow_load: FollowLoad | None = None
-    """The controller changes the plan with the rates that arrive; on Kubernetes those in the cluster."""
+    """The controller changes the plan with the rates that arrive."""
     load_timeout_s: Annotated[float, Ge(1)] = LOAD_TIMEOUT_S
     """A start has failed after so long without progress (log, memory, processor time)."""
 

@@ -86,18 +86,18 @@ class ShadowWish(Checked):
     """The shadow that a workload needs. Raises InputError, naming the field, for a value out of range."""
 
     policy: ShadowPolicy = ShadowPolicy.AUTO
-    """hot: the models are loaded and tested. shared: one server with the models of several partitions of its
-    GPU, which replaces one of them at a time. warm: the models are not loaded and take no memory. auto: hot
-    where that costs no GPU more, first for models that load longer than `within_s`, else shared or warm."""
+    """hot: loaded and tested. shared: one server with the models of several partitions of its GPU, which
+    replaces one of them at a time. warm: not loaded, takes no memory. auto: hot where that costs no GPU more,
+    else shared or warm."""
     place: ShadowPlace = ShadowPlace.SAME_GPU
-    """same-gpu: for a dead or slow server. other-gpu: for a lost GPU too, if another one has room or may be
-    added. other-node: on another node of a cluster, or `ctl apply` refuses."""
+    """same-gpu: for a dead or slow server. other-gpu: for a lost GPU too. other-node: for a cluster's
+    node."""
     covers: Annotated[float, Ge(1), Le(LARGEST_COVER)] | None = None
-    """Every server of the model may be so many times slower than planned while all its shadows are active, at
-    more GPUs if needed. Without it as much as costs no GPU more."""
+    """Every server of the model may be so many times slower than planned, at more GPUs if needed. Without
+    it as much as costs no GPU more."""
     within_s: Positive | None = None
-    """How long a redirect may take: 0.2 s, and the load of a warm shadow's models. Under auto the shadow is
-    hot or shared where that is too long, at more GPUs if needed. Without it 1 s if that costs no GPU more."""
+    """How long a redirect may take (0.2 s, and the load of a warm shadow's models), at more GPUs if needed.
+    Without it 1 s if that costs no GPU more."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -124,34 +124,32 @@ class Workload(Checked):
     name: Name
     """Its name in tables and events."""
     model: Name
-    """Its folder in the model repository; it needs a profile on one of the GPU types."""
+    """Its folder in the model repository."""
     slo_ms: Amount
-    """The longest P99 of a request, from its arrival at the gateway to the last byte of the answer."""
+    """The longest P99, from a request's arrival at the gateway to the last byte of the answer."""
     rate_rps: Amount
     """The expected inferences a second; a request with a batch of 4 is 4."""
     endpoint: Name | None = None
-    """The name that clients call; without it the model's, or the workload's where others have the model."""
+    """What clients call; without it the model's name, or the workload's where others have the model."""
     arrivals: Arrivals = Arrivals.POISSON
     """At random, or evenly spaced (which shares no queue under the rule `p99`)."""
     shadow: ShadowWish = field(default_factory=ShadowWish)
     """The second server, which can replace the first."""
     memory_mb: Positive | None = None
-    """The memory of one server, waiting requests included, instead of the profile's. It is a limit too: on a
-    GPU of each process (Triton, each instance of a Python model), on `cpu` of containers."""
+    """The memory of one server with its waiting requests, instead of the profile's. Also a limit: on a GPU of
+    each process (Triton, each instance of a Python model), on `cpu` of containers."""
     client_batch: Count = 1
     """Inferences in one request, at most the model's `max_batch_size`. Only equal values share a queue."""
     isolated: bool = False
     """A queue and a server of its own."""
     dispersion: Dispersion = 1.0
-    """The variance of a second's arrivals over their mean, as `ctl status` shows it; 1 is Poisson. Not for
-    constant arrivals."""
+    """The variance of a second's arrivals over their mean, as in `ctl status`; 1 is Poisson."""
     longest_ms: Positive | None = None
-    """How long a rare request may take: a server with few open requests counts as hung only after it. Without
-    it learned while serving, at least 60 s."""
+    """How long a rare request may take before its server counts as hung. Without it learned, at least 60
+    s."""
     drop_after_ms: Positive | None = None
-    """Triton refuses a request that has waited so long in its queue (503, UNAVAILABLE, `Request timeout
-    expired`), when the next batch starts. Only equal values share a queue. Not for ensembles, sequences, and
-    models whose own queue policy says otherwise; a request's own `timeout` may be shorter."""
+    """Triton refuses (503, UNAVAILABLE) a request that has waited so long when the next batch starts. Only
+    equal values share a queue. Not for ensembles, sequences, and models with another queue policy."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -175,7 +173,7 @@ class GpuRequest(Checked):
     """The GPUs of one type that a plan may use."""
 
     type: Name
-    """A device type with profiles, built in or measured by `ctl profile`; `cpu`: cores of this host."""
+    """A device type with profiles; `cpu`: cores of this host."""
     count: Count | None = None
     """How many a plan may use; without it any number, of `cpu` all cores but one."""
     price_per_hour: NonNegative | None = None

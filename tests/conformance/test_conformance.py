@@ -1,7 +1,7 @@
 """What one Triton answers, a fleet answers; what differs is in docs/compatibility.md, and nothing else is.
 
 `make test` runs it on processes with one redirect, `make conformance` (`CONFORMANCE=all`) on Docker too and
-with one in the middle of every case for that, and writes the table of features.
+with one in the middle of every case for that, and writes how many calls are equal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROW = re.compile(r"^\| `([a-z0-9-]+)` \|.*?(?:`(tests/[^`]+)` )?\|$", re.MULTIL
 PAGE = ROOT / "docs/compatibility.md"
 ROWS = dict(_ROW.findall(PAGE.read_text()))
 """The table's rows, each with its test where that is not this one."""
-EQUAL = "| over | calls with equal answers |\n"
+COMPARED = "Calls with equal answers: "
 ALL = os.environ.get("CONFORMANCE") == "all"
 DOCKER = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak])
 COLUMNS = {
@@ -37,14 +37,7 @@ COLUMNS = {
     "gRPC aio": ("grpc-aio",),
     "stream": ("stream",),
 }
-"""Clients of the table of equal calls, each with what the names of its cases begin with."""
-GROUPS = {
-    r"[A-Z]+ /": "every path with every method",
-    r"(inference|grpc|a)\..*/": "every method",
-    "index b": "bodies of the index",
-    "(metadata|configuration) of ": "every model's metadata and configuration",
-}
-"""Patterns of features that are one row of it."""
+"""Clients, each with what the names of its cases begin with."""
 
 
 @dataclass(frozen=True)
@@ -108,28 +101,19 @@ def test_each_row_of_the_table_has_a_test_and_each_difference_a_row() -> None:
             assert f"def {name}(" in (ROOT / path).read_text(), row
 
 
-def _table() -> str:
-    calls: dict[str, Counter[str]] = {}
-    for one in CASES:
-        if one.row is None:
-            kind, _, feature = one.name.partition(": ")
-            feature = next((row for pattern, row in GROUPS.items() if re.match(pattern, feature)), feature)
-            (column,) = (column for column, kinds in COLUMNS.items() if kind in kinds)
-            calls.setdefault(feature, Counter())[column] += 1
-    lines: dict[str, list[str]] = {}
-    for feature, counts in calls.items():
-        many = counts.total() // len(counts)
-        over = ", ".join(column for column in COLUMNS if column in counts)
-        lines.setdefault(over, []).append(feature if many == 1 else f"{feature} ({many})")
-    listed = "".join(f"| {over} | {'; '.join(of)} |\n" for over, of in lines.items())
-    return f"{EQUAL}|---|---|\n{listed}\n{len(CASES)} calls are compared.\n"
+def _counted() -> str:
+    equal = Counter(one.name.partition(": ")[0] for one in CASES if one.row is None)
+    over = (f"{column} {sum(equal.pop(kind, 0) for kind in kinds)}" for column, kinds in COLUMNS.items())
+    said = f"{COMPARED}{', '.join(over)}. With those of the rows above {len(CASES)} calls are compared.\n"
+    assert not equal
+    return said
 
 
-def test_the_table_of_features_says_what_the_cases_find() -> None:
-    head, _, _ = PAGE.read_text().partition(EQUAL)
+def test_the_page_says_how_many_calls_are_compared() -> None:
+    head, _, _ = PAGE.read_text().partition(COMPARED)
     if ALL:
-        PAGE.write_text(head + _table())
-    assert PAGE.read_text() == head + _table()
+        PAGE.write_text(head + _counted())
+    assert PAGE.read_text() == head + _counted()
 
 
 def test_the_cases_have_names_of_their_own() -> None:

@@ -1,4 +1,7 @@
-"""docs/metrics.md, from the catalogue of metrics."""
+"""docs/metrics.md, from the catalogue of metrics.
+
+python tests/support/metrics_reference.py > docs/metrics.md
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ def reference() -> str:
     """Return docs/metrics.md: every metric with its type, labels and meaning."""
     lines = [
         "# Metrics",
-        "",
-        "Made by `python tests/support/metrics_reference.py > docs/metrics.md`; a test compares the two.",
         "",
         "One page, `http://HOST:8002/metrics` by default: the metrics below and those of every",
         "Triton (`nv_*`) with the labels `partition` and `role`. New plans add no series. The metrics of",

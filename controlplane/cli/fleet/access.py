@@ -136,8 +136,7 @@ def set_limit(
 ) -> None:
     """Give an endpoint these limits, in place of those it has; effective at once, for all clients together.
 
-    Inferences beyond them are refused: 429 with Retry-After over HTTP, RESOURCE_EXHAUSTED over gRPC.
-    `ctl token` limits one client.
+    Inferences beyond them are refused: 429 with Retry-After, over gRPC RESOURCE_EXHAUSTED.
     """
     from controlplane.cli import wiring
     from controlplane.files.gateway.access import Limit

@@ -37,11 +37,9 @@ def apply(
     """Make the running fleet match PLAN, served as its section `serve` says.
 
     New servers start and answer a test inference before traffic moves to them; old servers finish their
-    requests before they stop. Applying the same plan again changes nothing, and keeps the larger shares to
-    which the controller redirected. After an interruption, the next apply continues from what runs. A plan
-    that renames an endpoint in use is refused, unless you confirm it or give --allow renames. Where a
-    cluster has controllers for the fleet, this writes its Fleet object, and they apply it; --dry-run prints
-    the object.
+    requests before they stop. Applying the same plan again keeps the shares to which the controller
+    redirected. After an interruption, the next apply continues from what runs. Where a cluster has
+    controllers for the fleet, this writes its Fleet object, and they apply it.
     """
     from controlplane.cli.fleet.targets import Wish, target
 
@@ -81,7 +79,7 @@ def diff(
 ) -> None:
     """Show the steps and the servers' commands with which `ctl apply PLAN` would change the running fleet.
 
-    Exit code 1: something would change. This is `ctl apply --dry-run` with an answer for scripts.
+    Exit code 1: something would change.
     """
     from controlplane.cli.fleet.targets import Wish, target
 

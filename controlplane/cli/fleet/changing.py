@@ -24,8 +24,7 @@ def redirect(
 ) -> None:
     """Route each WORKLOAD from its active server to its shadow, or back.
 
-    All routes change at the same time. Other workloads of the same partition move too. Requests in flight
-    finish on the server that has them.
+    Other workloads of the same partition move too. Requests in flight finish on the server that has them.
     """
     from controlplane.cli import cluster, wiring
     from controlplane.runtime.fleet.fleet import redirect as redirected

@@ -39,8 +39,8 @@ def controller(
 ) -> None:
     """Run the controller of a fleet: redirect from slow and dead servers to shadows, and replace them.
 
-    A fleet has one controller; `ctl apply` starts it in the background. If it is killed, the next one
-    continues. Events are JSON lines on stderr, or on stdout with --json.
+    A fleet has one controller; `ctl apply` starts it in the background. Events are JSON lines on stderr, or
+    on stdout with --json.
     """
     from controlplane.cli import cluster, wiring
 

@@ -170,7 +170,7 @@ def events(
     since: Annotated[
         float | None, typer.Option(help="Show the events of the last SINCE seconds only.", min=0.0)
     ] = None,
-    limit: Annotated[int, typer.Option(help="Show at most the newest LIMIT events.", min=1)] = 100,
+    limit: Annotated[int, typer.Option(help="At most the newest LIMIT events.", min=1)] = 100,
     follow: Annotated[
         bool,
         typer.Option(

@@ -26,9 +26,8 @@ def dashboard(
 ) -> None:
     """Serve a live page of a fleet, until interrupted.
 
-    It only reads, and shows no secrets. From another host: `ssh -L 8004:127.0.0.1:8004 HOST`, or --host with
-    the gateway's certificate; where the fleet requires tokens, the page asks for an operator's (in a browser
-    as the password).
+    From another host: `ssh -L 8004:127.0.0.1:8004 HOST`, or --host; where the fleet requires tokens, the page
+    asks for an operator's (in a browser as the password).
     """
     from controlplane.cli import wiring
     from controlplane.files.gateway import accepting

@@ -36,9 +36,9 @@ def demo(
 ) -> None:
     """Run every step with real Tritons: profile, plan, apply, load, repair, destroy.
 
-    On this host, or with --set serve.launcher=kubernetes in pods that this host reaches, with the repository
-    in $TRISECT_MODELS. Prints predicted beside measured latencies. The repair: the demo slows one server down
-    until it breaks its SLO, and the controller redirects its traffic to the shadow.
+    With --set serve.launcher=kubernetes in pods that this host reaches, with the repository in
+    $TRISECT_MODELS. Prints predicted beside measured latencies. It slows one server down until it breaks its
+    SLO, and the controller redirects its traffic to the shadow.
     """
     from controlplane.cli import defaults, wiring
     from controlplane.domain import units

@@ -43,9 +43,8 @@ def init(
 ) -> None:
     """Look at every model of REPOSITORY and write the skeleton of a spec. Measures nothing.
 
-    Where a configuration is missing or partial, a temporary Triton loads the model once and completes it; the
-    result is kept for `ctl profile` and `ctl apply`, and the repository stays as it is. If no model can be
-    planned, nothing is written and the exit code is 3.
+    Where a configuration is missing or partial, a temporary Triton completes it; the repository stays as it
+    is. If no model can be planned, nothing is written and the exit code is 3.
     """
     from controlplane.cli import launcher_registry, wiring
     from controlplane.domain.settings import StartSettings

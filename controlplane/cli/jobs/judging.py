@@ -75,9 +75,8 @@ def simulate(
 ) -> None:
     """Predict the latencies of each workload of PLAN by simulation.
 
-    Simulates random arrivals, Triton's dynamic batcher, and the interference of partitions on one GPU. With
-    --guard the controller's own decisions run on simulated time: what faults and a wrong --truth break, and
-    how soon it is repaired.
+    With --guard the controller's own decisions run on simulated time: what faults and a wrong --truth break,
+    and how soon it is repaired.
     """
     from controlplane.files.plans import read_plan
     from controlplane.files.writing import write_text

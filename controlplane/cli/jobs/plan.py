@@ -77,7 +77,6 @@ def plan(
     """Choose the GPU, share and batch of every workload in SPEC, and which workloads share a GPU.
 
     Exit code 3: some workloads are infeasible; the others are planned and written.
-    With --json, the table of --against is on stderr.
 
     Research: --strategy takes algorithms of papers too (`ctl compare -h` lists them), whose own settings
     `--set help` marks.

@@ -137,8 +137,7 @@ def profile(
 ) -> None:
     """Measure the execution times of MODELS at several shares and batches, on real Tritons.
 
-    Prints the file of each profile as it is written. If a model cannot be measured, its server's message is
-    shown, the other models are measured, and the exit code is 4.
+    If a model cannot be measured, the others are, and the exit code is 4.
     """
     from controlplane.cli import launcher_registry, wiring
     from controlplane.domain.settings import ProfileSettings
@@ -319,9 +318,9 @@ def import_(
 ) -> None:
     """Make or extend the profile of MODEL from files of a tool that measured one request at a time.
 
-    Times of batches join those that came from other tools before: perf_analyzer -f, Model Analyzer's
-    metrics-model-inference.csv, AIPerf's profile_export_aiperf.json. Counters join a profile that is there:
-    Nsight Systems' SQLite export, Nsight Compute's CSV.
+    Times: perf_analyzer -f, Model Analyzer's metrics-model-inference.csv, AIPerf's
+    profile_export_aiperf.json. Counters join a profile that is there: Nsight Systems' SQLite export, Nsight
+    Compute's CSV.
     """
     from controlplane.cli.jobs.profile import written_document
     from controlplane.files.measurements.profiles import write_profile

@@ -32,17 +32,14 @@ def train(
         str,
         typer.Option(help="The reward: goodput, terminal (at the end of a plan only) or paper (Eq 3)."),
     ] = "goodput",
-    seed: Annotated[
-        int, typer.Option(help="The same seed on the same machine gives the same policy.", min=0)
-    ] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)] = 1,
     plot: options.Plot = None,
     json: options.Json = False,
 ) -> None:
     """Train a policy for `ctl plan --strategy inss` on random specs like SPEC.
 
-    The random specs have SPEC's models and GPU types, and other rates, SLOs and sizes. After an interruption,
-    the same command continues from its checkpoint. Training needs the extra `rl`; planning with the policy
-    does not.
+    They have SPEC's models and GPU types, and other rates, SLOs and sizes. After an interruption, the same
+    command continues from its checkpoint. Training needs the extra `rl`, planning does not.
     """
     from controlplane.runtime import SystemClock
     from controlplane.runtime.jobs.train import Lesson, train_policy

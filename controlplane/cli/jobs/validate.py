@@ -48,8 +48,8 @@ def validate(
 ) -> None:
     """Compare the latency models' predictions with measurements on which they were not fitted.
 
-    With --catalogue alone: the built-in measurements, each batch size predicted from the others. With
-    --fleet: the measured execution times of its servers beside the predicted ones, and P99s beside SLOs.
+    With --catalogue alone: each batch size predicted from the others. With --fleet: the execution times of
+    its servers, and P99s beside SLOs.
     """
     from controlplane.report.tables.observed_table import validation_table
     from controlplane.runtime.jobs.validate import measured_alone, validation

@@ -24,7 +24,7 @@ PAGES = (
     "upgrades",
     "troubleshooting",
 )
-OF_OTHERS = ("Too many open files", "haproxy ended by signal 9", "fleet.json: is empty")
+OF_OTHERS = ("Too many open files", "fleet.json: is empty")
 """Messages of the kernel, and those that the code makes of parts."""
 
 
