@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 WIDTH = 120
@@ -91,7 +91,7 @@ def table(title: str, *columns: str) -> Table:
     return made
 
 
-def show(*parts: Table | str, width: int = WIDTH) -> None:
+def show(*parts: RenderableType, width: int = WIDTH) -> None:
     """Print tables and lines on so many columns."""
     console = Console(width=width, highlight=False)
     for part in parts:

@@ -37,6 +37,9 @@ class HostPlace:
 class HostLifecycle(Lifecycle[Connection, HostPlace]):
     """The common part of the launchers whose servers share this host's cores, GPUs and MPS daemons."""
 
+    _mounts_batches = False
+    """Whether a server has its batch files by mounts."""
+
     def __init__(self, state: Path) -> None:
         super().__init__(state)
         self._used_before_mb: dict[str, float | None] = {}
@@ -176,7 +179,7 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
 
     def set_batches(self, server: Server, batches: Batches) -> None:
         """Write the numbers that the server's library reads."""
-        self._batch_files(server.spec).set(batches)
+        self._batch_files(server.spec).set(batches, mounted=self._mounts_batches)
 
     def _batch_files(self, spec: ServerSpec) -> BatchFiles:
         return BatchFiles(self._batch_root(spec.labels.fleet) / labels.digest(spec.name))

@@ -158,8 +158,8 @@ def baseline(
 
 def planned(rates: Mapping[str, float], name: str, latency: str, rule: Rule) -> Decided:
     """One of `ctl plan`'s strategies. IGniter fills one GPU type; what is left over goes to the other."""
-    left, gpus = workloads(rates), []
-    own = dict(devices(latency))
+    left, own = workloads(rates), dict(devices(latency))
+    gpus: list[PlannedGpu] = []
     while left and own:
         plan = strategy(name).plan(PlanRequest(left, own, rule, CLOCK))
         gpus += plan.gpus

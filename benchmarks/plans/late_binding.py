@@ -91,8 +91,10 @@ def partition(models: Sequence[Mixed], batch: int) -> Iterator[Callable[[Way], F
         def front(way: Way) -> Front:
             if way not in fronts:
                 home = Path(folder, f"gateway{len(fronts)}")
-                options = {"late_binding": way.late_binding, "overtake_ms": way.overtake_ms}
-                fronts[way] = stack.enter_context(gateway(home, plan, backend, **options))
+                made = gateway(
+                    home, plan, backend, late_binding=way.late_binding, overtake_ms=way.overtake_ms
+                )
+                fronts[way] = stack.enter_context(made)
             return fronts[way]
 
         yield front

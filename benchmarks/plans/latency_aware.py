@@ -23,15 +23,14 @@ import planning
 from benchmarks.harness import Figures, chosen, show, table
 from controlplane.files import catalogue
 from controlplane.latency.fitting.points import Points
-from controlplane.latency.fitting.published import Published
 from controlplane.latency.protocol import Slots
-from controlplane.papers.latency_aware.latency import Exponential, filling_ms
+from controlplane.papers.latency_aware.latency import Exponential, LatencyAware, filling_ms
 from controlplane.papers.latency_aware.responses import LARGEST_LOAD, Tables, Task, demand, settle
 from controlplane.papers.latency_aware.strategy import Search
 
 DEVICE = planning.v100("latency-aware")
 MODEL = DEVICE.latency
-assert isinstance(MODEL, Published)
+assert isinstance(MODEL, LatencyAware)
 TABLES = Tables.of(MODEL, DEVICE.pool.device.grid.percents(), 32)
 THREE = (("resnet50", 200.0, 50.0), ("vgg19", 30.0, 200.0), ("alexnet", 600.0, 40.0))
 """Rates and SLOs of the paper (ResNet, MobileNet-v3, BERT); models that the V100 catalogue has."""
@@ -47,7 +46,7 @@ Chosen = tuple[int, float]
 
 
 def task(model: str, rate_rps: float, slo_ms: float) -> Task:
-    assert isinstance(MODEL, Published)
+    assert isinstance(MODEL, LatencyAware)
     return Task(MODEL.models.index(model), rate_rps, slo_ms)
 
 

@@ -14,6 +14,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -223,10 +224,10 @@ def highest_rate(latencies: Callable[[Sequence[float]], list[float]]) -> int:
 
 def fig2(figures: Figures) -> None:
     """The highest rate with P99 up to 4.8 ms: late dispatch over all kernels at once."""
-    size = {"kernels": FIG2_KERNELS, "kernel_us": FIG2_KERNEL_US}
-    at_once = highest_rate(lambda at: naive(at, queues=FIG2_QUEUES, **size))
+    at_once = highest_rate(partial(naive, kernels=FIG2_KERNELS, kernel_us=FIG2_KERNEL_US, queues=FIG2_QUEUES))
     for us in FIG2_DISPATCH_US:
-        bound = highest_rate(lambda at, us=us: late(at, slots=FIG2_SLOTS, dispatch_us=us, **size))
+        dispatched = partial(late, kernels=FIG2_KERNELS, kernel_us=FIG2_KERNEL_US, dispatch_us=us)
+        bound = highest_rate(partial(dispatched, slots=FIG2_SLOTS))
         low, high = FIG2_AIMS[us]
         name, paper = f"Fig 2: late over at once, {us:g} us a kernel", FIG2_PAPER[us]
         figures.add(name, bound / at_once, at_least=low, at_most=high, reference=paper)

@@ -30,6 +30,7 @@ from controlplane.latency import registry as latency_registry
 from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.papers.gpulet.sizing import SCHEMES
 from controlplane.papers.igniter import gslice
+from controlplane.papers.igniter.latency import Igniter
 from controlplane.planning import registry
 from controlplane.planning.protocol import Device, PlanRequest
 from controlplane.runtime.jobs.compare import Candidate, Question, chosen, compare
@@ -85,7 +86,7 @@ def shares(plan: Plan) -> float:
 def placed() -> dict[str, float]:
     """iGniter's Tables 1 and 3 and Fig 14: what is planned."""
     three = [planning.workload(name, model, slo, rps) for name, model, slo, rps in planning.TABLE_1]
-    found = {}
+    found: dict[str, float] = {}
     for strategy in ("igniter", "gslice+", "gpu-lets+"):
         plan = planning.planned(strategy, three)
         found[f"iGniter Table 1, {strategy}: sum of shares, %"] = shares(plan)
@@ -99,7 +100,7 @@ def printed() -> dict[str, float]:
     """Table 1's gpu-lets and GSLICE as the paper prints them: what is late side by side."""
     latency = planning.v100().latency
     asked = {name: (latency.models.index(model), slo / 2.0) for name, model, slo, _ in planning.TABLE_1}
-    found = {}
+    found: dict[str, float] = {}
     for plan, gpus in (("gpu-lets", (GPU_LETS[:1], GPU_LETS[1:])), ("GSLICE", (GSLICE,))):
         late = 0
         for gpu in gpus:
@@ -118,12 +119,12 @@ def late() -> dict[str, float]:
         question = Question(report.spec_of(12, Path(folder)), Path(folder))
         found = compare(question, strategies, chosen(["even", "measured"]))
     by_name = {one.name: one.truths for one in found.strategies}
-    even = {f"{LATE}{name}: late, even arrivals": len(seen["even"].late) for name, seen in by_name.items()}
-    poisson = {
-        f"{LATE}{name}: late, Poisson arrivals": len(by_name[name]["measured"].late)
-        for name in ("igniter", "joint")
-    }
-    return even | poisson
+    counted: dict[str, float] = {}
+    for name, seen in by_name.items():
+        counted[f"{LATE}{name}: late, even arrivals"] = len(seen["even"].late)
+    for name in ("igniter", "joint"):
+        counted[f"{LATE}{name}: late, Poisson arrivals"] = len(by_name[name]["measured"].late)
+    return counted
 
 
 def t4() -> Device:
@@ -198,8 +199,9 @@ def tuned() -> dict[str, float]:
     (gpu,) = (g for g in plan.gpus if "W10" in [p.id for p in g.partitions])
     asked, eq = [p.workloads[0] for p in gpu.partitions], planning.v100().latency
     ones = np.ones(len(asked))
+    assert isinstance(eq, Igniter)
 
-    def watched(batch: Sequence[float], percent: Sequence[float]) -> Watched:
+    def watched(batch: Sequence[float] | FloatArray, percent: Sequence[float] | FloatArray) -> Watched:
         half, rate = np.array([w.slo_ms / 2.0 for w in asked]), np.array([w.rate_rps for w in asked])
         model = np.array([eq.models.index(w.model) for w in asked])
         return Watched(eq, model, half, rate, ones, 32.0 * ones, np.array(batch), np.array(percent), gpu)
@@ -233,7 +235,7 @@ def gpulets() -> dict[str, float]:
     """gpulet's Fig 5 on one in so many scenarios, as its paper prints it and as its code has it."""
     printed, coded = gpulet.Bench("as printed"), gpulet.Bench("as coded")
     some = turing.scenarios()[::EVERY]
-    found = {}
+    found: dict[str, float] = {}
     for name, scheme, bench in (
         ("sbp, printed", SCHEMES["sbp"], printed),
         ("sbp 1:1, printed", gpulet.HALVES, printed),

@@ -41,7 +41,7 @@ LEAST = 0.95
 """Of the predicted P99 over the observed one."""
 PERF = ROOT / ".tools" / "perf"
 WHEELS = ROOT / ".tools" / "real-models"
-WORKLOADS = (
+WORKLOADS: tuple[dict[str, Any], ...] = (
     {"name": "vad", "model": "vad", "slo_ms": 300, "rate_rps": 25},
     {"name": "filetype", "model": "filetype", "slo_ms": 500, "rate_rps": 16},
     {"name": "orientation", "model": "orientation", "slo_ms": 150, "rate_rps": 50},
@@ -123,7 +123,7 @@ class Bench:
     def load(self, seconds: float) -> dict[str, clients.Seen]:
         """Every workload at its planned rate at once, each by another client."""
         random = np.random.default_rng(7)
-        rates = {str(w["name"]): float(w["rate_rps"]) for w in WORKLOADS}
+        rates = {w["name"]: float(w["rate_rps"]) for w in WORKLOADS}
         due = {name: poisson_times(rate, seconds, random) for name, rate in rates.items()}
         http, grpc = f"127.0.0.1:{self.http}", f"127.0.0.1:{self.grpc}"
         with off_core(CORE), ThreadPoolExecutor(len(due)) as pool:

@@ -65,7 +65,8 @@ def with_aiohttp(http: str, _: str) -> Iterator[Send]:
 @contextlib.contextmanager
 def with_requests(http: str, _: str) -> Iterator[Send]:
     def send(compressed: bool) -> None:
-        headers = None if compressed else {"Accept-Encoding": None}
+        # None takes the session's own header away.
+        headers: dict[str, Any] = {} if compressed else {"Accept-Encoding": None}
         answer = session.post(f"http://{http}{PATH}", BODY, headers=headers, timeout=60)
         assert len(answer.content) > ANSWER_BYTES
 

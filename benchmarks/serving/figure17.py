@@ -1,6 +1,6 @@
 """iGniter's Fig 17 on real servers: the P99 of each second while a wrong prediction is repaired.
 
-    .venv/bin/python -m benchmarks.serving.figure17 [--factor 1.3] [--rate 100] [--plot FILE.svg]
+    .venv/bin/python -m benchmarks.serving.figure17 [--factor 1.6] [--rate 100] [--plot FILE.svg]
 
 The model is slower than planned from the first request on (benchmarks/support/slower_model.py). It is planned
 with the work that its requests ask for: other work on the host would change measured times. In the paper W1's
@@ -80,7 +80,7 @@ def judged(planned: Planned, run: Served, path: Path | None) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--factor", type=float, default=1.3)
+    parser.add_argument("--factor", type=float, default=1.6)
     parser.add_argument("--rate", type=float, default=100.0)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()

@@ -129,8 +129,8 @@ def disturbed(kind: str, part: float | None) -> Count:
     """A part of a week of each of twelve workloads; the plan knows nothing of stalls."""
     weeks, found, number = 0.0, 0, 0
     for rate, load, batch in product(RATES_RPS, (0.5, 0.75), (1, 8)):
-        shape = {"rate_rps": rate, "load": load, "batch": batch, "fixed": 0.0 if batch == 1 else 0.5}
-        traffic = replace(DISTURBANCES[kind], **shape)
+        fixed = 0.0 if batch == 1 else 0.5
+        traffic = replace(DISTURBANCES[kind], rate_rps=rate, load=load, batch=batch, fixed=fixed)
         slo_s = p99_s(replace(traffic, stalls=0.0), 3_000_000 if part else 300_000) / 0.95
         promise = promise_of(traffic, slo_s, PROFILE_ERROR.get(kind, 1.0))
         seconds = part * WEEK_S if part else min(WEEK_S, 4e5 / rate)

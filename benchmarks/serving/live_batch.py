@@ -208,7 +208,9 @@ def main() -> int:
     parser.add_argument("--onnx", action="store_true", help="a network in a Python stub")
     given = parser.parse_args()
     model = model_of(onnx=given.onnx)
-    figures, delays, excesses, failed = Figures(), [], [], 0
+    figures, failed = Figures(), 0
+    delays: list[float] = []
+    excesses: list[int] = []
     for protocol in KINDS:
         for client_batch in (1, 4):
             with tempfile.TemporaryDirectory() as folder:

@@ -11,6 +11,7 @@ import contextlib
 import statistics
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import gateway_rig as rig
@@ -57,12 +58,12 @@ def main() -> int:
         triton = stack.enter_context(rig.tritons(here, one={"echo": "echo"}))["one"]
         authority = Authority(here)
         server = authority.sign("gateway")
-        files = {"certificate": str(server.certificate), "key": str(server.key)}
+        tls = AccessConfig(certificate=str(server.certificate), key=str(server.key))
         kinds = {
             "plain": AccessConfig(),
-            "TLS": AccessConfig(**files),
+            "TLS": tls,
             "tokens": AccessConfig(tokens=True),
-            "both": AccessConfig(**files, tokens=True),
+            "both": replace(tls, tokens=True),
         }
         ways: dict[str, Way] = {}
         for name, protection in kinds.items():
@@ -81,7 +82,8 @@ def main() -> int:
             for name, seen in rates.items():
                 ratio = statistics.median(a / b for a, b in zip(seen, rates["plain"], strict=True))
                 figures.add(f"{protocol}, {name}", statistics.median(seen), "req/s")
-                figures.add(f"{protocol}, {name}, over plain", ratio, at_least=AIM)
+                if name != "plain":
+                    figures.add(f"{protocol}, {name}, over plain", ratio, at_least=AIM)
     return figures.end()
 
 

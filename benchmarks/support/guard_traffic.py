@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numba
 import numpy as np
@@ -20,6 +21,8 @@ from controlplane.control.guard.batch_times import HostPart, Weighing
 from controlplane.control.guard.late_answers import Alarm, LateAnswers
 from controlplane.control.guard.promise import Promise
 
+njit: Any = numba.njit
+"""Its stubs take a compiled function for a decorator."""
 Floats = npt.NDArray[np.float64]
 
 CHUNK = 200_000
@@ -58,13 +61,13 @@ class Traffic:
         return tuple(self.item_s * k + self.batch_s for k in range(1, self.batch + 1))
 
 
-@numba.njit
+@njit
 def seed(number: int) -> None:
     """Begin numba's own stream of random numbers anew."""
     np.random.seed(number)
 
 
-@numba.njit
+@njit
 def _serve(clock: Floats, queue: Floats, ended: Floats, took: Floats) -> None:
     """Fill `ended` and `took` (s). `clock`: next arrival, server free, next stall, rest of a clump."""
     rate, item_s, batch_s, noise, dispersion, stalls = (
@@ -131,18 +134,18 @@ def p99_s(traffic: Traffic, requests: int) -> float:
 def _compile(module: ModuleType, *names: str) -> None:
     """Compile functions where they are, so that those that call them find them compiled."""
     for name in names:
-        setattr(module, name, numba.njit(getattr(module, name)))
+        setattr(module, name, njit(getattr(module, name)))
 
 
 _LEARNING = ("_sort_in", "_learn_first", "learn_block", "learn_batch", "forget", "known_place", "usual_at")
 _compile(baseline, *_LEARNING)
 _compile(batch_times, "own_s", "_delayed", "_scored", "_weigh_block")
 _compile(late_answers, "_moved", "_learned", "highest", "bounded_scale")
-scan_batches = numba.njit(batch_times.scan)
-scan_late = numba.njit(late_answers.scan)
-count_arrivals = numba.njit(late_answers.scan_arrivals)
-dispersion = numba.njit(late_answers.dispersion)
-is_enough = numba.njit(rule.is_enough)
+scan_batches = njit(batch_times.scan)
+scan_late = njit(late_answers.scan)
+count_arrivals = njit(late_answers.scan_arrivals)
+dispersion = njit(late_answers.dispersion)
+is_enough = njit(rule.is_enough)
 
 
 class Guard:
@@ -150,7 +153,7 @@ class Guard:
 
     def __init__(self, promise: Promise) -> None:
         self.queue = queues.begin(promise)
-        known = self.queue.batches.baseline
+        known: Any = self.queue.batches.baseline
         arrays = known._replace(
             counts=np.array(known.counts), means=np.array(known.means), first=np.array(known.first)
         )
@@ -185,7 +188,7 @@ class Guard:
         return -1
 
 
-@numba.njit
+@njit
 def _hear(evidence, requests, alarm, constants, looks):
     """`observe.update` over arrays, look by look: the evidence, the end, whether late answers and slower
     batches together are an alarm, and whether batches certainly take longer.

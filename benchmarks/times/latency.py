@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -75,7 +76,7 @@ def pairs(figures: Figures) -> Table:
     """All latency models, each batch size of the 750 pairs left out in turn."""
     device = catalogue.device("v100")
     assert device is not None
-    document = evaluate.leave_batch_sizes_out(device, catalogue.profiles("v100"))
+    document: dict[str, Any] = evaluate.leave_batch_sizes_out(device, catalogue.profiles("v100"))
     made = table(
         "Pairs, V100: batch sizes left out in turn",
         "latency model",

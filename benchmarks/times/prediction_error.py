@@ -287,7 +287,9 @@ def judged(found: list[Found]) -> int:
         own = [one for one in found if one.where == where]
         breaking = [one for one in own if one.breaks]
         figures.add(f"{where}: cells", len(own))
-        figures.add(f"{where}: cells whose P99 breaks", len(breaking))
+        # Some 65 % break in simulated time; a draw of few real cells may hold none.
+        least = len(own) // 2 if where == SIMULATED else None
+        figures.add(f"{where}: cells whose P99 breaks", len(breaking), at_least=least)
         for rate in RATES_RPS:
             at_rate = [one for one in breaking if one.case.rate_rps == rate]
             times_s = [math.inf if one.verdict_s is None else one.verdict_s for one in at_rate]

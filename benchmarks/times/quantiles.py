@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -82,7 +83,7 @@ def left_out(device: str, groups: Iterable[Chosen]) -> Errors:
         }
         model = ours.fit(kept, kind)
         for name, profile in profiles.items():
-            for c in filter(lambda point, m=name: chosen(m, point), profile.colocation):  # type: ignore[misc]
+            for c in (point for point in profile.colocation if chosen(name, point)):
                 tenants = (Neighbour(name, c.percent, c.batch), *c.neighbours)
                 errors.ask(model, tenants, c.execution_ms)
     return errors
@@ -104,9 +105,13 @@ def of_model(model: str) -> Chosen:
     return lambda m, c: model in (m, *(n.model for n in c.neighbours))
 
 
+def _is(chosen: tuple[str, ColocationPoint], model: str, point: ColocationPoint) -> bool:
+    return (model, point) == chosen
+
+
 def single_points(device: str) -> list[Chosen]:
     return [
-        lambda m, c, model=model, point=point: m == model and c == point
+        partial(_is, (model, point))
         for model, profile in catalogue.profiles(device).items()
         for point in profile.colocation
     ]

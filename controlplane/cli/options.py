@@ -156,7 +156,8 @@ def _set(kind: str) -> Any:
         "--set",
         metavar="KEY=VALUE",
         autocompletion=completers.settings(kind),
-        help="One setting; may be repeated (`--set help` lists the keys).",
+        help="One setting, such as quantile=0.99 or serve.listen.http=9000 of `ctl plan`; may be repeated "
+        "(`--set help` lists the keys).",
         callback=_listing(kind),
         is_eager=True,
     )

@@ -151,7 +151,7 @@ class Profile(Checked):
     served the model, which a load alone does not exceed. `inputs` are the requests it was measured with, None
     where that is unknown. `repeats` are points of earlier sessions beside later ones. `answers`: of
     a decoupled model. `options` are the user's, with which its servers ran. `executes` are the models that it
-    executes itself.
+    executes itself, `step_limits` the largest batch of each in a server, where that is known.
     """
 
     model: Name
@@ -174,6 +174,7 @@ class Profile(Checked):
     load_s: Positive | None = None
     memory_by_batch: Mapping[int, float] = field(default_factory=dict)
     executes: tuple[str, ...] = ()
+    step_limits: Mapping[str, Count] = field(default_factory=dict)
 
     @property
     def only_percent(self) -> float | None:

@@ -91,7 +91,7 @@ class ShadowWish(Checked):
     else shared or warm."""
     place: ShadowPlace = ShadowPlace.SAME_GPU
     """same-gpu: for a dead or slow server. other-gpu: for a lost GPU too. other-node: for a cluster's
-    node."""
+    node, or `ctl apply` refuses."""
     covers: Annotated[float, Ge(1), Le(LARGEST_COVER)] | None = None
     """Every server of the model may be so many times slower than planned, at more GPUs if needed. Without
     it as much as costs no GPU more."""
@@ -124,7 +124,7 @@ class Workload(Checked):
     name: Name
     """Its name in tables and events."""
     model: Name
-    """Its folder in the model repository."""
+    """Its folder in the model repository; it needs a profile on one of the GPU types."""
     slo_ms: Amount
     """The longest P99, from a request's arrival at the gateway to the last byte of the answer."""
     rate_rps: Amount
@@ -143,7 +143,8 @@ class Workload(Checked):
     isolated: bool = False
     """A queue and a server of its own."""
     dispersion: Dispersion = 1.0
-    """The variance of a second's arrivals over their mean, as in `ctl status`; 1 is Poisson."""
+    """The variance of a second's arrivals over their mean, as in `ctl status`; 1 is Poisson. Not for constant
+    arrivals."""
     longest_ms: Positive | None = None
     """How long a rare request may take before its server counts as hung. Without it learned, at least 60
     s."""

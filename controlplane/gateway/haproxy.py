@@ -94,7 +94,10 @@ class HaproxyGateway:
             target = generation + 1
             store.save(self._paths, target, change.table)
             tell_facade(self._paths)
-            if reached is not None and freed.table.is_free() and self._haproxy.outdated_by_servers():
+            former = None
+            if reached is not None and routes and freed.table.is_free():
+                former = self._haproxy.outdated_by_servers()
+            if former is not None:
                 # No request is on a server. What the present one still gets, the facade answers.
                 processes.wake_supervisor(self._paths)
                 reached = None
@@ -111,6 +114,8 @@ class HaproxyGateway:
                 _RESTART_DEADLINE_S,
                 "HAProxy to come back",
             )
+        if former is not None:
+            self._haproxy.note_without_servers(former)
         if change.left:
             some = ", ".join(change.left[:5]) + (", ..." if len(change.left) > 5 else "")
             raise GatewayError(

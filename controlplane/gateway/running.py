@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
@@ -154,16 +155,29 @@ class RunningHaproxy:
         except Unreachable:
             return None
 
-    def outdated_by_servers(self) -> bool:
+    def outdated_by_servers(self) -> str | None:
         """Have the supervisor replace it at its next look, where it serves added servers worse than its own.
 
-        Return whether it does.
+        Return its pid; None where it does not.
         """
         if reuses_grpc(self._runtime.info("Version")):
-            return False
+            return None
         mark = f"set var {store.FINGERPRINT} str({store.WITHOUT_SERVERS})"
         self._runtime.run(["experimental-mode on", mark])
-        return True
+        return self._runtime.info("Pid")
+
+    def note_without_servers(self, pid: str) -> None:
+        """Remember in this one that the one before leads to no server, whatever it still has to answer."""
+        with contextlib.suppress(GatewayError, Unreachable):  # without the note, a start waits for its end
+            self._runtime.run(["experimental-mode on", f"set var {store.FORMER} str({pid})"])
+
+    def without_servers(self) -> set[int]:
+        """Return the pid of the one before, if it leads to no server."""
+        try:
+            noted = self._runtime.variable(store.FORMER)
+        except Unreachable:
+            return set()
+        return {int(noted)} if noted else set()
 
     def apply(self, change: slots.Change, generation: int, order: Order | None) -> None:
         """Change slots and routes, and its gates where `order` is given.

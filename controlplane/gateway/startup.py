@@ -160,7 +160,7 @@ class Startup:
         wait(self._paths, answers, _START_DEADLINE_S, "the gateway to answer")
 
     def _await_renewed(self, settings: GatewaySettings) -> None:
-        """Return once the running HAProxy has these settings, and those before it have ended.
+        """Return once the running HAProxy has these settings, and those before it with servers have ended.
 
         Servers that this HAProxy does not lead to may be stopped then: no earlier one does either.
         """
@@ -173,9 +173,10 @@ class Startup:
             _START_DEADLINE_S,
             "HAProxy with the new settings",
         )
+        without_servers = self._haproxy.without_servers()
         wait(
             self._paths,
-            lambda: len(processes.find(self._paths, processes.HAPROXY)) == 1,
+            lambda: len(set(processes.find(self._paths, processes.HAPROXY)) - without_servers) == 1,
             _START_DEADLINE_S,
             "requests of the HAProxy before",
         )

@@ -35,6 +35,8 @@ FINGERPRINT = "proc.settings"
 """HAProxy's variable with the fingerprint of the settings that it was started from."""
 WITHOUT_SERVERS = "without-servers"
 """In its place: this one is replaced by one that starts with the first servers."""
+FORMER = "proc.former"
+"""HAProxy's variable with the pid of the one before it that leads to no server."""
 
 _MAXCONN = 8192
 _SLOTS = 96

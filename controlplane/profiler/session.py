@@ -30,7 +30,7 @@ from controlplane.profiler.requests import Subject
 from controlplane.profiler.sweep import Pace, Point, effort, fits, needed_s, point_seconds
 from controlplane.profiler.temporary import check_python_path, exclusive, running
 from controlplane.render.repository import in_turn, profiling_tree
-from controlplane.render.source import SourceModel, executes
+from controlplane.render.source import SourceModel, step_limits
 
 START_S = 60.0
 _ATTEMPTS = 3
@@ -88,6 +88,7 @@ class Profiler:
         program measures on the same device, EngineError where the server fails before it measured a point.
         """
         source = subject.source
+        limits = step_limits(source)
         profile = Profile(
             model=source.name,
             device=place.device.name,
@@ -97,7 +98,8 @@ class Profiler:
             max_batch=int(source.config.max_batch_size),
             inputs=subject.inputs,
             options=self.options,
-            executes=executes(source),
+            executes=tuple(limits),
+            step_limits=limits,
         )
         if resume:
             partial = read_partial(self.profiles, place.device.name, source.name)

@@ -26,6 +26,7 @@ from controlplane.files.pinned.content import CACHE
 from controlplane.files.reading import read_bytes
 from controlplane.render.config import (
     backend_of,
+    batch_limit,
     check_servable,
     is_complete,
     is_ensemble,
@@ -278,9 +279,13 @@ def _with_all(source: SourceModel) -> Iterator[SourceModel]:
         yield from _with_all(one)
 
 
-def executes(source: SourceModel) -> tuple[str, ...]:
-    """Return the models that a model executes itself, at any depth."""
-    return tuple(dict.fromkeys(one.name for one in _with_all(source) if one is not source))
+def step_limits(source: SourceModel) -> dict[str, int]:
+    """Return the models that a model executes itself, at any depth, with the largest batch of each.
+
+    An ensemble is served with no batch of its own: 1.
+    """
+    inner = [one for one in _with_all(source) if one is not source]
+    return {one.name: 1 if is_ensemble(one.config) else batch_limit(one.config) for one in inner}
 
 
 def steps_of(source: SourceModel) -> tuple[str, ...]:

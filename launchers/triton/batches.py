@@ -86,13 +86,16 @@ class BatchFiles:
             return ()
         return tuple((model, word & 0xFFFFFFFF) for model, word in words if word is not None)
 
-    def set(self, batches: Batches) -> None:
-        """Change batches; a file that was lost is made anew. Raises EngineError where that cannot be."""
+    def set(self, batches: Batches, *, mounted: bool = False) -> None:
+        """Change batches; a file that was lost is made anew. Raises EngineError where that cannot be.
+
+        `mounted`: the server is in a container, which finds no folder that is made later.
+        """
         for model, batch in batches:
             path, before = self.limits / model, _read(self.limits / model)
             try:
                 if before is None:
-                    self._make_again(path, batch)
+                    self._make_again(path, batch, mounted)
                     continue
                 with path.open("r+b", buffering=0) as file:
                     file.write(_WORD.pack(_word((before >> 32) + 1, batch)))
@@ -101,16 +104,19 @@ class BatchFiles:
                     f"the batch of {model} cannot be changed to {batch} while its server runs: {error}"
                 ) from error
 
-    def _make_again(self, path: Path, batch: int) -> None:
+    def _make_again(self, path: Path, batch: int, mounted: bool) -> None:
         """Make a lost file again, which the library of a server that runs finds. Raises OSError."""
         answered = _read(self.seen / path.name)
         if answered is None:
             raise FileNotFoundError("its server takes no other batch")
-        shared = stat.S_IMODE(self.limits.stat().st_mode) & stat.S_IXOTH
+        access = stat.S_IMODE(self.seen.stat().st_mode)  # the same as that of `limits`
+        if not mounted:
+            self.limits.mkdir(exist_ok=True)
+            self.limits.chmod(access)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         path.unlink(missing_ok=True)
-        _write_page(path, _word((answered >> 32) + 1, batch), 0o644 if shared else 0o600)
+        _write_page(path, _word((answered >> 32) + 1, batch), 0o644 if access & stat.S_IXOTH else 0o600)
 
     def unanswered(self) -> tuple[str, ...]:
         """Return the models whose library has not written to its file since the server's start."""

@@ -77,12 +77,21 @@ def _is_map(key: str, value: Any) -> bool:
     return key == "models" and isinstance(value, dict)
 
 
+def documents_of(text: str) -> list[Any]:
+    """A file's documents: one, or one in each line."""
+    try:
+        return [json.loads(text)]
+    except json.JSONDecodeError:
+        return [json.loads(line) for line in text.splitlines()]
+
+
 def test_what_ends_after_a_newer_version_wrote_the_files_is_started_again(host: Ctl) -> None:
     files = [p for p in host.files.rglob("*.json") if p.is_file()]
     assert {"fleet.json", "plan.json", "slots.json", "settings.json"} <= {p.name for p in files}
     for path in files:
         written = path.with_suffix(".new")
-        written.write_text(json.dumps(with_unknown_keys(json.loads(path.read_text()))))
+        documents = documents_of(path.read_text())
+        written.write_text("\n".join(json.dumps(with_unknown_keys(each)) for each in documents) + "\n")
         written.replace(path)
     for program in ("controlplane.gateway.facade", "haproxy", "controlplane.gateway.supervise"):
         before = {p.pid for p in named(host, program)}

@@ -139,8 +139,13 @@ def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[st
     """The same fleet with every partition left as it is: the server that answers, and what stands by."""
     specs, wanted, running = dict(desired.servers), dict(desired.routes), tuple(servers)
     partitions = {s.labels.partition for s in specs.values() if s.labels.role is Role.ACTIVE}
-    for one in _present(desired, running, routes):
+    answering = _present(desired, running, routes)
+    for one in answering:
         others = [s for s in running if stands_for(s, one.planned, desired) and s.name != one.present.name]
+        shadow = _planned_shadow(desired, one)
+        if shadow is not None and any(s.percent < shadow.percent and _room(answering, s) for s in others):
+            # It was cut for a redirected neighbour, which has given its share back since.
+            others = [shadow]
         if one.present.name == one.planned.name and not others:
             continue
         specs = {n: s for n, s in specs.items() if s.labels.partition != one.partition}
@@ -162,6 +167,23 @@ def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[st
         backup = next((b for b in (present, route.backup) if b in specs and b not in route.members), None)
         wanted[endpoint] = NamedRoute(route.members, backup)
     return replace(desired, servers=specs, routes=wanted, warm=desired.warm & specs.keys())
+
+
+def _planned_shadow(desired: Desired, one: Moved) -> ServerSpec | None:
+    """The partition's own planned shadow, unless that is what answers."""
+    for spec in desired.servers.values():
+        if (spec.labels.partition, spec.labels.role) == (one.partition, Role.SHADOW):
+            return None if spec.name == one.present.name else spec
+    return None
+
+
+def _room(answering: Iterable[Moved], shadow: ServerSpec) -> bool:
+    """Whether the servers that answer leave a shadow's device the share that the plan leaves it."""
+    extra = 0.0
+    for one in answering:
+        extra += one.present.percent if one.present.device == shadow.device else 0.0
+        extra -= one.planned.percent if one.planned.device == shadow.device else 0.0
+    return extra <= 0
 
 
 def _present(

@@ -13,7 +13,13 @@ from controlplane.domain.units import spoken
 from controlplane.domain.workload import ShadowWish, Workload
 from controlplane.planning.capacity.gpu_types import GpuType
 from controlplane.planning.capacity.options import ServingOption, serving_options
-from controlplane.planning.judge.placements import memory_with_shadow, tells_apart, too_large
+from controlplane.planning.judge.placements import (
+    gpu_of,
+    memory_with_shadow,
+    partition_of,
+    tells_apart,
+    too_large,
+)
 from controlplane.planning.judge.shadows import most_clients, taken_with_shadows
 from controlplane.planning.protocol import Device, PlanRequest
 
@@ -61,7 +67,9 @@ def exhausted(
             f"memory runs out: it takes {needed_mb:g} MB with what must stand by, and no {name} with "
             f"{spoken(share_percent)} % left has more than {left_mb:g} MB"
         )
-    if min(clients for clients, _ in taken) >= most_clients(device):
+    alone = gpu_of(0, device, [partition_of(workload.name, [workload], share_percent, 1, None)])
+    needed, _ = taken_with_shadows(alone, wishes, device)
+    if min(clients for clients, _ in taken) + needed > most_clients(device):
         return f"clients run out: a {name} takes {most_clients(device):g} of MPS, shadows included"
     return ""
 

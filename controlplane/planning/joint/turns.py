@@ -34,7 +34,13 @@ from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.capacity.context import Context
 from controlplane.planning.judge.evaluate import SLACK, Terms, judge
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.placements import gpu_of, memory_together, partition_of, tells_apart
+from controlplane.planning.judge.placements import (
+    common_step,
+    gpu_of,
+    memory_together,
+    partition_of,
+    tells_apart,
+)
 from controlplane.planning.judge.queues import QueueCache
 from controlplane.planning.judge.shadows import has_room_for_shadows
 
@@ -163,6 +169,8 @@ class Turns:
         for models in self._served(workloads, gpu, home):
             memory_mb = memory_together(asked, models, device)
             joined = replace(home, models=models, workloads=workloads, memory_mb=memory_mb)
+            if common_step((joined,), device.profiles) is not None:
+                continue
             at = [_with(gpu, number, replace(joined, percent=percent)) for percent in shares]
             if has_room_for_shadows(at[-1], wishes, device) and self._keeps(at[-1]):
                 return at[bisect_left(at, True, hi=len(at) - 1, key=self._keeps)]

@@ -131,12 +131,21 @@ def load_s_of(models: Iterable[str], device: Device) -> float | None:
 def common_step(partitions: Iterable[Partition], profiles: Mapping[str, Profile]) -> str | None:
     """A model that these execute with several batches, though a server has it once; None without one.
 
-    Models that execute others give them their own batch.
+    Models that execute others give them their own batch, up to the largest that each takes; a model that is
+    served under its own name has its own.
     """
+    served = [(one, partition) for partition in partitions for one in partition.models]
+    callers = [profiles[one.model] for one, _ in served if one.model in profiles]
+    limits = {name: limit for caller in callers for name, limit in caller.step_limits.items()}
+    executed = {name for caller in callers for name in caller.executes}
     found: dict[str, int] = {}
-    for served in (served for partition in partitions for served in partition.models):
-        for name in profiles[served.model].executes if served.model in profiles else ():
-            if found.setdefault(name, served.batch) != served.batch:
+    for one, partition in served:
+        names = list(profiles[one.model].executes if one.model in profiles else ())
+        if one.model in executed and any(w.endpoint == one.model for w in partition.workloads):
+            names.append(one.model)
+        for name in names:
+            batch = min(one.batch, limits.get(name, one.batch))
+            if found.setdefault(name, batch) != batch:
                 return name
     return None
 

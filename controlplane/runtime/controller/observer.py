@@ -19,11 +19,12 @@ from controlplane.control.guard.observe import due, resumed
 from controlplane.control.guard.rule import contention, starved, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
-from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Batches, InFlight, Server
+from controlplane.domain.fleet import Batches, InFlight, Server
 from controlplane.domain.observation import OUT_OF_MEMORY, FleetSeen, Health, ServerSeen
 from controlplane.ports import Gateway, Host, Launcher
 from controlplane.runtime.controller.answers import AnswerLog, Requests
 from controlplane.runtime.controller.engine import EngineNews
+from controlplane.runtime.controller.open_requests import OpenRequests
 from controlplane.runtime.controller.polled import Agenda, Polled
 from controlplane.runtime.controller.probes import (
     SILENT_READINGS,
@@ -39,7 +40,6 @@ from controlplane.runtime.controller.workers import Condition, Workers
 from controlplane.runtime.fleet.execute import backend
 
 _DEAF_S = 5.0
-_GATEWAY_AGAIN_S = 2.0
 CANARY_EVERY_S = 5.0
 _STANDING_BY = 2.0
 """A shadow gets one as many times less often: nothing waits for it yet."""
@@ -49,20 +49,12 @@ _CANARY_THREADS = 32
 """A canary may wait as long as its model takes, and must keep no other one waiting."""
 QUOTA_EVERY_S = 1.0
 QUOTA_HURRIED_S = 0.1
-SILENT_S = 0.2
 SUSPICIOUS = 0.25
 """The evidence, of 1 for an alarm, from which on looking closer is worth its cost."""
-_SILENT_REQUESTS = 3.0
-_LULL_S = 1.0
-"""The longest silence of a server with traffic until its open requests are read, in a small fleet; ..."""
-_LULLS_RPS = 50.0
-"""... and how many servers are read in a second in a large one."""
 _SILENT_IF_CONTENDED = 8
 """Readings without an answer that show a hang on a contended host."""
 _IF_CONTENDED = 2
 """How many times as many canaries show one, by what they take."""
-_RARE_RPS = 0.02
-"""Requests that come more rarely are no traffic."""
 _FAILED_IN_A_ROW = 5
 _CANARY_S = 2.0
 """The shortest deadline of a canary; that of a slow model is longer."""
@@ -98,11 +90,10 @@ class Observer:
         self._records: dict[str, ServerRecord] = {}
         self._by_own_name: dict[str, str] = {}
         self._log = AnswerLog(requests, self._records, self._queue)
-        self._silences = Agenda()
+        self._open = OpenRequests(gateway)
         self._idle = Agenda()
         self._canaries_left = CANARIES_RPS
         self._looked_s = time.monotonic()
-        self._gateway_again_s = -math.inf
         self._state = GuardState({})
         self._seen: Mapping[str, ServerSeen] = {}
 
@@ -122,7 +113,7 @@ class Observer:
             self._weigh(self._records[name], verdict, now)
             new.add(name)
         new.update(state.watches[p].active.server for p in due(state, now))
-        while (silent := self._silences.take(now)) is not None:
+        while (silent := self._open.due(now)) is not None:
             new.add(silent)
         self._renew(new & self._conditions.keys(), now)
         self._send_canaries(now)
@@ -206,7 +197,7 @@ class Observer:
         del self._records[name]
         for polled in (self._canaries, self._readings, self._quotas):
             polled.forget(name)
-        self._silences.forget(name)
+        self._open.forget(name)
         self._idle.forget(name)
 
     def _look_at(self, name: str, now: float) -> ServerSeen:
@@ -223,7 +214,8 @@ class Observer:
         if watch is None or watch.active.server != name or health not in _SERVING:
             return _plain(health, reason)
         suspected = suspicion(watch) > SUSPICIOUS
-        in_flight = self._in_flight(watch, record, now)
+        rested, servers = resumed(watch, self._state.now_s), len(self._servers)
+        in_flight = self._open.read(rested, record, now, self._log.since_s, servers)
         doubtful = suspected or in_flight.unanswered > 0
         if doubtful:
             self._read_counters(name, server, now)
@@ -422,42 +414,6 @@ class Observer:
         enough = _SILENT_IF_CONTENDED if contended else SILENT_READINGS
         signs = record.signs
         return signs.are_recent(now) and signs.silent >= enough and signs.silent_s > record.spoke_s
-
-    def _in_flight(self, watch: Watch, record: ServerRecord, now: float) -> InFlight:
-        """Return the server's requests in flight, which are read only if it answers nothing under load."""
-        name = watch.active.server
-        if record.active_s is None:
-            record.active_s = now
-        # Silence counts only while the log is complete, since the server is routed, and since its requests in
-        # flight were last read as 0.
-        since = max(
-            record.answered_s,
-            record.active_s,
-            self._log.since_s,
-            -math.inf if record.in_flight.unanswered else record.in_flight_s,
-        )
-        silent_s = SILENT_S
-        if not record.in_flight.unanswered:
-            rested = resumed(watch, self._state.now_s)
-            rates_rps = [max(queue.rates_rps) for queue in rested.queues]
-            lull_s = max(_LULL_S, len(self._servers) / _LULLS_RPS) if max(rates_rps) > _RARE_RPS else math.inf
-            # The longer nothing was open, the less soon is it read again: requests have paused.
-            paused_s = record.in_flight_s - max(record.answered_s, record.active_s)
-            expected_s = max(_SILENT_REQUESTS / max(sum(rates_rps), _RARE_RPS), paused_s)
-            silent_s = max(SILENT_S, min(expected_s, lull_s))
-        if now - since < silent_s:
-            self._silences.put(name, since + silent_s)
-            return NOTHING_IN_FLIGHT
-        if now - record.in_flight_s > SILENT_S and now > self._gateway_again_s:
-            try:
-                record.in_flight = self._gateway.in_flight(backend(record.server))
-            except GatewayError:
-                # A hanging gateway blocks each query until its deadline, so it is not queried again at once.
-                record.in_flight = NOTHING_IN_FLIGHT
-                self._gateway_again_s = time.monotonic() + _GATEWAY_AGAIN_S
-            record.in_flight_s = now
-        self._silences.put(name, now)
-        return record.in_flight
 
 
 def _hung(held: InFlight, reason: str) -> ServerSeen:

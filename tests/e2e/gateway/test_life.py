@@ -10,12 +10,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import gateway_rig as rig
+import grpc
 import psutil
 import pytest
 from background import until
@@ -71,6 +72,38 @@ def test_requests_share_connections_to_the_first_servers_and_where_haproxy_can_t
             text = runtime.ask(f"show stat {protocol}_{slot} 4 -1").removeprefix("# ")
             opened = sum(int(row["connect"]) for row in csv.DictReader(io.StringIO(text)))
             assert (opened < ANSWERS) is kept, text
+
+
+def test_a_start_waits_for_no_haproxy_that_never_led_to_a_server(
+    fresh: Running, pair: Pair, tmp_path: Path
+) -> None:
+    made, ports = fresh
+    paths, ended = GatewayPaths.of(tmp_path / "gateway"), threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        ended.wait(60.0)
+        yield from ()
+
+    before = processes.find(paths, processes.HAPROXY)
+    made.commit({})
+    assert processes.find(paths, processes.HAPROXY) == before, "nothing is to be led to"
+    runtime = RuntimeSocket(paths.runtime_socket)
+    renews = not reuses_grpc(runtime.info("Version"))
+    with grpc.insecure_channel(f"{rig.HOST}:{ports.grpc}") as channel:
+        service = "/inference.GRPCInferenceService/"
+        channel.unary_unary(service + "ServerLive")(b"")
+        try:
+            stream = channel.stream_stream(service + "ModelStreamInfer")(messages())
+            until(lambda: runtime.sessions(["facade_grpc"])["facade_grpc", "BACKEND"].current == 1)
+            made.commit({"echo": Route((pair["one"].backend,))})
+            for _ in range(2):
+                began = time.monotonic()
+                made.start(rig.options(ports))
+                assert time.monotonic() - began < 20.0, "it ends after 30 s"
+                assert len(processes.find(paths, processes.HAPROXY)) == 1 + renews
+        finally:
+            ended.set()
+        assert list(stream) == []
 
 
 def test_requests_in_flight_are_counted_and_end_where_they_are(gateway: Running, pair: Pair) -> None:

@@ -149,6 +149,10 @@ def test_a_simulation_and_a_rendering_are_valid(capsys: pytest.CaptureFixture[st
     check("show", json.loads(capsys.readouterr().out))
     assert run(["render", "plan.json", "--repository", "models", "--json"]) == 2
     check("error", json.loads(capsys.readouterr().out))
+    assert run(["plan", "small.yaml", "-o", "small.json"]) == 0
+    capsys.readouterr()
+    assert run(["render", "small.json", "--repository", "models", "--json"]) == 0
+    check("render", json.loads(capsys.readouterr().out))
 
 
 def test_a_spec_is_valid(directory: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -116,6 +117,20 @@ def test_a_file_that_is_lost_is_made_again_with_a_generation_after_the_answered_
     assert files.read() == (("a", 2), ("b", 8))
     assert (files.limits / "a").read_bytes()[:8] == (8 << 32 | 2).to_bytes(8, "little")
     assert (files.limits / "a").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_folder_of_limits_that_is_lost_is_made_again(tmp_path: Path, shared: bool) -> None:
+    files = BatchFiles(tmp_path / "server")
+    files.make(TWO, shared=shared)
+    modes = [path.stat().st_mode for path in (files.limits, files.limits / "a")]
+    (files.seen / "a").write_bytes((7 << 32 | 3).to_bytes(8, "little").ljust(4096, b"\0"))
+    shutil.rmtree(files.limits)
+    with pytest.raises(EngineError, match="the batch of a"):
+        files.set((("a", 2),), mounted=True)
+    files.set((("a", 2),))
+    assert files.read() == (("a", 2),)
+    assert [path.stat().st_mode for path in (files.limits, files.limits / "a")] == modes
 
 
 def test_without_files_a_server_starts_with_the_planned_batches(files: BatchFiles) -> None:

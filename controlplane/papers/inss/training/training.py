@@ -33,6 +33,8 @@ from controlplane.papers.inss.training.episodes import Around, Plays, Reward, ta
 from controlplane.planning.protocol import PlanRequest
 from controlplane.ports import Clock, Progress
 
+_FORMAT = 2
+"""Of a checkpoint: another version's is refused."""
 REWARDS: Mapping[str, Reward] = {kind.value: kind for kind in Reward}
 
 
@@ -177,7 +179,7 @@ class _Run:
         self.curve: list[Check] = []
         self.best: Weights | None = None
         self._since_best = 0
-        self._identity = f"{settings} {list(sizes)} {_digest(base)}"
+        self._identity = f"{_FORMAT} {settings} {list(sizes)} {_digest(base)}"
 
     def over(self) -> str | None:
         """Return why training has ended, None while it has not."""
@@ -260,7 +262,8 @@ class _Run:
             ) from error
         if state.get("of") != self._identity:
             raise InputError(
-                "belongs to a training with another spec, seed or settings; delete it to start again",
+                "belongs to a training with another version, spec, seed or settings; "
+                "delete it to start again",
                 file=str(path),
             )
         self.round, self._since_best = state["round"], state["since_best"]

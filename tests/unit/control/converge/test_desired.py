@@ -171,6 +171,19 @@ def test_a_shadow_that_was_started_anew_is_kept_too() -> None:
     assert moved(another_plan, [active], routes) == [], "the plan's hash decides nothing"
 
 
+@pytest.mark.parametrize("larger", [False, True])
+def test_a_shadow_cut_for_a_redirected_neighbour_is_as_planned_once_that_is_back(larger: bool) -> None:
+    desired = fleet(part("A", "A"), part("B", "B"))
+    active = desired.servers[name(desired, "A", Role.ACTIVE)]
+    cut = guards_own(desired, "A", 30)
+    neighbour = guards_own(desired, "B", 40) if larger else desired.servers[name(desired, "B", Role.ACTIVE)]
+    routes = {"A": NamedRoute((active.name,), cut.name), "B": NamedRoute((neighbour.name,))}
+    kept = as_moved(desired, [active, cut, neighbour], routes)
+    planned = name(desired, "A", Role.SHADOW)
+    assert (cut.name in kept.servers, planned in kept.servers) == (larger, not larger)
+    assert kept.routes["A"] == NamedRoute((active.name,), cut.name if larger else planned)
+
+
 def test_a_planned_shadow_that_does_not_run_is_still_wanted() -> None:
     desired = fleet(part("A", "A"))
     active = desired.servers[name(desired, "A", Role.ACTIVE)]

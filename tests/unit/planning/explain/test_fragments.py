@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from planning import workload
 
 from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.profile import Environment
+from controlplane.domain.workload import ShadowPolicy, ShadowWish
 from controlplane.planning import registry
-from controlplane.planning.explain.infeasible import is_fragmented
+from controlplane.planning.explain.infeasible import exhausted, is_fragmented
+from controlplane.planning.judge.placements import gpu_of, partition_of
 
 PERCENTS = st.integers(0, 40).map(lambda n: 2.5 * n)
 
@@ -50,3 +53,22 @@ def test_a_refusal_for_fragmented_room_says_so(
     assert len(free) == 2
     assert refused.reason.startswith("the free v100 shares are fragmented: they add up to ")
     assert f"at most {max(free):g} % on one GPU, and it takes about " in refused.reason
+
+
+@pytest.mark.parametrize(("servers", "alone_fits", "with_shadow_fits"), [(22, True, True), (23, True, False)])
+def test_clients_run_out_where_a_server_and_its_shadow_find_too_few(
+    servers: int, alone_fits: bool, with_shadow_fits: bool
+) -> None:
+    """Each server of a Python model is two clients of MPS; a GPU takes 48."""
+    device = planning.v100("ours", 1)
+    profile = replace(device.profiles["alexnet"], environment=Environment(backend="python"))
+    device = replace(device, profiles={"alexnet": profile})
+    running = [workload(f"W{i}", "alexnet", 500.0, 10.0) for i in range(servers)]
+    gpu = gpu_of(0, device, [partition_of(w.name, [w], 2.5, 2, None) for w in running])
+    one_more = workload("more", "alexnet", 500.0, 10.0)
+    for policy, fits in ((ShadowPolicy.NONE, alone_fits), (ShadowPolicy.HOT, with_shadow_fits)):
+        wishes = {w.name: ShadowWish(ShadowPolicy.NONE) for w in running} | {"more": ShadowWish(policy)}
+        asked = replace(one_more, shadow=wishes["more"])
+        reason = exhausted([gpu], 2.5, asked, wishes, device)
+        assert reason.startswith("clients run out") == (not fits)
+        assert bool(reason) == (not fits)

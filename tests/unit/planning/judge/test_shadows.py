@@ -15,7 +15,7 @@ from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
 from controlplane.domain.profile import Environment
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.finalise import Draft, finalise
-from controlplane.planning.judge.placements import gpu_of, partition_of
+from controlplane.planning.judge.placements import common_step, gpu_of, partition_of
 from controlplane.planning.judge.shadows import has_room_for_shadows
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.protocol import Device
@@ -149,6 +149,18 @@ def test_models_that_execute_another_with_several_batches_share_no_server(batch:
     (gpu,) = short_of_memory(wish, shares, 9000.0, batch=batch).gpus
     said = [v.subject for v in verify(replace(plan, gpus=(gpu,)), {"v100": device})]
     assert said == ([] if batch == 1 else ["v100-0.shared"])
+
+
+@pytest.mark.parametrize(("limits", "own", "said"), [({}, 0, True), ({"ssd": 1}, 0, False), ({}, 4, True)])
+def test_a_common_step_has_its_callers_batches_up_to_its_own_limit(
+    limits: dict[str, int], own: int, said: bool
+) -> None:
+    """`own`: the batch of the step where it is served itself, beside the one caller of batch 8."""
+    profiles = v100("ours").profiles
+    callers = {m: replace(profiles[m], executes=("ssd",), step_limits=limits) for m in ("vgg19", "resnet50")}
+    batches = {"vgg19": 8, "ssd": own} if own else {"vgg19": 8, "resnet50": 4}
+    parts = [partition_of(m, [workload(m, m, 800.0, 5.0)], 20.0, b, None) for m, b in batches.items()]
+    assert common_step(parts, {**profiles, **callers}) == ("ssd" if said else None)
 
 
 def test_only_partitions_of_like_shares_share_a_shadow() -> None:

@@ -701,25 +701,36 @@ def test_one_that_hangs_after_a_lull_is_asked_again(bench: Bench) -> None:
     assert wait_until(lambda: bench.open_requests() == 4, deadline_s=30.0)
 
 
-def test_the_longer_traffic_pauses_the_less_often_are_open_requests_read_but_each_second(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("rate_rps", "first_s", "longest_s", "most"),
+    [(50.0, 0.2, 1.0, 8), (0.01, 150.0, 150.0, 30)],  # 25 at five a second; rare requests are no traffic
+)
+def test_the_longer_traffic_pauses_the_less_often_are_open_requests_read_within_a_bound(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    rate_rps: float,
+    first_s: float,
+    longest_s: float,
+    most: int,
 ) -> None:
     clock, read_s = Hand(), list[float]()
     monkeypatch.setattr(observer_module, "time", clock)
+    monkeypatch.setattr(observer_module, "CANARY_EVERY_S", math.inf)
     busy = state()
-    queue = busy.watches["W1"].queues[0]._replace(rates_rps=(50.0, 50.0))
+    queue = busy.watches["W1"].queues[0]._replace(rates_rps=(rate_rps, rate_rps))
     busy = replace(busy, watches={"W1": replace(busy.watches["W1"], queues=(queue,))})
     bench.observer.look(busy)
     bench.requests.answered, answered_s = (), clock.now_s
+    step_s = longest_s / 20
     for _ in range(100):
-        clock.now_s += 0.05
+        clock.now_s += step_s
         before = bench.gateway.asked
         bench.observer.look(busy)
         read_s += [clock.now_s - answered_s] * (bench.gateway.asked - before)
     gaps = [after - before for before, after in itertools.pairwise([0.0, *read_s])]
-    assert gaps[0] == pytest.approx(0.2, abs=0.06)
-    assert gaps[-1] == max(gaps) == pytest.approx(1.0, abs=0.06)
-    assert len(gaps) <= 8, "25 at five a second"
+    assert gaps[0] == pytest.approx(first_s, abs=1.2 * step_s)
+    assert gaps[-1] == max(gaps) == pytest.approx(longest_s, abs=1.2 * step_s)
+    assert len(gaps) <= most
 
 
 @dataclass
@@ -742,9 +753,9 @@ def test_a_gateway_that_hangs_is_not_asked_at_every_look(bench: Bench) -> None:
     bench.open_requests()
     bench.requests.answered = ()
     assert wait_until(lambda: (bench.open_requests(), bench.gateway.asked)[1] == 1, deadline_s=30.0)
-    bench.observer._gateway_again_s = math.inf
+    bench.observer._open._gateway_again_s = math.inf
     assert not wait_until(lambda: (bench.open_requests(), bench.gateway.asked)[1] > 1, deadline_s=0.6)
-    bench.gateway.away, bench.gateway.open, bench.observer._gateway_again_s = False, 4, 0.0
+    bench.gateway.away, bench.gateway.open, bench.observer._open._gateway_again_s = False, 4, 0.0
     assert wait_until(lambda: bench.open_requests() == 4, deadline_s=30.0)
 
 

@@ -48,3 +48,15 @@ def test_a_masked_action_is_refused() -> None:
     masked = np.argmin(plays.seen.valid, axis=1)
     with pytest.raises(ValueError, match="masked"):
         plays.step(masked)
+
+
+def test_moving_costs_what_the_search_says_it_costs() -> None:
+    plays = Plays(around(6, 4, 16))
+    run(plays, 9)
+    before, plan = plays.before, plays.episodes
+    known = before.gpu >= 0
+    assert known.any()
+    assert not known.all()
+    moved = (known & ((plan.gpu != before.gpu) | (plan.units != before.units))).sum(axis=1)
+    free = worth(plays.problem, plan.gpu, plan.units, None)
+    assert np.allclose(free - worth(plays.problem, plan.gpu, plan.units, before), before.cost * moved)

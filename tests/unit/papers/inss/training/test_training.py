@@ -83,8 +83,13 @@ def test_an_interrupted_training_ends_like_one_that_was_not(tmp_path: Path) -> N
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     checkpoint = tmp_path / "run.checkpoint"
     run(TINY, checkpoint)
-    with pytest.raises(InputError, match="another spec, seed or settings"):
+    with pytest.raises(InputError, match="another version, spec, seed"):
         run(replace(TINY, seed=4), checkpoint)
+    state = torch.load(checkpoint, weights_only=True)
+    unnumbered = state["of"][state["of"].index("TrainSettings") :]
+    torch.save(state | {"of": unnumbered, "agent": {}}, checkpoint)
+    with pytest.raises(InputError, match="another version, spec, seed"):
+        run(TINY, checkpoint)
     checkpoint.write_bytes(b"torn")
     with pytest.raises(InputError, match="delete it"):
         run(TINY, checkpoint)
@@ -108,6 +113,18 @@ def test_numpy_computes_what_torch_does() -> None:
         theirs = network(TensorObservation.of(seen)).numpy()
     assert np.abs(ours - theirs)[seen.valid].max() < 1e-5
     assert np.isneginf(ours[~seen.valid]).all()
+
+
+def test_masked_actions_are_never_taken() -> None:
+    agent = Agent(TINY.sac)
+    problem, before = around(6, 2, 64)(np.random.default_rng(4))
+    seen = TensorObservation.of(Episodes(problem, before).observe())
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(20):
+        action = agent.act(seen, generator)
+        assert seen.valid[torch.arange(64), action].all()
+    policy = log_policy(agent.actor(seen), seen.valid).exp()
+    assert policy[~seen.valid].max() == 0.0
 
 
 def test_a_critic_finds_the_best_of_known_rewards() -> None:
