@@ -150,8 +150,11 @@ def await_connected(server: Server) -> None:
 
 
 def queued(server: Server) -> int:
-    """How many requests wait in the model's queue."""
-    lines = call(server, "GET", "/metrics", port=server.metrics_port)[1].decode().splitlines()
+    """How many requests wait in the model's queue; none before Triton's last socket, the metrics'."""
+    try:
+        lines = call(server, "GET", "/metrics", port=server.metrics_port)[1].decode().splitlines()
+    except FileNotFoundError:
+        return 0
     (line,) = [line for line in lines if line.startswith("nv_inference_pending_request_count{")]
     return int(float(line.split()[-1]))
 
