@@ -3,7 +3,7 @@
 Shortest predicted service first, in ranks whose times differ by a factor of two or more. Each rank further
 back, a request lets later ones pass that come up to `overtake_ms` after it; ranks that a plan relies on go
 strictly one before the other. A busy server does a millisecond of work in a millisecond, so this is the
-deficit, in predicted milliseconds, from which on a request is owed its turn: 0 is first come, first served,
+deficit, in predicted milliseconds, from which on a request goes first: 0 is first come, first served,
 and a very large one is shortest first.
 """
 

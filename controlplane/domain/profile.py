@@ -150,8 +150,8 @@ class Profile(Checked):
     `max_batch` the largest batch the model serves, `load_s` how long a server took from its start until it
     served the model, which a load alone does not exceed. `inputs` are the requests it was measured with, None
     where that is unknown. `repeats` are points of earlier sessions beside later ones. `answers`: of
-    a decoupled model. `options` are the user's, with which its servers ran. `executes` are the models that it
-    executes itself, `step_limits` the largest batch of each in a server, where that is known.
+    a decoupled model. `options` are the user's, with which its servers ran. `executes` has the models that it
+    executes itself, with the largest batch of each.
     """
 
     model: Name
@@ -173,8 +173,7 @@ class Profile(Checked):
     options: ServerOptions = NO_OPTIONS
     load_s: Positive | None = None
     memory_by_batch: Mapping[int, float] = field(default_factory=dict)
-    executes: tuple[str, ...] = ()
-    step_limits: Mapping[str, Count] = field(default_factory=dict)
+    executes: Mapping[str, Count] = field(default_factory=dict)
 
     @property
     def only_percent(self) -> float | None:

@@ -88,7 +88,6 @@ class Profiler:
         program measures on the same device, EngineError where the server fails before it measured a point.
         """
         source = subject.source
-        limits = step_limits(source)
         profile = Profile(
             model=source.name,
             device=place.device.name,
@@ -98,8 +97,7 @@ class Profiler:
             max_batch=int(source.config.max_batch_size),
             inputs=subject.inputs,
             options=self.options,
-            executes=tuple(limits),
-            step_limits=limits,
+            executes=step_limits(source),
         )
         if resume:
             partial = read_partial(self.profiles, place.device.name, source.name)

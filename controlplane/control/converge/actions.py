@@ -62,7 +62,7 @@ class SetBatches:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Wait until a server owes no answer."""
+    """Wait until a server has no request in flight."""
 
     server: str
 

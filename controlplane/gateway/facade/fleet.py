@@ -217,7 +217,7 @@ class Fleet:
             del self._open[backend.server, endpoint]
 
     def rests(self, endpoint: str, backend: Backend, resting: bool) -> None:
-        """An open call owes no answer from now on, or does again."""
+        """An open call awaits no answer from now on, or does again."""
         self._resting[backend.server, endpoint] += 1 if resting else -1
 
     @contextlib.contextmanager

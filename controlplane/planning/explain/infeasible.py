@@ -16,11 +16,12 @@ from controlplane.planning.capacity.options import ServingOption, serving_option
 from controlplane.planning.judge.placements import (
     gpu_of,
     memory_with_shadow,
+    most_clients,
     partition_of,
     tells_apart,
     too_large,
 )
-from controlplane.planning.judge.shadows import most_clients, taken_with_shadows
+from controlplane.planning.judge.shadows import taken_with_shadows
 from controlplane.planning.protocol import Device, PlanRequest
 
 Fits = Callable[[Workload], bool]

@@ -73,6 +73,12 @@ def clients_of(partition: Partition, device: Device) -> int:
     return 1 + sum(n for n, profile in served if profile and profile.environment.backend == _PYTHON)
 
 
+def most_clients(device: Device) -> float:
+    """Return how many clients of MPS a GPU takes; infinity where that is not known."""
+    most = device.pool.device.most_clients
+    return math.inf if most is None else most
+
+
 def memory_law(workload: Workload, device: Device) -> tuple[float, float] | None:
     """See `Profile.memory_law`; what is specified counts for every batch."""
     if workload.memory_mb is not None:
@@ -136,15 +142,14 @@ def common_step(partitions: Iterable[Partition], profiles: Mapping[str, Profile]
     """
     served = [(one, partition) for partition in partitions for one in partition.models]
     callers = [profiles[one.model] for one, _ in served if one.model in profiles]
-    limits = {name: limit for caller in callers for name, limit in caller.step_limits.items()}
-    executed = {name for caller in callers for name in caller.executes}
+    limits = {name: limit for caller in callers for name, limit in caller.executes.items()}
     found: dict[str, int] = {}
     for one, partition in served:
         names = list(profiles[one.model].executes if one.model in profiles else ())
-        if one.model in executed and any(w.endpoint == one.model for w in partition.workloads):
+        if one.model in limits and any(w.endpoint == one.model for w in partition.workloads):
             names.append(one.model)
         for name in names:
-            batch = min(one.batch, limits.get(name, one.batch))
+            batch = min(one.batch, limits[name])
             if found.setdefault(name, batch) != batch:
                 return name
     return None

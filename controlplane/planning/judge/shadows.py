@@ -21,7 +21,7 @@ from controlplane.domain.plan import Partition, Plan, PlannedGpu, Shadow, Shared
 from controlplane.domain.workload import LOADED, ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate_changed, with_guest
 from controlplane.planning.judge.extras import covering_extras, harmless
-from controlplane.planning.judge.placements import PROCESS, clients_of, common_step, load_s_of
+from controlplane.planning.judge.placements import PROCESS, clients_of, common_step, load_s_of, most_clients
 from controlplane.planning.protocol import Device
 
 EXTRA_PERCENT = 10.0
@@ -341,9 +341,3 @@ class _Elsewhere:
         if host.memory_mb is None or memory_mb is None or policy is not ShadowPolicy.HOT:
             return True
         return sum(memory_used_mb(self.made)[host.id].values()) + memory_mb <= host.memory_mb
-
-
-def most_clients(device: Device) -> float:
-    """How many clients of MPS a GPU takes."""
-    most = device.pool.device.most_clients
-    return math.inf if most is None else most

@@ -25,7 +25,7 @@ from controlplane.domain.profile import Profile
 from controlplane.domain.workload import ShadowPolicy, Workload
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.evaluate import SLACK
-from controlplane.planning.judge.placements import clients_of, common_step
+from controlplane.planning.judge.placements import clients_of, common_step, most_clients
 from controlplane.planning.protocol import Device
 
 _NOT_FINITE = "is no finite number"
@@ -287,10 +287,9 @@ def _clients(plan: Plan, devices: Mapping[str, Device]) -> Iterator[Violation]:
         if has_standby(shadow := partition.shadow):
             running[shadow.gpu] += count - (shadow.policy is ShadowPolicy.SHARED)
     for gpu in plan.gpus:
-        most = devices[gpu.type].pool.device.most_clients if gpu.type in devices else None
-        if most is not None and running[gpu.id] > most:
-            count = running[gpu.id]
-            reason = f"has {count} clients of MPS, those standing by included; it takes {most}"
+        count, most = running[gpu.id], most_clients(devices[gpu.type]) if gpu.type in devices else math.inf
+        if count > most:
+            reason = f"has {count} clients of MPS, those standing by included; it takes {most:g}"
             yield Violation(gpu.id, reason)
 
 

@@ -271,7 +271,7 @@ class Observer:
         if verdict.outcome is Outcome.UNKNOWN:
             return
         if verdict.outcome is Outcome.ANSWERED:
-            record.owed = None
+            record.unanswered = None
             record.passed(tuple(record.left_s), verdict.sent_s)
             rows = record.failures.items()
             record.failures = {one: row for one, row in rows if row.last_s > verdict.sent_s}
@@ -310,10 +310,10 @@ class Observer:
         server = record.server
         self._read_counters(self._by_own_name[server.name], server, now)
         queue = self._queue(server, verdict.endpoint)
-        endpoint, since_s = record.owed or ("", -math.inf)
+        endpoint, since_s = record.unanswered or ("", -math.inf)
         works_s = max(record.answered(queue), record.signs.moved_s.get(queue[0], -math.inf))
         if endpoint != verdict.endpoint or works_s > since_s:
-            record.owed = verdict.endpoint, verdict.sent_s
+            record.unanswered = verdict.endpoint, verdict.sent_s
             return False
         watch, limits = self._watch(server), self._state.limits
         sequences = record.in_flight.sequences

@@ -276,9 +276,9 @@ class ServerRecord:
     `answered_s`, of each endpoint at `answered_of`, also with a refusal or a failure at `spoke_s`, since its
     process works then. A row of failures of an endpoint is in `failures`. A client last left a request
     of an endpoint at `left_s`, which the server may still work on. A canary was last asked for at `canary_s`;
-    `lost` in a row failed, the latest as `verdict` says; `owed` is the endpoint that has answered none since
-    the one of that time. Its open requests were last read at `in_flight_s`. `news` is the gravest of the
-    launcher or the log, `samples` are what canaries send, by endpoint.
+    `lost` in a row failed, the latest as `verdict` says; `unanswered` is the endpoint that has answered none
+    since the one of that time. Its open requests were last read at `in_flight_s`. `news` is the gravest of
+    the launcher or the log, `samples` are what canaries send, by endpoint.
     """
 
     server: Server
@@ -292,7 +292,7 @@ class ServerRecord:
     canary_s: float = -math.inf
     lost: int = 0
     verdict: Verdict | None = None
-    owed: tuple[str, float] | None = None
+    unanswered: tuple[str, float] | None = None
     in_flight_s: float = -math.inf
     in_flight: InFlight = NOTHING_IN_FLIGHT
     news: News | None = None

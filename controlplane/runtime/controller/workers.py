@@ -101,7 +101,7 @@ def memory_limit_mb(
 
 @dataclass(slots=True)
 class Drain:
-    """A server that ends as the guard decided (`how`), when it last answered and what it owed then.
+    """A server that ends as the guard decided (`how`), when it last answered and its requests in flight then.
 
     `answers` is how many its models had given by then, `silent_since_s` is when it stopped answering calls,
     `used_s` the time of a core that it had used when it was last silent. Times are monotonic.
@@ -112,13 +112,13 @@ class Drain:
     gateway: Gateway
     launcher: Launcher
     answered_s: float
-    owed: int = 0
+    in_flight: int = 0
     answers: int | None = None
     silent_since_s: float | None = None
     used_s: float | None = None
 
     def may_answer(self, now_s: float, grace_s: float) -> bool:
-        """Return whether the server owes answers that it may still give.
+        """Return whether the server may still answer requests in flight.
 
         A hung one may not while its process does nothing, which takes `grace_s` to see where nothing counts.
         """
@@ -126,9 +126,9 @@ class Drain:
         with contextlib.suppress(GatewayError):
             found = self.gateway.in_flight(backend(self.server))
         if found is not None:
-            if found.total < self.owed:
+            if found.total < self.in_flight:
                 self.answered_s = now_s
-            self.owed = found.total
+            self.in_flight = found.total
         if self.how.ending is Ending.DRAINED:
             if found is not None and (found.streaming + found.sequences or not found.requests):
                 return found.total > 0

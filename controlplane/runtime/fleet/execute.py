@@ -57,7 +57,7 @@ def backend(server: Server) -> Backend:
     return Backend(server.name, server.host, server.http_port, server.grpc_port, server.metrics_port)
 
 
-def owes_nothing(gateway: Gateway, server: Server) -> bool:
+def has_drained(gateway: Gateway, server: Server) -> bool:
     """Return whether a server has drained; False while the gateway does not answer."""
     try:
         return gateway.in_flight(backend(server)).total == 0
@@ -234,7 +234,7 @@ class Executor:
             self.journal("drain", server=name)
         deadline = time.monotonic() + self.limits.drain_s
         for name in names:
-            empty = partial(owes_nothing, self.gateway, self._servers[name])
+            empty = partial(has_drained, self.gateway, self._servers[name])
             if wait_until(empty, deadline_s=deadline - time.monotonic()):
                 self._drained.add(name)
             elif self.controlled:

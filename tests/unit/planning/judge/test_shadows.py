@@ -140,7 +140,7 @@ def test_partitions_share_a_shadow_where_memory_lacks_for_one_each(policy: Shado
 @pytest.mark.parametrize(("batch", "together"), [(1, 3), (2, 2)])
 def test_models_that_execute_another_with_several_batches_share_no_server(batch: int, together: int) -> None:
     device = v100("ours")
-    both = {m: replace(device.profiles[m], executes=("common",)) for m in ("vgg19", "ssd")}
+    both = {m: replace(device.profiles[m], executes={"common": 64}) for m in ("vgg19", "ssd")}
     device = replace(device, profiles={**device.profiles, **both})
     wish, shares = ShadowWish(ShadowPolicy.SHARED), (20.0, 20.0, 20.0)
     plan = short_of_memory(wish, shares, 9000.0, batch=batch, device=device)
@@ -151,13 +151,11 @@ def test_models_that_execute_another_with_several_batches_share_no_server(batch:
     assert said == ([] if batch == 1 else ["v100-0.shared"])
 
 
-@pytest.mark.parametrize(("limits", "own", "said"), [({}, 0, True), ({"ssd": 1}, 0, False), ({}, 4, True)])
-def test_a_common_step_has_its_callers_batches_up_to_its_own_limit(
-    limits: dict[str, int], own: int, said: bool
-) -> None:
+@pytest.mark.parametrize(("limit", "own", "said"), [(64, 0, True), (1, 0, False), (64, 4, True)])
+def test_a_common_step_has_its_callers_batches_up_to_its_own_limit(limit: int, own: int, said: bool) -> None:
     """`own`: the batch of the step where it is served itself, beside the one caller of batch 8."""
     profiles = v100("ours").profiles
-    callers = {m: replace(profiles[m], executes=("ssd",), step_limits=limits) for m in ("vgg19", "resnet50")}
+    callers = {m: replace(profiles[m], executes={"ssd": limit}) for m in ("vgg19", "resnet50")}
     batches = {"vgg19": 8, "ssd": own} if own else {"vgg19": 8, "resnet50": 4}
     parts = [partition_of(m, [workload(m, m, 800.0, 5.0)], 20.0, b, None) for m, b in batches.items()]
     assert common_step(parts, {**profiles, **callers}) == ("ssd" if said else None)

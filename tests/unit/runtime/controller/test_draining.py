@@ -1,4 +1,4 @@
-"""What a server that ends still owes, and whether it may still give it."""
+"""Which requests in flight a server that ends may still answer."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ GRACE_S = 2.0
 
 @dataclass
 class Gateway:
-    owed: InFlight | None = NOTHING_IN_FLIGHT
+    open_now: InFlight | None = NOTHING_IN_FLIGHT
 
     def in_flight(self, backend: object) -> InFlight:
-        if self.owed is None:
+        if self.open_now is None:
             raise GatewayError("HAProxy does not answer")
-        return self.owed
+        return self.open_now
 
 
 @dataclass
@@ -73,19 +73,19 @@ def deaf() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
-def test_a_server_that_owes_nothing_has_drained(leaving: Leaving, deaf: int) -> None:
+def test_a_server_without_requests_in_flight_has_drained(leaving: Leaving, deaf: int) -> None:
     for ending in (Ending.DRAINED, Ending.HUNG):
         assert not leaving.drain(ending, deaf).may_answer(0.0, GRACE_S)
 
 
-@pytest.mark.parametrize("owed", [InFlight(requests=1), InFlight(streaming=1), InFlight(sequences=1)])
-def test_a_server_that_drains_may_answer_what_it_owes(leaving: Leaving, owed: InFlight) -> None:
-    leaving.gateway.owed = owed
+@pytest.mark.parametrize("open_now", [InFlight(requests=1), InFlight(streaming=1), InFlight(sequences=1)])
+def test_a_server_that_drains_may_answer_what_is_in_flight(leaving: Leaving, open_now: InFlight) -> None:
+    leaving.gateway.open_now = open_now
     assert leaving.drain(Ending.DRAINED).may_answer(59.0, GRACE_S)
 
 
 @pytest.mark.parametrize(
-    ("ending", "owed", "may_answer"),
+    ("ending", "open_now", "may_answer"),
     [
         (Ending.DRAINED, InFlight(requests=1), False),
         (Ending.DRAINED, InFlight(streaming=1), True),
@@ -96,28 +96,28 @@ def test_a_server_that_drains_may_answer_what_it_owes(leaving: Leaving, owed: In
     ],
 )
 def test_after_its_time_only_a_stream_keeps_a_server_that_does_not_hang(
-    leaving: Leaving, ending: Ending, owed: InFlight | None, may_answer: bool
+    leaving: Leaving, ending: Ending, open_now: InFlight | None, may_answer: bool
 ) -> None:
-    leaving.gateway.owed = owed
+    leaving.gateway.open_now = open_now
     assert leaving.drain(ending).may_answer(61.0, GRACE_S) is may_answer
 
 
 def test_each_answer_gives_a_server_its_time_again(leaving: Leaving) -> None:
     drain = leaving.drain(Ending.DRAINED)
-    for now_s, owed in ((50.0, 3), (100.0, 2), (150.0, 1)):
-        drain.owed = owed + 1
-        leaving.gateway.owed = InFlight(requests=owed)
+    for now_s, open_now in ((50.0, 3), (100.0, 2), (150.0, 1)):
+        drain.in_flight = open_now + 1
+        leaving.gateway.open_now = InFlight(requests=open_now)
         assert drain.may_answer(now_s, GRACE_S)
     assert not drain.may_answer(211.0, GRACE_S)
 
 
 def test_a_gateway_that_does_not_answer_shows_nothing(leaving: Leaving) -> None:
-    leaving.gateway.owed = None
+    leaving.gateway.open_now = None
     assert leaving.drain(Ending.HUNG).may_answer(59.0, GRACE_S)
 
 
 def test_a_silent_process_may_answer_while_it_uses_a_core(leaving: Leaving, deaf: int) -> None:
-    leaving.gateway.owed = InFlight(requests=1)
+    leaving.gateway.open_now = InFlight(requests=1)
     drain = leaving.drain(Ending.HUNG, deaf)
     for used_s in (1.0, 2.0, 3.0):  # a large body keeps it from answering
         leaving.engine.used_s = used_s
@@ -126,7 +126,7 @@ def test_a_silent_process_may_answer_while_it_uses_a_core(leaving: Leaving, deaf
 
 
 def test_a_silent_process_of_which_nothing_is_counted_has_a_moment(leaving: Leaving, deaf: int) -> None:
-    leaving.gateway.owed = InFlight(requests=1)
+    leaving.gateway.open_now = InFlight(requests=1)
     drain = leaving.drain(Ending.HUNG, deaf)
     assert drain.may_answer(10.0, GRACE_S)
     assert drain.may_answer(11.9, GRACE_S)
@@ -134,7 +134,7 @@ def test_a_silent_process_of_which_nothing_is_counted_has_a_moment(leaving: Leav
 
 
 def test_a_process_that_answers_again_drains(leaving: Leaving) -> None:
-    leaving.gateway.owed = InFlight(requests=1)
+    leaving.gateway.open_now = InFlight(requests=1)
     leaving.engine.used_s = 1.0
     with asked_triton() as (port, _):
         drain = leaving.drain(Ending.HUNG, port)
@@ -143,21 +143,21 @@ def test_a_process_that_answers_again_drains(leaving: Leaving) -> None:
 
 @pytest.mark.parametrize("executions", [0, 10])
 def test_a_server_that_fails_some_requests_may_answer_the_others(leaving: Leaving, executions: int) -> None:
-    leaving.gateway.owed = InFlight(requests=9)
+    leaving.gateway.open_now = InFlight(requests=9)
     with asked_triton(executions=executions, failures=1) as (port, _):
         drain = leaving.drain(Ending.HUNG, port)
         assert all(drain.may_answer(now_s, GRACE_S) for now_s in (1.0, 1.2, 1.4, 1.6))
 
 
 def test_a_stream_that_goes_on_is_not_cut_though_no_request_ends(leaving: Leaving) -> None:
-    leaving.gateway.owed = InFlight(streaming=1)
+    leaving.gateway.open_now = InFlight(streaming=1)
     with asked_triton() as (port, _):
         drain = leaving.drain(Ending.HUNG, port)
         assert all(drain.may_answer(now_s, GRACE_S) for now_s in (1.0, 59.0, 118.0, 177.0))
 
 
 def test_a_stream_without_a_token_ends_with_its_time(leaving: Leaving) -> None:
-    leaving.gateway.owed = InFlight(streaming=1)
+    leaving.gateway.open_now = InFlight(streaming=1)
     with asked_triton(executions=0) as (port, _):
         drain = leaving.drain(Ending.HUNG, port)
         assert drain.may_answer(59.0, GRACE_S)
