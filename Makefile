@@ -33,7 +33,7 @@ setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages launchers/triton/
 .venv/.done: pyproject.toml constraints.txt
 	@echo "setup: virtual environment"
 	@test -x $(PY) || $(PYTHON) -m venv .venv
-	@$(PY) $(PIP) --constraint constraints.txt --editable '.[kubernetes,otel,docs,models,plot,rl,stores,top,dev]'
+	@$(PY) $(PIP) --constraint constraints.txt --editable '.[kubernetes,otel,docs,models,rl,stores,top,dev]'
 	@touch $@
 
 # A tritonserver laid out as in NVIDIA's images (bin, lib, backends). The wheel is only unpacked: it is a

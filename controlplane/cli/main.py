@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 
 from controlplane.cli.defaults import configured
 from controlplane.cli.endings import ClosedPipe, Interrupted, end, handle_signals, misused
-from controlplane.cli.output import Quiet, Verbose, Verbosity, choose, detail, say, with_verbosity
-from controlplane.cli.verbs import FORMER_VERBS, GROUPS, VERBS
+from controlplane.cli.output import Quiet, Verbose, Verbosity, choose, detail, with_verbosity
+from controlplane.cli.verbs import GROUPS, VERBS
 
 _WIDEST = max(map(len, VERBS))
 
@@ -122,18 +122,9 @@ def _ctl(
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code."""
     choose(Verbosity.NORMAL)
-    code = _run(_renamed(arguments))
+    code = _run(arguments)
     detail(f"exit code {code}")
     return code
-
-
-def _renamed(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the command line with a verb's present name in place of its former one, and say so."""
-    at = next((i for i, one in enumerate(arguments) if not one.startswith("-")), None)
-    if at is None or (now := FORMER_VERBS.get(arguments[at])) is None:
-        return arguments
-    say(f"`ctl {arguments[at]}` is `ctl {now}` now")
-    return [*arguments[:at], now, *arguments[at + 1 :]]
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -200,12 +200,4 @@ Report = Annotated[
         callback=writable("--report", ".html"),
     ),
 ]
-
-
-Plot = Annotated[
-    Path | None,
-    typer.Option(
-        help="Draw a figure here (.svg, .png or .pdf).", callback=writable("--plot", ".svg", ".png", ".pdf")
-    ),
-]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]

@@ -76,11 +76,6 @@ def test_a_file_that_the_environment_names_must_be_there(monkeypatch: pytest.Mon
         read_config(config_path(), VERBS)
 
 
-def test_a_table_with_a_verbs_former_name_is_the_verbs(config: Path) -> None:
-    config.write_text("[serve]\nport = 9\nhost = '::1'\n[controller]\nport = 10\n")
-    assert read_config(config, VERBS)[1] == {"controller": {"port": 10, "host": "::1"}}
-
-
 def test_the_launcher_of_a_new_fleet_is_the_environments_else_the_files(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
