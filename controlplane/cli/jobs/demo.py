@@ -56,14 +56,12 @@ def demo(
         spec, repository = _ON_GPU if (spec, repository) == _ON_CPU else (spec, repository)
     fleet_name = _FLEET if name is None else f"{_FLEET}-{units.safe_name(name, '--name')}"
     say_when_compiling()
-    perf = Path(".tools/perf")
     scene = Scene(
         spec=spec,
         repository=repository,
         output=output,
         scratch=state_root() / "profiling",
         section=section,
-        perf_home=perf if (perf / "bin" / "perf_analyzer").exists() else None,
     )
     cluster = Cluster(section.context, section.namespace)
     with progress_bar() as bar:
