@@ -158,7 +158,7 @@ test-kubernetes: setup
 
 # What grows with a fleet of up to 1,000 partitions, against the same control plane with pods that only claim to run.
 bench-kubernetes: setup
-	$(PY) tests/kubernetes/scale.py
+	$(PY) -m benchmarks.kubernetes.scale
 
 # The pages of docs/ as a site.
 docs: .venv/.done

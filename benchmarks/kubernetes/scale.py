@@ -1,6 +1,6 @@
 """A controller of up to 1,000 partitions against a real API server, with pods that only claim to run.
 
-    KUBEBUILDER_ASSETS=FOLDER .venv/bin/python tests/kubernetes/scale.py [--sizes 125,250,500,1000]
+    KUBEBUILDER_ASSETS=FOLDER .venv/bin/python -m benchmarks.kubernetes.scale [--sizes 125,250,500,1000]
         [--seconds 30] [--rate 1]
 
 Needs the programs that `make test-kubernetes` needs. etcd, API server and scheduler are real; nodes are
@@ -24,16 +24,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
-import many_partitions as many
-from controller_alone import NAMESPACE
 from kube import cluster as clusters
-from kube.claimed_pods import NODE_CORES, ClaimedPods, register_nodes
 from kube.cluster import Cluster
 from kube.processes import MissingProgram
-from many_partitions import AloneController
 
+from benchmarks.kubernetes import many_partitions as many
+from benchmarks.kubernetes.claimed_pods import NODE_CORES, ClaimedPods, register_nodes
+from benchmarks.kubernetes.controller_alone import NAMESPACE
+from benchmarks.kubernetes.many_partitions import AloneController
 from controlplane.runtime.controller.observer import CANARIES_RPS
 
 AIM_PERCENT = 20.0
@@ -102,8 +100,7 @@ def rows(sizes: list[int], seconds: float, rate_rps: float) -> Iterator[Row]:
         pods = ClaimedPods(cluster, NAMESPACE)
         registered = 0
         try:
-            options, environment = ("--rate", str(rate_rps)), {"KUBECONFIG": str(cluster.kubeconfig)}
-            with many.controller(state, options, environment) as child:
+            with many.controller(state, rate_rps, {"KUBECONFIG": str(cluster.kubeconfig)}) as child:
                 for size in sizes:
                     wanted = -(-size // NODE_CORES)
                     register_nodes(cluster, registered, wanted)

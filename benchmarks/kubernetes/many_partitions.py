@@ -8,14 +8,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-HERE = Path(__file__).parent
-MODELS = HERE.parent / "data" / "models"
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT / "tests" / "data" / "models"
 
 
 def plan(partitions: int, changed: int = 0) -> dict[str, Any]:
@@ -64,11 +64,9 @@ class AloneController:
 
 
 @contextlib.contextmanager
-def controller(
-    state: Path, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
-) -> Iterator[AloneController]:
+def controller(state: Path, rate_rps: float, environment: Mapping[str, str]) -> Iterator[AloneController]:
     """A controller with its state in a folder that has the `models`; its log is there."""
-    command = [sys.executable, str(HERE / "controller_alone.py"), str(state), *options]
+    command = [sys.executable, "-m", "benchmarks.kubernetes.controller_alone", str(state), str(rate_rps)]
     with (state / "controller.log").open("w") as log:
         child = subprocess.Popen(
             command,
@@ -76,7 +74,8 @@ def controller(
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(HERE.parent / "support"), **(environment or {})},
+            cwd=ROOT,
+            env={**os.environ, **environment},
         )
         try:
             yield AloneController(state, child)
