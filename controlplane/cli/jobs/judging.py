@@ -117,10 +117,6 @@ def _check(breaks: int, workloads: int) -> None:
 def compare(
     spec: options.Spec,
     strategies: _Strategies = "joint,igniter,ffd++",
-    scale: Annotated[
-        str | None,
-        typer.Option(help="Plan for other limits or rates too: slo=0.5,2 or rate=0.5,2 times SPEC's."),
-    ] = None,
     truths: Annotated[
         str | None,
         typer.Option(
@@ -151,11 +147,10 @@ def compare(
         if name not in STRATEGIES:
             problem = f"no strategy is called {name!r}{nearest(name, STRATEGIES)}"
             raise InputError(problem, field="--strategies")
-    candidates = [one for name in names for one in comparing.scaled(name, scale)]
     question = comparing.Question(spec, profiles, seconds, seed)
     wanted = comparing.DEFAULT if truths is None else [name for name in truths.split(",") if name]
     with progress_bar() as bar:
-        found = comparing.compare(question, candidates, comparing.chosen(wanted), bar)
+        found = comparing.compare(question, names, comparing.chosen(wanted), bar)
     if report is not None:
         write_text(report, page("Strategies compared", {"title": "Strategies compared", **plain(found)}))
         say(f"{report}: written")
