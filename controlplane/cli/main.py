@@ -13,7 +13,6 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from controlplane.cli.defaults import configured
 from controlplane.cli.endings import ClosedPipe, Interrupted, end, handle_signals, misused
 from controlplane.cli.output import Quiet, Verbose, Verbosity, choose, detail, with_verbosity
 from controlplane.cli.verbs import GROUPS, VERBS
@@ -107,7 +106,6 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _ctl(
-    ctx: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True),
@@ -116,7 +114,6 @@ def _ctl(
     verbose: Verbose = False,
 ) -> None:
     """Plan which share of which GPU each Triton model gets, and run the plan."""
-    ctx.default_map = configured(ctx)
 
 
 def run(arguments: Sequence[str]) -> int:

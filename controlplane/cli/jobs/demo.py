@@ -40,7 +40,7 @@ def demo(
     $TRISECT_MODELS. Prints predicted beside measured latencies. It slows one server down until it breaks its
     SLO, and the controller redirects its traffic to the shadow.
     """
-    from controlplane.cli import defaults, wiring
+    from controlplane.cli import wiring
     from controlplane.domain import units
     from controlplane.domain.fleet import Cluster
     from controlplane.domain.serving import LauncherName
@@ -50,7 +50,7 @@ def demo(
     from controlplane.runtime.demo.demo import Demo, Scene, run
 
     section = with_values(ServeSettings(), given or []).serve
-    launcher = section.launcher or defaults.launcher()
+    launcher = section.launcher or options.launcher_of_environment()
     if device != "cpu":
         launcher = launcher or LauncherName.PROCESS
         spec, repository = _ON_GPU if (spec, repository) == _ON_CPU else (spec, repository)
