@@ -1,4 +1,4 @@
-"""A controller without gateway, as a process: `python -m benchmarks.kubernetes.controller_alone FOLDER RPS`.
+"""A controller without gateway, the work of a process of its own.
 
 It applies each plan whose file is named on its standard input, says how long that took, and guards the fleet
 meanwhile. Its fleet, its loop and its launcher are the real ones. RPS requests a second end at each
@@ -66,8 +66,9 @@ class ClaimedRequests:
         pass
 
 
-def main(state: Path, rate_rps: float) -> None:
-    """Apply the named plans until the input ends."""
+def main() -> None:
+    """Apply the plans that the input names until it ends; the arguments are the folder and requests/s."""
+    state, rate_rps = Path(sys.argv[1]), float(sys.argv[2])
     options = PodOptions("claimed", "Never", ModelVolume.parse("host:/models"))
     launcher = KubernetesLauncher(state, Cluster(namespace=NAMESPACE), options)
     gateway = GatewayInMemory()
@@ -90,7 +91,3 @@ def main(state: Path, rate_rps: float) -> None:
 
 def note(event: object) -> None:
     print(event, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]))

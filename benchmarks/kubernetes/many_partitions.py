@@ -66,9 +66,10 @@ class AloneController:
 @contextlib.contextmanager
 def controller(state: Path, rate_rps: float, environment: Mapping[str, str]) -> Iterator[AloneController]:
     """A controller with its state in a folder that has the `models`; its log is there."""
-    command = [sys.executable, "-m", "benchmarks.kubernetes.controller_alone", str(state), str(rate_rps)]
+    child = "from benchmarks.kubernetes import controller_alone; controller_alone.main()"
+    command = [sys.executable, "-c", child, str(state), str(rate_rps)]
     with (state / "controller.log").open("w") as log:
-        child = subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -78,7 +79,7 @@ def controller(state: Path, rate_rps: float, environment: Mapping[str, str]) -> 
             env={**os.environ, **environment},
         )
         try:
-            yield AloneController(state, child)
+            yield AloneController(state, process)
         finally:
-            child.kill()
-            child.wait()
+            process.kill()
+            process.wait()
