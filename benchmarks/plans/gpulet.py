@@ -3,7 +3,6 @@
     python -m benchmarks.plans.gpulet [--every N] [SECTION ...]
 
 Sections: scenarios (all 19,682 on four GPUs, or one in N),
-standbys (60 scenarios for the default strategy under P99: held, GPUs, and what stands by),
 default (scenarios and rates for the default strategy with its standbys; the scenarios of nine models and one
 in N of the others, or in ten),
 turns (the GPUs that they save the default strategy),
@@ -32,7 +31,7 @@ import turing
 from benchmarks.harness import Figures, chosen, show, table
 from benchmarks.plans import changing_load
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.workload import WITHIN_S, ShadowPolicy, ShadowWish, Workload
+from controlplane.domain.workload import ShadowWish, Workload
 from controlplane.papers.gpulet.gpulets import Cluster
 from controlplane.papers.gpulet.latency import Gpulet as GpuletModel
 from controlplane.papers.gpulet.sizing import IDEAL, SCHEMES, Demand, Scheme, Sizing, Times
@@ -68,8 +67,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 HIGHEST = (970, 790, 770, 630, 620, 2000, 690)
 """The authors' gpulet+int on the surrogate: the highest rate a model, in the order of `turing.SCENES`."""
 STEP_RPS = 10
-EVERY = 329
-"""One in so many scenarios is 60 of them."""
 
 
 class Bench:
@@ -131,28 +128,6 @@ def breaks(cluster: Cluster) -> bool:
     return not all(map(seen.holds, seen.gpus))
 
 
-def standbys(figures: Figures) -> None:
-    """What the default strategy holds of 60 scenarios, by the shadows asked for; aim: all by default.
-
-    A warm one loads for an unknown time, so those that are ready in time are the hot and shared ones.
-    """
-    some = turing.scenarios()[::EVERY]
-    columns = (">held", ">GPUs", ">hot", ">shared", ">warm", f">within {WITHIN_S:g} s")
-    made = table(f"joint, P99, {len(some)} scenarios on {GPUS} GPUs, by shadows asked for", ">", *columns)
-    wishes = {p.value: ShadowWish(p) for p in (ShadowPolicy.NONE, ShadowPolicy.HOT, ShadowPolicy.AUTO)}
-    for name, wish in (wishes | {"within 1 s": ShadowWish(within_s=WITHIN_S)}).items():
-        plans = [_planned(rates, turing.SLO_MS, Rule.P99, "ours", wish) for rates in some]
-        good = [plan for plan in plans if plan is not None]
-        shadows = [p.shadow for plan in good for _, p in plan.partitions() if p.shadow is not None]
-        by = Counter(s.policy for s in shadows)
-        ready = sum(s.redirect_s is not None and s.redirect_s <= WITHIN_S for s in shadows)
-        counts = (by[policy] for policy in (ShadowPolicy.HOT, ShadowPolicy.SHARED, ShadowPolicy.WARM))
-        gpus = sum(len(plan.gpus) for plan in good)
-        made.add_row(name, *map(str, (len(good), gpus, *counts)), f"{ready} of {len(shadows)}")
-        figures.add(f"held, {name}", len(good), at_least=len(some) if name == "auto" else None)
-    show(made)
-
-
 def default(figures: Figures, every: int) -> None:
     """Count the scenarios and find the rates that the default strategy holds, every plan verified."""
     listed = turing.scenarios()
@@ -174,17 +149,9 @@ def default(figures: Figures, every: int) -> None:
 
 def _gpus(rates: Mapping[str, float], slo_ms: Mapping[str, float], rule: Rule) -> int | None:
     """The number of GPUs of the default strategy's plan with standbys; None where it refuses a workload."""
-    plan = _planned(rates, slo_ms, rule, "gpulet", ShadowWish())
-    return None if plan is None else len(plan.gpus)
-
-
-def _planned(
-    rates: Mapping[str, float], slo_ms: Mapping[str, float], rule: Rule, latency: str, wish: ShadowWish
-) -> Plan | None:
-    """The default strategy's verified plan; None where it refuses a workload."""
-    asked = tuple(replace(w, shadow=wish) for w in turing.asked(rates, slo_ms))
-    plan = registry.strategy("joint").plan(turing.question(asked, GPUS, rule, latency))
-    return plan if plan.verified and not plan.infeasible else None
+    asked = tuple(replace(w, shadow=ShadowWish()) for w in turing.asked(rates, slo_ms))
+    plan = registry.strategy("joint").plan(turing.question(asked, GPUS, rule, "gpulet"))
+    return len(plan.gpus) if plan.verified and not plan.infeasible else None
 
 
 def _highest_held(slo_ms: Mapping[str, float], rule: Rule) -> int:
@@ -267,12 +234,11 @@ def main(arguments: list[str]) -> int:
     figures = Figures()
     sections: Mapping[str, Callable[[], object]] = {
         "scenarios": lambda: all_scenarios(figures, every),
-        "standbys": lambda: standbys(figures),
         "turns": lambda: turns(figures),
         "default": lambda: default(figures, 10 if every == 1 else every),
         "fig15": lambda: fig15(figures),
     }
-    for name in chosen(arguments, sections) if arguments else ("scenarios", "standbys", "turns"):
+    for name in chosen(arguments, sections) if arguments else ("scenarios", "turns"):
         sections[name]()
     return figures.end()
 

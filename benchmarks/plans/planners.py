@@ -1,15 +1,14 @@
-"""Planners: GPUs, bound, violations, utilisation and CPU time against the references.
+"""Planners: GPUs, bound, violations and CPU time against the references.
 
     python -m benchmarks.plans.planners [--long] [SECTION ...]
 
-Sections: counts, covers, memory, fresh, load, promises, speed; all unless named. Short: lists of 12, 50 and
-200 workloads, some two minutes. Long: 1,000 workloads, growth to 5,000.
+Sections: counts, covers, memory, fresh, promises; all unless named. Short: lists of 12, 50 and 200 workloads,
+some two minutes. Long: 1,000 workloads.
 References: iGniter (TPDS 34(3), 2023) and its prototype on the same lists; CPU times as asked of two cores.
 """
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from dataclasses import replace
@@ -37,6 +36,8 @@ DEMANDS, SLOWER = (1.1, 1.25), (1.05, 1.1, 1.2)
 MOST_SIMULATED = 50
 TRUTH = planning.v100("ours").latency
 FRESH_GPUS = {P99: 437, HALF: 384}
+MOST_CPU_S = 3.0
+"""Of a plan of 1,000."""
 
 
 def timed(
@@ -50,18 +51,6 @@ def timed(
     before = time.process_time()
     made = plan(request)
     return made, (time.process_time() - before) * 1000.0
-
-
-def cost(plan: Plan) -> float:
-    return sum(g.price_per_hour for g in plan.gpus)
-
-
-def utilisation(plan: Plan) -> dict[str, float]:
-    """The busiest partition of each workload: rate over capacity beside all neighbours."""
-    found: dict[str, float] = {}
-    for _, _, w in plan.placements():
-        found[w.name] = max(found.get(w.name, 0.0), w.predicted.utilisation or 0.0)
-    return found
 
 
 # -- how many GPUs -----------------------------------------------------------------------------------------
@@ -93,6 +82,8 @@ def count_row(
     shared = strategy == "joint" and what == strategy
     most = MOST_GPUS.get((rule, len(workloads))) if shared else None
     figures.add(f"{name}, {what}", len(plan.gpus), "GPUs", at_most=most, reference=gpus)
+    if shared and len(workloads) == 1000:
+        figures.add(f"{name}: CPU time", taken / 1000.0, "s", at_most=MOST_CPU_S)
 
 
 def counts(long: bool, figures: Figures) -> None:
@@ -195,22 +186,6 @@ def with_memory(count: int, part: float, wish: ShadowWish) -> tuple[Plan, float]
     return plan, (time.process_time() - before) * 1000.0
 
 
-# -- how full they are -------------------------------------------------------------------------------------
-
-
-def load(long: bool, figures: Figures) -> None:
-    """How full each workload's busiest partition is under half-SLO, and the shares saved."""
-    for count in (12, 50, 200, 1000) if long else (12, 50, 200):
-        listed = planning.published(count)
-        base, plan = (planning.planned(name, listed) for name in ("igniter", "joint"))
-        theirs, use = (float(np.median(list(utilisation(one).values()))) for one in (base, plan))
-        name = f"{count}, half-SLO: median utilisation of joint"
-        figures.add(name, use, at_least=theirs, at_most=1.0, reference=theirs)
-        ratio = sum(g.percent for g in plan.gpus) / sum(g.percent for g in base.gpus)
-        figures.add(f"{count}, half-SLO: shares over igniter's", ratio, at_most=1.0)
-        figures.add(f"{count}, half-SLO: broken SLOs of joint", len(plan.violations), at_most=0)
-
-
 # -- lists that no search was tuned on ----------------------------------------------------------------------
 
 
@@ -256,57 +231,12 @@ def fresh(long: bool, figures: Figures) -> None:
         figures.add(f"ten other lists, {strategy}, {rule}", sum(gpus), "GPUs", at_most=most)
 
 
-# -- how fast ----------------------------------------------------------------------------------------------
-
-
-def many(count: int) -> tuple[Workload, ...]:
-    """The list of 1,000, repeated under new names."""
-    listed = planning.published(1000)
-    return tuple(
-        replace(w, name=f"{w.name}x{n}", endpoint=f"{w.name}x{n}")
-        for n in range(-(-count // 1000))
-        for w in listed
-    )[:count]
-
-
-def speed(long: bool, figures: Figures) -> None:
-    rows: list[tuple[str, str, int, Rule, str, float | None]] = [
-        ("igniter, 1,000", "igniter", 1000, HALF, "igniter", 100.0),
-        ("joint, 12, P99", "joint", 12, P99, "ours", 50.0),
-        ("joint, 12, half-SLO", "joint", 12, HALF, "igniter", 50.0),
-        ("joint, 1,000, half-SLO", "joint", 1000, HALF, "igniter", 3000.0),
-        ("joint, 1,000, P99", "joint", 1000, P99, "ours", 3000.0),
-    ]
-    for name, strategy, count, rule, latency, aim in rows:
-        taken = min(
-            timed(strategy, planning.published(count), rule, latency)[1]
-            for _ in range(3 if count < 1000 else 1)
-        )
-        figures.add(f"{name}, warm", taken, "ms of a core", at_most=aim)
-    if not long:
-        return
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for strategy, rule, latency in (
-        ("igniter", HALF, "igniter"),
-        ("joint", HALF, "igniter"),
-        ("joint", P99, "ours"),
-    ):
-        took = {n: timed(strategy, many(n), rule, latency, False)[1] for n in (500, 5000)}
-        power = np.log(took[5000] / took[500]) / np.log(10.0)
-        print(f"{strategy}, {rule}: 500 in {took[500]:.0f} ms, 5,000 in {took[5000]:.0f} ms: m^{power:.2f}")
-        figures.add(f"{strategy}, {rule}: power of the growth", power, at_most=1.3)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024
-    figures.add("memory up to 5,000 workloads", grown, "MB", at_most=200)
-
-
 SECTIONS = {
     "counts": counts,
     "covers": covers,
     "memory": memory,
     "fresh": fresh,
-    "load": load,
     "promises": promises,
-    "speed": speed,
 }
 
 
