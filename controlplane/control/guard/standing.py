@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controlplane.control.guard.state import Phase
-from controlplane.domain.observation import Guarding
+from controlplane.domain.observation import FleetStanding, Guarding
 from controlplane.domain.plan import Plan
-from controlplane.domain.wanted import FleetStanding
 
 _TROUBLES = {
     Phase.DOWN: ("PartitionDown", "no server answers"),

@@ -15,10 +15,9 @@ import pytest
 
 from controlplane.domain.device import HeldDevice
 from controlplane.domain.errors import EngineError, GatewayError, InputError, NotNow, TrisectError
-from controlplane.domain.observation import Event, Guarding
+from controlplane.domain.observation import Event, FleetReport, FleetStanding, Guarding, WantedFleet
 from controlplane.domain.plan import Plan, Violation
 from controlplane.domain.serving import FollowLoad, Serving
-from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
 from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetFiles, FleetSettings, read_guarding, write_guarding
 from controlplane.files.following import Following
