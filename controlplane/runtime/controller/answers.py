@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from controlplane.control.guard.observe import AGAIN_S
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Answer, Health, News
 from controlplane.gateway.replicas.control_port import monitor_stream
@@ -35,6 +36,7 @@ class AnswerLog:
     """Reads the log of one fleet. `queue_of` is the endpoints of the queue that an endpoint's requests share.
 
     `records` are of the servers by the names that the guard gave them. The log was last heard at `heard_s`.
+    Answers are kept until their server is looked at, at most for LOOK_S.
     """
 
     def __init__(
@@ -48,7 +50,8 @@ class AnswerLog:
         self._queue_of = queue_of
         self._by_instance: dict[str, str] = {}
         self._by_endpoint: dict[str, list[str]] = {}
-        self.heard_s = time.monotonic()
+        self._kept: dict[str, list[Answer]] = {}
+        self.heard_s = self._gave_all_s = time.monotonic()
 
     @property
     def since_s(self) -> float:
@@ -63,9 +66,17 @@ class AnswerLog:
             for endpoint in server.spec.endpoints:
                 self._by_endpoint.setdefault(endpoint, []).append(name)
 
-    def take(self, now: float) -> list[Answer]:
-        """Return the answers since the call before."""
-        answers = []
+    def take(self, now: float, servers: Collection[str]) -> tuple[float, list[Answer]]:
+        """Return the new answers of these servers; every LOOK_S those of all, with the time of the last time."""
+        self._read(now)
+        since_s = self._gave_all_s
+        if now - since_s >= AGAIN_S:
+            self._gave_all_s = now
+            servers = tuple(self._kept)
+        kept = (self._kept.pop(name, []) for name in servers)
+        return since_s, [answer for answers in kept for answer in answers]
+
+    def _read(self, now: float) -> None:
         # Log lines have the time of day, which may be changed at any time.
         ahead_s = time.time() - now
         ends = self._requests.take()
@@ -79,7 +90,7 @@ class AnswerLog:
                     if one in self._records:
                         self._records[one].left_s[end.endpoint] = ended_s
                 continue
-            answers.append(
+            self._kept.setdefault(name, []).append(
                 Answer(
                     ended_s,
                     end.latency_ms,
@@ -94,7 +105,6 @@ class AnswerLog:
             )
             if name:  # others say nothing about a server's health
                 self._remember(self._records[name], end, ended_s, now)
-        return answers
 
     def _remember(self, record: ServerRecord, end: Record, ended_s: float, now: float) -> None:
         record.spoke_s = now

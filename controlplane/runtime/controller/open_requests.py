@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 
+from controlplane.control.guard.observe import resumed
 from controlplane.control.guard.state import Watch
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, InFlight
@@ -59,9 +60,9 @@ class OpenRequests:
             -math.inf if record.in_flight.unanswered else record.in_flight_s,
         )
         silent_s = _SILENT_S
-        if not record.in_flight.unanswered:
+        if not record.in_flight.unanswered and now - since >= _SILENT_S:
             paused_s = record.in_flight_s - max(record.answered_s, record.active_s)
-            silent_s = _read_after_s(watch, paused_s, servers)
+            silent_s = _read_after_s(resumed(watch, now), paused_s, servers)
         if now - since < silent_s:
             self._silences.put(name, since + silent_s)
             return NOTHING_IN_FLIGHT
