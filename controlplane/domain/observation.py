@@ -168,6 +168,10 @@ class ServerSeen:
     failing: int = 0
 
 
+GONE = ServerSeen(Health.GONE)
+"""One that is not seen."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostSeen:
     """How much the host delayed the gateway recently, as fractions.
@@ -190,7 +194,7 @@ class FleetSeen:
     """The fleet at one time: requests that ended, and every server by name.
 
     A server that is missing is gone. `host` is None where nothing is known yet. The requests ended since the
-    observation before; those of a partition without suspicion since the one at `since_s`, if that was earlier.
+    observation before; those of a partition without suspicion may have ended since `since_s`.
     """
 
     now_s: float

@@ -17,7 +17,6 @@ from controlplane.control.guard import queues
 from controlplane.control.guard.batch_times import NO_PART, HostPart
 from controlplane.control.guard.effects import Accused, Effect, Launch, Load, Probe, Report, Topic
 from controlplane.control.guard.learning import ModelError
-from controlplane.control.guard.liveness import GONE
 from controlplane.control.guard.rule import host_part, is_slow, suspicion
 from controlplane.control.guard.state import (
     GuardState,
@@ -28,7 +27,7 @@ from controlplane.control.guard.state import (
     percent_by_gpu,
     percent_in_use,
 )
-from controlplane.domain.observation import Answer, FleetSeen, Health, Level, ServerSeen
+from controlplane.domain.observation import GONE, Answer, FleetSeen, Health, Level, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
 AT_ONCE = -math.inf

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from controlplane.control.guard.liveness import overdue_s, patience_s
+from controlplane.control.guard.deaths import overdue_s, patience_s
 from controlplane.control.guard.observe import LOOK_S, SUSPICIOUS, due
 from controlplane.control.guard.rule import contention, starved, suspicion
 from controlplane.control.guard.state import GuardState, Watch
@@ -22,10 +22,8 @@ from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Batches, InFlight, Server
 from controlplane.domain.observation import OUT_OF_MEMORY, FleetSeen, Health, ServerSeen
 from controlplane.ports import Gateway, Host, Launcher
-from controlplane.runtime.controller.answers import AnswerLog, Requests
+from controlplane.runtime.controller.answers import AnswerLog, OpenRequests, Requests
 from controlplane.runtime.controller.engine import EngineNews
-from controlplane.runtime.controller.open_requests import OpenRequests
-from controlplane.runtime.controller.polled import Agenda, Polled
 from controlplane.runtime.controller.probes import (
     READ_EVERY_S,
     SILENT_READINGS,
@@ -39,6 +37,7 @@ from controlplane.runtime.controller.probes import (
 )
 from controlplane.runtime.controller.workers import Condition, Workers
 from controlplane.runtime.fleet.execute import backend
+from controlplane.runtime.polled import Agenda, Polled
 
 _DEAF_S = 5.0
 CANARY_EVERY_S = 5.0
@@ -53,7 +52,7 @@ QUOTA_HURRIED_S = 0.1
 _NEARLY = 0.5
 """The evidence from which on Triton's counters are read as often as may be; ..."""
 _READ_NOW_AND_THEN_S = 0.5
-"""... and the interval under less: a verdict needs two readings, and of twenty healthy queues one is suspected."""
+"""... and the interval below: a verdict needs two, and of twenty healthy queues one is under suspicion."""
 _SILENT_IF_CONTENDED = 8
 """Readings without an answer that show a hang on a contended host."""
 _IF_CONTENDED = 2

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.control.guard import decide, liveness, observe
+from controlplane.control.guard import deaths, decide, observe
 from controlplane.control.guard.effects import Redirect
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import GuardedPartition, GuardState, Launches, Limits, PlacedServer
-from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
+from controlplane.domain.observation import GONE, Answer, FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
 READY = ServerSeen(Health.READY)
@@ -57,14 +57,14 @@ def test_a_partition_about_which_nothing_is_new_is_left_as_it_is(rested: GuardSt
 def test_what_a_drained_server_answered_is_learned_while_all_partitions_rest(rested: GuardState) -> None:
     drained = Answer(1.1, 20_000.0, False, "W2", "")
     after = tick(rested, seen(1.2, answers=(drained,)))
-    assert liveness.patience_s(after.watches["W2"], after.limits) == 30.0
+    assert deaths.patience_s(after.watches["W2"], after.limits) == 30.0
     assert after.watches["W1"] is rested.watches["W1"]
 
 
 def test_a_long_stream_or_a_slow_client_does_not_end_the_search_for_hangs(rested: GuardState) -> None:
     stream = Answer(1.1, 1_800_000.0, False, "W2", "")
     after = tick(rested, seen(1.2, answers=(stream,)))
-    assert liveness.overdue_s(after.watches["W2"], after.limits) == 90.0
+    assert deaths.overdue_s(after.watches["W2"], after.limits) == 90.0
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_all_are_looked_at_after_a_standstill(rested: GuardState) -> None:
 
 
 def test_a_decision_that_could_not_be_carried_out_is_made_again(rested: GuardState) -> None:
-    dead = {**SERVERS, "W1.a": liveness.GONE}
+    dead = {**SERVERS, "W1.a": GONE}
     observed = observe.observe(rested, seen(1.2, dead))
     again = observe.observe(observed, seen(1.4, dead))  # the change was seen before
     _, effects = decide.decide(again, seen(1.4, dead))

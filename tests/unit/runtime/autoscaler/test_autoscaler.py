@@ -26,7 +26,7 @@ from controlplane.monitor.metrics import Page
 from controlplane.runtime.autoscaler import running
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.autoscaler.running import Applying
-from controlplane.runtime.controller import exporter
+from controlplane.runtime.controller import serve
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
 
@@ -159,7 +159,7 @@ def test_a_cluster_can_read_the_forecast_and_the_free_gpus(fleet: Fleet) -> None
     follows = following(fleet, [])
     run(fleet, follows, [45] * 30)
     page = Page()
-    exporter.write_load(page, follows)
+    serve.write_load(page, follows)
     families = {family.name: family for family in text_string_to_metric_families(page.text())}
     gpus = {sample.labels["state"]: sample.value for sample in families["trisect_gpus"].samples}
     assert gpus == {"used": 1, "free": 2}
