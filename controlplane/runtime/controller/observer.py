@@ -111,7 +111,7 @@ class Observer:
         new.update(state.watches[p].active.server for p in due(state, now))
         while (silent := self._open.due(now)) is not None:
             new.add(silent)
-        since_s, answers = self._log.take(now, new)
+        since_s, answers = self._log.take(now, {"", *new})
         new.update(answer.server for answer in answers)
         new |= self._news(now, failed=any(a.failed and a.server for a in answers))
         for name, verdict in self._canaries.take():
