@@ -49,7 +49,7 @@ class Records:
         ended: Ended,
         client: str = "",
     ) -> None:
-        """A request ended now; `started_s` is of the monotonic clock, `sizes` those of it and of its answer."""
+        """A request ended now; `started_s` is monotonic, `sizes` are those of it and of its answer."""
         http, grpc, flags, unloaded = ended
         protocol = "http" if grpc is None else "grpc"
         self._counts[protocol] += 1
