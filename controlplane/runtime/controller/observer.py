@@ -310,7 +310,7 @@ class Observer:
         Other models of its server may answer all the while.
         """
         server = record.server
-        self._read_counters(self._by_own_name[server.name], server, now, READ_EVERY_S)
+        self._read_counters(self._by_own_name[server.name], server, now)
         queue = self._queue(server, verdict.endpoint)
         endpoint, since_s = record.unanswered or ("", -math.inf)
         works_s = max(record.answered(queue), record.signs.moved_s.get(queue[0], -math.inf))
@@ -322,7 +322,7 @@ class Observer:
         allowed_s = limits.overdue_s if watch is None else overdue_s(watch, limits, sequences)
         return now - since_s > allowed_s and record.signs.compared_s > since_s
 
-    def _read_counters(self, name: str, server: Server, now: float, every_s: float) -> None:
+    def _read_counters(self, name: str, server: Server, now: float, every_s: float = READ_EVERY_S) -> None:
         """Read the models' own counters: those of an alias do not have the time in its model's queue."""
         self._readings.read(name, server, [queue[0] for queue in self._queues(server)], now, every_s)
 

@@ -136,12 +136,14 @@ class Readings(Polled[Reading]):
         # The time of the last look, and how many servers were read within the second before.
         self._counted: tuple[float, int] = (-math.inf, 0)
 
-    def read(self, name: str, server: Server, models: Sequence[str], now: float, every_s: float) -> None:
+    def read(
+        self, name: str, server: Server, models: Sequence[str], now: float, every_s: float = READ_EVERY_S
+    ) -> None:
         """Begin a reading, unless the last one is recent. With many suspects each is read less often."""
         if self._counted[0] != now:
             self._counted = now, self.asked_since(now - _SUSPECT_S)
-        at_most_s = max(every_s, self._counted[1] / READINGS_RPS)
-        self.ask(name, partial(read_counters, server, models), now, at_most_s)
+        every_s = max(every_s, self._counted[1] / READINGS_RPS)
+        self.ask(name, partial(read_counters, server, models), now, every_s)
 
 
 class Times(NamedTuple):
