@@ -219,7 +219,8 @@ def weigh(
     """Return the baseline after these answers, in the order they ended, and the answers that count.
 
     Failed requests do not count; the others count with the times that they would have taken without a stall
-    and without the gateway's wait. The baseline learns only while it is `calm`: while late answers are hardly evidence either.
+    and without the gateway's wait. The baseline learns only while it is `calm`: while late answers are hardly
+    evidence either.
     """
     heard = [*times.open, *(a for a in answers if not a.failed)]
     if not heard:
