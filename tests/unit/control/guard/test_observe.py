@@ -80,6 +80,16 @@ def test_what_is_new_about_one_partition_is_its_own_affair(rested: GuardState, o
     assert looked_at(rested, tick(rested, observed)) == {"W2"}
 
 
+def test_answers_that_waited_count_in_the_time_since_all_were_given(rested: GuardState) -> None:
+    promise, rate_rps = rested.watches["W2"].queues[0].promise, 20.0
+    waited = tuple(Answer(1.0 + n / rate_rps, 20.0, False, "W2", "W2.a") for n in range(1, 5))
+    between = tick(rested, seen(1.1))
+    after = tick(between, replace(seen(1.2, answers=waited), since_s=1.0))
+    at_once = tick(rested, seen(1.2, answers=waited))
+    assert after.watches["W2"].queues[0].rates_rps == at_once.watches["W2"].queues[0].rates_rps
+    assert promise.rate_rps < after.watches["W2"].queues[0].rates_rps[0] < rate_rps
+
+
 def test_all_are_looked_at_after_a_standstill(rested: GuardState) -> None:
     assert looked_at(rested, tick(rested, seen(1.0 + 2.0 * rested.limits.gap_s))) == {"W1", "W2"}
 
@@ -102,7 +112,10 @@ def test_times_that_lead_to_a_decision_are_kept(rested: GuardState) -> None:
     tried = replace(watch, launches=Launches(1, retry_at_s=0.0))
     assert observe.next_look_s(tried, look, limits) == 0.8 + limits.loop_s
     waiting = seen(1.2, {**SERVERS, "W1.a": ServerSeen(Health.READY, in_flight=1)})
-    assert observe.next_look_s(watch, waiting, limits) == observe.AT_ONCE
+    assert observe.next_look_s(watch, waiting, limits) == waiting.now_s + observe.AGAIN_S
+    late = watch.queues[0].late._replace(charts=(1e3,) * 4)
+    suspected = replace(watch, queues=(watch.queues[0]._replace(late=late),))
+    assert observe.next_look_s(suspected, look, limits) == observe.AT_ONCE
 
 
 def test_the_rate_of_a_partition_that_rested_has_fallen_as_in_looks_without_requests() -> None:
