@@ -112,6 +112,7 @@ def test_answers_wait_for_the_next_look_at_their_server(rig: Rig, monkeypatch: p
     clock = Clock()
     for module in (observer_module, answers_module):
         monkeypatch.setattr(module, "time", clock)
+    rig.answers(seen_by=rested())  # the server is new
     rig.observer._log._gave_all_s = clock.now_s
     clock.now_s += 0.25 * LOOK_S
     assert rig.answers(ANSWERED, seen_by=rested()) == ()
