@@ -121,7 +121,7 @@ def test_answers_wait_for_the_next_look_at_their_server(rig: Rig, monkeypatch: p
     clock.now_s += 0.75 * LOOK_S
     seen = rig.observer.look(rested())
     assert len(seen.answers) == 1
-    assert seen.since_s == clock.now_s - LOOK_S, "the look before at which all were given"
+    assert seen.since_s == pytest.approx(clock.now_s - LOOK_S), "the look at which all were given"
 
 
 def test_a_log_that_falls_silent_is_a_trouble(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
