@@ -116,14 +116,6 @@ def apart(workloads: tuple[Workload, ...]) -> tuple[Workload, ...]:
 # -- what shadows take of the memory -------------------------------------------------------------------------
 
 
-SHADOWS = {
-    "none": ShadowWish(ShadowPolicy.NONE),
-    "hot": ShadowWish(ShadowPolicy.HOT),
-    "auto": ShadowWish(),
-    "within 1 s": ShadowWish(within_s=1.0),
-}
-
-
 def memory(long: bool, figures: Figures) -> None:
     """GPUs with the memory that public numbers say the models take, by the shadows asked for."""
     print(
@@ -131,8 +123,8 @@ def memory(long: bool, figures: Figures) -> None:
     )
     print("quarter of its memory, by the shadows asked for; hot ones of all, and the MB of the fullest GPU")
     print(f"{'workloads':<10}{'MB':>6}  {'shadows':<12}{'GPUs':>5}{'hot':>10}{'fullest':>8}{'CPU ms':>8}")
-    for count, part, name in product((12, 50, 200, 1000)[: 4 if long else 3], (1.0, 0.25), SHADOWS):
-        plan, taken = with_memory(count, part, SHADOWS[name])
+    for count, part, name in product((12, 50, 200, 1000)[: 4 if long else 3], (1.0, 0.25), planning.SHADOWS):
+        plan, taken = with_memory(count, part, planning.SHADOWS[name])
         policies = [None if p.shadow is None else p.shadow.policy for _, p in plan.partitions()]
         fullest = max(sum(used.values()) for used in memory_used_mb(plan.gpus).values())
         hot, there = f"{policies.count(ShadowPolicy.HOT)}/{len(policies)}", plan.gpus[0].memory_mb or 0.0
