@@ -73,8 +73,10 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
             return HostPlace(core=core_of(spec.device), batches=files)
         gpus.check_shares(spec, (server.spec for server in self.servers_of_host()))
         client = self._mps.client(spec, start=start)
-        mps.check_user(client, self._user(client))
+        user = self._user(client)
+        mps.check_user(client, user)
         if start:
+            self._mps.await_server(client, user)
             self._used_before_mb[spec.name] = gpus.used_mb(spec.device)
         return HostPlace(gpu=client, batches=files)
 
@@ -103,6 +105,11 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         if before is None or now is None or now <= before:  # a neighbour ended meanwhile
             return replace(usage, memory_mb=None)
         return replace(usage, memory_mb=now - before, memory_by="growth")
+
+    def _release(self, server: Server) -> None:
+        """End the GPU work of a server whose processes are about to be killed."""
+        if self._on_gpu(server.spec):
+            self._mps.release(server.spec.device, self._processes(server))
 
     def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:
         """Return the message with what MPS's own log says."""
@@ -147,6 +154,7 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
                 seen[device] = None
                 with contextlib.suppress(EngineError):
                     seen[device] = proof.clients_of(device, self._mps.pipes(device), _PASS_S)
+                self._mps.shorten_log(device)
             found.append(self._as_seen(server, seen[device]))
         return tuple(map(self._with_batches, found))
 

@@ -1,15 +1,14 @@
-"""Planners: GPUs, bound, violations, utilisation and CPU time against the references.
+"""Planners: GPUs, bound, violations, covers and CPU time against the references.
 
     python -m benchmarks.plans.planners [--long] [SECTION ...]
 
-Sections: counts, covers, memory, fresh, load, promises, speed; all unless named. Short: lists of 12, 50 and
-200 workloads, some two minutes. Long: 1,000 workloads, growth to 5,000.
+Sections: counts, covers, memory, fresh, promises; all unless named. Short: lists of 12, 50 and
+200 workloads (`covers` 12 and 50), some minutes. Long: 1,000 workloads.
 References: iGniter (TPDS 34(3), 2023) and its prototype on the same lists; CPU times as asked of two cores.
 """
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from dataclasses import replace
@@ -19,9 +18,10 @@ import numpy as np
 import planning
 
 from benchmarks.harness import Figures, chosen
-from benchmarks.support.promises import late_slower, promises
+from benchmarks.support.covers import covers
+from benchmarks.support.promises import promises
 from controlplane.domain.plan import Plan, Rule, memory_used_mb
-from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload, with_covers_demanded
+from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
 from controlplane.planning import registry
 from controlplane.planning.exact.prove import prove
 
@@ -32,11 +32,9 @@ MOST_GPUS |= {(HALF, 12): 6, (HALF, 50): 15, (HALF, 200): 57, (HALF, 1000): 296}
 """Of `joint` by rule and workloads: what it needed before."""
 MOST_GPUS_READY = {(P99, 12): 7, (P99, 50): 18, (P99, 200): 73, (P99, 1000): 362}
 """The same where GPUs have a quarter of the memory and all shadows must be hot."""
-DEMANDS, SLOWER = (1.1, 1.25), (1.05, 1.1, 1.2)
-"""What shadows must cover, and how many times slower models are."""
-MOST_SIMULATED = 50
-TRUTH = planning.v100("ours").latency
 FRESH_GPUS = {P99: 437, HALF: 384}
+MOST_CPU_S = 3.0
+"""Of a plan of 1,000."""
 
 
 def timed(
@@ -50,18 +48,6 @@ def timed(
     before = time.process_time()
     made = plan(request)
     return made, (time.process_time() - before) * 1000.0
-
-
-def cost(plan: Plan) -> float:
-    return sum(g.price_per_hour for g in plan.gpus)
-
-
-def utilisation(plan: Plan) -> dict[str, float]:
-    """The busiest partition of each workload: rate over capacity beside all neighbours."""
-    found: dict[str, float] = {}
-    for _, _, w in plan.placements():
-        found[w.name] = max(found.get(w.name, 0.0), w.predicted.utilisation or 0.0)
-    return found
 
 
 # -- how many GPUs -----------------------------------------------------------------------------------------
@@ -93,6 +79,8 @@ def count_row(
     shared = strategy == "joint" and what == strategy
     most = MOST_GPUS.get((rule, len(workloads))) if shared else None
     figures.add(f"{name}, {what}", len(plan.gpus), "GPUs", at_most=most, reference=gpus)
+    if shared and len(workloads) == 1000:
+        figures.add(f"{name}: CPU time", taken / 1000.0, "s", at_most=MOST_CPU_S)
 
 
 def counts(long: bool, figures: Figures) -> None:
@@ -125,41 +113,7 @@ def apart(workloads: tuple[Workload, ...]) -> tuple[Workload, ...]:
     return tuple(replace(w, isolated=True) for w in workloads)
 
 
-# -- what shadows cover ------------------------------------------------------------------------------------
-
-
-def covers(long: bool, figures: Figures) -> None:
-    """GPUs by what shadows must cover, and late workloads of each model slower than planned."""
-    print(
-        "GPUs by what shadows cover (P99, our model); workloads late where their model is so much slower\n"
-        "(ctl simulate --guard --fault slower:MODEL*FACTOR@0): without the guard, and with it after 15 s"
-    )
-    print(f"{'workloads':<10}{'demand':<8}{'GPUs':>5}{'least':>7}{'median':>7}{'most':>6}{'CPU ms':>8}")
-    for count in (12, 50, 200, 1000)[: 4 if long else 3]:
-        for demand in (None, *DEMANDS):
-            listed = planning.published(count)
-            asked = listed if demand is None else with_covers_demanded(listed, demand)
-            plan, taken = timed("joint", asked, P99, "ours", repeat=False)
-            found = [p.shadow.covers or 0.0 for _, p in plan.partitions() if p.shadow is not None]
-            factors = SLOWER if count <= MOST_SIMULATED else ()
-            late = [
-                f"x{f:g}: {late_slower(plan, TRUTH, f)}, {late_slower(plan, TRUTH, f, guard=True)}"
-                for f in factors
-            ]
-            print(
-                f"{count:<10}{demand or '–':<8}{len(plan.gpus):>5}{min(found):>7.2f}{np.median(found):>7.2f}"
-                f"{max(found):>6.2f}{taken:>8.0f}   {'   '.join(late)}",
-                flush=True,
-            )
-            figures.add(f"{count}, covers {demand or 'free'}", len(plan.violations), "violations", at_most=0)
-
-
-SHADOWS = {
-    "none": ShadowWish(ShadowPolicy.NONE),
-    "hot": ShadowWish(ShadowPolicy.HOT),
-    "auto": ShadowWish(),
-    "within 1 s": ShadowWish(within_s=1.0),
-}
+# -- what shadows take of the memory -------------------------------------------------------------------------
 
 
 def memory(long: bool, figures: Figures) -> None:
@@ -169,8 +123,8 @@ def memory(long: bool, figures: Figures) -> None:
     )
     print("quarter of its memory, by the shadows asked for; hot ones of all, and the MB of the fullest GPU")
     print(f"{'workloads':<10}{'MB':>6}  {'shadows':<12}{'GPUs':>5}{'hot':>10}{'fullest':>8}{'CPU ms':>8}")
-    for count, part, name in product((12, 50, 200, 1000)[: 4 if long else 3], (1.0, 0.25), SHADOWS):
-        plan, taken = with_memory(count, part, SHADOWS[name])
+    for count, part, name in product((12, 50, 200, 1000)[: 4 if long else 3], (1.0, 0.25), planning.SHADOWS):
+        plan, taken = with_memory(count, part, planning.SHADOWS[name])
         policies = [None if p.shadow is None else p.shadow.policy for _, p in plan.partitions()]
         fullest = max(sum(used.values()) for used in memory_used_mb(plan.gpus).values())
         hot, there = f"{policies.count(ShadowPolicy.HOT)}/{len(policies)}", plan.gpus[0].memory_mb or 0.0
@@ -193,22 +147,6 @@ def with_memory(count: int, part: float, wish: ShadowWish) -> tuple[Plan, float]
     before = time.process_time()
     plan = registry.strategy("joint").plan(request)
     return plan, (time.process_time() - before) * 1000.0
-
-
-# -- how full they are -------------------------------------------------------------------------------------
-
-
-def load(long: bool, figures: Figures) -> None:
-    """How full each workload's busiest partition is under half-SLO, and the shares saved."""
-    for count in (12, 50, 200, 1000) if long else (12, 50, 200):
-        listed = planning.published(count)
-        base, plan = (planning.planned(name, listed) for name in ("igniter", "joint"))
-        theirs, use = (float(np.median(list(utilisation(one).values()))) for one in (base, plan))
-        name = f"{count}, half-SLO: median utilisation of joint"
-        figures.add(name, use, at_least=theirs, at_most=1.0, reference=theirs)
-        ratio = sum(g.percent for g in plan.gpus) / sum(g.percent for g in base.gpus)
-        figures.add(f"{count}, half-SLO: shares over igniter's", ratio, at_most=1.0)
-        figures.add(f"{count}, half-SLO: broken SLOs of joint", len(plan.violations), at_most=0)
 
 
 # -- lists that no search was tuned on ----------------------------------------------------------------------
@@ -256,57 +194,12 @@ def fresh(long: bool, figures: Figures) -> None:
         figures.add(f"ten other lists, {strategy}, {rule}", sum(gpus), "GPUs", at_most=most)
 
 
-# -- how fast ----------------------------------------------------------------------------------------------
-
-
-def many(count: int) -> tuple[Workload, ...]:
-    """The list of 1,000, repeated under new names."""
-    listed = planning.published(1000)
-    return tuple(
-        replace(w, name=f"{w.name}x{n}", endpoint=f"{w.name}x{n}")
-        for n in range(-(-count // 1000))
-        for w in listed
-    )[:count]
-
-
-def speed(long: bool, figures: Figures) -> None:
-    rows: list[tuple[str, str, int, Rule, str, float | None]] = [
-        ("igniter, 1,000", "igniter", 1000, HALF, "igniter", 100.0),
-        ("joint, 12, P99", "joint", 12, P99, "ours", 50.0),
-        ("joint, 12, half-SLO", "joint", 12, HALF, "igniter", 50.0),
-        ("joint, 1,000, half-SLO", "joint", 1000, HALF, "igniter", 3000.0),
-        ("joint, 1,000, P99", "joint", 1000, P99, "ours", 3000.0),
-    ]
-    for name, strategy, count, rule, latency, aim in rows:
-        taken = min(
-            timed(strategy, planning.published(count), rule, latency)[1]
-            for _ in range(3 if count < 1000 else 1)
-        )
-        figures.add(f"{name}, warm", taken, "ms of a core", at_most=aim)
-    if not long:
-        return
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for strategy, rule, latency in (
-        ("igniter", HALF, "igniter"),
-        ("joint", HALF, "igniter"),
-        ("joint", P99, "ours"),
-    ):
-        took = {n: timed(strategy, many(n), rule, latency, False)[1] for n in (500, 5000)}
-        power = np.log(took[5000] / took[500]) / np.log(10.0)
-        print(f"{strategy}, {rule}: 500 in {took[500]:.0f} ms, 5,000 in {took[5000]:.0f} ms: m^{power:.2f}")
-        figures.add(f"{strategy}, {rule}: power of the growth", power, at_most=1.3)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024
-    figures.add("memory up to 5,000 workloads", grown, "MB", at_most=200)
-
-
 SECTIONS = {
     "counts": counts,
     "covers": covers,
     "memory": memory,
     "fresh": fresh,
-    "load": load,
     "promises": promises,
-    "speed": speed,
 }
 
 

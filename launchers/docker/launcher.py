@@ -136,6 +136,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
             if drain_s > 0:
                 one.kill(process_table.END)
                 one.wait(timeout=max(deadline - time.monotonic(), 0.1))
+        self._release(server)
         _remove_container(one)
 
     def usage(self, server: Server) -> ShareUsage:
@@ -205,6 +206,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
     def _clear(self, client: docker.DockerClient, spec: ServerSpec, deadline: float) -> None:
         one = self._ours(client, spec.name)
         if one is not None:
+            self._release(_server_of(one))
             _remove_container(one)
         self._clean(spec)
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import planning
 import pytest
 from planning import v100, workload
+from slower import Slower, redirected, served_by
 
-from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, Shadow
+from controlplane.domain.plan import Plan, Rule, Shadow
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
-from controlplane.latency.adjusted import Adjusted, Change
-from controlplane.latency.protocol import Slots
 from controlplane.planning.judge.covers import with_covers
 from controlplane.planning.judge.evaluate import Terms, evaluate, judge
 from controlplane.planning.judge.finalise import Draft, finalise
@@ -22,42 +20,12 @@ from controlplane.planning.judge.placements import gpu_of, partition_of
 ELSEWHERE = ShadowWish(place=ShadowPlace.OTHER_GPU)
 
 
-@dataclass(frozen=True)
-class Slower(Adjusted):
-    """A latency model by which one served model takes `factor` times as long."""
-
-    slow: str
-    factor: float
-
-    def change(self, slots: Slots) -> Change:
-        own = slots.mask & (slots.model == self.models.index(self.slow))
-        return lambda times: np.where(own, times * self.factor, times)
-
-
-def all_active(plan: Plan, model: str) -> list[PlannedGpu]:
-    """The plan's GPUs with the shadows of a model active in place of its servers, as many as have room."""
-    changed = []
-    for gpu in plan.gpus:
-        room, partitions = 100.0 - gpu.percent, []
-        for partition in gpu.partitions:
-            extra = extra_percent(partition) if partition.models[0].model == model else 0.0
-            extra = extra if extra <= room else 0.0
-            room -= extra
-            partitions.append(replace(partition, percent=partition.percent + extra))
-        changed.append(replace(gpu, partitions=tuple(partitions)))
-    return changed
-
-
-def extra_percent(partition: Partition) -> float:
-    assert partition.shadow is not None
-    return partition.shadow.extra_percent
-
-
 def broken(plan: Plan, model: str, factor: float) -> set[str]:
     """The GPUs on which a promise breaks where a model is slower and all its shadows are active."""
     device = v100(plan.latency_model)
     slower = replace(device, latency=Slower(device.latency, model, factor))
-    verdicts = judge(all_active(plan, model), {"v100": slower}, Terms.of(plan))
+    active = redirected(plan, served_by(plan, model)).gpus
+    verdicts = judge(active, {"v100": slower}, Terms.of(plan))
     return {one.gpu.id for one in verdicts if not one.meets_slo}
 
 
@@ -76,36 +44,6 @@ def test_a_shadow_covers_as_much_as_the_judge_says_of_the_whole_plan(rule: Rule,
             assert gpu.id in broken(plan, model, covers + 0.02)
         seen.append(covers)
     assert min(seen) < 1.1 < max(seen)
-
-
-def test_it_covers_no_more_with_a_smaller_share() -> None:
-    """By a latency model without margins, by which an unmeasured share may count as slower than a smaller.
-
-    Not for two of a model on one GPU: one shadow may leave the other no room, where smaller ones fit.
-    """
-    plan = planning.planned("joint", planning.published(12))
-    devices, terms = {"v100": v100()}, Terms.of(plan)
-    found = evaluate(plan.gpus, devices, terms)
-    models = {g.id: [p.models[0].model for p in g.partitions] for g in plan.gpus}
-    different = {name for name, own in models.items() if len(set(own)) == len(own)}
-    last: dict[str, float] = {}
-    for part in (1.0, 0.75, 0.5, 0.25, 0.0):
-        gpus = [replace(g, partitions=tuple(with_part(p, part) for p in g.partitions)) for g in plan.gpus]
-        now = {
-            p.id: p.shadow.covers
-            for g in with_covers(gpus, found, devices, terms)
-            for p in g.partitions
-            if g.id in different and p.shadow is not None and p.shadow.covers is not None
-        }
-        assert now
-        assert all(covers <= last.get(name, 2.0) for name, covers in now.items())
-        last = now
-
-
-def with_part(partition: Partition, part: float) -> Partition:
-    shadow, extra = partition.shadow, extra_percent(partition) * part
-    assert shadow is not None
-    return replace(partition, shadow=replace(shadow, extra_percent=extra, percent=partition.percent + extra))
 
 
 def laid_out(gpus: Sequence[Sequence[tuple[Workload, float]]]) -> Plan:
