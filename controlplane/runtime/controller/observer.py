@@ -92,7 +92,7 @@ class Observer:
         self._records: dict[str, ServerRecord] = {}
         self._by_own_name: dict[str, str] = {}
         self._log = AnswerLog(requests, self._records, self._queue)
-        self._open = OpenRequests(gateway)
+        self._open = OpenRequests(gateway, self._records)
         self._idle = Agenda()
         self._canaries_left = CANARIES_RPS
         self._looked_s = time.monotonic()
