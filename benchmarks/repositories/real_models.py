@@ -29,7 +29,7 @@ import numpy as np
 from host_ports import free_ports
 
 from benchmarks.harness import Figures
-from benchmarks.support import real_repository
+from benchmarks.support import other_clients, real_repository
 from benchmarks.support.real_repository import ROOT
 from controlplane.profiler.load import off_core, poisson_times
 from controlplane.profiler.requests import Inputs, requests_for
@@ -56,7 +56,6 @@ class Row:
     """One workload's P99: planned, simulated, and observed in the median of the runs."""
 
     workload: str
-    client: str
     percent: float
     batch: int
     slo_ms: float
@@ -135,7 +134,7 @@ class Bench:
                 if name == "embedding":
                     under_way[name] = pool.submit(self._perf_analyzer, name, rate_rps, seconds)
                     continue
-                send, target = ((clients.over_grpc, grpc), (clients.over_http, http))[n % 2]
+                send, target = ((clients.over_grpc, grpc), (other_clients.over_http, http))[n % 2]
                 due_s = poisson_times(rate_rps, seconds, random)
                 under_way[name] = pool.submit(send, target, name, self._tensors(name), due_s)
             return {name: future.result() for name, future in under_way.items()}
@@ -144,8 +143,7 @@ class Bench:
         """It reads the same file of inputs as `ctl profile`."""
         given, deadline_s = str(self.inputs[model]), 4 * seconds + 60
         grpc = f"127.0.0.1:{self.grpc}"
-        stream = clients.Stream(model, rate_rps)
-        return clients.perf_analyzer(PERF, grpc, stream, seconds, deadline_s, input_data=given)
+        return other_clients.perf_analyzer(PERF, grpc, model, rate_rps, seconds, deadline_s, input_data=given)
 
     def _tensors(self, model: str) -> list[clients.Tensor]:
         source = read_source(self.directory / "models", model)
@@ -163,7 +161,6 @@ def rows(
             found.append(
                 Row(
                     workload=name,
-                    client=seen[0].client,
                     percent=partition["percent"],
                     batch=partition["models"][0]["batch"],
                     slo_ms=workload["slo_ms"],
@@ -182,7 +179,7 @@ def judged(found: list[Row]) -> int:
     figures = Figures()
     figures.add("workloads served", len(found), at_least=len(WORKLOADS))
     for row in found:
-        what = f"{row.workload}, {row.client}, {row.percent:g} % b{row.batch}"
+        what = f"{row.workload}, {row.percent:g} % b{row.batch}"
         figures.add(f"{what}: P99, worst run", max(row.observed_ms), "ms", at_most=row.slo_ms)
         figures.add(f"{what}: P99, median run", row.median_ms, "ms")
         figures.add(f"{what}: predicted over it", row.predicted_ms / row.median_ms, at_least=LEAST)

@@ -113,22 +113,20 @@ def will_break(queue: QueueState, host: HostPart) -> bool:
 
 
 def breaks_as_measured(queue: QueueState) -> bool:
-    """Return whether the P99 is above the SLO at the times that batches have taken lately.
+    """Return whether the P99 is above the SLO at the times that batches take beside the plan's.
 
     It does so whatever was usual: a server that was slow from its first batch on has no faster baseline. The
-    planned P99 counts, in proportion to the queue model's at the measured and at the planned times: it knows
-    of pools and dispersion. The host's part is left out. Batches that are all as fast as planned need no
-    queue model, which takes milliseconds.
+    planned P99 counts, in proportion to the queue model's at these and at the planned times: it knows of
+    pools and dispersion. The host's part is left out. Batches as fast as planned need no queue model, which
+    takes milliseconds.
     """
     promise, known = queue.promise, queue.batches.baseline
-    ratio, error = batch_times.lasting(queue.batches)
+    ratio, error = batch_times.beside_plan(queue.batches)
     ratio -= SURE * error
-    if not promise.batch_ms or promise.p99_ms is None or ratio <= 0.0:
+    if promise.p99_ms is None or ratio <= 1.0:
         return False
-    planned_s = [time_ms / 1000.0 for time_ms in promise.batch_ms]
-    times_s = present_s(queue, promise.batch, ratio)
-    if len(times_s) <= len(planned_s) and all(t <= p for t, p in zip(times_s, planned_s, strict=False)):
-        return False
+    planned_s = promise.batch_s
+    times_s = [ratio * time_s for time_s in planned_s]
     spread, rate_rps = baseline.spread(known), max(queue.rates_rps[-1], 1e-9)
     now_s = rounded_p99_s(min(promise.rate_rps, rate_rps), times_s, spread)
     then_s = rounded_p99_s(promise.rate_rps, planned_s, spread)
@@ -144,18 +142,12 @@ def present_s(queue: QueueState, limit: int, ratio: float) -> tuple[float, ...]:
     measured_s = baseline.measured_s(queue.batches.baseline, limit)
     if not any(measured_s):
         return ()
-    planned_ms = dict(enumerate(queue.promise.batch_ms, 1))
-    planned_s = [time_ms / 1000.0 for time_ms in baseline.extended(planned_ms, limit)] or [0.0] * limit
+    planned = dict(enumerate(queue.promise.batch_s, 1))
+    planned_s = baseline.extended(planned, limit) or (0.0,) * limit
     factor = _slower(measured_s, planned_s) if any(planned_s) else 1.0
     both = enumerate(zip(measured_s, planned_s, strict=True), 1)
     known_s = {size: ratio * (m or factor * p) for size, (m, p) in both if m or p}
     return baseline.extended(known_s, limit)
-
-
-def slower_than_planned(queue: QueueState) -> float:
-    """Return how many times their planned time batches usually take; 1 where that is not known."""
-    planned_s = [time_ms / 1000.0 for time_ms in queue.promise.batch_ms]
-    return _slower(baseline.measured_s(queue.batches.baseline, len(planned_s)), planned_s)
 
 
 def _slower(measured_s: Sequence[float], planned_s: Sequence[float]) -> float:
@@ -165,8 +157,7 @@ def _slower(measured_s: Sequence[float], planned_s: Sequence[float]) -> float:
 
 def longer_than_planned(queue: QueueState) -> float:
     """Return how many times as long as planned batches certainly take; 1 where they do not."""
-    ratio, error = batch_times.lasting(queue.batches)
-    factor = ratio * slower_than_planned(queue)
+    factor, error = batch_times.beside_plan(queue.batches)
     return factor if factor > 1.0 + SURE * error else 1.0
 
 

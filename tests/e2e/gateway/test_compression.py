@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import zlib
@@ -10,16 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import gateway_rig as rig
 import grpc
 import numpy as np
 import pytest
 import requests
 import tritonclient.grpc as tg
-import tritonclient.grpc.aio as tga
 import tritonclient.http as th
-import tritonclient.http.aio as tha
 from gateway_clients import Talk, Target, floats, refusal, tensor
 from header_log import HeaderLog, Seen, header_log
 from host_ports import free_ports
@@ -74,30 +70,10 @@ def with_requests(target: Target) -> np.ndarray[Any, Any]:
     return np.array(answer.json()["outputs"][0]["data"], dtype=np.float32)
 
 
-def with_aiohttp(target: Target) -> np.ndarray[Any, Any]:
-    async def run() -> Any:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"http://{target.http}/v2/models/echo/infer", data=_json(VALUES)) as answer,
-        ):
-            return await answer.json()
-
-    return np.array(asyncio.run(run())["outputs"][0]["data"], dtype=np.float32)
-
-
 def with_http(target: Target, **how: Any) -> np.ndarray[Any, Any]:
     with th.InferenceServerClient(target.http) as client:
         found: np.ndarray[Any, Any] = client.infer("echo", tensor(th, VALUES), **how).as_numpy("OUTPUT")
         return found
-
-
-def with_aio(module: Any, address: str, **how: Any) -> np.ndarray[Any, Any]:
-    async def run() -> Any:
-        async with module.InferenceServerClient(address) as client:
-            return (await client.infer("echo", tensor(module, VALUES), **how)).as_numpy("OUTPUT")
-
-    found: np.ndarray[Any, Any] = asyncio.run(run())
-    return found
 
 
 def with_grpc(target: Target, algorithm: str | None) -> np.ndarray[Any, Any]:
@@ -119,17 +95,13 @@ def with_stream(target: Target, algorithm: str | None) -> np.ndarray[Any, Any]:
 _BOTH = {"request_compression_algorithm": "gzip", "response_compression_algorithm": "gzip"}
 CLIENTS: dict[str, Callable[[Target], np.ndarray[Any, Any]]] = {
     "requests": with_requests,
-    "aiohttp": with_aiohttp,
     "tritonclient.http": with_http,
     "tritonclient.http, answers": lambda t: with_http(t, response_compression_algorithm="deflate"),
     "tritonclient.http, gzip": lambda t: with_http(t, **_BOTH),
     "tritonclient.http, deflate": lambda t: with_http(t, request_compression_algorithm="deflate"),
-    "tritonclient.http.aio": lambda t: with_aio(tha, t.http),
-    "tritonclient.http.aio, gzip": lambda t: with_aio(tha, t.http, **_BOTH),
     "tritonclient.grpc": lambda t: with_grpc(t, None),
     "tritonclient.grpc, gzip": lambda t: with_grpc(t, "gzip"),
     "tritonclient.grpc, deflate": lambda t: with_grpc(t, "deflate"),
-    "tritonclient.grpc.aio, gzip": lambda t: with_aio(tga, t.grpc, compression_algorithm="gzip"),
     "stream": lambda t: with_stream(t, None),
     "stream, gzip": lambda t: with_stream(t, "gzip"),
     "stream, deflate": lambda t: with_stream(t, "deflate"),

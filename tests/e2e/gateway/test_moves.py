@@ -138,26 +138,6 @@ def test_a_pool_cannot_hold_sequences(gateway: Running, pair: Pair) -> None:
         made.commit({"total": Route((pair["one"].backend, pair["two"].backend))})
 
 
-def test_sequences_in_one_stream_move_one_by_one(gateway: Running, pair: Pair) -> None:
-    made, ports = gateway
-    made.commit({"total": Route((pair["one"].backend,))})
-    with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
-        talk = Talk(client)
-
-        def step(value: float, number: int, **flags: bool) -> tuple[float, str]:
-            client.async_stream_infer("total", tensor(tg, floats(value)[None]), sequence_id=number, **flags)
-            return said(talk)
-
-        assert step(1, 8, sequence_start=True) == (1, "one")
-        made.commit({"total": Route((pair["two"].backend,))})
-        assert step(5, 9, sequence_start=True) == (5, "two")
-        assert step(1, 8) == (2, "one")
-        assert step(5, 9, sequence_end=True) == (10, "two")
-        assert step(1, 8, sequence_end=True) == (3, "one")
-        client.stop_stream()
-    until(lambda: made.in_flight(pair["one"].backend).total == 0)
-
-
 def test_answers_keep_their_order_across_a_redirect(gateway: Running, pair: Pair) -> None:
     made, ports = gateway
     one, two = pair["one"].backend, pair["two"].backend

@@ -25,7 +25,8 @@ from controlplane.files.plans import plan_hash, write_plan
 from controlplane.monitor.metrics import Page
 from controlplane.runtime.autoscaler import running
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
-from controlplane.runtime.autoscaler.running import Applying
+from controlplane.runtime.autoscaler.running import Applying, InCluster
+from controlplane.runtime.autoscaler.search import Begin
 from controlplane.runtime.controller import exporter
 from controlplane.runtime.fleet.preflight import ApplyRequest
 
@@ -134,11 +135,16 @@ def run(fleet: Fleet, follows: Autoscaler, rates: Sequence[int]) -> None:
         follows.step(0.0)
 
 
-def following(fleet: Fleet, told: list[Event], *, plan_only: bool = False) -> Autoscaler:
-    def planner(name: str) -> Planning:
-        return Planning(fleet.files)
-
-    return Autoscaler(cast(Any, fleet), told.append, plan_only=plan_only, search=planner)
+def following(
+    fleet: Fleet,
+    told: list[Event],
+    *,
+    plan_only: bool = False,
+    search: Begin | None = None,
+    cluster: InCluster | None = None,
+) -> Autoscaler:
+    begin = search or (lambda _: Planning(fleet.files))
+    return Autoscaler(cast(Any, fleet), told.append, plan_only=plan_only, search=begin, cluster=cluster)
 
 
 def test_a_higher_rate_is_applied_and_a_free_gpu_is_reported_when_it_is_over(fleet: Fleet) -> None:
@@ -274,29 +280,27 @@ class Search:
         self.closed = True
 
 
+class Searches(list[Search]):
+    """Those that were begun."""
+
+    def begin(self, name: str) -> Search:
+        assert all(search.closed or search.died for search in self), "one search at a time"
+        self.append(Search())
+        return self[-1]
+
+
 def searching(fleet: Fleet, told: list[Event]) -> tuple[Autoscaler, list[Search]]:
     """A controller whose search for a plan lasts. A second one beside it is an error, which it reports."""
-    searches: list[Search] = []
-
-    def planner(name: str) -> Search:
-        assert all(search.closed for search in searches), "one search at a time"
-        searches.append(Search())
-        return searches[-1]
-
-    follows = Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner)
+    searches = Searches()
+    follows = following(fleet, told, search=searches.begin)
     run(fleet, follows, [45] * 30 + [150] * 20)
     assert [search.closed for search in searches] == [False]
     return follows, searches
 
 
 def test_a_prepared_search_that_died_is_replaced_by_one_that_is_asked(fleet: Fleet) -> None:
-    searches: list[Search] = []
-
-    def planner(name: str) -> Search:
-        searches.append(Search())
-        return searches[-1]
-
-    follows = Autoscaler(cast(Any, fleet), [].append, plan_only=False, search=planner)
+    searches = Searches()
+    follows = following(fleet, [], search=searches.begin)
     run(fleet, follows, [45] * 30)
     (prepared,) = searches
     prepared.died = True
@@ -306,13 +310,8 @@ def test_a_prepared_search_that_died_is_replaced_by_one_that_is_asked(fleet: Fle
 
 
 def test_a_prepared_search_ends_where_the_load_is_not_followed_any_more(fleet: Fleet) -> None:
-    searches: list[Search] = []
-
-    def planner(name: str) -> Search:
-        searches.append(Search())
-        return searches[-1]
-
-    follows = Autoscaler(cast(Any, fleet), [].append, plan_only=False, search=planner)
+    searches = Searches()
+    follows = following(fleet, [], search=searches.begin)
     run(fleet, follows, [45] * 5)
     kept = fleet.files.directory / "following" / "following.json"
     rewrite(kept, lambda: fleet.files.following.write(Following()))
@@ -331,10 +330,7 @@ def test_a_search_that_failed_is_begun_again_after_a_pause(fleet: Fleet) -> None
                 return Proposal(self.asked.number, Kind.FAILED, summary="planning failed: killed")
             return super().answer()
 
-    def planner(name: str) -> Planning:
-        return Failing(fleet.files)
-
-    follows = Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner)
+    follows = following(fleet, told, search=lambda _: Failing(fleet.files))
     run(fleet, follows, [45] * 30 + [150] * 40)
     assert 1 <= len(told) <= 2
     assert fleet.applied == []
@@ -388,10 +384,7 @@ def test_an_unexpected_error_is_reported_once_and_followed_by_another_try(fleet:
                 raise ZeroDivisionError("float division by zero")
             super().ask(asked, state, stock)
 
-    def planner(name: str) -> Planning:
-        return Breaking(fleet.files)
-
-    follows = Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner)
+    follows = following(fleet, told, search=lambda _: Breaking(fleet.files))
     run(fleet, follows, [45] * 30 + [150] * 100)
     (event,) = told
     assert (event.level, event.kind) == ("error", "load")
@@ -453,10 +446,7 @@ def in_cluster(fleet: Fleet, told: list[Event], around: Surroundings, stocks: li
             self.gpus = 2 if stock.grows else stock.counts["cpu"]
             super().ask(asked, state, stock)
 
-    def planner(name: str) -> Planning:
-        return OfStock(fleet.files)
-
-    return Autoscaler(cast(Any, fleet), told.append, plan_only=False, search=planner, cluster=around)
+    return following(fleet, told, search=lambda _: OfStock(fleet.files), cluster=around)
 
 
 def test_pods_wait_for_a_node_that_the_plan_needs(fleet: Fleet, around: Surroundings) -> None:
