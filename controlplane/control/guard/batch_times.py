@@ -54,6 +54,8 @@ LASTING_BLOCKS = 60.0
 """... and those over which a lasting one is."""
 LEAST_LASTING = 8.0
 """Fewer blocks show no lasting slowdown."""
+SURE = 3.0
+"""The standard errors by which batches must take longer than would break the P99."""
 HOLD = 0.3
 """From this strength on the baseline does not change."""
 ACCEPT_S = 30.0
@@ -134,8 +136,8 @@ class BesidePlan(NamedTuple):
 class BatchTimes(NamedTuple):
     """A server's baseline of one queue, the chart against the server, and its batches beside the plan's.
 
-    Those after a rest count apart: at a quota they are faster. `open` are the answers of a batch that may not
-    be complete.
+    Of all batches, and of those that had to wait: after a rest they are faster at a quota. `open` are the
+    answers of a batch that may not be complete.
     """
 
     baseline: Baseline = baseline.EMPTY
@@ -144,7 +146,7 @@ class BatchTimes(NamedTuple):
     block: Block = Block()
     recent: Recent = Recent()
     queued: BesidePlan = BesidePlan()
-    rested: BesidePlan = BesidePlan()
+    every: BesidePlan = BesidePlan()
     open: tuple[Answer, ...] = ()
 
 
@@ -206,10 +208,13 @@ def own_s(took_s: float, batches: float, host: HostPart) -> float:
 def beside_plan(times: BatchTimes) -> tuple[float, float]:
     """Return how many times as long as planned batches have taken for some seconds, and its standard error.
 
-    Of the queued ones where there are enough of them, else of those after a rest. Infinite errors stand for
-    too few blocks of both.
+    Of all batches or of those that had to wait, whichever is the surer sign of slower ones. Infinite errors
+    stand for too few blocks.
     """
-    plan = times.queued if times.queued.blocks >= LEAST_LASTING else times.rested
+    return max(map(_multiple, (times.every, times.queued)), key=lambda one: one[0] - SURE * one[1])
+
+
+def _multiple(plan: BesidePlan) -> tuple[float, float]:
     if plan.blocks < LEAST_LASTING:
         return 1.0, math.inf
     mean = plan.multiples / plan.blocks
@@ -220,7 +225,7 @@ def beside_plan(times: BatchTimes) -> tuple[float, float]:
 def recently_beside_plan(times: BatchTimes) -> float:
     """Return how many times as long as planned the last batches took; 1 where that is not known."""
     return max(
-        (p.recent_s / p.recent_planned_s for p in (times.queued, times.rested) if p.recent_planned_s),
+        (p.recent_s / p.recent_planned_s for p in (times.every, times.queued) if p.recent_planned_s),
         default=1.0,
     )
 
@@ -229,7 +234,7 @@ def restart(times: BatchTimes) -> BatchTimes:
     """Return the baseline with a score of zero."""
     tail = times.baseline.tail._replace(new=0.0, over=0.0, far_over=0.0)
     kept, chart = times.baseline._replace(tail=tail), times.chart._replace(score=0.0)
-    return times._replace(baseline=kept, chart=chart, queued=BesidePlan(), rested=BesidePlan())
+    return times._replace(baseline=kept, chart=chart, every=BesidePlan(), queued=BesidePlan())
 
 
 def weigh(
@@ -267,7 +272,7 @@ def scan(
     Plain arithmetic, so that the bench compiles it.
     """
     busy, block, host = times.busy, times.block, weighing.host
-    queued, rested, planned_s = times.queued, times.rested, weighing.planned_s
+    queued, every, planned_s = times.queued, times.every, weighing.planned_s
     counts, means = times.baseline.counts, times.baseline.means
     begin = 0
     while begin < len(ended_s):
@@ -292,10 +297,9 @@ def scan(
             latency_s[i] -= delay_s
         if took_s > 0.0 and end - begin <= len(planned_s):
             one_s = planned_s[end - begin - 1]
+            every = _compared(every, spent_s, one_s, end - begin)
             if place < SIZES:
                 queued = _compared(queued, spent_s, one_s, end - begin)
-            else:
-                rested = _compared(rested, spent_s, one_s, end - begin)
         if took_s > 0.0:
             if known > 0:
                 block = Block(
@@ -312,7 +316,7 @@ def scan(
                 times = _weigh_block(times, block, busy.free_s, weighing)
                 block = Block(0.0, 0.0, 0.0, 0.0, 0.0, False)
         begin = end
-    return BatchTimes(times.baseline, times.chart, busy, block, times.recent, queued, rested, times.open)
+    return BatchTimes(times.baseline, times.chart, busy, block, times.recent, queued, every, times.open)
 
 
 def _compared(plan: BesidePlan, own_s: float, planned_s: float, requests: int) -> BesidePlan:
@@ -393,7 +397,7 @@ def _weigh_block(times: BatchTimes, block: Block, ended_s: float, weighing: Weig
         chart = Chart(0.0, math.inf, chart.above)
         tail = baseline.forget(kept)
     kept = Baseline(kept.counts, kept.means, kept.first, tail)
-    return BatchTimes(kept, chart, times.busy, times.block, recent, times.queued, times.rested, times.open)
+    return BatchTimes(kept, chart, times.busy, times.block, recent, times.queued, times.every, times.open)
 
 
 def _scored(chart: Chart, tail: baseline.Tail, ratio: float, alarm: float) -> Chart:

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from controlplane.control.guard import baseline, batch_times
 from controlplane.control.guard.baseline import rounded_p99_s
-from controlplane.control.guard.batch_times import NO_PART, HostPart
+from controlplane.control.guard.batch_times import NO_PART, SURE, HostPart
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.queues import MEMORIES, QueueState, broken, memory_s
 from controlplane.control.guard.state import Limits, Watch
@@ -25,8 +25,6 @@ SHARED = 0.8
 """The part of the evidence of late answers that batches which certainly take longer replace: some seven late
 answers are enough then, at 100 req/s and an SLO of 50 ms. Slower batches alone break no promise."""
 LATE = 1.0 - SHARED
-SURE = 3.0
-"""The standard errors by which batches must take longer than would break the P99."""
 MODEL_ERROR = 1.03
 """The queue model's P99 is off by as much, ..."""
 AHEAD = 1.1
