@@ -18,6 +18,7 @@ from controlplane.gateway.facade.bodies import (
     HEADER_LENGTH,
     LARGEST_BYTES,
     Counted,
+    check_plain,
     is_encoded,
     nesting_of,
     read_body,
@@ -125,6 +126,7 @@ class Http:
         name = request.match_info["name"]
         if name not in self._fleet.routes:
             return _unknown(name, request.path)
+        check_plain(request)
         if request.path.endswith("/stats"):
             found = await self._parts.answers.statistics_of(name, request.match_info.get("version", ""))
             if found is not None:

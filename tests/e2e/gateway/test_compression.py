@@ -190,33 +190,11 @@ def test_unreadable_bodies_are_refused(
     assert headers.get("accept-encoding") == ("gzip, deflate" if status == 501 else None)
 
 
-def test_a_compressed_body_may_come_in_chunks(plain: Target) -> None:
-    packed = gzip.compress(BODY)
-    parts = (packed[at : at + 10] for at in range(0, len(packed), 10))
-    path = "/v2/models/echo/infer"
-    status, _, _ = plain.raw("POST", path, parts, {"Content-Encoding": "gzip"}, encode_chunked=True)
-    assert status == 200
-
-
 def test_a_compressed_request_passes_over_a_dead_server(plain: Target) -> None:
     headers = {"Content-Encoding": "gzip"}
     status, body, _ = plain.raw("POST", "/v2/models/lame/infer", gzip.compress(BODY), headers)
     # The server behind answered that it has no model of that name, as one does that has unloaded it.
     assert (status, "is ending" in str(json.loads(body)["error"])) == (503, True)
-
-
-def test_a_compressed_request_of_a_sequence(plain: Target) -> None:
-    with th.InferenceServerClient(plain.http) as client:
-        for value, total in ((1, 1), (2, 3)):
-            result = client.infer(
-                "total",
-                tensor(th, np.array([[value]], dtype=np.float32)),
-                sequence_id=7,
-                sequence_start=value == 1,
-                sequence_end=value == 2,
-                request_compression_algorithm="gzip",
-            )
-            assert result.as_numpy("OUTPUT")[0][0] == total
 
 
 @pytest.mark.parametrize("call", ["unary", "stream"])

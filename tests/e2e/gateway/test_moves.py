@@ -18,7 +18,7 @@ import tritonclient.grpc as tg
 import tritonclient.http as th
 import tritonclient.utils.shared_memory as shm
 from background import until
-from gateway_clients import Talk, floats, refusal, tensor
+from gateway_clients import Talk, floats, tensor
 from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.errors import EngineError, GatewayError
@@ -367,18 +367,6 @@ def test_a_compressed_request_of_an_unloaded_model_goes_to_the_shadow(
         made.commit({"echo": Route((doomed["ending"].backend,))})
         with pytest.raises(InferenceServerException, match="server is ending"):
             client.infer("echo", asked, **how)
-
-
-@pytest.mark.parametrize("module", [th, tg])
-def test_clients_neither_load_nor_unload(gateway: Running, pair: Pair, module: Any) -> None:
-    made, ports = gateway
-    made.commit({"echo": Route((pair["one"].backend,))})
-    with module.InferenceServerClient(f"{rig.HOST}:{ports.http if module is th else ports.grpc}") as client:
-        for call in (client.load_model, client.unload_model):
-            status, words = refusal(lambda call=call: call("echo"))
-            assert status == ("403" if module is th else "StatusCode.PERMISSION_DENIED")
-            assert "by the control plane" in words
-        assert client.is_model_ready("echo")
 
 
 def test_no_server_at_all(gateway: Running) -> None:
