@@ -133,7 +133,7 @@ def weigh(
         calm = queue.lateness < HOLD and not host.cut
         weighing = Weighing(batch_times.height(promise.rate_rps), promise.batch_s, host, calm)
         batches, counted = batch_times.weigh(batches, answers, now_s, weighing)
-    if host.wait_s:
+    elif host.wait_s:
         waited_ms = 1000.0 * WAITS * host.wait_s
         counted = [a._replace(latency_ms=a.latency_ms - waited_ms) for a in counted]
     late, alarm = late_answers.weigh(late_answers.count(queue.late, promise, answers), promise, counted)
