@@ -31,76 +31,67 @@ from host_ports import free_ports
 
 _LONGEST_S = 600.0
 _STAND_IN = Path(__file__).parents[1] / "data" / "stand_in" / "model.py"
-_REPEAT = """backend: "python" max_batch_size: 0 model_transaction_policy {{ decoupled: {decoupled} }}
-      input [ {{ name: "IN" data_type: TYPE_INT32 dims: -1 }},
-              {{ name: "DELAY" data_type: TYPE_UINT32 dims: -1 }},
-              {{ name: "WAIT" data_type: TYPE_UINT32 dims: 1 }} ]
-      output [ {{ name: "OUT" data_type: TYPE_INT32 dims: 1 }},
-               {{ name: "IDX" data_type: TYPE_UINT32 dims: 1 }} ]
-      """
+
+
+def _model(batch: int, inputs: str, outputs: str, more: str = "") -> str:
+    """Return a configuration; a tensor is written as name, type and dimensions."""
+    text = f'backend: "python" max_batch_size: {batch} {more}'
+    for kind, tensors in (("input", inputs), ("output", outputs)):
+        for name, datatype, *dims in map(str.split, tensors.split(",")):
+            shape = ", ".join(dims)
+            text += f' {kind} {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {shape} ] }}'
+    return text
+
+
+def _identity(batch: int, kind: str, delay_ms: int, more: str = "") -> str:
+    delay = f'parameters {{ key: "execute_delay_ms" value: {{ string_value: "{delay_ms}" }} }}'
+    return _model(batch, f"INPUT0 {kind} -1", f"OUTPUT0 {kind} -1", f"{more} {delay}")
+
+
+_DECOUPLED = "model_transaction_policy { decoupled: true }"
+_REPEAT = (0, "IN INT32 -1, DELAY UINT32 -1, WAIT UINT32 1", "OUT INT32 1, IDX UINT32 1")
 _OWN = {
-    "repeat_int32": _REPEAT.format(decoupled="true"),
-    "square_int32": """backend: "python" max_batch_size: 0 model_transaction_policy { decoupled: true }
-      input [ { name: "IN" data_type: TYPE_INT32 dims: 1 } ]
-      output [ { name: "OUT" data_type: TYPE_INT32 dims: 1 } ]""",
+    "repeat_int32": _model(*_REPEAT, _DECOUPLED),
+    "square_int32": _model(0, "IN INT32 1", "OUT INT32 1", _DECOUPLED),
 }
 """Configurations of models that the repositories build from code."""
-
-
-def _identity(batch: int, kind: str, delay_ms: int, more: str) -> str:
-    return f"""backend: "python" max_batch_size: {batch} {more}
-      input [ {{ name: "INPUT0" data_type: TYPE_{kind} dims: -1 }} ]
-      output [ {{ name: "OUTPUT0" data_type: TYPE_{kind} dims: -1 }} ]
-      parameters [ {{ key: "execute_delay_ms" value: {{ string_value: "{delay_ms}" }} }} ]"""
-
-
 _IDLE = "max_sequence_idle_microseconds: 6000000"
 _STEP = """{ model_name: "dynamic_batch" model_version: -1 input_map { key: "INPUT0" value: "%s" }
       output_map { key: "OUTPUT0" value: "%s" } }"""
+_STEPS = f"ensemble_scheduling {{ step [ {_STEP % ('INPUT0', 'out')}, {_STEP % ('out', 'OUTPUT0')} ] }}"
 _SLOW = {
-    "custom_identity_int32": _identity(1024, "INT32", 10_000, ""),
-    "custom_zero_1_float32": _identity(1, "FP32", 1000, ""),
+    "custom_identity_int32": _identity(1024, "INT32", 10_000),
+    "custom_zero_1_float32": _identity(1, "FP32", 1000),
     "dynamic_batch": _identity(2, "FP32", 6000, "dynamic_batching { max_queue_delay_microseconds: 600000 }"),
     "sequence_direct": _identity(1, "FP32", 6000, f"sequence_batching {{ direct {{}} {_IDLE} }}"),
     "sequence_oldest": _identity(
         1, "FP32", 6000, f"sequence_batching {{ oldest {{ max_candidate_sequences: 1 }} {_IDLE} }}"
     ),
-    "ensemble_model": f"""platform: "ensemble" max_batch_size: 1
-      input [ {{ name: "INPUT0" data_type: TYPE_FP32 dims: -1 }} ]
-      output [ {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: -1 }} ]
-      ensemble_scheduling {{ step [ {_STEP % ("INPUT0", "out")}, {_STEP % ("out", "OUTPUT0")} ] }}""",
+    "ensemble_model": _model(1, "INPUT0 FP32 -1", "OUTPUT0 FP32 -1", _STEPS).replace(
+        'backend: "python"', 'platform: "ensemble"'
+    ),
+    "repeat_int32_non_decoupled": _model(*_REPEAT),
 }
 """Those that the tests of cancelled requests write."""
-_VALIDATED = {
-    "pt_identity": """backend: "python" max_batch_size: 8
-      input [ { name: "INPUT0" data_type: TYPE_FP32 dims: 8 } ]
-      output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: 8 } ]
-      dynamic_batching { max_queue_delay_microseconds: 1000000 }""",
-    "onnx_object_int32_int32": """backend: "python" max_batch_size: 8
-      input [ { name: "INPUT0" data_type: TYPE_STRING dims: 16 },
-              { name: "INPUT1" data_type: TYPE_STRING dims: 16 } ]
-      output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: 16 },
-               { name: "OUTPUT1" data_type: TYPE_INT32 dims: 16 } ]""",
+_WRITTEN = {
+    "pt_identity": _model(
+        8, "INPUT0 FP32 8", "OUTPUT0 FP32 8", "dynamic_batching { max_queue_delay_microseconds: 1000000 }"
+    ),
+    "onnx_object_int32_int32": _model(
+        8, "INPUT0 STRING 16, INPUT1 STRING 16", "OUTPUT0 INT32 16, OUTPUT1 INT32 16"
+    ),
+    "libtorch_nobatch_int32_int32_int32": _model(
+        0, "INPUT0 INT32 1, INPUT1 INT32 1", "OUTPUT__1 INT32 1, OUTPUT__0 INT32 1"
+    ),
 }
-"""Those that the test of inputs' sizes writes or copies."""
-_ADDED = """backend: "python" max_batch_size: 0
-      input [ { name: "INPUT0" data_type: TYPE_INT32 dims: 1 },
-              { name: "INPUT1" data_type: TYPE_INT32 dims: 1 } ]
-      output [ { name: "OUTPUT__1" data_type: TYPE_INT32 dims: 1 },
-               { name: "OUTPUT__0" data_type: TYPE_INT32 dims: 1 } ]"""
-"""That of a step of an ensemble, which needs the sum."""
-_PARAMETER = """backend: "python" max_batch_size: 0
-      input [ { name: "INPUT0" data_type: TYPE_FP32 dims: 1 } ]
-      output [ { name: "key" data_type: TYPE_STRING dims: -1 },
-               { name: "value" data_type: TYPE_STRING dims: -1 } ]
-      """
+"""Those that tests write or copy; of the last one, a step takes the sum."""
+_PARAMETER = _model(0, "INPUT0 FP32 1", "key STRING -1, value STRING -1")
 """That of a model whose code completes it."""
+_FIVE = "FP32 -1 -1 -1 -1 -1"
 _SHAPED = {
-    "non_contiguous": """backend: "python" max_batch_size: 0
-      input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 2, 10, 11, 6, 5 ] } ]
-      output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1, -1, -1, -1, -1 ] },
-               { name: "OUTPUT1" data_type: TYPE_FP32 dims: [ -1, -1, -1, -1, -1 ] },
-               { name: "OUTPUT2" data_type: TYPE_FP32 dims: [ -1, -1, -1, -1, -1 ] } ]""",
+    "non_contiguous": _model(
+        0, "INPUT0 FP32 2 10 11 6 5", f"OUTPUT0 {_FIVE}, OUTPUT1 {_FIVE}, OUTPUT2 {_FIVE}"
+    )
 }
 """With the one shape that its code takes, which a generated request has then."""
 _OF_PYTHON = """add_sub async_execute_decouple identity_bf16
@@ -150,7 +141,7 @@ GROUPS = (
             f"{_EXAMPLES}/simple*",
         ),
         (f"{_EXAMPLES}/simple_dyna_sequence",),
-        {**_OWN, **_VALIDATED, "libtorch_nobatch_int32_int32_int32": _ADDED},
+        {**_OWN, **_WRITTEN},
     ),
     Group(
         "server",
@@ -179,7 +170,7 @@ GROUPS = (
         "server",
         ("qa/L0_request_cancellation/[gs]*_test.py", "qa/L0_grpc_state_cleanup/*_test.py"),
         (),
-        own={**_OWN, **_SLOW, "repeat_int32_non_decoupled": _REPEAT.format(decoupled="false")},
+        own={**_OWN, **_SLOW},
     ),
 )
 
