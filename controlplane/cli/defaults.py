@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from controlplane.cli.verbs import FORMER_OPTIONS, FORMER_VERBS, VERBS
+from controlplane.cli.verbs import FORMER_VERBS, VERBS
 from controlplane.domain.errors import InputError
 from controlplane.domain.serving import LauncherName
 
@@ -70,9 +70,7 @@ def _refuse_unknown(path: Path, verb: str, options: Options, known: Collection[s
     """Raise InputError for the first of a verb's options that the verb does not have."""
     for name in options:
         if name not in known:
-            now = FORMER_OPTIONS.get(f"{verb} --{name}", FORMER_OPTIONS.get(f"--{name}"))
-            way_out = _nearest(name, known) if now is None else f"; it is `{now}` now"
-            problem = f"`ctl {verb}` has no such option{way_out}"
+            problem = f"`ctl {verb}` has no such option{_nearest(name, known)}"
             raise InputError(problem, file=str(path), field=f"{verb}.{name}")
 
 

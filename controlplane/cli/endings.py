@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from controlplane.cli.output import Verbosity, chosen, print_json
-from controlplane.cli.verbs import FORMER_OPTIONS, VERBS
+from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import DISK_FULL, EngineError, InputError, TrisectError
 from controlplane.report.words import printable
 
@@ -152,13 +152,10 @@ def end(error: Exception, arguments: Sequence[str]) -> int:
 def misused(error: typer.TyperException, arguments: Sequence[str]) -> int:
     """Print what is wrong with the command line, after the verb's usage, and return the exit code."""
     shown: Any = error
+    if hasattr(shown, "option_name") and any("--set" in one.opts for one in shown.ctx.command.params):
+        shown.message += f"; `ctl {shown.ctx.info_name} --set help` lists settings."
     shown.show()
-    message = error.format_message()
-    option, verb = getattr(error, "option_name", ""), getattr(getattr(error, "ctx", None), "info_name", "")
-    if (now := FORMER_OPTIONS.get(f"{verb} {option}", FORMER_OPTIONS.get(option))) is not None:
-        message += f" It is `{now}` now."
-        print(f"It is `{now}` now.", file=sys.stderr)
-    _print_document("usage", error.exit_code, message, arguments)
+    _print_document("usage", error.exit_code, error.format_message(), arguments)
     return error.exit_code
 
 

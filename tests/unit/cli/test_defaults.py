@@ -56,7 +56,6 @@ def test_an_option_of_all_verbs_is_ignored_by_a_verb_without_it(config: Path) ->
         ("[plan\n", "is not TOML: .*line 1"),
         ("flet = 'a'\n", "flet: is neither.*did you mean 'fleet'"),
         ("[stats]\nwatch = true\n", "stats: is neither.*did you mean 'status'"),
-        ("[status]\nlauncher = 'a'\n", r"status\.launcher: .*--set serve\.launcher="),
         ("[status]\nflet = 'a'\n", r"status\.flet: `ctl status` has no such option; did you mean 'fleet'"),
     ],
 )

@@ -16,14 +16,12 @@ from controlplane.cli import wiring
 from controlplane.cli.endings import EXIT_DEFECT, EXIT_PIPE
 from controlplane.cli.main import run
 from controlplane.cli.output import say
-from controlplane.cli.verbs import FORMER_OPTIONS, VERBS
+from controlplane.cli.verbs import VERBS
 from controlplane.domain.errors import EngineError, GatewayError, InfeasibleError, InputError
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.observation import Event
-from controlplane.domain.settings import PlanSettings, ProfileSettings, ServeSettings
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.files.plans import read_plan
-from controlplane.files.set_values import keys
 
 TOKEN = [("token", verb) for verb in ("create", "list", "revoke")]
 LIMIT = [("limit", verb) for verb in ("set", "list", "remove")]
@@ -205,33 +203,13 @@ def test_what_is_no_allowance_is_refused_with_the_nearest(capsys: pytest.Capture
         assert "did you mean 'overcommit'" in error["message"]
 
 
-@pytest.mark.parametrize(
-    ("verb", "former", "now"),
-    [
-        ("apply", "--all-cores", "--allow all-cores"),
-        ("apply", "--exit-code", "ctl diff PLAN"),
-        ("plan", "--explain", "ctl show PLAN --explain"),
-        ("plan", "--what-if", "ctl compare SPEC --scale"),
-        ("apply", "--no-serve", "--no-controller"),
-        ("apply", "--launcher", "--set serve.launcher="),
-        ("apply", "--late-binding", "--set serve.late_binding={}"),
-        ("plan", "--late-binding", "--set late_binding=true"),
-        ("apply", "--load-timeout", "--set serve.load_timeout_s="),
-        ("init", "--load-timeout", "--set load_timeout_s="),
-    ],
-)
-def test_a_former_option_is_refused_with_what_to_write_instead(
-    verb: str, former: str, now: str, capsys: pytest.CaptureFixture[str]
+def test_an_option_that_is_a_setting_is_refused_with_the_way_to_find_it(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run([verb, "file", former]) == 2
-    assert now in capsys.readouterr().err
-
-
-def test_every_setting_that_is_named_for_a_former_option_exists() -> None:
-    records = (PlanSettings, ServeSettings, ProfileSettings)
-    known = {key.path.replace("{NAME}", "NAME") for record in records for key in keys(record)}
-    named = [now.removeprefix("--set ") for now in FORMER_OPTIONS.values() if now.startswith("--set ")]
-    assert {setting.partition("=")[0] for setting in named} <= known
+    assert run(["plan", "file", "--quantile", "0.9", "--json"]) == 2
+    assert "`ctl plan --set help`" in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert run(["status", "--quantile"]) == 2
+    assert "--set help" not in capsys.readouterr().err
 
 
 def test_the_former_name_of_the_controllers_verb_still_starts_it_and_names_the_new_one(

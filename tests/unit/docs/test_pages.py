@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.cli.main import run
-from controlplane.cli.verbs import FORMER_OPTIONS, VERBS
+from controlplane.cli.verbs import VERBS
 
 pytestmark = pytest.mark.slow
 
@@ -61,19 +61,3 @@ def test_every_message_of_the_page_on_trouble_is_in_the_code() -> None:
     missing = [part for part in parts if part not in code and not any(other in part for other in OF_OTHERS)]
     assert len(parts) > 15
     assert missing == []
-
-
-def test_no_message_names_an_option_of_earlier_versions() -> None:
-    """`cli/verbs.py` says what they have become; agents of replicas and Docker have options of their own."""
-    page = (ROOT / "docs" / "cli.md").read_text()
-    former = {word for word in FORMER_OPTIONS if word.startswith("--") and word not in page}
-    files = [path for folder in ("controlplane", "launchers") for path in (ROOT / folder).rglob("*.py")]
-    named = {
-        (path.name, option)
-        for path in files
-        if path.name not in ("verbs.py", "agent.py", "containers.py")
-        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", path.read_text())
-        if option in former
-    }
-    assert len(former) > 30
-    assert named == set()
