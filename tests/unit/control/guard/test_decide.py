@@ -10,6 +10,7 @@ from typing import TypeVar
 import pytest
 from guard_invariants import validate_state
 
+from controlplane.control.converge.desired import Desired
 from controlplane.control.guard import decide, observe
 from controlplane.control.guard.effects import (
     Cause,
@@ -52,6 +53,7 @@ from controlplane.domain.workload import ShadowPolicy
 
 TICK_S = 0.2
 READY = ServerSeen(Health.READY)
+NO_FLEET = Desired({}, {})
 
 
 def partition(
@@ -875,7 +877,7 @@ def test_promises_of_a_plan_count_requests_not_inferences() -> None:
     partition = Partition("W1", 40.0, (), (placement,), shadow=shadow)
     bare = replace(partition, id="W2", shadow=None)
     plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition, bare)),))
-    first, second = guarded_partitions(plan)
+    first, second = guarded_partitions(plan, NO_FLEET)
     assert first.promises == (Promise("w1", 50.0, 20.0, 12.0, inferences=4.0, model="m", client_batch=4),)
     assert (first.shadow_gpu, first.policy) == ("v100-1", ShadowPolicy.HOT)
     assert (second.policy, second.step_percent) == (ShadowPolicy.NONE, 0.0)
@@ -889,7 +891,8 @@ def shared_queue() -> GuardedPartition:
     )
     shadow = Shadow(ShadowPolicy.HOT, "g0", 10.0, 50.0)
     partition = Partition("P", 40.0, (), (strict, loose), shadow=shadow)
-    (found,) = guarded_partitions(Plan("joint", Rule.P99, "ours", (PlannedGpu("g0", "v100", (partition,)),)))
+    plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("g0", "v100", (partition,)),))
+    (found,) = guarded_partitions(plan, NO_FLEET)
     return found
 
 
@@ -928,7 +931,7 @@ def test_all_models_of_a_partition_are_redirected_together() -> None:
     )
     both = Partition("P", 40.0, models, placements, shadow=Shadow(ShadowPolicy.HOT, "g0", 10.0, 50.0))
     plan = Plan("by-hand", Rule.P99, "ours", (PlannedGpu("g0", "v100", (both,)),))
-    b = bench(*guarded_partitions(plan))
+    b = bench(*guarded_partitions(plan, NO_FLEET))
     effects = b.tick(20, late=["P"], rate=50.0)
     assert [r.target for r in of(Redirect, effects)] == ["P.s"]
     routes = decide.routes(b.state, FleetSeen(b.now_s, (), b.servers))

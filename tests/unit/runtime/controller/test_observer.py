@@ -16,7 +16,7 @@ from asked_triton import asked_triton
 from build import spec
 
 from controlplane.control.guard.decide import begin
-from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Load
+from controlplane.control.guard.effects import DrainAndStop, Ending, Load
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer
 from controlplane.domain.errors import EngineError, GatewayError, NotNow
@@ -48,6 +48,7 @@ ASKED = ("w1/stats", "w3/config", "w3/infer", "w3/stats")
 
 SPEC = spec("W1", models=("w1",))
 # Nobody listens there: a canary would fail, but none is due to a server that answers requests.
+LATER = replace(SPEC, labels=replace(SPEC.labels, revision="r-1"))
 SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
 
 
@@ -797,9 +798,9 @@ def test_a_start_that_fails_as_none_should_is_one_that_failed() -> None:
     launcher: Any = Stumbling()
     gateway: Any = Gateway()
     workers = Workers(launcher, gateway, lambda subject, reason: None, Waits())
-    workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC)
+    workers.launch(LATER)
     workers.close(wait=True)
-    found = workers.conditions()["W1.1"]
+    found = workers.conditions()[LATER.name]
     assert (found.health, found.reason) == (Health.GONE, "can't start new thread")
 
 
@@ -824,7 +825,7 @@ def test_what_starts_while_the_fleet_is_adopted_anew_is_nobodys_unless_it_was_se
     launcher: Any = engine
     gateway: Any = Gateway()
     workers = Workers(launcher, gateway, lambda subject, reason: None, Waits())
-    workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), replace(SPEC, endpoints=()))
+    workers.launch(replace(SPEC, endpoints=()))
     assert engine.begun.wait(60.0)
     workers.hand_over(taken_over)
     engine.may.set()
@@ -838,7 +839,7 @@ def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(
         old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
         bench.workers.adopt(replace(SERVER, spec=old))
         bench.workers.stop(DrainAndStop(old.name, Ending.DRAINED, 60.0))
-    bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC)
+    bench.workers.launch(LATER)
     assert wait_until(lambda: bench.engine.starts == 1, deadline_s=30.0)
     bench.gateway.away = True
     asked = bench.gateway.asked
@@ -891,26 +892,26 @@ def test_a_start_the_engine_is_away_for_is_put_off_and_no_failed_one(bench: Benc
             return bench.engine.starts >= starts
 
         assert wait_until(tried, deadline_s=30.0)
-        return bench.workers.conditions()["W1.1"].health
+        return bench.workers.conditions()[LATER.name].health
 
     bench.engine.away = True
-    bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC)
+    bench.workers.launch(LATER)
     assert conditions_after(3) is Health.STARTING
-    assert bench.workers.conditions()["W1.1"].reason == "the engine does not answer"
+    assert bench.workers.conditions()[LATER.name].reason == "the engine does not answer"
     # Said by the thread of the first start, which may be the last to go on.
     assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
     assert len(bench.failed) == 1, "said once"
     bench.engine.away = False
     bench.workers.retry(1e12)
     assert wait_until(lambda: conditions_after(4) is Health.GONE, deadline_s=30.0)
-    assert bench.workers.conditions()["W1.1"].reason == "no such weights"
+    assert bench.workers.conditions()[LATER.name].reason == "no such weights"
 
 
 def test_a_start_that_was_put_off_is_given_up_once_it_is_no_longer_wanted(bench: Bench) -> None:
     bench.engine.away = True
-    bench.workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), SPEC)
+    bench.workers.launch(LATER)
     assert wait_until(lambda: bool(bench.failed), deadline_s=30.0)
-    bench.workers.stop(DrainAndStop("W1.1", Ending.AT_ONCE, 60.0))
+    bench.workers.stop(DrainAndStop(LATER.name, Ending.AT_ONCE, 60.0))
     bench.engine.away, starts = False, bench.engine.starts
     bench.workers.retry(1e12)
     bench.workers.close(wait=True)

@@ -113,7 +113,7 @@ def test_a_server_that_was_taken_over_is_stopped_though_the_wait_for_it_never_be
     workers = Workers(engine, gateway, lambda subject, reason: None, LIMITS)
     for n in range(_THREADS):
         spec = replace(SPEC, labels=replace(SPEC.labels, partition=f"W{n + 2}"))
-        workers.launch(Launch(f"W{n + 2}", f"W{n + 2}.1", "cpu-0", 50.0, 1), spec)
+        workers.launch(spec)
     workers.resume(SERVER)
     workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE, 60.0))
     engine.may_start.set()
