@@ -132,9 +132,9 @@ def test_a_fleets_table_fits_and_has_its_idle_workload_last(
     basis = {"kind": "observed", "measure": "P99", "limit": "SLO", "source": "the last minute"}
     document = plan_document(plan) | {"title": "Fleet", "basis": basis, "seen": True, "events": []}
     for one in document["workloads"]:
-        one |= {"seen_rps": one["rate_rps"], "busy": 0.5, "late_percent": 0.01}
+        one |= {"seen_rps": one["rate_rps"], "busy": 0.5}
     idle = document["workloads"][3]
-    idle |= dict.fromkeys(("value_ms", "seen_rps", "busy", "late_percent")) | {"holds": False}
+    idle |= dict.fromkeys(("value_ms", "seen_rps", "busy")) | {"holds": False}
     file = tmp_path / "fleet.html"
     file.write_text(page_of("Fleet", document))
     with browser.opened(chromium, address_of(file), width=width) as found:
