@@ -33,7 +33,7 @@ setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages launchers/triton/
 .venv/.done: pyproject.toml constraints.txt
 	@echo "setup: virtual environment"
 	@test -x $(PY) || $(PYTHON) -m venv .venv
-	@$(PY) $(PIP) --constraint constraints.txt --editable '.[kubernetes,otel,docs,models,plot,rl,stores,top,dev]'
+	@$(PY) $(PIP) --constraint constraints.txt --editable '.[kubernetes,otel,docs,models,rl,stores,top,dev]'
 	@touch $@
 
 # A tritonserver laid out as in NVIDIA's images (bin, lib, backends). The wheel is only unpacked: it is a
@@ -158,7 +158,7 @@ test-kubernetes: setup
 
 # What grows with a fleet of up to 1,000 partitions, against the same control plane with pods that only claim to run.
 bench-kubernetes: setup
-	$(PY) tests/kubernetes/scale.py
+	$(PY) -m benchmarks.kubernetes.scale
 
 # The pages of docs/ as a site.
 docs: .venv/.done

@@ -25,7 +25,7 @@ from gpu_kit.build import packages
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "kubernetes"
-EXTRAS = ("kubernetes", "otel", "plot", "stores", "top")
+EXTRAS = ("kubernetes", "otel", "stores", "top")
 """Of users: the others are for work on the project, and `rl` brings a torch of the user's own choice."""
 
 

@@ -134,7 +134,6 @@ def serve(on: Subject, record: Record) -> None:
         output=on.folder / "rendered",
         scratch=on.folder / "scratch",
         section=Serving(listen=Listen("127.0.0.1", http, grpc, metrics)),
-        perf_home=None,
         closed_loop_s=1.0 if on.short else 6.0,
         poisson_s=3.0 if on.short else 15.0,
     )

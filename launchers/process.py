@@ -116,12 +116,8 @@ class ProcessLauncher(HostLifecycle[None]):
         return replace(counted, memory_mb=process_table.memory_mb(pids))
 
     def quota_use(self, server: Server) -> QuotaUse | None:
-        """Return the counters of the server's group, or of its threads where it has no group."""
-        mechanism = self._mechanisms.get(server.enforced_by or "")
-        if mechanism is None:
-            return None
-        alone = None if mechanism.groups_processes else partial(self._processes, server)
-        return self._counters.read(int(server.id), alone)
+        """Return the counters of the server's group."""
+        return self._counters.read(int(server.id)) if server.enforced_by in self._mechanisms else None
 
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """End models whose Triton is gone; remove groups and shared memory without a server."""
@@ -214,7 +210,7 @@ class ProcessLauncher(HostLifecycle[None]):
         return program.SHELL_BREAK.join(map(shlex.quote, words))
 
     def _change_share(self, server: Server, percent: float) -> None:
-        """Change the quota by the mechanism that enforces it; a duty cycle cannot."""
+        """Change the quota by the mechanism that enforces it."""
         mechanism = self._mechanisms.get(server.enforced_by or "")
         if mechanism is None:
             raise InputError(f"nothing holds {server.name} to a share", field="percent")

@@ -3,7 +3,8 @@
     python -m benchmarks.plans.gpulet [--every N] [SECTION ...]
 
 Sections: scenarios (all 19,682 on four GPUs, or one in N),
-standbys (60 scenarios for the default strategy under P99: held, GPUs, and what stands by),
+standbys (60 scenarios for the default strategy under P99: held, GPUs, and what stands by; six models on as
+few GPUs as without shadows, and every partition redirected in turn),
 default (scenarios and rates for the default strategy with its standbys; the scenarios of nine models and one
 in N of the others, or in ten),
 turns (the GPUs that they save the default strategy),
@@ -28,10 +29,11 @@ from typing import Any
 
 import planning
 import turing
+from slower import redirected
 
 from benchmarks.harness import Figures, chosen, show, table
 from benchmarks.plans import changing_load
-from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.plan import Plan, Rule, memory_used_mb
 from controlplane.domain.workload import WITHIN_S, ShadowPolicy, ShadowWish, Workload
 from controlplane.papers.gpulet.gpulets import Cluster
 from controlplane.papers.gpulet.latency import Gpulet as GpuletModel
@@ -68,6 +70,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 HIGHEST = (970, 790, 770, 630, 620, 2000, 690)
 """The authors' gpulet+int on the surrogate: the highest rate a model, in the order of `turing.SCENES`."""
 STEP_RPS = 10
+WISHES = {p.value: ShadowWish(p) for p in (ShadowPolicy.NONE, ShadowPolicy.HOT, ShadowPolicy.AUTO)}
+WISHES |= {"within 1 s": ShadowWish(within_s=WITHIN_S)}
+MOST_GPUS_OF_SIX = {"none": 2, "hot": 4, "auto": 2, "within 1 s": 4}
 EVERY = 329
 """One in so many scenarios is 60 of them."""
 
@@ -139,8 +144,7 @@ def standbys(figures: Figures) -> None:
     some = turing.scenarios()[::EVERY]
     columns = (">held", ">GPUs", ">hot", ">shared", ">warm", f">within {WITHIN_S:g} s")
     made = table(f"joint, P99, {len(some)} scenarios on {GPUS} GPUs, by shadows asked for", ">", *columns)
-    wishes = {p.value: ShadowWish(p) for p in (ShadowPolicy.NONE, ShadowPolicy.HOT, ShadowPolicy.AUTO)}
-    for name, wish in (wishes | {"within 1 s": ShadowWish(within_s=WITHIN_S)}).items():
+    for name, wish in WISHES.items():
         plans = [_planned(rates, turing.SLO_MS, Rule.P99, "ours", wish) for rates in some]
         good = [plan for plan in plans if plan is not None]
         shadows = [p.shadow for plan in good for _, p in plan.partitions() if p.shadow is not None]
@@ -150,6 +154,28 @@ def standbys(figures: Figures) -> None:
         gpus = sum(len(plan.gpus) for plan in good)
         made.add_row(name, *map(str, (len(good), gpus, *counts)), f"{ready} of {len(shadows)}")
         figures.add(f"held, {name}", len(good), at_least=len(some) if name == "auto" else None)
+    show(made)
+    six(figures)
+
+
+def six(figures: Figures) -> None:
+    """Plan six models whose hot shadows do not fit beside them, by the shadows asked for; redirect each."""
+    plans = {}
+    for name, wish in WISHES.items():
+        plan = plans[name] = _planned(turing.SIX, turing.SLO_MS, Rule.P99, "ours", wish, None)
+        assert plan is not None
+        figures.add(f"six models, {name}", len(plan.gpus), "GPUs", at_most=MOST_GPUS_OF_SIX[name])
+    plan, made = plans["auto"], table("six models, auto", "GPU", "partition", "shadow", ">s", ">MB", ">late")
+    assert plan is not None
+    used = memory_used_mb(plan.gpus)
+    for gpu, partition in plan.partitions():
+        truth = {"rtx2080ti": turing.device(None, "ours").latency}
+        late = simulate(redirected(plan, {partition.id}), truth, Settings(seconds=100.0)).breaks
+        shadow, of = partition.shadow, f"{sum(used[gpu.id].values()):.0f} of {gpu.memory_mb:.0f}"
+        seconds = None if shadow is None else shadow.redirect_s
+        kind, takes = "–" if shadow is None else shadow.policy, "?" if seconds is None else f"{seconds:.1f}"
+        made.add_row(gpu.id, partition.id, kind, takes, of, str(late))
+        figures.add(f"six models, {partition.id} redirected: late", late, at_most=0)
     show(made)
 
 
@@ -179,11 +205,16 @@ def _gpus(rates: Mapping[str, float], slo_ms: Mapping[str, float], rule: Rule) -
 
 
 def _planned(
-    rates: Mapping[str, float], slo_ms: Mapping[str, float], rule: Rule, latency: str, wish: ShadowWish
+    rates: Mapping[str, float],
+    slo_ms: Mapping[str, float],
+    rule: Rule,
+    latency: str,
+    wish: ShadowWish,
+    gpus: int | None = GPUS,
 ) -> Plan | None:
     """The default strategy's verified plan; None where it refuses a workload."""
     asked = tuple(replace(w, shadow=wish) for w in turing.asked(rates, slo_ms))
-    plan = registry.strategy("joint").plan(turing.question(asked, GPUS, rule, latency))
+    plan = registry.strategy("joint").plan(turing.question(asked, gpus, rule, latency))
     return plan if plan.verified and not plan.infeasible else None
 
 

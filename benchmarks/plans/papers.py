@@ -33,7 +33,7 @@ from controlplane.papers.igniter import gslice
 from controlplane.papers.igniter.latency import Igniter
 from controlplane.planning import registry
 from controlplane.planning.protocol import Device, PlanRequest
-from controlplane.runtime.jobs.compare import Candidate, Question, chosen, compare
+from controlplane.runtime.jobs.compare import Question, chosen, compare
 from controlplane.simulate.arrivals import Demand as Arriving
 from controlplane.simulate.arrivals import Gaps
 from controlplane.simulate.engine import Settings, simulate
@@ -115,7 +115,7 @@ def printed() -> dict[str, float]:
 def late() -> dict[str, float]:
     """iGniter Fig 14: workloads late by the published measurements, at even arrivals and at Poisson's."""
     with tempfile.TemporaryDirectory() as folder:
-        strategies = [Candidate(name) for name in ("igniter", "ffd+", "gslice+", "gpu-lets+", "joint")]
+        strategies = ("igniter", "ffd+", "gslice+", "gpu-lets+", "joint")
         question = Question(report.spec_of(12, Path(folder)), Path(folder))
         found = compare(question, strategies, chosen(["even", "measured"]))
     by_name = {one.name: one.truths for one in found.strategies}

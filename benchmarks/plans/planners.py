@@ -1,9 +1,9 @@
-"""Planners: GPUs, bound, violations, utilisation and CPU time against the references.
+"""Planners: GPUs, bound, violations, covers and CPU time against the references.
 
     python -m benchmarks.plans.planners [--long] [SECTION ...]
 
-Sections: counts, covers, memory, fresh, load, promises, speed; all unless named. Short: lists of 12, 50 and
-200 workloads, some two minutes. Long: 1,000 workloads, growth to 5,000.
+Sections: counts, covers, memory, fresh, promises, speed; all unless named. Short: lists of 12, 50 and
+200 workloads (`covers` 12 and 50), some minutes. Long: 1,000 workloads, growth to 5,000.
 References: iGniter (TPDS 34(3), 2023) and its prototype on the same lists; CPU times as asked of two cores.
 """
 
@@ -19,9 +19,10 @@ import numpy as np
 import planning
 
 from benchmarks.harness import Figures, chosen
-from benchmarks.support.promises import late_slower, promises
+from benchmarks.support.covers import covers
+from benchmarks.support.promises import promises
 from controlplane.domain.plan import Plan, Rule, memory_used_mb
-from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload, with_covers_demanded
+from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
 from controlplane.planning import registry
 from controlplane.planning.exact.prove import prove
 
@@ -32,10 +33,6 @@ MOST_GPUS |= {(HALF, 12): 6, (HALF, 50): 15, (HALF, 200): 57, (HALF, 1000): 296}
 """Of `joint` by rule and workloads: what it needed before."""
 MOST_GPUS_READY = {(P99, 12): 7, (P99, 50): 18, (P99, 200): 73, (P99, 1000): 362}
 """The same where GPUs have a quarter of the memory and all shadows must be hot."""
-DEMANDS, SLOWER = (1.1, 1.25), (1.05, 1.1, 1.2)
-"""What shadows must cover, and how many times slower models are."""
-MOST_SIMULATED = 50
-TRUTH = planning.v100("ours").latency
 FRESH_GPUS = {P99: 437, HALF: 384}
 
 
@@ -50,18 +47,6 @@ def timed(
     before = time.process_time()
     made = plan(request)
     return made, (time.process_time() - before) * 1000.0
-
-
-def cost(plan: Plan) -> float:
-    return sum(g.price_per_hour for g in plan.gpus)
-
-
-def utilisation(plan: Plan) -> dict[str, float]:
-    """The busiest partition of each workload: rate over capacity beside all neighbours."""
-    found: dict[str, float] = {}
-    for _, _, w in plan.placements():
-        found[w.name] = max(found.get(w.name, 0.0), w.predicted.utilisation or 0.0)
-    return found
 
 
 # -- how many GPUs -----------------------------------------------------------------------------------------
@@ -125,33 +110,7 @@ def apart(workloads: tuple[Workload, ...]) -> tuple[Workload, ...]:
     return tuple(replace(w, isolated=True) for w in workloads)
 
 
-# -- what shadows cover ------------------------------------------------------------------------------------
-
-
-def covers(long: bool, figures: Figures) -> None:
-    """GPUs by what shadows must cover, and late workloads of each model slower than planned."""
-    print(
-        "GPUs by what shadows cover (P99, our model); workloads late where their model is so much slower\n"
-        "(ctl simulate --guard --fault slower:MODEL*FACTOR@0): without the guard, and with it after 15 s"
-    )
-    print(f"{'workloads':<10}{'demand':<8}{'GPUs':>5}{'least':>7}{'median':>7}{'most':>6}{'CPU ms':>8}")
-    for count in (12, 50, 200, 1000)[: 4 if long else 3]:
-        for demand in (None, *DEMANDS):
-            listed = planning.published(count)
-            asked = listed if demand is None else with_covers_demanded(listed, demand)
-            plan, taken = timed("joint", asked, P99, "ours", repeat=False)
-            found = [p.shadow.covers or 0.0 for _, p in plan.partitions() if p.shadow is not None]
-            factors = SLOWER if count <= MOST_SIMULATED else ()
-            late = [
-                f"x{f:g}: {late_slower(plan, TRUTH, f)}, {late_slower(plan, TRUTH, f, guard=True)}"
-                for f in factors
-            ]
-            print(
-                f"{count:<10}{demand or '–':<8}{len(plan.gpus):>5}{min(found):>7.2f}{np.median(found):>7.2f}"
-                f"{max(found):>6.2f}{taken:>8.0f}   {'   '.join(late)}",
-                flush=True,
-            )
-            figures.add(f"{count}, covers {demand or 'free'}", len(plan.violations), "violations", at_most=0)
+# -- what shadows take of the memory -------------------------------------------------------------------------
 
 
 SHADOWS = {
@@ -193,22 +152,6 @@ def with_memory(count: int, part: float, wish: ShadowWish) -> tuple[Plan, float]
     before = time.process_time()
     plan = registry.strategy("joint").plan(request)
     return plan, (time.process_time() - before) * 1000.0
-
-
-# -- how full they are -------------------------------------------------------------------------------------
-
-
-def load(long: bool, figures: Figures) -> None:
-    """How full each workload's busiest partition is under half-SLO, and the shares saved."""
-    for count in (12, 50, 200, 1000) if long else (12, 50, 200):
-        listed = planning.published(count)
-        base, plan = (planning.planned(name, listed) for name in ("igniter", "joint"))
-        theirs, use = (float(np.median(list(utilisation(one).values()))) for one in (base, plan))
-        name = f"{count}, half-SLO: median utilisation of joint"
-        figures.add(name, use, at_least=theirs, at_most=1.0, reference=theirs)
-        ratio = sum(g.percent for g in plan.gpus) / sum(g.percent for g in base.gpus)
-        figures.add(f"{count}, half-SLO: shares over igniter's", ratio, at_most=1.0)
-        figures.add(f"{count}, half-SLO: broken SLOs of joint", len(plan.violations), at_most=0)
 
 
 # -- lists that no search was tuned on ----------------------------------------------------------------------
@@ -304,7 +247,6 @@ SECTIONS = {
     "covers": covers,
     "memory": memory,
     "fresh": fresh,
-    "load": load,
     "promises": promises,
     "speed": speed,
 }

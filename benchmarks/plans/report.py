@@ -32,7 +32,7 @@ from controlplane.monitor.totals import Promise, Promises, Totals
 from controlplane.monitor.windows import Windows
 from controlplane.planning import registry
 from controlplane.report.tables.simulation_table import guard_table
-from controlplane.runtime.jobs.compare import DEFAULT, Candidate, Question, compare
+from controlplane.runtime.jobs.compare import DEFAULT, Question, compare
 from controlplane.runtime.jobs.compare import chosen as truths_of
 from controlplane.runtime.jobs.plan import plan_page
 from controlplane.runtime.jobs.simulate import Asked, with_guard
@@ -67,7 +67,7 @@ def spec_of(count: int, directory: Path, gpus: int | None = None) -> Path:
 
 def many(directory: Path, figures: Figures) -> None:
     began = time.perf_counter()
-    strategies = [Candidate(name) for name in ("joint", "igniter", "inss", "ffd+", "ffd++")]
+    strategies = ("joint", "igniter", "inss", "ffd+", "ffd++")
     question = Question(spec_of(500, directory, GPUS), directory, seconds=10.0)
     found = compare(question, strategies, truths_of(DEFAULT))
     took_s = time.perf_counter() - began

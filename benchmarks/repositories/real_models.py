@@ -29,7 +29,7 @@ import tritonclient.http as triton_http
 from host_ports import free_ports
 
 from benchmarks.harness import Figures
-from benchmarks.support import real_repository
+from benchmarks.support import other_clients, real_repository
 from benchmarks.support.real_repository import ROOT
 from controlplane.profiler.load import off_core, poisson_times
 from controlplane.profiler.requests import Inputs, requests_for
@@ -40,6 +40,7 @@ CORE = 0
 LEAST = 0.95
 """Of the predicted P99 over the observed one."""
 PERF = ROOT / ".tools" / "perf"
+CLIENTS = {"vad": "tritonclient gRPC", "orientation": "tritonclient HTTP", "filetype": "perf_analyzer gRPC"}
 WHEELS = ROOT / ".tools" / "real-models"
 WORKLOADS: tuple[dict[str, Any], ...] = (
     {"name": "vad", "model": "vad", "slo_ms": 300, "rate_rps": 25},
@@ -130,7 +131,9 @@ class Bench:
             audio, image = self._tensors("vad"), self._tensors("orientation")
             under_way = {
                 "vad": pool.submit(clients.over_grpc, grpc, "vad", audio, due["vad"]),
-                "orientation": pool.submit(clients.over_http, http, "orientation", image, due["orientation"]),
+                "orientation": pool.submit(
+                    other_clients.over_http, http, "orientation", image, due["orientation"]
+                ),
                 "filetype": pool.submit(self._perf_analyzer, "filetype", rates["filetype"], seconds),
             }
             return {name: future.result() for name, future in under_way.items()}
@@ -139,8 +142,7 @@ class Bench:
         """It reads the same file of inputs as `ctl profile`."""
         given, deadline_s = str(self.inputs[model]), 4 * seconds + 60
         grpc = f"127.0.0.1:{self.grpc}"
-        stream = clients.Stream(model, rate_rps)
-        return clients.perf_analyzer(PERF, grpc, stream, seconds, deadline_s, input_data=given)
+        return other_clients.perf_analyzer(PERF, grpc, model, rate_rps, seconds, deadline_s, input_data=given)
 
     def _tensors(self, model: str) -> list[clients.Tensor]:
         source = read_source(self.directory / "models", model)
@@ -164,7 +166,7 @@ def rows(
         Row(
             workload=w["name"],
             package=real_repository.PACKAGED[w["model"]].requirement,
-            client=seen[w["name"]].client,
+            client=CLIENTS[w["name"]],
             percent=p["percent"],
             batch=p["models"][0]["batch"],
             rate_rps=w["rate_rps"],

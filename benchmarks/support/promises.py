@@ -147,16 +147,17 @@ def late(plan: Plan, truth: LatencyModel, arrivals: str, seed: int = 1) -> int:
     return sum(not w.holds for w in outcome.workloads)
 
 
-def late_slower(plan: Plan, truth: LatencyModel, factor: float, *, guard: bool = False) -> int:
+def late_slower(plan: Plan, truth: LatencyModel, factor: float, *, guard: bool = False) -> set[str]:
     """Workloads late in the last part of a simulation where their own model is slower."""
-    found = 0
+    found = set()
     models = {w.name: w.model for _, _, w in plan.placements()}
     for model in sorted(set(models.values())):
         fault = Fault(Kind.SLOWER, model, 0.0, factor)
         outcome = run(plan, {"v100": truth}, Settings(SLOWER_S), Conditions(), [fault], guard=guard)
         for one in outcome.workloads:
             sent, missed = one.sent[SETTLED_S:].sum(), one.late[SETTLED_S:].sum()
-            found += models[one.name] == model and missed > 0.01 * sent
+            if models[one.name] == model and missed > 0.01 * sent:
+                found.add(one.name)
     return found
 
 
@@ -168,8 +169,8 @@ def judged(way: Way, workloads: Sequence[Workload], *, slowed: bool) -> tuple[Pl
     found["held-out"] = late(held_out, other, "Poisson")
     found["held-out, constant"] = late(held_out, other, "constant")
     if slowed:
-        found["slower"] = late_slower(plan, truth, SLOWER)
-        found["redirected"] = late_slower(plan, truth, SLOWER, guard=True)
+        found["slower"] = len(late_slower(plan, truth, SLOWER))
+        found["redirected"] = len(late_slower(plan, truth, SLOWER, guard=True))
     return plan, found
 
 

@@ -127,7 +127,7 @@ if __name__ == "__main__":
 
         figures.add("the real Triton within the aims", table(full=told.full), at_least=1)
     if told.pool:
-        import sleeping_pool
+        from benchmarks.support import sleeping_pool
 
         figures.add("a real pool within the aims", sleeping_pool.table(), at_least=1)
         sleeping_pool.applied_table()

@@ -13,10 +13,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from controlplane.cli.defaults import configured
 from controlplane.cli.endings import ClosedPipe, Interrupted, end, handle_signals, misused
-from controlplane.cli.output import Quiet, Verbose, Verbosity, choose, detail, say, with_verbosity
-from controlplane.cli.verbs import FORMER_VERBS, GROUPS, VERBS
+from controlplane.cli.output import Quiet, Verbose, Verbosity, choose, detail, with_verbosity
+from controlplane.cli.verbs import GROUPS, VERBS
 
 _WIDEST = max(map(len, VERBS))
 
@@ -107,7 +106,6 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _ctl(
-    ctx: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True),
@@ -116,24 +114,14 @@ def _ctl(
     verbose: Verbose = False,
 ) -> None:
     """Plan which share of which GPU each Triton model gets, and run the plan."""
-    ctx.default_map = configured(ctx)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code."""
     choose(Verbosity.NORMAL)
-    code = _run(_renamed(arguments))
+    code = _run(arguments)
     detail(f"exit code {code}")
     return code
-
-
-def _renamed(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the command line with a verb's present name in place of its former one, and say so."""
-    at = next((i for i, one in enumerate(arguments) if not one.startswith("-")), None)
-    if at is None or (now := FORMER_VERBS.get(arguments[at])) is None:
-        return arguments
-    say(f"`ctl {arguments[at]}` is `ctl {now}` now")
-    return [*arguments[:at], now, *arguments[at + 1 :]]
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +27,20 @@ def local_repository(path: Path) -> Path:
         f"`ctl init {place}` copies it to {place.name}; then name that folder",
         field="repository",
     )
+
+
+def launcher_of_environment() -> LauncherName | None:
+    """Return the launcher of new fleets whose section names none.
+
+    Raises InputError for a name that is none.
+    """
+    variable = "TRISECT_LAUNCHER"
+    name = os.environ.get(variable)
+    if not name:
+        return None
+    if name not in list(LauncherName):
+        raise InputError(f"{name!r} is none of {', '.join(LauncherName)}", field=f"${variable}")
+    return LauncherName(name)
 
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec: workloads as YAML (docs/spec.md).")]
@@ -198,14 +213,6 @@ Report = Annotated[
     typer.Option(
         help="Write an HTML page here.",
         callback=writable("--report", ".html"),
-    ),
-]
-
-
-Plot = Annotated[
-    Path | None,
-    typer.Option(
-        help="Draw a figure here (.svg, .png or .pdf).", callback=writable("--plot", ".svg", ".png", ".pdf")
     ),
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]

@@ -145,16 +145,13 @@ def _verbose(ctx: typer.Context, wanted: bool) -> bool:
 
 
 def _defaults(ctx: Any) -> list[str]:
-    """Return a line for each default that the environment or the user's file gives an option of the verb."""
-    from controlplane.cli.defaults import config_path
-
-    own, path = ctx.default_map or {}, config_path()
-    lines = [f"default {name} = {value!r} from {path}" for name, value in own.items()]
-    for parameter in ctx.command.params:
-        variable = parameter.envvar
-        if isinstance(variable, str) and variable in os.environ:
-            lines.append(f"default {parameter.name} = {os.environ[variable]!r} from {variable}")
-    return lines
+    """Return a line for each default that the environment gives an option of the verb."""
+    variables = [(one.name, one.envvar) for one in ctx.command.params if isinstance(one.envvar, str)]
+    return [
+        f"default {name} = {os.environ[variable]!r} from {variable}"
+        for name, variable in variables
+        if variable in os.environ
+    ]
 
 
 Quiet = Annotated[
@@ -168,7 +165,7 @@ Verbose = Annotated[
     typer.Option(
         "--verbose",
         "-v",
-        help="Print times, defaults from files and variables, and where an error was raised.",
+        help="Print times, defaults from variables, and where an error was raised.",
         callback=_verbose,
     ),
 ]

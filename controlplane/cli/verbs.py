@@ -204,5 +204,3 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
 }
 
 VERBS: Mapping[str, Verb] = {name: verb for group in GROUPS.values() for name, verb in group.items()}
-FORMER_VERBS: Mapping[str, str] = {"serve": "controller"}
-"""Names of earlier versions: supervisors of gateways that run on, and units, may start a controller so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -167,6 +168,10 @@ class ServerSeen:
     failing: int = 0
 
 
+GONE = ServerSeen(Health.GONE)
+"""One that is not seen."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostSeen:
     """How much the host delayed the gateway recently, as fractions.
@@ -186,15 +191,17 @@ class HostSeen:
 
 @dataclass(frozen=True, slots=True)
 class FleetSeen:
-    """The fleet at one time: the requests that ended since the observation before, and every server by name.
+    """The fleet at one time: requests that ended, and every server by name.
 
-    A server that is missing is gone. `host` is None where nothing is known yet.
+    A server that is missing is gone. `host` is None where nothing is known yet. The requests ended since the
+    observation before; those of a partition without suspicion may have ended since `since_s`.
     """
 
     now_s: float
     answers: tuple[Answer, ...]
     servers: Mapping[str, ServerSeen]
     host: HostSeen | None = None
+    since_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,32 +116,24 @@ class Startup:
         try:
             self._await_answer()
             if settings.former is not None:
-                self._renew_facade()
+                tell_facade(self._paths)
             self._await_renewed(settings)
             self._await_answer()  # the facade may have been started again, to hold new sockets
-            self._renew_facade()
+            tell_facade(self._paths)
         except GatewayError:
             if settings != present:
                 former = FormerFacade(tokens=settings.protection.tokens)
                 self._write(replace(present, former=former))
-                self._renew_facade()
+                tell_facade(self._paths)
                 processes.wake_supervisor(self._paths)
             raise
         if settings.former is not None:
             self._write(replace(settings, former=None))
-            self._renew_facade()
+            tell_facade(self._paths)
         if settings.former is not None or settings.trace_endpoint != present.trace_endpoint:
             # It reads certificates, tokens, audit and collector at its start; the log's lines wait for it.
             processes.end(processes.find(self._paths, processes.MONITOR), grace_s=_RELOAD_DEADLINE_S)
             self._await_answer()
-
-    def _renew_facade(self) -> None:
-        """Have the facade read the settings; replace one of an earlier version, which listens elsewhere."""
-        with contextlib.suppress(Unreachable):
-            answer = ask(self._paths.control_socket, {"do": "reload"}, timeout_s=_RELOAD_DEADLINE_S)
-            if answer.get("sockets") is not True:
-                _end_facade_and_monitor(self._paths)
-                self._await_answer()
 
     def _write(self, settings: GatewaySettings) -> None:
         with locked(self._paths.lock):
@@ -189,14 +181,9 @@ def tell_facade(paths: GatewayPaths) -> None:
     except Unreachable:
         return
     if "error" in answer:
-        # A facade from before an upgrade cannot read this table.
-        _end_facade_and_monitor(paths)
-
-
-def _end_facade_and_monitor(paths: GatewayPaths) -> None:
-    """End those of an earlier version. The supervisor starts the present ones."""
-    for role in (processes.FACADE, processes.MONITOR):
-        processes.end(processes.find(paths, role), grace_s=_RELOAD_DEADLINE_S)
+        # A facade from before an upgrade cannot read this table. The supervisor starts the present ones.
+        for role in (processes.FACADE, processes.MONITOR):
+            processes.end(processes.find(paths, role), grace_s=_RELOAD_DEADLINE_S)
 
 
 def wait(paths: GatewayPaths, condition: Callable[[], bool], deadline_s: float, what: str) -> None:

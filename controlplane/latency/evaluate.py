@@ -89,19 +89,6 @@ class Predictions:
         }
 
 
-def against_pairs(
-    device: Device, profiles: Mapping[str, Profile], pairs: Sequence[Pair], names: Iterable[str] = FITS
-) -> dict[str, object]:
-    """Compare both latencies of each pair with each latency model, fitted on all of `profiles`.
-
-    Raises InputError for no pairs and for a model that has no profile.
-    """
-    if not pairs:
-        raise InputError("there is no pair to compare with", field="pairs")
-    _check_known(profiles, [tenant for pair in pairs for tenant in pair])
-    return _document(names, lambda fit: _pairs(fit, device, profiles, pairs))
-
-
 def against_alone(
     device: Device, profiles: Mapping[str, Profile], measured: Sequence[Tenant], names: Iterable[str] = FITS
 ) -> dict[str, object]:
@@ -160,7 +147,7 @@ def leave_batch_sizes_out(
         for size in sizes:
             seen = {model: _without(profile, size) for model, profile in profiles.items()}
             unseen = [pair for pair in pairs if size in (pair[0].batch, pair[1].batch)]
-            parts.append(_pairs(fit, device, seen, unseen, first_only=True))
+            parts.append(_pairs(fit, device, seen, unseen))
         return Predictions.joined(parts)
 
     return _document(names, predict)
@@ -252,9 +239,8 @@ def _points_left_out(fit: Fit, device: Device, profile: Profile) -> Predictions:
     return Predictions.joined(parts)
 
 
-def _pairs(
-    fit: Fit, device: Device, profiles: Mapping[str, Profile], pairs: Sequence[Pair], first_only: bool = False
-) -> Predictions:
+def _pairs(fit: Fit, device: Device, profiles: Mapping[str, Profile], pairs: Sequence[Pair]) -> Predictions:
+    """Predict the first model of each pair, beside the second."""
     model = fit(profiles, device)
     slots = Slots.of(
         [[model.models.index(tenant.model) for tenant in pair] for pair in pairs],
@@ -262,13 +248,12 @@ def _pairs(
         [[tenant.percent for tenant in pair] for pair in pairs],
     )
     answer = model.estimate(slots, QUANTILE)
-    chosen = 1 if first_only else 2
     return Predictions(
-        tuple(tenant.model for pair in pairs for tenant in pair[:chosen]),
-        Known.of(profiles).kinds(slots)[:, :chosen].ravel(),
-        np.array([tenant.latency_ms for pair in pairs for tenant in pair[:chosen]]),
-        answer.execution_ms[:, :chosen].ravel(),
-        answer.execution_upper_ms[:, :chosen].ravel(),
+        tuple(first.model for first, _ in pairs),
+        Known.of(profiles).kinds(slots)[:, 0],
+        np.array([first.latency_ms for first, _ in pairs]),
+        answer.execution_ms[:, 0],
+        answer.execution_upper_ms[:, 0],
     )
 
 

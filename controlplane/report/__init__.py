@@ -1,1 +1,1 @@
-"""What commands print: tables, plots, single lines, progress."""
+"""What commands print: tables, single lines, progress."""

@@ -11,7 +11,7 @@ import numpy as np
 from controlplane.domain.plan import Plan
 from controlplane.domain.units import MILLIS_PER_SECOND, non_negative, positive
 from controlplane.latency.adjusted import Adjusted, Change
-from controlplane.latency.protocol import FloatArray, LatencyModel, Slots
+from controlplane.latency.protocol import LatencyModel, Slots
 from controlplane.simulate.arrivals import Arriving, Demand, Trace
 from controlplane.simulate.network import Component, Conditions, components
 from controlplane.simulate.result import (
@@ -19,7 +19,6 @@ from controlplane.simulate.result import (
     GpuOutcome,
     PartitionOutcome,
     SimulationResult,
-    Timeline,
     WorkloadOutcome,
     quantile_ms,
 )
@@ -34,20 +33,17 @@ class Settings:
     """Duration, seed and demands of a simulation, and what it reports beside the totals.
 
     demands: by workload; absent ones follow the plan's rate and arrivals.
-    timeline_points: the number of points in time for which P50 and P99 are reported.
     answers: the number of single requests to report, the first of each component.
     """
 
     seconds: float = 100.0
     seed: int = 1
     demands: Mapping[str, Demand | Trace] | None = None
-    timeline_points: int = 0
     answers: int = 0
 
     def __post_init__(self) -> None:
         positive(self.seconds, "seconds")
         non_negative(self.seed, "seed")
-        non_negative(self.timeline_points, "timeline_points")
         non_negative(self.answers, "answers")
 
 
@@ -121,22 +117,14 @@ class _Run:
         self._settings = settings
         self._loop = loop
         self._arriving = Arriving(part, settings.demands or {}, settings.seed)
-        self._points: list[tuple[float, FloatArray]] = []
 
     def run(self) -> None:
         end = self._settings.seconds * MILLIS_PER_SECOND
         expected = sum(s.rate_rps for s in self._part.streams) * self._settings.seconds
-        parts = max(1, self._settings.timeline_points)
-        parts *= math.ceil(max(expected, 1.0) / WINDOW / parts)
-        before = self._loop.counts.copy()
+        parts = math.ceil(max(expected, 1.0) / WINDOW)
         for i in range(1, parts + 1):
             until = end * i / parts
             self._loop.advance(*self._arriving.window(until), until)
-            if self._settings.timeline_points and i % (parts // self._settings.timeline_points) == 0:
-                counted = self._loop.counts - before
-                before = self._loop.counts.copy()
-                seen = [[quantile_ms(row, q) for q in (0.5, 0.99)] for row in counted]
-                self._points.append((until / MILLIS_PER_SECOND, np.array(seen)))
         self._loop.close(end)
 
     def workloads(self) -> list[WorkloadOutcome]:
@@ -163,11 +151,6 @@ class _Run:
                     goodput_rps=(answered - late) * each / seconds,
                     utilisation=utilisation[i],
                     counts=self._loop.counts[i].copy(),
-                    timeline=Timeline(
-                        time_s=np.array([at for at, _ in self._points]),
-                        p50_ms=np.array([seen[i, 0] for _, seen in self._points]),
-                        p99_ms=np.array([seen[i, 1] for _, seen in self._points]),
-                    ),
                 )
             )
         return outcomes

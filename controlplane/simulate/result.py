@@ -45,15 +45,6 @@ def quantile_ms(counts: IntArray, q: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
-    """Latency over time; all of shape (T,). NaN where no request was answered."""
-
-    time_s: FloatArray
-    p50_ms: FloatArray
-    p99_ms: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
 class WorkloadOutcome:
     """The results of one workload. A dropped request violates its SLO.
 
@@ -77,7 +68,6 @@ class WorkloadOutcome:
     goodput_rps: float
     utilisation: float
     counts: IntArray
-    timeline: Timeline
 
     @property
     def holds(self) -> bool:
@@ -118,7 +108,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """Everything `ctl simulate` prints or plots. `answers` holds the first `Settings.answers` of them."""
+    """Everything `ctl simulate` prints. `answers` holds the first `Settings.answers` of them."""
 
     seed: int
     seconds: float

@@ -2,7 +2,7 @@
 
 mechanism      cores as devices, the quota of a percentage, the interface of mechanisms
 cgroup         a cgroup for each server
-unprivileged   a scope of the user's systemd; models stopped for a part of every period (`stopper`)
+systemd        a scope of the user's systemd
 counters       what the kernel counts of a process's groups
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from launchers.cpu_quota.cgroup import V1, V2, Cgroup
 from launchers.cpu_quota.mechanism import Group, Mechanism
-from launchers.cpu_quota.unprivileged import DutyCycle, SystemdScope
+from launchers.cpu_quota.systemd import SystemdScope
 
 __all__ = ["CHAIN", "Group", "Mechanism", "first_that_holds"]
 
-CHAIN: tuple[Mechanism, ...] = (Cgroup(V2), Cgroup(V1), SystemdScope(), DutyCycle())
+CHAIN: tuple[Mechanism, ...] = (Cgroup(V2), Cgroup(V1), SystemdScope())
 
 
 def first_that_holds(mechanisms: Sequence[Mechanism]) -> Mechanism | None:

@@ -32,11 +32,11 @@ _LEAST_NS = 1_000_000
 class _Found:
     """A group, its busiest thread's folder, and how long each thread had run when that was found, in ns.
 
-    A server without a group of its own has None. The next search is at `again_s`, `every_s` after the last.
-    `read_ns` is how long the thread and its group had run at the last reading.
+    The next search is at `again_s`, `every_s` after the last. `read_ns` is how long the thread and its group
+    had run at the last reading.
     """
 
-    group: Path | None
+    group: Path
     thread: str
     every_s: float
     again_s: float
@@ -61,35 +61,28 @@ class QuotaCounters:
         self._proc, self._now = proc, now
         self._found: dict[int, _Found] = {}
 
-    def read(self, pid: int, alone: Callable[[], Iterable[int]] | None = None) -> QuotaUse | None:
-        """Return the counters of the group that this process leads; None where nothing here counts.
-
-        A server without a group of its own is in one with other programs, whose threads say nothing of it:
-        then `alone` finds its processes.
-        """
+    def read(self, pid: int) -> QuotaUse | None:
+        """Return the counters of the group that this process leads; None where nothing here counts."""
         try:
-            found = self._find(pid, alone)
+            found = self._find(pid)
             if found is None:
                 return None
             ran_ns, waited_ns = _scheduled_ns(found.thread)
-            throttled_s, used_ns = (0.0, 0) if found.group is None else _group_times(found.group)
+            throttled_s, used_ns = _group_times(found.group)
         except (OSError, ValueError):
             self._found.pop(pid, None)
             return None
         self._found[pid] = found.after(ran_ns, used_ns)
         return QuotaUse(int(os.path.basename(found.thread)), ran_ns / 1e9, waited_ns / 1e9, throttled_s)
 
-    def _find(self, pid: int, alone: Callable[[], Iterable[int]] | None) -> _Found | None:
+    def _find(self, pid: int) -> _Found | None:
         found, now = self._found.get(pid), self._now()
         if found is not None and now <= found.again_s:
             return found
-        group = None if alone is not None else _counting(pid, self._proc)
-        if alone is not None:
-            pids = alone()
-        elif group is not None:
-            pids = map(int, (group / "cgroup.procs").read_text().split())
-        else:
+        group = _counting(pid, self._proc)
+        if group is None:
             return None
+        pids = map(int, (group / "cgroup.procs").read_text().split())
         before = found.ran_ns if found is not None else {}
         every_s = min(2.0 * found.every_s, MOST_SEARCH_S) if found is not None else SEARCH_S
         ran_ns = dict(self._threads(pids))

@@ -83,8 +83,6 @@ class Mechanism(ABC):
 
     name: str
     """The name in `Server.enforced_by`."""
-    groups_processes = True
-    """Whether a server's processes have a group of the kernel's to themselves."""
 
     @abstractmethod
     def obstacle(self) -> str | None:

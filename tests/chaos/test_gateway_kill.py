@@ -15,9 +15,6 @@ from background import until
 from controlplane.domain.fleet import Route
 from controlplane.gateway.haproxy import HaproxyGateway
 
-WORST_S = 0.8
-"""Short of the second for which HAProxy would go on trying a server that is gone."""
-AROUND_S = 1.0
 ANSWERS = 50
 """So many show that a server serves."""
 
@@ -33,19 +30,12 @@ class Kill:
     ended: float
     server: str
 
-    def held(self, outcome: rig.Outcome, host: rig.HeldUp) -> bool:
-        """Whether it may have been on the server when that died, or was sent before anybody had noticed."""
-        noticed = self.ended + rig.NOTICED_S + 3 * host.usual_s + host.seconds(self.ended, outcome.started)
-        return outcome.started <= noticed and self.began <= outcome.ended
+    def held(self, outcome: rig.Outcome, calm_s: float) -> bool:
+        """Whether it may have been on the server when that died, or was sent before anybody had noticed.
 
-    def near(self, outcome: rig.Outcome) -> bool:
-        """Whether it could feel the kill."""
-        return outcome.started <= self.began + AROUND_S and self.ended <= outcome.ended
-
-    def cost_s(self, outcome: rig.Outcome, host: rig.HeldUp) -> float:
-        """How long it took from the death on, as far as the host let it."""
-        since = max(self.ended, outcome.started)
-        return outcome.ended - since - host.seconds(since, outcome.ended)
+        A host that takes `calm_s` for a request may take as long to pass a closed connection on.
+        """
+        return outcome.started <= self.ended + rig.NOTICED_S + calm_s and self.began <= outcome.ended
 
 
 @pytest.mark.parametrize(
@@ -53,17 +43,16 @@ class Kill:
     [(2, 150), pytest.param(20, 400, marks=[pytest.mark.soak, pytest.mark.timeout(400)])],
 )
 def test_a_killed_server_loses_only_what_it_held(tmp_path: Path, times: int, rate_rps: int) -> None:
-    # Another name of the same model: one client's requests go by it to the server that is not killed.
-    models = {"echo": "echo", "twin": "echo"}
+    models = {"echo": "echo"}
     with rig.tritons(tmp_path, one=models, two=models) as running, rig.a_gateway(tmp_path) as (made, ports):
-        load, bystander = rig.Load(ports), rig.Load(ports, "twin")
+        load = rig.Load(ports)
         kills: list[Kill] = []
 
         def answers(server: str, since: float) -> None:
             until(lambda: len(load.answered(server, since)) >= ANSWERS)
 
         _route(made, running, "one")
-        with rig.under_load(bystander.one_by_one), rig.under_load(partial(load.unary, rate_rps)):
+        with rig.under_load(partial(load.unary, rate_rps)):
             since = time.monotonic()
             for turn in range(times):
                 active, other = ("one", "two") if turn % 2 == 0 else ("two", "one")
@@ -76,31 +65,23 @@ def test_a_killed_server_loses_only_what_it_held(tmp_path: Path, times: int, rat
                 _route(made, running, other)
                 since = time.monotonic()
             answers(other, since)
-        assert bystander.failed() == []
-        host = rig.HeldUp.seen_by(bystander)
         failed = load.failed()
-        worst = max(kill.cost_s(o, host) for kill in kills for o in load.outcomes if kill.near(o))
-        held = [sum(kill.held(o, host) for o in load.outcomes) for kill in kills]
-        lost = [sum(kill.held(o, host) for o in failed) for kill in kills]
-        calm = max(o.ended - o.started for o in load.outcomes if not any(kill.near(o) for kill in kills))
+        calm_s = max(o.ended - o.started for o in load.outcomes if o.ended < kills[0].began)
+        held = [sum(kill.held(o, calm_s) for o in load.outcomes) for kill in kills]
+        lost = [sum(kill.held(o, calm_s) for o in failed) for kill in kills]
         print(
             f"\n{times} kills under {rate_rps} req/s: {len(load.outcomes)} requests, in flight at the kills "
-            f"{held}, lost {lost}; slowest near a kill {1000 * worst:.0f} ms (else "
-            f"{1000 * calm:.0f} ms), first answer of the shadow after "
+            f"{held}, lost {lost}; first answer of the shadow after "
             f"{1000 * median(_takeover(load, kill) for kill in kills):.1f} ms (median)"
         )
-        for outcome in failed:
-            after = min((outcome.started - kill.ended for kill in kills), key=abs)
-            print(f"  lost: {outcome.kind}, begun {1000 * after:+.1f} ms from a death: {outcome.error}")
-        assert [o for o in failed if not any(kill.held(o, host) for kill in kills)] == []
+        assert [o for o in failed if not any(kill.held(o, calm_s) for kill in kills)] == []
         assert [o for o in failed if rig.NOBODY_READY in str(o.error)] == [], "the other one lives"
-        assert worst < WORST_S
 
 
 def _route(made: HaproxyGateway, running: dict[str, rig.Triton], active: str) -> None:
     shadow = "two" if active == "one" else "one"
     spare = running[shadow].backend
-    made.commit({"echo": Route((running[active].backend,), spare), "twin": Route((spare,))})
+    made.commit({"echo": Route((running[active].backend,), spare)})
 
 
 def _again(directory: Path, before: rig.Triton, models: dict[str, str]) -> rig.Triton:

@@ -65,11 +65,10 @@ class TritonPythonModel:
     def execute(self, requests):
         answers = []
         for request in requests:
-            value, start, key, ready = (
-                float(pb_utils.get_input_tensor_by_name(request, name).as_numpy().flat[0])
-                for name in ("X", "START", "CORRID", "READY")
-            )
-            self.sums[key] = value + (0 if start else self.sums.get(key, 0))
+            tensors = {one.name(): one.as_numpy().flat[0] for one in request.inputs()}
+            value, start = tensors["X"], tensors["START"]
+            key = str(request.correlation_id()), tensors.get("CORRID"), tensors["READY"]
+            self.sums[key] = float(value) + (0 if start else self.sums.get(key, 0))
             total = np.array([[self.sums[key]]], dtype=np.float32)
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", total)]))
         return answers
@@ -182,6 +181,31 @@ class TritonPythonModel:
             time.sleep(0.002)
         return pb_utils.InferenceResponse([pb_utils.Tensor("Y", tensor.as_numpy())])
 '''
+_FAILS = '''
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+CODES = "UNKNOWN INTERNAL NOT_FOUND INVALID_ARG UNAVAILABLE UNSUPPORTED ALREADY_EXISTS CANCELLED".split()
+
+class TritonPythonModel:
+    """Fails as its input says, in the words of a lost connection; without a code: how often it did."""
+
+    def initialize(self, args):
+        self.failed = 0
+
+    def execute(self, requests):
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        code = int(pb_utils.get_input_tensor_by_name(request, "X").as_numpy().flat[0])
+        if code in range(1, len(CODES) + 1):
+            self.failed += 1
+            words = "the connection to its data was closed: connection reset"
+            error = pb_utils.TritonError(words, getattr(pb_utils.TritonError, CODES[code - 1]))
+            return pb_utils.InferenceResponse(error=error)
+        count = np.array([self.failed], dtype=np.float32)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("Y", count)])
+'''
 
 
 def _tensors(kind: str, *pairs: tuple[str, str], more: str = "") -> str:
@@ -203,11 +227,11 @@ def _mirrored(*types: str, more_in: str = "", more_out: str = "") -> str:
 
 
 _NUMBER = _mirrored("TYPE_FP32 1")
-_CONTROLS = """sequence_batching {{ max_sequence_idle_microseconds: 60000000 {strategy} control_input [
+_STARTS = """sequence_batching {{ max_sequence_idle_microseconds: 60000000 {strategy} control_input [
   {{ name: "START" control [ {{ kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] }} ] }},
-  {{ name: "READY" control [ {{ kind: CONTROL_SEQUENCE_READY fp32_false_true: [ 0, 1 ] }} ] }},
-  {{ name: "CORRID" control [ {{ kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 }} ] }} ] }}
+  {{ name: "READY" control [ {{ kind: CONTROL_SEQUENCE_READY fp32_false_true: [ 0, 1 ] }} ] }}{more} ] }}
 """
+_CORRID = ', { name: "CORRID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] }'
 _NUMERIC = (
     "BOOL",
     *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)),
@@ -234,12 +258,14 @@ class Model:
     batch: int = 0
     versions: tuple[int, ...] = (1,)
     labels: str = ""
+    file: str = "model.py"
 
 
 _POLICY = (
     "default_queue_policy { max_queue_size: 8 timeout_action: REJECT default_timeout_microseconds: 20000000"
     " allow_timeout_override: true }"
 )
+_THREE = "instance_group [ { count: 3 kind: KIND_CPU } ]\n"
 MODELS = {
     "plain": Model(_mirrored("TYPE_FP32 -1")),
     "batched": Model(f"dynamic_batching {{}}\n{_mirrored('TYPE_FP32 -1')}", batch=8),
@@ -262,9 +288,11 @@ MODELS = {
     "labelled": Model(
         _mirrored("TYPE_FP32 3", more_out="label_filename: 'labels.txt'"), labels="a\nb\nc\n", batch=4
     ),
-    "direct": Model(f"{_CONTROLS.format(strategy='direct {}')}{_NUMBER}", _SUMS, batch=2),
+    "direct": Model(f"{_THREE}{_STARTS.format(strategy='direct {}', more=_CORRID)}{_NUMBER}", _SUMS, batch=2),
     "oldest": Model(
-        f"{_CONTROLS.format(strategy='oldest { max_candidate_sequences: 4 }')}{_NUMBER}", _SUMS, batch=4
+        f"{_THREE}{_STARTS.format(strategy='oldest { max_candidate_sequences: 2 }', more=_CORRID)}{_NUMBER}",
+        _SUMS,
+        batch=4,
     ),
     "iterative": Model(
         "model_transaction_policy { decoupled: true }\nsequence_batching { iterative_sequence: true }\n"
@@ -295,6 +323,10 @@ MODELS = {
         batch=1,
     ),
     "short": Model(f"dynamic_batching {{ {_POLICY.replace('8', '1')} }}\n{_NUMBER}", _SLOW, batch=1),
+    "unbatched": Model(f"dynamic_batching {{ {_POLICY.replace('8', '1')} }}\n{_NUMBER}", _SLOW),
+    "passive": Model(
+        f"instance_group [ {{ passive: true kind: KIND_CPU }}, {{ kind: KIND_CPU }} ]\n{_NUMBER}"
+    ),
     "versioned": Model(f"version_policy {{ all {{}} }}\n{_NUMBER}", versions=(1, 3)),
     "latest": Model(f"version_policy {{ latest {{ num_versions: 2 }} }}\n{_NUMBER}", versions=(1, 2, 3)),
     "specific": Model(f"version_policy {{ specific {{ versions: [ 1 ] }} }}\n{_NUMBER}", versions=(1, 2)),
@@ -304,11 +336,20 @@ MODELS = {
         batch=4,
     ),
     "slow": Model(_NUMBER, _SLOW),
+    "fails": Model(_NUMBER, _FAILS),
+    "Echo.v1-2_X": Model(
+        f"default_model_filename: 'code.py'\nmetric_tags {{ key: 'team' value: 'a b' }}\n{_NUMBER}",
+        file="code.py",
+    ),
+    "texts": Model(f"{_STARTS.format(strategy='direct {}', more='')}{_NUMBER}", _SUMS, batch=2),
     "twice": Model(f"instance_group [ {{ kind: KIND_CPU count: 2 }} ]\n{_NUMBER}", batch=4),
 }
 ALIAS = "twin"
 """A second workload of `plain`, in its queue; the plain server has a copy of that model."""
-ARGUMENTS = ("--http-header-forward-pattern=(X-|x-).*", "--grpc-header-forward-pattern=x-.*")
+ARGUMENTS = (
+    "--http-header-forward-pattern=(X-|x-|authorization|cookie).*",
+    "--grpc-header-forward-pattern=x-.*",
+)
 INNER = ("after", "inner", "step")
 """Models that only others call: a plan has no workload of them."""
 
@@ -321,7 +362,7 @@ def write(repository: Path) -> None:
         for version in model.versions:
             (folder / str(version)).mkdir(parents=True)
             if not ensemble:
-                (folder / str(version) / "model.py").write_text(model.code)
+                (folder / str(version) / model.file).write_text(model.code)
         backend = "" if ensemble else 'backend: "python"\n'
         (folder / "config.pbtxt").write_text(f"{backend}max_batch_size: {model.batch}\n{model.config}")
         if model.labels:

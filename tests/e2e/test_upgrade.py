@@ -25,19 +25,14 @@ def test_a_fleet_of_the_version_before_is_upgraded_without_a_lost_request(tmp_pa
         pytest.skip(former_version.NOT_RUN)
     with Ctl(tmp_path, "upgrade") as host:
         host.environment["PYTHONPATH"] = str(installed.path)
-        now, host.allowed = host.allowed, former_version.ALLOWED
-        ports = [f"--{name}-port={host.listen[name]}" for name in former_version.PORTS]
-        host.apply(PLAN, *ports, "--compress-answers", ports=False)
+        host.apply({**PLAN, "serve": {"listen": host.listen, "compress": True}}, ports=False)
         places = GatewayPaths.of(host.files / "gateway")
         with Traffic(host) as traffic:
             traffic.await_more(20)
             installed.upgrade()
-            host.allowed = now
             host.kill_controller()
             host.apply(PLAN, ports=False)
             assert places.supervisor_lock.read_text() == processes.code_version()
-            (slot,) = host.slots()
-            assert all(server["host"].startswith("unix:") for server in (*slot["members"], slot["backup"]))
             for role in (processes.FACADE, processes.MONITOR):
                 _replaced(places, role, signal.SIGTERM)
             traffic.await_more(20)

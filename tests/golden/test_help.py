@@ -23,8 +23,8 @@ HEAD = """# Commands
 `ctl COMMAND -h` in one page, which `tests/golden/test_help.py` writes. Every command has `-q` (no progress),
 `-v` (times, defaults) and `-h`. With `--json`, which all have but `ctl logs` and `ctl schema`, stdout has one
 document with a `schema_version`, also for an error (`ctl schema`). Defaults come from variables such as
-`TRISECT_FLEET` and from `~/.config/trisect/config.toml`. After an interruption each command says what is left
-and how to go on. Arguments in braces are required, those in brackets are not.
+`TRISECT_FLEET`. After an interruption each command says what is left and how to go on. Arguments in
+braces are required, those in brackets are not.
 
 | exit code | meaning |
 |---|---|

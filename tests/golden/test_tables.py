@@ -167,7 +167,7 @@ def test_a_status_without_an_engine() -> None:
 
 
 def test_a_demo() -> None:
-    row = DemoRow("rank", "tiny", 35, 4, 20.0, 21.5, 25, "perf_analyzer gRPC", 500, 0, 24.1, 88.4, 200)
+    row = DemoRow("rank", "tiny", 35, 4, 20.0, 21.5, 25, 500, 0, 24.1, 88.4, 200)
     assert text(demo_table([row])) == (HERE / "demo_table.txt").read_text()
 
 

@@ -9,11 +9,7 @@ import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMMIT = "1364a73d3d5a70f90e68df91e74f22bf736c552b"
-"""The one that wrote `tests/data/state_before`."""
-ALLOWED = ["--allow-violations", "--overcommit"]
-PORTS = ("http", "grpc", "metrics")
-"""It says where its gateway listens by options: `--http-port`."""
+COMMIT = "d436825ee5bb677195e5555ef8c9070481486c3b"
 NOT_RUN = "UPGRADE NOT RUN: this copy has no history of the repository, from which the version before comes"
 _PACKAGES = ("controlplane", "launchers")
 

@@ -11,7 +11,6 @@ import random
 import re
 import shutil
 import signal
-import statistics
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -485,22 +484,3 @@ def under_load(*clients: Callable[[asyncio.Event], Coroutine[Any, Any, Any]]) ->
             with contextlib.suppress(RuntimeError):  # all have ended by themselves
                 loop.call_soon_threadsafe(stop.set)
             running.result()
-
-
-@dataclass(frozen=True)
-class HeldUp:
-    """When this host held somebody up whom nothing had happened to."""
-
-    usual_s: float
-    waits: Sequence[tuple[float, float]]
-
-    @classmethod
-    def seen_by(cls, bystander: Load) -> HeldUp:
-        """By one that asked one by one: where an answer came much later than it usually does."""
-        waits = list(itertools.pairwise(o.ended for o in bystander.outcomes))
-        usual_s = statistics.median(end - begin for begin, end in waits)
-        return cls(usual_s, [(begin, end) for begin, end in waits if end - begin > 3 * usual_s])
-
-    def seconds(self, since: float, until: float) -> float:
-        """In all, as far as it began and ended around this time."""
-        return sum(end - begin for begin, end in self.waits if begin < until and since < end)

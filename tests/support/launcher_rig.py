@@ -65,7 +65,6 @@ HANGING = MODEL.replace("        pass\n", "        time.sleep(600)\n", 1)
 
 _MARKS = {
     "process": pytest.mark.e2e,
-    "process with a duty cycle": pytest.mark.e2e,
     "docker": pytest.mark.docker,
     "kubernetes": pytest.mark.e2e,
     "cluster": pytest.mark.kubernetes,
@@ -74,8 +73,7 @@ _MARKS = {
 
 def engines(*names: str) -> list[Any]:
     """The parameters of the fixture `engine`; by default each launcher there is, once."""
-    chosen = names or tuple(name for name in _MARKS if name != "process with a duty cycle")
-    return [pytest.param(name, marks=_MARKS[name]) for name in chosen]
+    return [pytest.param(name, marks=_MARKS[name]) for name in names or _MARKS]
 
 
 class Engine(Protocol):

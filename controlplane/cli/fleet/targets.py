@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-from controlplane.cli import cluster, defaults, launcher_registry, options, wiring
+from controlplane.cli import cluster, launcher_registry, options, wiring
 from controlplane.cli.fleet import outcomes
 from controlplane.cli.options import Allowance
 from controlplane.cli.output import Verbosity, answer, chosen, say
@@ -74,7 +74,7 @@ def target(wish: Wish) -> Target:
     plan, document = read_plan(wish.plan)
     files = wiring.fleet_files(wish.fleet)
     section = section_of(plan, files, wish.given)
-    chosen = wiring.chosen_launcher(files, section.launcher) or defaults.launcher()
+    chosen = wiring.chosen_launcher(files, section.launcher) or options.launcher_of_environment()
     if Allowance.VIOLATIONS not in wish.allowed:
         preflight.check_promises(plan, document, wish.profiles, files, say)
     if chosen is not LauncherName.KUBERNETES:

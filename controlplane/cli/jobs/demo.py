@@ -40,7 +40,7 @@ def demo(
     $TRISECT_MODELS. Prints predicted beside measured latencies. It slows one server down until it breaks its
     SLO, and the controller redirects its traffic to the shadow.
     """
-    from controlplane.cli import defaults, wiring
+    from controlplane.cli import wiring
     from controlplane.domain import units
     from controlplane.domain.fleet import Cluster
     from controlplane.domain.serving import LauncherName
@@ -50,20 +50,18 @@ def demo(
     from controlplane.runtime.demo.demo import Demo, Scene, run
 
     section = with_values(ServeSettings(), given or []).serve
-    launcher = section.launcher or defaults.launcher()
+    launcher = section.launcher or options.launcher_of_environment()
     if device != "cpu":
         launcher = launcher or LauncherName.PROCESS
         spec, repository = _ON_GPU if (spec, repository) == _ON_CPU else (spec, repository)
     fleet_name = _FLEET if name is None else f"{_FLEET}-{units.safe_name(name, '--name')}"
     say_when_compiling()
-    perf = Path(".tools/perf")
     scene = Scene(
         spec=spec,
         repository=repository,
         output=output,
         scratch=state_root() / "profiling",
         section=section,
-        perf_home=perf if (perf / "bin" / "perf_analyzer").exists() else None,
     )
     cluster = Cluster(section.context, section.namespace)
     with progress_bar() as bar:

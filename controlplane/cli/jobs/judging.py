@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import Plan
     from controlplane.runtime.jobs.simulate import Asked
 
-_TIMELINE_POINTS = 40
 _Arrivals = Annotated[
     list[str] | None,
     typer.Option(help="poisson, constant or a trace (CSV), for all or for one as WORKLOAD=... [the plan's]."),
@@ -65,7 +64,6 @@ def simulate(
     seed: options.Seed = 1,
     arrivals: _Arrivals = None,
     truth: _Truth = None,
-    plot: options.Plot = None,
     report: options.Report = None,
     json: options.Json = False,
     guard: _Guard = False,
@@ -85,20 +83,14 @@ def simulate(
     from controlplane.runtime.jobs.simulate import Asked, run
 
     options.refuse("is for --guard", {} if guard else {"--fault": fault or None})
-    options.refuse("is not for --guard", {"--plot": plot, "--report": report} if guard else {})
+    options.refuse("is not for --guard", {"--report": report} if guard else {})
     say_when_compiling()
     simulated = read_plan(plan)[0]
-    points = _TIMELINE_POINTS if plot is not None else 0
-    asked = Asked(profiles, truth, arrivals or [], seconds, seed, points, overtake_ms)
+    asked = Asked(profiles, truth, arrivals or [], seconds, seed, overtake_ms)
     if guard:
         _show_guarded(simulated, asked, fault or [], json=json, check=check)
         return
     result = run(simulated, asked)
-    if plot is not None:
-        from controlplane.report.plots import plot_simulation
-
-        plot_simulation(result, plot)
-        say(f"{plot}: written")
     if report is not None:
         write_text(report, plan_page(simulated, profiles, result))
         say(f"{report}: written")
@@ -125,10 +117,6 @@ def _check(breaks: int, workloads: int) -> None:
 def compare(
     spec: options.Spec,
     strategies: _Strategies = "joint,igniter,ffd++",
-    scale: Annotated[
-        str | None,
-        typer.Option(help="Plan for other limits or rates too: slo=0.5,2 or rate=0.5,2 times SPEC's."),
-    ] = None,
     truths: Annotated[
         str | None,
         typer.Option(
@@ -159,11 +147,10 @@ def compare(
         if name not in STRATEGIES:
             problem = f"no strategy is called {name!r}{nearest(name, STRATEGIES)}"
             raise InputError(problem, field="--strategies")
-    candidates = [one for name in names for one in comparing.scaled(name, scale)]
     question = comparing.Question(spec, profiles, seconds, seed)
     wanted = comparing.DEFAULT if truths is None else [name for name in truths.split(",") if name]
     with progress_bar() as bar:
-        found = comparing.compare(question, candidates, comparing.chosen(wanted), bar)
+        found = comparing.compare(question, names, comparing.chosen(wanted), bar)
     if report is not None:
         write_text(report, page("Strategies compared", {"title": "Strategies compared", **plain(found)}))
         say(f"{report}: written")

@@ -29,11 +29,10 @@ def show(
     ] = None,
     against: Annotated[Path | None, typer.Option(help="Another plan: what changes from it to PLAN.")] = None,
     report: options.Report = None,
-    plot: options.Plot = None,
     profiles: options.Profiles = options.DEFAULT_PROFILES,
     json: options.Json = False,
 ) -> None:
-    """Show PLAN as `ctl plan` did, or one workload of it, or what changes; write its page or its figure."""
+    """Show PLAN as `ctl plan` did, or one workload of it, or what changes; write its page."""
     from controlplane.files.plans import read_plan
     from controlplane.files.writing import write_text
     from controlplane.report.tables.plan_table import plan_table
@@ -51,11 +50,6 @@ def show(
         _compare(read_plan(against)[0], parsed, json=json)
     else:
         answer(parsed, plan_table(parsed), json=json)
-    if plot is not None:
-        from controlplane.report.plots import plot_plan
-
-        plot_plan(parsed, plot)
-        say(f"{plot}: written")
     if report is not None:
         from controlplane.runtime.jobs.plan import plan_page
 

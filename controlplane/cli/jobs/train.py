@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import options
-from controlplane.cli.output import print_json, progress_bar
+from controlplane.cli.output import answer, progress_bar
 
 
 def train(
@@ -33,7 +33,6 @@ def train(
         typer.Option(help="The reward: goodput, terminal (at the end of a plan only) or paper (Eq 3)."),
     ] = "goodput",
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)] = 1,
-    plot: options.Plot = None,
     json: options.Json = False,
 ) -> None:
     """Train a policy for `ctl plan --strategy inss` on random specs like SPEC.
@@ -51,11 +50,5 @@ def train(
             progress=bar,
             clock=SystemClock(),
         )
-    if not json:
-        print(learnt.summary)
-    if plot is not None:
-        from controlplane.report.plots import plot_learning
-
-        plot_learning(learnt.curve, plot)
-    if json:  # last: what fails before prints an error in its place
-        print_json({"policy": str(output), "summary": learnt.summary, "curve": learnt.curve})
+    document = {"policy": str(output), "summary": learnt.summary, "curve": learnt.curve}
+    answer(document, learnt.summary, json=json)

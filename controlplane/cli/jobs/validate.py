@@ -19,7 +19,6 @@ def validate(
             autocompletion=completers.built_in_devices,
         ),
     ] = None,
-    pairs: Annotated[Path | None, typer.Option(help="A CSV of measured pairs of models on one GPU.")] = None,
     profile: Annotated[
         Path | None, typer.Option(help="A profile's file; each point is predicted from the others.")
     ] = None,
@@ -48,22 +47,22 @@ def validate(
 ) -> None:
     """Compare the latency models' predictions with measurements on which they were not fitted.
 
-    With --catalogue alone: each batch size predicted from the others. With --fleet: the execution times of
+    With --catalogue: each batch size predicted from the others. With --fleet: the execution times of
     its servers, and P99s beside SLOs.
     """
     from controlplane.report.tables.observed_table import validation_table
     from controlplane.runtime.jobs.validate import measured_alone, validation
 
     if fleet is not None:
-        others = {"--catalogue": catalogue, "--pairs": pairs, "--profile": profile, "--measured": measured}
+        others = {"--catalogue": catalogue, "--profile": profile, "--measured": measured}
         options.refuse("cannot be combined with --fleet", others)
         _running(fleet, profiles, seconds, calibrate=calibrate, json=json)
         return
     options.refuse("needs --fleet", {"--seconds": seconds, "--calibrate": calibrate or None})
     if measured is None:
-        found = validation(catalogue, pairs, profile)
+        found = validation(catalogue, profile)
     else:
-        others = {"--catalogue": catalogue, "--pairs": pairs, "--profile": profile}
+        others = {"--catalogue": catalogue, "--profile": profile}
         options.refuse("cannot be combined with --measured", others)
         found = measured_alone(profiles, measured)
     answer(found, validation_table(found), json=json)

@@ -20,7 +20,6 @@ AIPerf: profile_export_aiperf.json, schema 1.x. Each metric is a block with `uni
 (docs/reference/json-export-schema.md of ai-dynamo/aiperf). The batch is not in the file, nor what part of a
 latency the server took.
 
-Pairs of models on one GPU: a CSV with model1, model2, batch1, batch2, pct1, pct2, latency1_ms, latency2_ms.
 Models alone: a CSV with model, percent, batch, ms.
 """
 
@@ -38,7 +37,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.units import Checked, Count, Positive
 from controlplane.files.documents import Document, read, read_text
 from controlplane.files.mistakes import nearest
-from controlplane.latency.evaluate import Pair, Tenant
+from controlplane.latency.evaluate import Tenant
 
 _P99_OF_NORMAL = 2.326
 """Standard deviations between the median and the P99."""
@@ -265,13 +264,6 @@ def _number(document: Document, block: Mapping[str, Any], name: str, field: str)
 
 _ALONE = ("model", "percent", "batch", "ms")
 _LARGEST_BATCH = 2**20
-_OF_PAIRS = ("model1", "batch1", "pct1", "latency1_ms", "model2", "batch2", "pct2", "latency2_ms")
-
-
-def read_pairs(path: Path) -> list[Pair]:
-    """Read the rows of a file. Raises InputError naming file, line and column."""
-    needs = f"it needs {', '.join(_OF_PAIRS)}"
-    return [(_tenant(row, "1"), _tenant(row, "2")) for row in rows(path, _OF_PAIRS, needs)]
 
 
 def read_alone(path: Path, models: Collection[str]) -> list[Tenant]:
@@ -293,13 +285,3 @@ def read_alone(path: Path, models: Collection[str]) -> list[Tenant]:
                 raise
             raise row.error(error.problem, "ms" if error.field == "latency_ms" else error.field) from None
     return found
-
-
-def _tenant(row: Row, which: str) -> Tenant:
-    batch, percent = row.number(f"batch{which}"), row.number(f"pct{which}")
-    latency_ms = row.number(f"latency{which}_ms")
-    try:
-        return Tenant(row.values[f"model{which}"], int(batch), percent, latency_ms)
-    except InputError as error:
-        column = "pct" if error.field == "percent" else error.field
-        raise row.error(error.problem, f"{column}{which}") from None

@@ -152,8 +152,14 @@ def too_large(limit_bytes: int) -> BadBody:
 
 
 def is_encoded(request: web.Request) -> bool:
-    """Whether the body is to be decompressed, or refused for its encoding."""
-    return _encoding(request) != "identity"
+    """Whether the body is to be decompressed, or refused for its encoding: an inference's, as in Triton."""
+    return request.path.endswith("/infer") and _encoding(request) != "identity"
+
+
+def check_plain(request: web.Request) -> None:
+    """Raise BadBody for an encoded body of a call that reads the header but decompresses nothing."""
+    if request.path.endswith(("/generate", "/generate_stream")) and _encoding(request) != "identity":
+        raise BadBody(400, "Unsupported content-encoding, only 'identity' is supported.")
 
 
 async def read_body(request: web.Request) -> bytes:
@@ -167,10 +173,9 @@ async def read_body(request: web.Request) -> bytes:
 
 
 async def _decompressed(request: web.Request) -> bytes:
-    encoding = _encoding(request)
-    if encoding == "identity":
+    if not is_encoded(request):
         return await request.read()
-    if encoding not in ("gzip", "deflate"):
+    if _encoding(request) not in ("gzip", "deflate"):
         # A Triton's status, words and header.
         raise BadBody(501, "Unsupported compression type", {"Accept-Encoding": "gzip, deflate"})
     body, decompression = bytearray(), Decompression()

@@ -29,26 +29,17 @@ OWN_HEADERS = frozenset({CLIENT_HEADER})
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """The regions of one client, all where `prefix` is empty.
-
-    It is None for a client that was created before clients had prefixes.
-    """
+    """The regions of one client, all where `prefix` is empty."""
 
     client: str
-    prefix: str | None
+    prefix: str
 
     def owns(self, name: str) -> bool:
         """Return whether a region is this client's."""
-        if not self.prefix:
-            return self.prefix is not None
-        return name.startswith(self.prefix) and name != self.prefix
+        return not self.prefix or (name.startswith(self.prefix) and name != self.prefix)
 
     def check(self, name: str, key: str | None = None) -> None:
         """Raise Refusal for another client's region or memory; `key` is None for memory of a GPU."""
-        if self.prefix is None:
-            raise _not_owned(
-                "this client was created before regions had owners; `ctl token revoke` and `create` it anew"
-            )
         if not self.owns(name):
             raise _not_owned(f"the names of this client's regions begin with {self.prefix!r}")
         if self.prefix and key is not None and not key.lstrip("/").startswith(f"{self.client}."):
@@ -95,11 +86,12 @@ class Caller:
 
     @property
     def regions(self) -> Regions:
-        """The shared-memory names that the client may use."""
+        """The shared-memory names that the client may use. Raises Refusal for one that may use none."""
         if self.access is None:
             return ANY_REGION
-        client = self._client
-        return Regions(self.name, (client and client.region_prefix) or None)
+        if (client := self._client) is None or not client.region_prefix:
+            raise _not_owned("this client is no operator, so it has no regions")
+        return Regions(self.name, client.region_prefix)
 
 
 class Callers:

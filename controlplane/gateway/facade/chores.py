@@ -28,7 +28,7 @@ async def _answer(fleet: Fleet, reload: Reload, request: dict[str, Any]) -> dict
     match request.get("do"):
         case "reload":
             await reload()
-            return {"endpoints": len(fleet.routes), "sockets": True}
+            return {"endpoints": len(fleet.routes)}
         case "open":
             return {server: asdict(found) for server, found in fleet.in_flight().items()}
         case "ping":

@@ -35,6 +35,12 @@ _GRACE_S = 3600.0
 _FRAME_HEAD = 9
 _RESET, _NO_ERROR = b"\x03", bytes(4)
 """Of HTTP/2: the type of RST_STREAM, and its payload without an error."""
+_LOST = (
+    *("failed to connect", "connections to all", "connection reset by peer", "socket closed"),
+    *("recvmsg:", "sendmsg:", "goaway", "endpoint closing", "eof"),
+)
+"""How gRPC's own words for a connection that did not open or broke begin. A model's code may say the same of
+its database, and its request is not to be sent again."""
 _OWN = ("grpc-", ":", "user-agent", "content-type", "te", *OWN_HEADERS)
 
 
@@ -89,12 +95,10 @@ def closing(messages: Any) -> contextlib.aclosing[AsyncGenerator[bytes]]:
 def unconnected(error: Any) -> bool:
     """Return whether a call failed because its connection did not open or broke.
 
-    A running Triton also answers UNAVAILABLE, for a model or a full queue, with other details.
+    A running Triton also answers UNAVAILABLE, for a model, its code or a full queue, with other details.
     """
-    if error.code() != grpc.StatusCode.UNAVAILABLE:
-        return False
-    words = (error.details() or "").lower()
-    return any(sign in words for sign in ("connect", "socket closed", "connection reset", "goaway", "eof"))
+    unavailable = error.code() == grpc.StatusCode.UNAVAILABLE
+    return unavailable and (error.details() or "").lower().startswith(_LOST)
 
 
 def held(error: Any) -> bool:

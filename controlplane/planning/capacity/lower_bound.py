@@ -1,7 +1,8 @@
 """A lower bound of what plans cost.
 
 Every request is put on the share that serves it for the least money, with table errors in its favour, without
-neighbours, and with parts of GPUs for sale.
+neighbours, and with parts of GPUs for sale. Every model is loaded once, all of a GPU in one process, for the
+part of its memory that it takes. The larger of both costs counts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from controlplane.planning.capacity.gpu_types import BatchTimes, GpuType
 from controlplane.planning.capacity.items import Group, families
 from controlplane.planning.capacity.p99_table import largest_rate, possible_batches
 from controlplane.planning.judge.evaluate import SLACK
+from controlplane.planning.judge.placements import PROCESS, memory_of
 
 _ROUNDING = 1e-6
 _WAIT_ERROR = 0.05
@@ -31,7 +33,8 @@ def lower_bound(workloads: Sequence[Workload], gpu_types: Mapping[str, GpuType])
     if not workloads:
         return 0.0
     every_family = families(workloads, next(iter(gpu_types.values())).rule)
-    return attainable(sum(_cost(family, gpu_types) for family in every_family), gpu_types)
+    of_shares = sum(_cost(family, gpu_types) for family in every_family)
+    return attainable(max(of_shares, _memory_cost(workloads, gpu_types)), gpu_types)
 
 
 def attainable(cost: float, gpu_types: Mapping[str, GpuType]) -> float:
@@ -54,6 +57,23 @@ def _cost(family: Group, gpu_types: Mapping[str, GpuType]) -> float:
         cheapest = np.minimum(cheapest, per_request.min(axis=1))
     rates = np.array([w.rate_rps for w in family])
     return float(rates[np.isfinite(cheapest)] @ cheapest[np.isfinite(cheapest)])
+
+
+def _memory_cost(workloads: Sequence[Workload], gpu_types: Mapping[str, GpuType]) -> float:
+    cost: dict[str, float] = {}
+    for w in workloads:
+        known = [_memory_part(w, t) * t.price for t in gpu_types.values() if t.number_of(w.model) >= 0]
+        cost[w.model] = max(cost.get(w.model, 0.0), min(known, default=0.0))
+    return sum(cost.values())
+
+
+def _memory_part(workload: Workload, gpu_type: GpuType) -> float:
+    """The part of a GPU's memory that a workload's model takes at least; 0 where that is unknown."""
+    device = gpu_type.device.pool.device
+    process_mb, needed_mb = device.hardware.get(PROCESS, 0.0), memory_of(workload, gpu_type.device, 1)
+    if device.memory_mb is None or needed_mb is None:
+        return 0.0
+    return max(needed_mb - process_mb, 0.0) / max(device.memory_mb - process_mb, needed_mb)
 
 
 def bound_rate(gpu_type: GpuType, model: str, slo_ms: FloatArray, constant: bool) -> FloatArray:

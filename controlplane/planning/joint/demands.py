@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from controlplane.domain.plan import Infeasible, Plan, memory_used_mb
-from controlplane.domain.workload import ShadowPolicy, Workload
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, Workload
 from controlplane.planning.judge.placements import load_s_of, memory_with_shadow
 from controlplane.planning.judge.shadows import short_of_cover, stands_here
 from controlplane.planning.protocol import PlanRequest
@@ -48,44 +48,43 @@ def covering(plan: Plan, request: PlanRequest, plan_for: Callable[[Factors], Pla
     return min(found, key=lambda p: (len(p.infeasible), len(p.violations), cost_of(p.gpus)))
 
 
-def with_any_load(request: PlanRequest) -> PlanRequest:
-    """The request without demands on how long models load that decide on a shadow; itself where none does."""
-    return _decided(request, within_s=None)
+def undemanding(request: PlanRequest) -> PlanRequest:
+    """The request with shadows beside their partitions, however long they load; itself where they are so."""
+    return _decided(request, lambda _: True, within_s=None, place=ShadowPlace.SAME_GPU)
 
 
 def all_hot(request: PlanRequest) -> PlanRequest:
     """The request with every shadow hot that may be; itself where each is decided."""
-    return _decided(request, policy=ShadowPolicy.HOT)
+    return _decided(request, _is_open, policy=ShadowPolicy.HOT)
 
 
 def in_time_shared(request: PlanRequest) -> PlanRequest:
     """The request with every shadow shared that must not load and may be; itself where there is none."""
 
     def must(workload: Workload) -> bool:
-        known = [d for d in request.devices.values() if workload.model in d.profiles]
-        late = any(not workload.shadow.in_time(load_s_of([workload.model], d)) for d in known)
-        return workload.shadow.within_s is not None and late and stands_here(workload.shadow)
+        wish, known = workload.shadow, [d for d in request.devices.values() if workload.model in d.profiles]
+        late = any(not wish.in_time(load_s_of([workload.model], d)) for d in known)
+        return _is_open(workload) and wish.within_s is not None and late and stands_here(wish)
 
     return _decided(request, must, policy=ShadowPolicy.SHARED)
 
 
-def _decided(
-    request: PlanRequest, chosen: Callable[[Workload], bool] = lambda _: True, **wish: Any
-) -> PlanRequest:
-    """The request with another wish of each chosen shadow whose policy is open."""
+def _is_open(workload: Workload) -> bool:
+    return workload.shadow.policy is ShadowPolicy.AUTO
+
+
+def _decided(request: PlanRequest, chosen: Callable[[Workload], bool], **wish: Any) -> PlanRequest:
+    """The request with another wish of each chosen shadow."""
     workloads = tuple(
-        replace(w, shadow=replace(w.shadow, **wish))
-        if w.shadow.policy is ShadowPolicy.AUTO and chosen(w)
-        else w
-        for w in request.workloads
+        replace(w, shadow=replace(w.shadow, **wish)) if chosen(w) else w for w in request.workloads
     )
     return request if workloads == request.workloads else replace(request, workloads=workloads)
 
 
 def priced(plan: Plan, without: Plan, request: PlanRequest) -> Plan:
     """The plan with what its demands cost; `without` is one without them."""
-    shadows = [w.shadow for w in request.workloads]
-    if plan.totals is None or all(s.covers is None and s.within_s is None for s in shadows):
+    covers = any(w.shadow.covers is not None for w in request.workloads)
+    if plan.totals is None or not (covers or undemanding(request) is not request):
         return plan
     return replace(plan, totals=replace(plan.totals, gpus_for_demands=len(plan.gpus) - len(without.gpus)))
 

@@ -20,7 +20,7 @@ from controlplane.planning.joint.demands import (
     memory_binds,
     priced,
     slowed,
-    with_any_load,
+    undemanding,
 )
 from controlplane.planning.joint.spread import spread
 from controlplane.planning.joint.turns import Turns
@@ -70,9 +70,9 @@ class Joint:
 
     def _as_demanded(self, fresh: Plan, request: PlanRequest, context: Context) -> Plan:
         """A plan that meets what is demanded of its shadows, and says what that costs."""
-        free = with_any_load(request)
-        binds = free is not request and memory_binds(fresh, all_hot(request))
-        without = self._fresh(free, context, {}) if binds else fresh
+        free = undemanding(request)
+        more = memory_binds(fresh, all_hot(request)) or not all(gpu.partitions for gpu in fresh.gpus)
+        without = self._fresh(free, context, {}) if free is not request and more else fresh
         met = covering(fresh, request, lambda factors: self._fresh(request, context, factors))
         return priced(met, without, request)
 

@@ -22,7 +22,6 @@ class DemoRow:
     predicted_ms: float
     observed_ms: float
     rate_rps: float
-    client: str
     answered: int
     failed: int
     p50_ms: float
@@ -33,7 +32,7 @@ class DemoRow:
 def demo_table(rows: Sequence[DemoRow]) -> Table:
     """Return one line for each workload."""
     table = table_of(
-        "workload, model, >share %, >batch, >predicted ms, >observed ms, >error %, >rate/s, client, "
+        "workload, model, >share %, >batch, >predicted ms, >observed ms, >error %, >rate/s, "
         ">answered, >failed, >P50 ms, >P99 ms, >SLO ms, holds"
     )
     for row in rows:
@@ -46,7 +45,6 @@ def demo_table(rows: Sequence[DemoRow]) -> Table:
             f"{row.observed_ms:.1f}",
             f"{round(100 * (row.predicted_ms / row.observed_ms - 1)):+d}",
             f"{row.rate_rps:g}",
-            row.client,
             str(row.answered),
             str(row.failed),
             f"{row.p50_ms:.1f}",

@@ -1,25 +1,23 @@
-"""The process that looks for another plan: `python -m controlplane.runtime.autoscaler.search FLEET`.
+"""The process that looks for another plan.
 
 A process of its own, since planning keeps a core busy, and the guard's loop must not wait for it. It waits
 for its question with all that it needs loaded and with what was recorded learned, both of which take longer
-than to find other batches. Question and answer are pickled.
+than to find other batches.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
-import pickle
-import subprocess
-import sys
-import tempfile
+import multiprocessing
+import signal
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
-from typing import IO, Protocol
+from multiprocessing.connection import Connection
+from typing import Protocol
 
 from controlplane.control.autoscaler.state import (
     Direction,
@@ -35,7 +33,6 @@ from controlplane.files.fleets import FleetFiles, state_root
 
 LONGEST_S = 600.0
 """A search that takes longer hangs: a plan for a thousand workloads takes some 15 s."""
-_COMMAND = (sys.executable, "-m", "controlplane.runtime.autoscaler.search")
 
 
 class Search(Protocol):
@@ -56,79 +53,74 @@ class Search(Protocol):
 
 Begin = Callable[[str], Search]
 """Begins a search for a fleet, whose question comes later."""
+Work = Callable[[str, Connection], None]
+"""What the process of a fleet does, with its end of the pipe."""
 
 
 class SearchProcess:
-    """The process: it prepares itself, and waits for one question. It is ended `longest_s` after that.
+    """The process: it prepares itself, and waits for one question. It is ended `longest_s` after that."""
 
-    The question and what the process prints are files: a full pipe would block. Its stdin is a pipe whose
-    first byte says that the question is there, and whose end that none comes.
-    """
-
-    def __init__(
-        self, fleet: str, *, command: Sequence[str] = _COMMAND, longest_s: float = LONGEST_S
-    ) -> None:
+    def __init__(self, fleet: str, *, work: Work | None = None, longest_s: float = LONGEST_S) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._here, there = context.Pipe()
+        self._process = context.Process(target=work or _answer, args=(fleet, there), daemon=True)
+        self._process.start()
+        there.close()
         self._number = 0
         self._longest_s = longest_s
         self._ends_s = math.inf
-        with ExitStack() as streams:
-            self._question, self._answer, self._problem = (
-                streams.enter_context(tempfile.TemporaryFile()) for _ in range(3)
-            )
-            self._process = subprocess.Popen(
-                [*command, fleet, str(self._question.fileno())],
-                stdin=subprocess.PIPE,
-                stdout=self._answer,
-                stderr=self._problem,
-                pass_fds=(self._question.fileno(),),
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-            )
-            assert self._process.stdin is not None
-            self._go = streams.enter_context(self._process.stdin)
-            self._streams = streams.pop_all()
 
     def ended(self) -> bool:
         """Return whether the process runs no more."""
-        return self._process.poll() is not None
+        return not self._process.is_alive()
 
     def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
         """Pass the question on; without effect on a process that has failed, which its answer says."""
         self._number, self._ends_s = asked.number, time.monotonic() + self._longest_s
-        pickle.dump((asked, [workload.name for workload in state.workloads], stock), self._question)
-        self._question.seek(0)
-        with contextlib.suppress(BrokenPipeError):
-            self._go.write(b"?")
-            self._go.flush()
+        with contextlib.suppress(OSError):
+            self._here.send((asked, [workload.name for workload in state.workloads], stock))
 
     def answer(self) -> Proposal | None:
         """Return the proposal; None while the process runs."""
-        if self._process.poll() is None:
-            if time.monotonic() < self._ends_s:
-                return None
-            self.close()
-            return self._failed(f"it was ended after {self._longest_s:g} s without an answer")
-        found, problem = self._read(self._answer), self._read(self._problem).decode(errors="replace")
+        if self._here.poll():
+            try:
+                found: Proposal = self._here.recv()
+            except (EOFError, OSError):
+                self._process.join()
+                found = self._failed(f"it ended with exit code {self._process.exitcode}")
+        elif time.monotonic() < self._ends_s:
+            return None
+        else:
+            found = self._failed(f"it was ended after {self._longest_s:g} s without an answer")
         self.close()
-        if self._process.returncode or not found:
-            lines = problem.strip().splitlines() or [f"exit {self._process.returncode}"]
-            return self._failed(lines[-1])
-        proposal: Proposal = pickle.loads(found)
-        return proposal
+        return found
 
     def close(self) -> None:
         """End the process, if it still runs."""
         self._process.kill()
-        self._process.wait()
-        with contextlib.suppress(BrokenPipeError):
-            self._streams.close()
+        self._process.join()
+        self._here.close()
 
     def _failed(self, reason: str) -> Proposal:
         return Proposal(self._number, Kind.FAILED, summary=f"planning failed: {reason}")
 
-    @staticmethod
-    def _read(stream: IO[bytes]) -> bytes:
-        stream.seek(0)
-        return stream.read()
+
+def _answer(fleet: str, caller: Connection) -> None:
+    """Prepare, and answer the question where one comes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller ends it
+    files = FleetFiles(state_root(), fleet)
+    with contextlib.suppress(Exception):  # the question meets it again, and its answer says so
+        prepare(files)
+    try:
+        asked, workloads, stock = caller.recv()
+    except EOFError:
+        return
+    try:
+        found = proposal(files, asked, workloads, stock, time.time())
+    except Exception as error:
+        traceback.print_exc()
+        found = Proposal(asked.number, Kind.FAILED, summary=f"planning failed: {error!r}")
+    caller.send(found)
 
 
 def proposal(
@@ -162,21 +154,6 @@ def _learn(files: FleetFiles, now_s: float) -> str:
     return ""
 
 
-def main() -> int:
-    """Prepare, and answer the question where one comes."""
-    files, question = FleetFiles(state_root(), sys.argv[1]), int(sys.argv[2])
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answer:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
-        with contextlib.suppress(Exception):  # the question meets it again, and its answer says so
-            prepare(files)
-        if not sys.stdin.buffer.read(1):
-            return 0
-        with os.fdopen(question, "rb") as asked_file:
-            asked, workloads, stock = pickle.load(asked_file)
-        pickle.dump(proposal(files, asked, workloads, stock, time.time()), answer)
-    os._exit(0)  # the end of an interpreter with all this loaded takes longer than the search
-
-
 def prepare(files: FleetFiles) -> None:
     """Load what a search needs, by looking for a plan with the present rates: nine tenths of its time."""
     from controlplane.runtime.autoscaler.propose import proposed
@@ -188,7 +165,3 @@ def prepare(files: FleetFiles) -> None:
         present = Propose(0, Direction.UP, tuple(w.planned_rps for w in workloads), "")
         stock = Stock(Counter(gpu.type for gpu in plan.gpus))
         proposed(files, present, [w.name for w in workloads], stock)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from controlplane.control.guard.standing import standing
 from controlplane.domain.errors import (
     EngineError,
     FleetBusy,
@@ -39,6 +38,7 @@ from controlplane.runtime.controller.answers import ReplicaLogs
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.fleet import Fleet, locked
 from controlplane.runtime.fleet.preflight import ApplyRequest
+from controlplane.runtime.fleet.status import standing
 
 LOOK_S = 2.0
 _EXISTS_S = 0.1

@@ -10,6 +10,7 @@ from functools import partial
 
 from controlplane.control import batches
 from controlplane.control.converge.desired import NamedRoute
+from controlplane.control.guard.deaths import drain_s, overdue_s
 from controlplane.control.guard.effects import (
     DrainAndStop,
     Effect,
@@ -24,7 +25,6 @@ from controlplane.control.guard.effects import (
     Report,
     SetBatch,
 )
-from controlplane.control.guard.liveness import drain_s, overdue_s
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.control.order import with_errors
 from controlplane.domain.errors import EngineError, TrisectError

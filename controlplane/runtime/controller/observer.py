@@ -1,6 +1,6 @@
 """Observation for the guard: answers and the health of every server, at low cost.
 
-Most servers of a large fleet do nothing new. So a look renews only what is seen of servers with requests or
+Most servers of a large fleet do nothing new. So a look renews only what is seen of servers with answers or
 news (of the workers, canaries, launcher or engine), and of partitions that the guard looks at. Quotas are
 read only for active servers among these, Triton's statistics and HAProxy's sessions only under suspicion. An
 idle server and a shadow get a canary now and then.
@@ -14,19 +14,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from controlplane.control.guard.liveness import overdue_s, patience_s
-from controlplane.control.guard.observe import due, resumed
+from controlplane.control.guard.deaths import overdue_s, patience_s
+from controlplane.control.guard.observe import LOOK_S, SUSPICIOUS, due
 from controlplane.control.guard.rule import contention, starved, suspicion
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Batches, InFlight, Server
 from controlplane.domain.observation import OUT_OF_MEMORY, FleetSeen, Health, ServerSeen
 from controlplane.ports import Gateway, Host, Launcher
-from controlplane.runtime.controller.answers import AnswerLog, Requests
+from controlplane.runtime.controller.answers import AnswerLog, OpenRequests, Requests
 from controlplane.runtime.controller.engine import EngineNews
-from controlplane.runtime.controller.open_requests import OpenRequests
-from controlplane.runtime.controller.polled import Agenda, Polled
 from controlplane.runtime.controller.probes import (
+    READ_EVERY_S,
     SILENT_READINGS,
     Outcome,
     QuotaReading,
@@ -38,6 +37,7 @@ from controlplane.runtime.controller.probes import (
 )
 from controlplane.runtime.controller.workers import Condition, Workers
 from controlplane.runtime.fleet.execute import backend
+from controlplane.runtime.polled import Agenda, Polled
 
 _DEAF_S = 5.0
 CANARY_EVERY_S = 5.0
@@ -49,8 +49,10 @@ _CANARY_THREADS = 32
 """A canary may wait as long as its model takes, and must keep no other one waiting."""
 QUOTA_EVERY_S = 1.0
 QUOTA_HURRIED_S = 0.1
-SUSPICIOUS = 0.25
-"""The evidence, of 1 for an alarm, from which on looking closer is worth its cost."""
+_NEARLY = 0.5
+"""The evidence from which on Triton's counters are read as often as may be; ..."""
+_READ_NOW_AND_THEN_S = 0.5
+"""... and the interval below: a verdict needs two, and of twenty healthy queues one is under suspicion."""
 _SILENT_IF_CONTENDED = 8
 """Readings without an answer that show a hang on a contended host."""
 _IF_CONTENDED = 2
@@ -105,19 +107,19 @@ class Observer:
             self._records[name].signs.take(reading)
         for name, used in self._quotas.take():
             self._records[name].quota.take(used)
-        answers = self._log.take(now)
+        new.update(state.watches[p].active.server for p in due(state, now))
+        while (silent := self._open.due(now)) is not None:
+            new.add(silent)
+        since_s, answers = self._log.take(now, {"", *new})
         new.update(answer.server for answer in answers)
         new |= self._news(now, failed=any(a.failed and a.server for a in answers))
         for name, verdict in self._canaries.take():
             self._weigh(self._records[name], verdict, now)
             new.add(name)
-        new.update(state.watches[p].active.server for p in due(state, now))
-        while (silent := self._open.due(now)) is not None:
-            new.add(silent)
         self._renew(new & self._conditions.keys(), now)
         self._send_canaries(now)
         self._looked_s = now
-        return FleetSeen(now, tuple(answers), self._seen, self._host.seen())
+        return FleetSeen(now, tuple(answers), self._seen, self._host.seen(), since_s)
 
     def probe(self, name: str) -> None:
         """Send a canary to each queue of a server now."""
@@ -208,13 +210,13 @@ class Observer:
             return _hung(record.in_flight, reason)
         if watch is None or watch.active.server != name or health not in _SERVING:
             return _plain(health, reason)
-        suspected = suspicion(watch) > SUSPICIOUS
-        rested, servers = resumed(watch, self._state.now_s), len(self._servers)
-        in_flight = self._open.read(rested, record, now, self._log.since_s, servers)
-        doubtful = suspected or in_flight.unanswered > 0
+        evidence = suspicion(watch)
+        in_flight = self._open.read(watch, record, now, self._log.since_s, len(self._servers))
+        doubtful = evidence > SUSPICIOUS or in_flight.unanswered > 0
         if doubtful:
-            self._read_counters(server, now)
-        if doubtful or record.answered_s == now:
+            hurried = evidence > _NEARLY or in_flight.unanswered > 0
+            self._read_counters(server, now, READ_EVERY_S if hurried else _READ_NOW_AND_THEN_S)
+        if doubtful or now - record.answered_s <= LOOK_S:
             every_s = QUOTA_HURRIED_S if doubtful else QUOTA_EVERY_S
             self._quotas.ask(name, partial(read_quota, self._launcher, server), now, every_s)
         times, signs = record.signs.times(now), record.signs
@@ -315,9 +317,9 @@ class Observer:
         allowed_s = limits.overdue_s if watch is None else overdue_s(watch, limits, sequences)
         return now - since_s > allowed_s and record.signs.compared_s > since_s
 
-    def _read_counters(self, server: Server, now: float) -> None:
+    def _read_counters(self, server: Server, now: float, every_s: float = READ_EVERY_S) -> None:
         """Read the models' own counters: those of an alias do not have the time in its model's queue."""
-        self._readings.read(server.name, server, [queue[0] for queue in self._queues(server)], now)
+        self._readings.read(server.name, server, [queue[0] for queue in self._queues(server)], now, every_s)
 
     def _is_busy(self, record: ServerRecord, verdict: Verdict, now: float) -> bool:
         """Return whether a server may work on clients' requests, or that is not known.

@@ -7,7 +7,7 @@ down, wait until the guard has redirected its traffic, destroy the fleet.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -51,17 +51,13 @@ _RATES = (1.0, 0.6, 0.35)
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The demo's files, how its fleet is served, and durations.
-
-    `perf_home` has perf_analyzer; None: it is not installed.
-    """
+    """The demo's files, how its fleet is served, and durations."""
 
     spec: Path
     repository: Path
     output: Path
     scratch: Path
     section: Serving
-    perf_home: Path | None
     profile_budget_s: float = 20.0
     closed_loop_s: float = 6.0
     poisson_s: float = 15.0
@@ -146,7 +142,6 @@ class Demo:
                     predicted_ms=expected_ms[partition.id, placement.model],
                     observed_ms=execution[placement.endpoint],
                     rate_rps=placement.rate_rps,
-                    client=client.client,
                     answered=client.latency_ms.size,
                     failed=len(client.failures),
                     p50_ms=float(np.percentile(client.latency_ms, 50)),
@@ -165,13 +160,8 @@ class Demo:
             f"forced violation: all workloads loaded, then {hit.placement.name}'s server is held to "
             f"{100 * hit.part:.0f} % of its speed behind the controller's back"
         )
-        turns = {placement.endpoint: i for i, (_, placement) in enumerate(placed)}
-
-        def load(placement: Placement, due_s: Iterator[float]) -> clients.Seen:
-            return self._tritonclient(turns[placement.endpoint], placement, due_s)
-
         history = History(self.fleet.files.history)
-        return violation.force(history, placed, hit, load, lambda: self._slow_down(hit))
+        return violation.force(history, placed, hit, self._load, lambda: self._slow_down(hit))
 
     def _slow_down(self, hit: violation.Victim) -> None:
         """Cut a server's quota; on a GPU, whose shares are fixed, have the demo's model be slower."""
@@ -224,24 +214,14 @@ class Demo:
         random = np.random.default_rng(self.scene.seed)
         work = []
         with ThreadPoolExecutor(len(placed)) as pool:
-            for i, (_, placement) in enumerate(placed):
+            for _, placement in placed:
                 due = poisson_times(placement.requests_rps, self.scene.poisson_s, random)
-                work.append((placement.endpoint, pool.submit(self._client, i, placement, due)))
+                work.append((placement.endpoint, pool.submit(self._load, placement, due)))
             return {endpoint: future.result() for endpoint, future in work}
 
-    def _client(self, turn: int, placement: Placement, due_s: Sequence[float]) -> clients.Seen:
-        """Send a workload's requests with one of the three clients, in turn."""
-        at, seconds = self.scene.section.gateway, self.scene.poisson_s
-        if turn % 3 == 2 and self.scene.perf_home is not None:
-            grpc, deadline_s = f"{at.host}:{at.grpc_port}", 6 * seconds + 60
-            stream = clients.Stream(placement.endpoint, placement.requests_rps, placement.client_batch)
-            return clients.perf_analyzer(self.scene.perf_home, grpc, stream, seconds, deadline_s)
-        return self._tritonclient(turn, placement, due_s)
-
-    def _tritonclient(self, turn: int, placement: Placement, due_s: Iterable[float]) -> clients.Seen:
+    def _load(self, placement: Placement, due_s: Iterable[float]) -> clients.Seen:
+        """Send a workload's requests at these times."""
         at, tensors = self.scene.section.gateway, clients.tensors_of(self._request(placement))
-        if turn % 3 == 1:
-            return clients.over_http(f"{at.host}:{at.http_port}", placement.endpoint, tensors, due_s)
         return clients.over_grpc(f"{at.host}:{at.grpc_port}", placement.endpoint, tensors, due_s)
 
     def _request(self, placement: Placement) -> ModelInferRequest:

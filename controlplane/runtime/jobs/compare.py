@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import multiprocessing
 import os
 from collections import Counter
@@ -98,41 +97,6 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A strategy to compare; `slo` and `rate` multiply every workload's."""
-
-    strategy: str
-    slo: float = 1.0
-    rate: float = 1.0
-
-    @property
-    def name(self) -> str:
-        """The strategy's name, and what is multiplied."""
-        scaled = [f"{what} x {f:g}" for what, f in (("slo", self.slo), ("rate", self.rate)) if f != 1.0]
-        return ", ".join((self.strategy, *scaled))
-
-
-def scaled(strategy: str, scale: str | None) -> tuple[Candidate, ...]:
-    """Return a strategy as it is, and for each factor of a scale like `slo=0.5,2`. Raises InputError."""
-    unchanged = Candidate(strategy)
-    if scale is None:
-        return (unchanged,)
-    what, _, factors = scale.partition("=")
-    try:
-        every = {float(factor) for factor in factors.split(",")}
-    except ValueError:
-        every = set()
-    if what not in ("slo", "rate") or not every or not all(0.0 < f < math.inf for f in every):
-        raise InputError(
-            f"{scale!r} is not slo=FACTOR,... or rate=FACTOR,... with factors above 0", field="--scale"
-        )
-    others = sorted(every - {1.0})
-    return unchanged, *(
-        Candidate(strategy, slo=f) if what == "slo" else Candidate(strategy, rate=f) for f in others
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class _Planned:
     """A strategy's plan, and the workloads that the default latency model expects to be late."""
 
@@ -142,15 +106,14 @@ class _Planned:
 
 def compare(
     question: Question,
-    candidates: Sequence[Candidate],
+    strategies: Sequence[str],
     worlds: Sequence[World],
     progress: Progress | None = None,
 ) -> Comparison:
-    """Plan with each candidate, and simulate each plan under each truth.
+    """Plan with each strategy, and simulate each plan under each truth.
 
-    A candidate that cannot plan this spec is left out, with its reason. Raises InputError where none can.
+    A strategy that cannot plan this spec is left out, with its reason. Raises InputError where none can.
     """
-    strategies = [one.name for one in candidates]
     total = len(strategies) * (1 + len(worlds))
     planned: dict[str, _Planned] = {}
     refused: dict[str, InputError] = {}
@@ -159,7 +122,7 @@ def compare(
     with ProcessPoolExecutor(
         min(cores, max(total, 1)), mp_context=multiprocessing.get_context("spawn")
     ) as pool:
-        plans = {pool.submit(_plan, question, one): one.name for one in candidates}
+        plans = {pool.submit(_plan, question, name): name for name in strategies}
         simulations: dict[Future[UnderTruth], tuple[str, str]] = {}
         for done, future in enumerate(as_completed(plans), 1):
             name = plans[future]
@@ -218,17 +181,12 @@ def _compared(name: str, planned: _Planned, outcomes: Mapping[str, UnderTruth]) 
     )
 
 
-def _plan(question: Question, candidate: Candidate) -> _Planned:
-    """Plan with one candidate, in a process of its own."""
+def _plan(question: Question, strategy: str) -> _Planned:
+    """Plan with one strategy, in a process of its own."""
     spec, document = read_spec(question.spec)
-    workloads = (
-        replace(w, slo_ms=candidate.slo * w.slo_ms, rate_rps=candidate.rate * w.rate_rps)
-        for w in spec.workloads
-    )
-    spec = replace(spec, workloads=tuple(workloads))
     cores = len(os.sched_getaffinity(0))
     clock = SystemClock()
-    choices = Choices(candidate.strategy, PlanSettings(seed=question.seed))
+    choices = Choices(strategy, PlanSettings(seed=question.seed))
     plan = make_plan(spec, document, choices, profiles=question.profiles, cores=cores, clock=clock).plan
     believed = replace(plan, latency_model=latency_registry.DEFAULT)
     return _Planned(plan, predicted_late(plan, devices_of(believed, question.profiles)))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
 
 from controlplane.domain import triton_releases
 from controlplane.domain.errors import EngineError, MissingTool
@@ -38,8 +35,6 @@ def examine(launchers: tuple[Launcher, ...], fleets: Sequence[str] = ()) -> tupl
         found.extend(own)
         found.append(_shares(launcher, own))
         found += [state for fleet in fleets if (state := _versions(launcher, fleet)) is not None]
-    places = BootPlaces.here(os.environ)
-    found += [after_boot(fleet, places) for fleet in fleets]
     return tuple(dict.fromkeys(found))  # two launchers of this host have the same GPUs
 
 
@@ -94,41 +89,3 @@ def _haproxy() -> Capability:
         else "; opens a connection for each gRPC request to later servers, unlike 2.6.18, 2.8.10 and 3.0"
     )
     return Capability("haproxy", True, f"{version}{cost}", remedy)
-
-
-_UNITS = "docs/systemd, docs/upgrades.md"
-
-
-@dataclass(frozen=True, slots=True)
-class BootPlaces:
-    """Where systemd keeps enabled units of the system and of a user, and who lingers."""
-
-    system: Path
-    user: Path
-    lingering: Path
-
-    @classmethod
-    def here(cls, environment: Mapping[str, str]) -> BootPlaces:
-        """Return the places of this host and user."""
-        config = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        user = config / "systemd" / "user"
-        return cls(Path("/etc/systemd/system"), user, Path("/var/lib/systemd/linger", getpass.getuser()))
-
-
-def after_boot(fleet: str, places: BootPlaces) -> Capability:
-    """Whether a unit starts the fleet's controller at boot, and otherwise what is missing."""
-    name, unit = f"fleet {fleet} after a boot", f"trisect@{fleet}.service"
-    if _enabled(places.system, unit):
-        return Capability(name, True, f"the system starts {unit}")
-    if not _enabled(places.user, unit):
-        return Capability(
-            name, False, f"no enabled unit {unit}: nothing is served until `ctl controller`", _UNITS
-        )
-    if not places.lingering.exists():
-        remedy = f"loginctl enable-linger {places.lingering.name}"
-        return Capability(name, False, f"{unit} starts only when its user logs in", remedy)
-    return Capability(name, True, f"{unit} starts without a login")
-
-
-def _enabled(folder: Path, unit: str) -> bool:
-    return any((wants / unit).is_symlink() for wants in folder.glob("*.target.wants"))

@@ -45,7 +45,6 @@ class Asked:
     arrivals: Sequence[str]
     seconds: float
     seed: int
-    timeline_points: int = 0
     overtake_ms: int | None = None
 
 
@@ -76,12 +75,7 @@ def _world(plan: Plan, asked: Asked) -> tuple[dict[str, LatencyModel], Settings,
         )
     types = sorted({gpu.type for gpu in plan.gpus})
     measured = {kind: known_profiles(kind, asked.profiles) for kind in types}
-    settings = Settings(
-        seconds=seconds,
-        seed=asked.seed,
-        demands=_demands(plan, asked.arrivals),
-        timeline_points=asked.timeline_points,
-    )
+    settings = Settings(seconds, asked.seed, _demands(plan, asked.arrivals))
     kinds = {kind: known_device(kind, asked.profiles) for kind in types}
     models = {kind: _truth(asked.truth, plan, kinds[kind], measured[kind]) for kind in types}
     conditions = replace(conditions_of(measured), order=order_of(plan, asked.overtake_ms))

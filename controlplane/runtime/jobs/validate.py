@@ -6,20 +6,18 @@ from pathlib import Path
 
 from controlplane.domain.errors import InputError
 from controlplane.files import catalogue
-from controlplane.files.measurements.elsewhere import read_alone, read_pairs
+from controlplane.files.measurements.elsewhere import read_alone
 from controlplane.files.measurements.profiles import read_profile, read_profiles
 from controlplane.files.mistakes import nearest
 from controlplane.latency import evaluate
 from controlplane.runtime.devices import known_device
 
 
-def validation(device: str | None, pairs: Path | None, profile: Path | None) -> dict[str, object]:
+def validation(device: str | None, profile: Path | None) -> dict[str, object]:
     """Return the JSON of `ctl validate`. Raises InputError for bad files and options."""
     if (device is None) == (profile is None):
         raise InputError("give one of --catalogue DEVICE, --profile FILE and --fleet NAME")
     if profile is not None:
-        if pairs is not None:
-            raise InputError("needs --catalogue", field="--pairs")
         measured = read_profile(profile)
         return evaluate.leave_points_out(known_device(measured.device), measured)
     assert device is not None
@@ -28,9 +26,7 @@ def validation(device: str | None, pairs: Path | None, profile: Path | None) -> 
             f"{device!r} is not built in{nearest(device, catalogue.devices())}", field="--catalogue"
         )
     known, profiles = known_device(device), catalogue.profiles(device)
-    if pairs is None:
-        return evaluate.built_in(known, profiles)
-    return evaluate.against_pairs(known, profiles, read_pairs(pairs))
+    return evaluate.built_in(known, profiles)
 
 
 def measured_alone(profiles: Path, measured: Path) -> dict[str, object]:

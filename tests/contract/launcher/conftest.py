@@ -73,10 +73,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
             return DockerEngine(tmp_path / "state", made.address, image)
         case "kubernetes":
             return cast(Engine, request.getfixturevalue("kubernetes_engine"))
-        case "cluster":
-            return cast(Engine, request.getfixturevalue("cluster_engine"))
         case _:
-            return ProcessEngine(tmp_path / "state", "duty-cycle")
+            return cast(Engine, request.getfixturevalue("cluster_engine"))
 
 
 @pytest.fixture

@@ -27,10 +27,6 @@ from launchers.host import process_table
 from launchers.triton import labels
 
 ON_THIS_HOST = pytest.mark.parametrize("engine", engines("process", "docker"), indirect=True)
-WITH_A_DUTY_CYCLE = pytest.mark.parametrize(
-    "engine", [*engines(), *engines("process with a duty cycle")], indirect=True
-)
-"""For what a server that is stopped and let go on all the time could break."""
 
 
 def test_a_started_server_answers_as_itself_with_every_model_ready(fleet: Fleet) -> None:
@@ -119,7 +115,6 @@ def test_a_new_program_finds_what_runs_with_all_its_labels(fleet: Fleet) -> None
     assert fleet.engine.launcher().servers(fleet.name[:-1]) == ()
 
 
-@WITH_A_DUTY_CYCLE
 def test_stop_lets_requests_in_flight_finish(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec())
     with ThreadPoolExecutor(3) as pool:
@@ -171,7 +166,6 @@ def connections(server: Server) -> int:
     return sum(1 for f in fields if f[2] == f"{address}:{server.http_port:04X}" and f[3] == "01")
 
 
-@WITH_A_DUTY_CYCLE
 def test_a_model_that_fails_to_load_is_told_in_its_own_words(fleet: Fleet) -> None:
     spec = fleet.spec(source=BROKEN)
     with pytest.raises(EngineError, match="the weights are not here"):
@@ -203,7 +197,6 @@ def test_a_killed_server_is_started_again_and_its_neighbour_does_not_notice(flee
         assert infer(again) == [0.0, 0.0]
 
 
-@WITH_A_DUTY_CYCLE
 def test_a_share_is_held_under_load(fleet: Fleet) -> None:
     assert fleet.launcher.enforcement() is not None
     server = fleet.start(fleet.spec(percent=25))
@@ -230,10 +223,9 @@ def test_a_share_is_held_under_load(fleet: Fleet) -> None:
         for each in loading:
             each.result()
     assert used > 0.05
-    if server.enforced_by != "duty-cycle":  # nothing counts its periods
-        assert before.throttled_periods is not None
-        assert after.throttled_periods is not None
-        assert after.throttled_periods > before.throttled_periods
+    assert before.throttled_periods is not None
+    assert after.throttled_periods is not None
+    assert after.throttled_periods > before.throttled_periods
 
 
 def part_of_a_core(before: ShareUsage, after: ShareUsage, since_s: float) -> float:
@@ -310,7 +302,6 @@ def test_a_models_process_that_dies_is_heard_and_one_that_is_unloaded_is_not(fle
         assert watch.news((server,)) == ()
 
 
-@WITH_A_DUTY_CYCLE
 def test_a_server_that_another_program_ends_serves_on_and_says_so(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec())
     with contextlib.closing(fleet.launcher.watch(fleet.name)) as watch:
@@ -328,13 +319,8 @@ def test_a_server_that_another_program_ends_serves_on_and_says_so(fleet: Fleet) 
     assert fleet.leftovers() == []
 
 
-@WITH_A_DUTY_CYCLE
 def test_a_share_changes_in_a_running_server(fleet: Fleet) -> None:
     server = fleet.start(fleet.spec(percent=80))
-    if server.enforced_by == "duty-cycle":
-        with pytest.raises(EngineError, match="keeps the percentage it was started with"):
-            fleet.launcher.resize(server, 20)
-        return
     resized = threading.Event()
 
     def ask() -> list[list[float]]:

@@ -1,10 +1,13 @@
 """Stands in for models of other backends, by their names and tensors: see the methods."""
 
 import json
+import threading
 import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+
+_PAIRS = ({"OUTPUT0", "OUTPUT1"}, {"OUTPUT__0", "OUTPUT__1"})
 
 
 class TritonPythonModel:
@@ -36,7 +39,7 @@ class TritonPythonModel:
         if self.sequences and not self.delay_s:
             start = pb_utils.get_input_tensor_by_name(request, "START")
             values = [values[0] + start.as_numpy().flat[0]]
-        elif len(values) == 2 and {"OUTPUT0", "OUTPUT1"} == set(self.outputs) and "identity" not in self.name:
+        elif len(values) == 2 and set(self.outputs) in _PAIRS and "identity" not in self.name:
             one, other = (_numbers(value) for value in values)
             values = [one + other, one - other]
         return [
@@ -51,14 +54,18 @@ class TritonPythonModel:
         return value.astype(kind)
 
     def _stream(self, request):
-        sender = request.get_response_sender()
+        """Read what is asked; answer beside other requests, as a backend that waits between answers does."""
         numbers = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().reshape(-1)
+        delays = pb_utils.get_input_tensor_by_name(request, "DELAY")
         if self.name.startswith("square"):
             numbers = np.repeat(numbers, numbers[0])
-        delays = pb_utils.get_input_tensor_by_name(request, "DELAY")
-        for index, number in enumerate(numbers):
-            if delays is not None:
-                time.sleep(delays.as_numpy().flat[index] / 1000)
+        delays_s = [0] * len(numbers) if delays is None else delays.as_numpy().reshape(-1) / 1000
+        sender = request.get_response_sender()
+        threading.Thread(target=self._send, args=(sender, numbers.copy(), delays_s)).start()
+
+    def _send(self, sender, numbers, delays_s):
+        for index, (number, delay_s) in enumerate(zip(numbers, delays_s, strict=True)):
+            time.sleep(delay_s)
             found = {"OUT": np.array([number], np.int32), "IDX": np.array([index], np.uint32)}
             tensors = [pb_utils.Tensor(name, found[name]) for name in self.outputs]
             sender.send(pb_utils.InferenceResponse(tensors))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import zlib
@@ -10,16 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import gateway_rig as rig
 import grpc
 import numpy as np
 import pytest
 import requests
 import tritonclient.grpc as tg
-import tritonclient.grpc.aio as tga
 import tritonclient.http as th
-import tritonclient.http.aio as tha
 from gateway_clients import Talk, Target, floats, refusal, tensor
 from header_log import HeaderLog, Seen, header_log
 from host_ports import free_ports
@@ -74,30 +70,10 @@ def with_requests(target: Target) -> np.ndarray[Any, Any]:
     return np.array(answer.json()["outputs"][0]["data"], dtype=np.float32)
 
 
-def with_aiohttp(target: Target) -> np.ndarray[Any, Any]:
-    async def run() -> Any:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"http://{target.http}/v2/models/echo/infer", data=_json(VALUES)) as answer,
-        ):
-            return await answer.json()
-
-    return np.array(asyncio.run(run())["outputs"][0]["data"], dtype=np.float32)
-
-
 def with_http(target: Target, **how: Any) -> np.ndarray[Any, Any]:
     with th.InferenceServerClient(target.http) as client:
         found: np.ndarray[Any, Any] = client.infer("echo", tensor(th, VALUES), **how).as_numpy("OUTPUT")
         return found
-
-
-def with_aio(module: Any, address: str, **how: Any) -> np.ndarray[Any, Any]:
-    async def run() -> Any:
-        async with module.InferenceServerClient(address) as client:
-            return (await client.infer("echo", tensor(module, VALUES), **how)).as_numpy("OUTPUT")
-
-    found: np.ndarray[Any, Any] = asyncio.run(run())
-    return found
 
 
 def with_grpc(target: Target, algorithm: str | None) -> np.ndarray[Any, Any]:
@@ -119,17 +95,13 @@ def with_stream(target: Target, algorithm: str | None) -> np.ndarray[Any, Any]:
 _BOTH = {"request_compression_algorithm": "gzip", "response_compression_algorithm": "gzip"}
 CLIENTS: dict[str, Callable[[Target], np.ndarray[Any, Any]]] = {
     "requests": with_requests,
-    "aiohttp": with_aiohttp,
     "tritonclient.http": with_http,
     "tritonclient.http, answers": lambda t: with_http(t, response_compression_algorithm="deflate"),
     "tritonclient.http, gzip": lambda t: with_http(t, **_BOTH),
     "tritonclient.http, deflate": lambda t: with_http(t, request_compression_algorithm="deflate"),
-    "tritonclient.http.aio": lambda t: with_aio(tha, t.http),
-    "tritonclient.http.aio, gzip": lambda t: with_aio(tha, t.http, **_BOTH),
     "tritonclient.grpc": lambda t: with_grpc(t, None),
     "tritonclient.grpc, gzip": lambda t: with_grpc(t, "gzip"),
     "tritonclient.grpc, deflate": lambda t: with_grpc(t, "deflate"),
-    "tritonclient.grpc.aio, gzip": lambda t: with_aio(tga, t.grpc, compression_algorithm="gzip"),
     "stream": lambda t: with_stream(t, None),
     "stream, gzip": lambda t: with_stream(t, "gzip"),
     "stream, deflate": lambda t: with_stream(t, "deflate"),
@@ -218,33 +190,11 @@ def test_unreadable_bodies_are_refused(
     assert headers.get("accept-encoding") == ("gzip, deflate" if status == 501 else None)
 
 
-def test_a_compressed_body_may_come_in_chunks(plain: Target) -> None:
-    packed = gzip.compress(BODY)
-    parts = (packed[at : at + 10] for at in range(0, len(packed), 10))
-    path = "/v2/models/echo/infer"
-    status, _, _ = plain.raw("POST", path, parts, {"Content-Encoding": "gzip"}, encode_chunked=True)
-    assert status == 200
-
-
 def test_a_compressed_request_passes_over_a_dead_server(plain: Target) -> None:
     headers = {"Content-Encoding": "gzip"}
     status, body, _ = plain.raw("POST", "/v2/models/lame/infer", gzip.compress(BODY), headers)
     # The server behind answered that it has no model of that name, as one does that has unloaded it.
     assert (status, "is ending" in str(json.loads(body)["error"])) == (503, True)
-
-
-def test_a_compressed_request_of_a_sequence(plain: Target) -> None:
-    with th.InferenceServerClient(plain.http) as client:
-        for value, total in ((1, 1), (2, 3)):
-            result = client.infer(
-                "total",
-                tensor(th, np.array([[value]], dtype=np.float32)),
-                sequence_id=7,
-                sequence_start=value == 1,
-                sequence_end=value == 2,
-                request_compression_algorithm="gzip",
-            )
-            assert result.as_numpy("OUTPUT")[0][0] == total
 
 
 @pytest.mark.parametrize("call", ["unary", "stream"])

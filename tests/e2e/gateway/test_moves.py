@@ -18,7 +18,7 @@ import tritonclient.grpc as tg
 import tritonclient.http as th
 import tritonclient.utils.shared_memory as shm
 from background import until
-from gateway_clients import Talk, floats, refusal, tensor
+from gateway_clients import Talk, floats, tensor
 from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.errors import EngineError, GatewayError
@@ -136,26 +136,6 @@ def test_a_pool_cannot_hold_sequences(gateway: Running, pair: Pair) -> None:
     made, _ = gateway
     with pytest.raises(GatewayError, match="not a pool"):
         made.commit({"total": Route((pair["one"].backend, pair["two"].backend))})
-
-
-def test_sequences_in_one_stream_move_one_by_one(gateway: Running, pair: Pair) -> None:
-    made, ports = gateway
-    made.commit({"total": Route((pair["one"].backend,))})
-    with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
-        talk = Talk(client)
-
-        def step(value: float, number: int, **flags: bool) -> tuple[float, str]:
-            client.async_stream_infer("total", tensor(tg, floats(value)[None]), sequence_id=number, **flags)
-            return said(talk)
-
-        assert step(1, 8, sequence_start=True) == (1, "one")
-        made.commit({"total": Route((pair["two"].backend,))})
-        assert step(5, 9, sequence_start=True) == (5, "two")
-        assert step(1, 8) == (2, "one")
-        assert step(5, 9, sequence_end=True) == (10, "two")
-        assert step(1, 8, sequence_end=True) == (3, "one")
-        client.stop_stream()
-    until(lambda: made.in_flight(pair["one"].backend).total == 0)
 
 
 def test_answers_keep_their_order_across_a_redirect(gateway: Running, pair: Pair) -> None:
@@ -387,18 +367,6 @@ def test_a_compressed_request_of_an_unloaded_model_goes_to_the_shadow(
         made.commit({"echo": Route((doomed["ending"].backend,))})
         with pytest.raises(InferenceServerException, match="server is ending"):
             client.infer("echo", asked, **how)
-
-
-@pytest.mark.parametrize("module", [th, tg])
-def test_clients_neither_load_nor_unload(gateway: Running, pair: Pair, module: Any) -> None:
-    made, ports = gateway
-    made.commit({"echo": Route((pair["one"].backend,))})
-    with module.InferenceServerClient(f"{rig.HOST}:{ports.http if module is th else ports.grpc}") as client:
-        for call in (client.load_model, client.unload_model):
-            status, words = refusal(lambda call=call: call("echo"))
-            assert status == ("403" if module is th else "StatusCode.PERMISSION_DENIED")
-            assert "by the control plane" in words
-        assert client.is_model_ready("echo")
 
 
 def test_no_server_at_all(gateway: Running) -> None:

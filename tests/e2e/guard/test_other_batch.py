@@ -58,7 +58,7 @@ def test_a_server_without_a_shadow_that_is_slow_gets_a_larger_batch_and_the_plan
     fleet: Guarded,
 ) -> None:
     fleet.apply(document())
-    if fleet.launcher().enforcement() in (None, "duty-cycle"):
+    if fleet.launcher().enforcement() is None:
         pytest.skip("CAPABILITY MISSING: no cgroup quota on this host to cut behind the guard's back")
     before = {server.id for server in fleet.launched()}
     assert batch_of(fleet) == (BATCH, BATCH)

@@ -99,7 +99,7 @@ def test_a_server_beyond_its_memory_limit_dies_alone_and_is_named_with_it(
 def test_it_serves_the_requests_of_a_slow_server_until_one_of_its_share_is_ready(
     fleet: Guarded, loads: dict[str, Load]
 ) -> None:
-    if fleet.launcher().enforcement() in (None, "duty-cycle"):
+    if fleet.launcher().enforcement() is None:
         pytest.skip("CAPABILITY MISSING: no cgroup quota on this host to cut behind the guard's back")
     standby, percent, cut_s = shared(fleet), own_percent(fleet), time.time()
     fleet.cut_quota(percent, CUT_PERCENT)

@@ -15,7 +15,7 @@ SPEC = """schema_version: 1
 gpus: [{type: v100}]
 workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 100}]
 """
-EXTRAS = {"httpx2", "lightkube", "matplotlib", "msgspec", "obstore", "opentelemetry", "textual", "torch"}
+EXTRAS = {"httpx2", "lightkube", "msgspec", "obstore", "opentelemetry", "textual", "torch"}
 WITHOUT = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -49,10 +49,10 @@ def test_a_plan_is_made_and_simulated_without_any_extra_and_a_missing_one_is_nam
     (tmp_path / "spec.yaml").write_text(SPEC)
     planned = ctl(tmp_path, "plan", "spec.yaml", "--strategy", "igniter", "-o", "plan.json")
     assert planned.returncode == 0, planned.stderr
-    drawn = ctl(tmp_path, "show", "plan.json", "--plot", "plan.svg", "--json")
-    assert drawn.returncode == 4
-    assert "pip install 'trisect[plot]'" in drawn.stderr
-    assert "Traceback" not in drawn.stderr
+    trained = ctl(tmp_path, "train", "spec.yaml", "-o", "policy.npz", "--json")
+    assert trained.returncode == 4
+    assert "pip install 'trisect[rl]'" in trained.stderr
+    assert "Traceback" not in trained.stderr
     simulated = ctl(tmp_path, "simulate", "plan.json", "--seconds", "2")
     assert simulated.returncode == 0, simulated.stderr
 
@@ -61,7 +61,6 @@ def test_a_plan_is_made_and_simulated_without_any_extra_and_a_missing_one_is_nam
     ("module", "extra"),
     [
         ("lightkube.core", "kubernetes"),
-        ("matplotlib", "plot"),
         ("opentelemetry.exporter", "otel"),
         ("obstore.store", "stores"),
         ("numpy", None),

@@ -192,7 +192,7 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
         load=LoadView("yes", (rate,)),
     )
     outcome = Outcome((Stop("old"),), (), (TermChange("search", "slo_ms", 40.0, 30.0),))
-    row = DemoRow("w", "m", 20.0, 4, 1.0, 1.1, 10.0, "aio", 100, 0, 1.0, 2.0, 3.0)
+    row = DemoRow("w", "m", 20.0, 4, 1.0, 1.1, 10.0, 100, 0, 1.0, 2.0, 3.0)
     span = Span("before", -5.0, 0.0, 10, 0, 1.0, None)
     repair = Repair("w", 40.0, 20.0, 10.0, 0.5, "slow", 0.6, 1.0, "shadow", (span,))
     kept = Kept("search", "P", 3, None, 100.0, 99.0, 0, 30.0, 29.0, 31.0, 40.0)

@@ -15,7 +15,7 @@ from controlplane.files import fleets, gateway
 from controlplane.files.fleets import FleetFiles, FleetSettings
 
 BEFORE = Path(__file__).parents[2] / "data" / "state_before"
-"""Written by the version of `former_version.COMMIT`."""
+"""Without the keys that later versions added."""
 
 
 @pytest.fixture

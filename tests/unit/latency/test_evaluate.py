@@ -68,16 +68,6 @@ def test_the_figures_are_of_relative_errors_in_percent() -> None:
     assert report["per_kind"]["batch"]["coverage_95_percent"] == 0.0  # type: ignore[index]
 
 
-def test_pairs_count_two_latencies_each_and_each_model_answers() -> None:
-    pair = (Tenant("a", 4, 35.0, 1.1 * alone(35, 4)), Tenant("b", 16, 65.0, 1.1 * alone(65, 16)))
-    document = evaluate.against_pairs(GPU, profiles(), [pair])
-    assert set(document) == {"latency_models"}
-    ours = document["latency_models"]["ours"]  # type: ignore[index]
-    assert ours["overall"]["n"] == 2
-    assert list(ours["per_kind"]) == ["batch"]
-    assert ours["overall"]["mape_percent"] < 1.0
-
-
 def test_batch_sizes_left_out_are_not_seen() -> None:
     spoiled = profiles()
     wrong = tuple(
@@ -116,11 +106,8 @@ def test_a_catalogue_without_pairs_is_judged_by_its_points() -> None:
 
 
 def test_what_cannot_be_compared_is_said() -> None:
-    with pytest.raises(InputError, match="no pair"):
-        evaluate.against_pairs(GPU, profiles(), [])
-    stranger = (Tenant("a", 4, 50.0, 5.0), Tenant("z", 4, 50.0, 5.0))
     with pytest.raises(InputError, match="z has no profile"):
-        evaluate.against_pairs(GPU, profiles(), [stranger])
+        evaluate.against_alone(GPU, profiles(), [Tenant("z", 4, 50.0, 5.0)])
     with pytest.raises(InputError, match="fewer than two batch sizes"):
         evaluate.leave_batch_sizes_out(GPU, profiles(colocated=False))
     with pytest.raises(InputError) as caught:

@@ -102,11 +102,6 @@ def test_a_thread_that_sleeps_while_its_group_runs_is_soon_replaced(kernel: Kern
     assert threads == [7] * 103 + [9] * 17
 
 
-def test_a_server_in_a_group_with_others_is_judged_by_its_own_threads(kernel: Kernel) -> None:
-    kernel.write("throttled_usec 500000", t7_7=(9.0, 8.0), t9_9=(2.0, 3.0))
-    assert QuotaCounters(kernel.root).read(9, lambda: [9]) == QuotaUse(9, 2.0, 3.0, 0.0)
-
-
 def test_a_group_that_is_gone_or_has_no_quota_counts_nothing(kernel: Kernel) -> None:
     reader = QuotaCounters(kernel.root)
     kernel.write("usage_usec 5", t7_7=(1.0, 1.0))

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.harness import Figures
 from benchmarks.plans import changing_load
-from benchmarks.support import promises
+from benchmarks.support import covers, promises
 from controlplane.domain.plan import Rule
 from controlplane.planning.exact.prove import prove
 
@@ -45,6 +45,14 @@ def test_the_aims_of_a_changing_load_are_kept_at_planned_rates_and_missed_by_pla
     changing_load.measure(3 * counts, stays)
     changing_load.judge(found, case, stays, changing_load.oracle(case)[:200])
     assert found.end() == 1
+
+
+def test_a_model_that_is_slower_makes_late_only_what_no_shadow_covers() -> None:
+    plan = planning.planned("joint", planning.published(12), rule=Rule.P99, latency="ours")
+    late = covers.late_where_slower(plan, 1.1, 40.0)
+    assert late.before > late.after
+    assert late.covered > 0
+    assert late.late_though_covered == 0
 
 
 @pytest.mark.parametrize(

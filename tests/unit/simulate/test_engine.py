@@ -314,14 +314,10 @@ def test_drops_break_the_slo(plan_of):
 def test_a_trace_and_a_step_take_the_place_of_the_plans_rate(plan_of):
     plan = plan_of(("g", "p", ONE, [("w", 10.0), ("v", 10.0)]))
     demands = {"w": Trace((0.1, 0.2)), "v": Demand(gaps=Gaps.CONSTANT, steps=((0, 0), (10, 500)))}
-    result = simulate(plan, TRUTH, Settings(20.0, demands=demands, timeline_points=4))
+    result = simulate(plan, TRUTH, Settings(20.0, demands=demands))
     by_name = {w.name: w for w in result.workloads}
     assert by_name["w"].requests == 2
     assert by_name["v"].requests == pytest.approx(5000, abs=1)
-    line = by_name["v"].timeline
-    assert line.time_s.tolist() == [5.0, 10.0, 15.0, 20.0]
-    assert np.isnan(line.p99_ms[:2]).all()
-    assert (line.p99_ms[2:] >= line.p50_ms[2:]).all()
 
 
 def test_the_document_is_the_contract_of_ctl_simulate(plan_of):

@@ -13,7 +13,6 @@ from controlplane.files.measurements.elsewhere import (
     read_aiperf,
     read_alone,
     read_model_analyzer,
-    read_pairs,
     read_perf_analyzer,
 )
 
@@ -116,19 +115,6 @@ def test_other_json_files_are_refused(tmp_path: Path, document: object, said: st
     file.write_text(json.dumps(document))
     with pytest.raises(InputError, match=said):
         read_aiperf(file, 1)
-
-
-def test_a_pair_that_is_no_measurement_is_named_by_line_and_column(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.csv"
-    columns = "model1,model2,batch1,batch2,pct1,pct2,latency1_ms,latency2_ms\n"
-    path.write_text(columns + "alexnet,vgg19,4,8,50,40,5.2,20\n")
-    ((first, second),) = read_pairs(path)
-    assert (first.model, first.percent, second.batch, second.latency_ms) == ("alexnet", 50.0, 8, 20.0)
-    for row, field in (("a,b,4,8,50,500,5,20", "pct2"), ("a,b,4,8,50,50,5,slow", "latency2_ms")):
-        path.write_text(f"{columns}a,b,1,1,50,50,5,20\n{row}\n")
-        with pytest.raises(InputError) as refused:
-            read_pairs(path)
-        assert (refused.value.line, refused.value.field) == (3, field)
 
 
 def test_a_measurement_of_a_model_alone_is_named_by_line_and_column(tmp_path: Path) -> None:

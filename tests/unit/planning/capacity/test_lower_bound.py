@@ -5,6 +5,7 @@ from dataclasses import replace
 import exhaustive
 import planning
 import pytest
+import turing
 from planning import published
 
 from controlplane.domain.device import ShareGrid
@@ -47,6 +48,15 @@ def test_more_workloads_and_higher_rates_cost_no_less() -> None:
 def test_whole_gpus_are_counted_where_they_cost_the_same() -> None:
     bound = bound_of(published(12))
     assert bound / PRICE == pytest.approx(round(bound / PRICE))
+
+
+def test_models_that_take_turns_on_a_gpu_need_its_memory_together() -> None:
+    """9,114 MB of six models, on GPUs that have 8,670 beside one process."""
+    asked = turing.asked(dict.fromkeys(turing.SIX, 1.0))
+    known = turing.device(None, "ours")
+    unknown = replace(known, pool=replace(known.pool, device=replace(known.pool.device, memory_mb=None)))
+    for device, gpus in ((known, 2.0), (unknown, 1.0)):
+        assert lower_bound(asked, gpu_types({"rtx2080ti": device}, Rule.P99, 0.95)) == gpus
 
 
 def test_what_a_free_type_serves_costs_nothing() -> None:

@@ -9,7 +9,7 @@ import pytest
 from planning import v100
 
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.workload import Workload, with_covers_demanded
+from controlplane.domain.workload import ShadowPlace, ShadowWish, Workload, with_covers_demanded
 from controlplane.planning import registry
 
 FOUR = planning.published(12)[:4]
@@ -34,6 +34,14 @@ def test_a_demand_is_met_and_the_plan_says_what_it_costs(factor: float, gpus: in
     assert len(plan.gpus) <= gpus
     assert plan.totals is not None
     assert plan.totals.gpus_for_demands == len(plan.gpus) - 7
+
+
+def test_what_shadows_on_other_gpus_cost_is_said_too() -> None:
+    elsewhere = ShadowWish(place=ShadowPlace.OTHER_GPU)
+    plan = planned(tuple(replace(w, shadow=elsewhere) for w in planning.published(12)))
+    assert all(p.survives_gpu_loss is not None for _, p in plan.partitions())
+    assert plan.totals is not None
+    assert plan.totals.gpus_for_demands == len(plan.gpus) - 7 > 0
 
 
 def test_one_workload_that_demands_costs_no_more_than_all_of_them() -> None:

@@ -12,21 +12,12 @@ from controlplane.domain.workload import ShadowPolicy, ShadowWish
 from controlplane.planning import registry
 from controlplane.planning.protocol import PlanRequest
 
-RATES = {
-    "googlenet": 100.0,
-    "resnet50": 200.0,
-    "ssd-mobilenetv1": 100.0,
-    "vgg16": 100.0,
-    "mnasnet1_0": 200.0,
-    "mobilenet_v2": 200.0,
-}
-"""Six models of 1.7 to 4.2 GB on GPUs of 9.9 GB."""
 LOAD_S = {"vgg16": 3.0, "resnet50": 0.8}
 
 
 def asked(wish: ShadowWish, count: int | None = None) -> PlanRequest:
     """The six with such shadows; of two it is known how long they take to load."""
-    workloads = tuple(replace(w, shadow=wish) for w in turing.asked(RATES))
+    workloads = tuple(replace(w, shadow=wish) for w in turing.asked(turing.SIX))
     request = turing.question(workloads, count, Rule.P99, "ours")
     device = request.devices["rtx2080ti"]
     profiles = {name: replace(p, load_s=LOAD_S.get(name)) for name, p in device.profiles.items()}
@@ -53,7 +44,7 @@ def test_memory_for_hot_shadows_costs_gpus_that_warm_ones_save() -> None:
     assert len(hot.gpus) >= 4
     assert auto.verified
     decided = policies(auto)
-    assert len(decided) == len(RATES), "each has one"
+    assert len(decided) == len(turing.SIX), "each has one"
     assert set(decided.values()) == {ShadowPolicy.HOT, ShadowPolicy.WARM}, "hot where memory is left"
 
 
@@ -98,7 +89,7 @@ def test_a_warm_shadow_that_loads_too_long_is_a_violation() -> None:
     request = asked(ShadowWish(ShadowPolicy.WARM, within_s=1.0))
     plan = planned(request)
     late = {v.subject for v in plan.violations}
-    assert late == RATES.keys() - {"resnet50"}
+    assert late == turing.SIX.keys() - {"resnet50"}
 
 
 def test_where_gpus_are_limited_memory_is_named_as_what_runs_out() -> None:

@@ -3,49 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import planning
 import pytest
 from planning import v100, workload
+from slower import Slower, redirected, served_by
 
-from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, Shadow
+from controlplane.domain.plan import Partition, Plan, Rule, Shadow
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
-from controlplane.latency.adjusted import Adjusted, Change
-from controlplane.latency.protocol import Slots
 from controlplane.planning.judge.covers import with_covers
 from controlplane.planning.judge.evaluate import Terms, evaluate, judge
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of, partition_of
 
 ELSEWHERE = ShadowWish(place=ShadowPlace.OTHER_GPU)
-
-
-@dataclass(frozen=True)
-class Slower(Adjusted):
-    """A latency model by which one served model takes `factor` times as long."""
-
-    slow: str
-    factor: float
-
-    def change(self, slots: Slots) -> Change:
-        own = slots.mask & (slots.model == self.models.index(self.slow))
-        return lambda times: np.where(own, times * self.factor, times)
-
-
-def all_active(plan: Plan, model: str) -> list[PlannedGpu]:
-    """The plan's GPUs with the shadows of a model active in place of its servers, as many as have room."""
-    changed = []
-    for gpu in plan.gpus:
-        room, partitions = 100.0 - gpu.percent, []
-        for partition in gpu.partitions:
-            extra = extra_percent(partition) if partition.models[0].model == model else 0.0
-            extra = extra if extra <= room else 0.0
-            room -= extra
-            partitions.append(replace(partition, percent=partition.percent + extra))
-        changed.append(replace(gpu, partitions=tuple(partitions)))
-    return changed
 
 
 def extra_percent(partition: Partition) -> float:
@@ -57,7 +29,8 @@ def broken(plan: Plan, model: str, factor: float) -> set[str]:
     """The GPUs on which a promise breaks where a model is slower and all its shadows are active."""
     device = v100(plan.latency_model)
     slower = replace(device, latency=Slower(device.latency, model, factor))
-    verdicts = judge(all_active(plan, model), {"v100": slower}, Terms.of(plan))
+    active = redirected(plan, served_by(plan, model)).gpus
+    verdicts = judge(active, {"v100": slower}, Terms.of(plan))
     return {one.gpu.id for one in verdicts if not one.meets_slo}
 
 

@@ -2,83 +2,65 @@
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
+
+import pytest
+import search_work
+from background import until
 
 from controlplane.control.autoscaler.state import (
     Direction,
     FollowedWorkload,
     Kind,
     LoadLimits,
+    Proposal,
     Propose,
     begin,
 )
 from controlplane.domain.device import Stock
-from controlplane.runtime.autoscaler.search import SearchProcess
+from controlplane.runtime.autoscaler.search import SearchProcess, Work
 
 STATE = begin((FollowedWorkload("W", "w", 10.0),), LoadLimits(), 0.0)
 ASKED = Propose(3, Direction.UP, (20.0,), "more")
-MORE_THAN_A_PIPE_HOLDS = 200_000
-ANSWERS = f"""
-import os, pickle, sys
-from controlplane.control.autoscaler.state import Kind, Proposal
-assert sys.stdin.buffer.read(1)
-asked, workloads, stock = pickle.load(os.fdopen(int(sys.argv[2]), "rb"))
-long = "x" * {MORE_THAN_A_PIPE_HOLDS}
-sys.stderr.write(long)
-found = Proposal(asked.number, Kind.PLAN, asked.rates_rps, summary=long, made_from=workloads[0])
-pickle.dump(found, sys.stdout.buffer)
-"""
 
 
-def planning(code: str, *, longest_s: float = 600.0) -> SearchProcess:
-    search = SearchProcess("f", command=(sys.executable, "-c", code), longest_s=longest_s)
+def answered(work: Work | None, *, longest_s: float = 600.0) -> Proposal:
+    search = SearchProcess("f", work=work, longest_s=longest_s)
     search.ask(ASKED, STATE, Stock({}))
-    return search
+    until(lambda: search._here.poll() or longest_s == 0.0)
+    found = search.answer()
+    assert found is not None
+    assert search.ended()
+    return found
 
 
 def test_a_process_without_a_question_ends_with_what_began_it() -> None:
     search = SearchProcess("f")
-    search._go.close()
-    assert search._process.wait(60.0) == 0
-    search.close()
-
-
-def test_a_prepared_process_that_died_has_ended() -> None:
-    search = SearchProcess("f", command=(sys.executable, "-c", "import sys; sys.stdin.read()"))
     assert not search.ended()
-    search._process.kill()
-    search._process.wait(60.0)
-    assert search.ended()
+    search._here.close()
+    until(search.ended)
     search.close()
 
 
 def test_an_answer_larger_than_a_pipe_is_read() -> None:
-    search = planning(ANSWERS)
-    search._process.wait(60.0)
-    found = search.answer()
-    assert found is not None
+    found = answered(search_work.echo)
     assert (found.number, found.kind, found.rates_rps, found.made_from) == (3, Kind.PLAN, (20.0,), "W")
-    assert len(found.summary) == MORE_THAN_A_PIPE_HOLDS
+    assert found.summary == search_work.LONG
 
 
-def test_a_process_that_fails_is_reported_by_its_last_line() -> None:
-    search = planning("raise SystemExit('first\\nno memory is left')")
-    search._process.wait(60.0)
-    found = search.answer()
-    assert found is not None
-    assert (found.kind, found.summary) == (Kind.FAILED, "planning failed: no memory is left")
+@pytest.mark.parametrize(
+    ("work", "longest_s", "says"),
+    [
+        (search_work.die, 600.0, "it ended with exit code 3"),
+        (search_work.hang, 0.0, "it was ended after 0 s without an answer"),
+    ],
+)
+def test_a_process_that_fails_or_hangs_is_reported(work: Work, longest_s: float, says: str) -> None:
+    found = answered(work, longest_s=longest_s)
+    assert (found.number, found.kind, found.summary) == (3, Kind.FAILED, f"planning failed: {says}")
 
 
-def test_a_search_that_hangs_is_ended_and_reported() -> None:
-    hangs = "import threading; threading.Event().wait()"
-    search = planning(hangs)
-    assert search.answer() is None
-    search.close()
-    search = planning(hangs, longest_s=0.0)
-    found = search.answer()
-    assert found is not None
-    assert (found.kind, found.summary) == (
-        Kind.FAILED,
-        "planning failed: it was ended after 0 s without an answer",
-    )
-    assert search._process.poll() is not None
+def test_a_fleet_without_a_plan_is_no_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    found = answered(None)
+    assert (found.kind, "has no spec" in found.summary) == (Kind.NONE, True)

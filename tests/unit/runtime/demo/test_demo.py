@@ -13,7 +13,7 @@ from controlplane.domain.serving import Serving
 from controlplane.files.plans import read_spec
 from controlplane.profiler.session import Place
 from controlplane.runtime.demo import clients
-from controlplane.runtime.demo.clients import Seen, Stream, Tensor
+from controlplane.runtime.demo.clients import Seen, Tensor
 from controlplane.runtime.demo.demo import Demo, Scene
 
 MODELS = Path(__file__).parents[4] / "model_repository"
@@ -33,16 +33,10 @@ def test_every_client_sends_requests_of_the_workloads_client_batch(
 
     def tritonclient(_: str, __: str, tensors: Sequence[Tensor], due_s: Sequence[float]) -> Seen:
         sent.append((len(due_s) / POISSON_S, tensors[0].value.shape[0]))
-        return Seen("", np.empty(0), np.empty(0), ())
-
-    def perf_analyzer(_: Path, __: str, stream: Stream, *___: float) -> Seen:
-        sent.append((stream.requests_rps, stream.client_batch))
-        return Seen("", np.empty(0), np.empty(0), ())
+        return Seen(np.empty(0), np.empty(0), ())
 
     monkeypatch.setattr(clients, "over_grpc", tritonclient)
-    monkeypatch.setattr(clients, "over_http", tritonclient)
-    monkeypatch.setattr(clients, "perf_analyzer", perf_analyzer)
-    scene = Scene(Path(), MODELS, Path(), Path(), Serving(), Path(), poisson_s=POISSON_S)
+    scene = Scene(Path(), MODELS, Path(), Path(), Serving(), poisson_s=POISSON_S)
     place = Place(Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID), "cpu-0")
     demo = Demo(scene, *cast(Any, (None, None)), place, *cast(Any, (None, None)))
     placements = [

@@ -63,19 +63,6 @@ def test_gpus_of_several_types_are_told_apart(spec: Path, capsys: pytest.Capture
     assert f"{one['types']['rtx2060s']} rtx2060s" in capsys.readouterr().out
 
 
-def test_other_rates_cost_other_plans_and_wrong_scales_are_refused(
-    spec: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["compare", str(spec), "--strategies", "igniter", "--truths", "", "--json"]
-    assert run([*arguments, "--scale", "rate=2,0.5"]) == 0
-    share = {s["name"]: s["share_percent"] for s in json.loads(capsys.readouterr().out)["strategies"]}
-    assert list(share) == ["igniter", "igniter, rate x 0.5", "igniter, rate x 2"]
-    assert share["igniter, rate x 0.5"] < share["igniter"] < share["igniter, rate x 2"]
-    for wrong in ("slo", "slo=0", "slo=a", "speed=2", "rate=inf"):
-        assert run([*arguments, "--scale", wrong]) == 2
-        assert json.loads(capsys.readouterr().out)["error"]["field"] == "--scale"
-
-
 def test_a_spec_that_no_strategy_plans_is_refused_with_its_line(
     spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,6 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.settings import InssSettings, PlanSettings
 from controlplane.files.plans import read_spec
 from controlplane.papers.inss.policy import read
-from controlplane.report.plots import plot_learning
 from controlplane.runtime import SystemClock
 from controlplane.runtime.jobs.plan import Choices, make_plan
 from controlplane.runtime.jobs.train import Learnt, Lesson, train_policy
@@ -58,8 +57,6 @@ def test_a_trained_policy_plans(tmp_path: Path) -> None:
     missing = Choices("inss", PlanSettings(inss=InssSettings(policy=str(tmp_path / "none.npz"))))
     with pytest.raises(InputError, match="ctl train"):
         make_plan(spec, document, missing, profiles=tmp_path, cores=1, clock=SystemClock())
-    plot_learning(learnt.curve, tmp_path / "curve.svg")
-    assert (tmp_path / "curve.svg").read_text().count("<svg") == 1
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

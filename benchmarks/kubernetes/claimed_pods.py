@@ -17,13 +17,51 @@ from functools import partial
 from typing import Any
 
 import aiohttp
-from claimed_servers import ClaimedTriton
-
-from controlplane.domain.fleet import ServerState
 from kube.cluster import Cluster
 from kube.control_plane import URL
+
+from controlplane.domain.fleet import ServerState
 from launchers.kubernetes import names
 from launchers.triton import labels, program
+
+_CONFIG = {
+    "backend": "python",
+    "max_batch_size": 8,
+    "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [4]}],
+    "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [4]}],
+}
+
+
+class ClaimedTriton(asyncio.Protocol):
+    """One connection to a claimed server of this name."""
+
+    def __init__(self, name: str) -> None:
+        self._metadata = json.dumps({"name": name, "version": "2.51.0", "extensions": []}).encode()
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, found, body = self._received.partition(b"\r\n\r\n")
+        lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        if found and len(body) >= int(lengths[0].split(b":")[1] if lengths else 0):
+            self._received = b""
+            self._answer(head.split(b" ", 2)[1].decode())
+
+    def _answer(self, path: str) -> None:
+        body = b"{}"
+        if path == "/v2":
+            body = self._metadata
+        elif path.endswith("/config"):
+            body = json.dumps({"name": path.split("/")[-2], **_CONFIG}).encode()
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        assert self._transport is not None
+        self._transport.write(head.encode() + body)
+
 
 NODE_CORES = 4
 _FIRST_ADDRESS = ipaddress.IPv4Address("127.88.0.1")

@@ -1,19 +1,14 @@
-"""Quotas for users whose cgroup was not delegated: a scope of the user's systemd, and a duty cycle."""
+"""Quotas for users whose cgroup was not delegated: a scope of the user's systemd."""
 
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
-import sys
-import time
 
 from controlplane.domain.fleet import ShareUsage
-from launchers.cpu_quota import stopper
 from launchers.cpu_quota.cgroup import usage_of
 from launchers.cpu_quota.counters import group_paths, mount_points
 from launchers.cpu_quota.mechanism import Group, Mechanism, Weight, bandwidth
-from launchers.host.process_table import cpu_seconds, is_stopped
 
 _READ_BACK = 'cat "$0/$(sed -n s/^0:://p /proc/self/cgroup)/cpu.max"'
 
@@ -88,43 +83,3 @@ def _weight(weight: Weight) -> str:
 def _quota(percent: float) -> list[str]:
     quota, period = bandwidth(percent)
     return [f"CPUQuota={100 * quota / period:g}%", f"CPUQuotaPeriodSec={period}us"]
-
-
-# The stopper is a child of a subshell that ends, so it is no child of the server, which exec starts then.
-_BESIDE = '("$1" -I -S "$2" $$ "$3" & ); shift 3; exec "$@"'
-
-
-class DutyCycle(Mechanism):
-    """Runs a stopper beside each server; `stopper` explains why no server stays stopped."""
-
-    name = "duty-cycle"
-    groups_processes = False
-
-    def obstacle(self) -> str | None:
-        """Return the obstacle; None after a process was stopped, seen as stopped, and continued."""
-        with subprocess.Popen(["sleep", "10"]) as trial:
-            try:
-                trial.send_signal(signal.SIGSTOP)
-                deadline = time.monotonic() + 2.0
-                while time.monotonic() < deadline:
-                    if is_stopped(trial.pid):
-                        return None
-                    time.sleep(0.005)
-                return "a process of ours was not stopped by SIGSTOP"
-            finally:
-                trial.kill()
-
-    def enter(self, group: Group, percent: float) -> list[str]:
-        """Return the command that starts the stopper and then becomes the server."""
-        return ["sh", "-c", _BESIDE, "sh", sys.executable, stopper.__file__, f"{percent:g}"]
-
-    def weigh(self, group: Group, weight: Weight) -> None:
-        """Do nothing: there is no group, and without rights a low priority cannot be raised again."""
-
-    def resize(self, group: Group, percent: float) -> None:
-        """Refuse: for a moment no stopper would run, or two with different clocks."""
-        raise OSError("a duty cycle keeps the percentage it was started with")
-
-    def usage(self, group: Group, pids: tuple[int, ...]) -> ShareUsage:
-        """Return the processes' time; periods are not counted."""
-        return ShareUsage(None, None, cpu_seconds(pids))

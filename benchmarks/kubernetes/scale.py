@@ -1,6 +1,6 @@
 """A controller of up to 1,000 partitions against a real API server, with pods that only claim to run.
 
-    KUBEBUILDER_ASSETS=FOLDER .venv/bin/python tests/kubernetes/scale.py [--sizes 125,250,500,1000]
+    KUBEBUILDER_ASSETS=FOLDER .venv/bin/python -m benchmarks.kubernetes.scale [--sizes 125,250,500,1000]
         [--seconds 30] [--rate 1]
 
 Needs the programs that `make test-kubernetes` needs. etcd, API server and scheduler are real; nodes are
@@ -13,27 +13,25 @@ largest size: at most 20 % of a core, and 60 s for the change.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
-import many_partitions as many
-from controller_alone import NAMESPACE
 from kube import cluster as clusters
-from kube.claimed_pods import NODE_CORES, ClaimedPods, register_nodes
 from kube.cluster import Cluster
 from kube.processes import MissingProgram
-from many_partitions import AloneController
 
+from benchmarks.harness import Figures, show, table
+from benchmarks.kubernetes import many_partitions as many
+from benchmarks.kubernetes.claimed_pods import NODE_CORES, ClaimedPods, register_nodes
+from benchmarks.kubernetes.controller_alone import NAMESPACE
+from benchmarks.kubernetes.many_partitions import AloneController
 from controlplane.runtime.controller.observer import CANARIES_RPS
 
 AIM_PERCENT = 20.0
@@ -53,10 +51,6 @@ class Row:
     memory_mb: float
     requests: Mapping[str, float]
     change_s: float
-
-    @property
-    def requests_total(self) -> float:
-        return sum(self.requests.values())
 
 
 def requests_so_far(cluster: Cluster) -> dict[str, float]:
@@ -102,8 +96,7 @@ def rows(sizes: list[int], seconds: float, rate_rps: float) -> Iterator[Row]:
         pods = ClaimedPods(cluster, NAMESPACE)
         registered = 0
         try:
-            options, environment = ("--rate", str(rate_rps)), {"KUBECONFIG": str(cluster.kubeconfig)}
-            with many.controller(state, options, environment) as child:
+            with many.controller(state, rate_rps, {"KUBECONFIG": str(cluster.kubeconfig)}) as child:
                 for size in sizes:
                     wanted = -(-size // NODE_CORES)
                     register_nodes(cluster, registered, wanted)
@@ -121,13 +114,17 @@ LEAST_SETTLE_S = 15.0
 """After an apply the controller tests the shadows that it adopts; each one's first canary takes longer."""
 
 
-def line_of(row: Row) -> str:
-    """A row of the table, with the API requests by kind."""
-    kinds = ", ".join(f"{key} {rate:.0f}" for key, rate in sorted(row.requests.items()))
-    return (
-        f"{row.partitions:10} {row.pods:6} {row.nodes:6} {row.apply_s:8.1f} {row.cpu_percent:7.1f} "
-        f"{row.memory_mb:6.0f} {row.requests_total:8.0f} {row.change_s:8.1f}  {kinds}"
-    )
+_COLUMNS = (
+    "partitions",
+    ">pods",
+    ">nodes",
+    ">apply s",
+    ">% of a core",
+    ">MB",
+    ">requests/min",
+    ">change s",
+    "kinds",
+)
 
 
 def main() -> int:
@@ -135,33 +132,22 @@ def main() -> int:
     parser.add_argument("--sizes", default="125,250,500,1000")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rate", type=float, default=1.0)
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    found = []
-    if not given.json:
-        titles, widths = (
-            ["partitions", "pods", "nodes", "apply_s", "%_core", "MB", "req/min", "change_s"],
-            (10, 6, 6, 8, 7, 6, 8, 8),
-        )
-        print(" ".join(f"{title:>{width}}" for title, width in zip(titles, widths, strict=True)))
+    shown, figures = table("a controller", *_COLUMNS), Figures()
     try:
         for row in rows([int(size) for size in given.sizes.split(",")], given.seconds, given.rate):
-            found.append(row)
-            if not given.json:
-                print(line_of(row), flush=True)
+            kinds = ", ".join(f"{key} {rate:.0f}" for key, rate in sorted(row.requests.items()))
+            counts = (str(row.partitions), str(row.pods), str(row.nodes))
+            costs = (row.apply_s, row.cpu_percent, row.memory_mb, sum(row.requests.values()), row.change_s)
+            shown.add_row(*counts, *(f"{cost:.1f}" for cost in costs), kinds)
+            last = row
     except MissingProgram as error:
         print(f"no cluster can be started here: {error}", file=sys.stderr)
         return 1
-    last = found[-1]
-    if given.json:
-        print(json.dumps([asdict(row) for row in found]))
-    else:
-        ratio = last.cpu_percent / AIM_PERCENT
-        ours = f"controller at {last.partitions} partitions: ours {last.cpu_percent:.1f} %"
-        print(f"{ours}, aim {AIM_PERCENT:g} %, ratio {ratio:.2f}")
-        changed = f"a change of {CHANGED} partitions: ours {last.change_s:.1f} s, aim {AIM_CHANGE_S:g} s"
-        print(f"{changed}, ratio {last.change_s / AIM_CHANGE_S:.2f}")
-    return 0 if last.cpu_percent <= AIM_PERCENT and last.change_s <= AIM_CHANGE_S else 1
+    show(shown)
+    figures.add(f"core at {last.partitions} partitions", last.cpu_percent, "%", at_most=AIM_PERCENT)
+    figures.add(f"a change of {CHANGED} partitions", last.change_s, "s", at_most=AIM_CHANGE_S)
+    return figures.end()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
-"""A controller without gateway, as a process: `python controller_alone.py FOLDER [--claimed PORT] [--rate
-RPS]`.
+"""A controller without gateway, the work of a process of its own.
 
 It applies each plan whose file is named on its standard input, says how long that took, and guards the fleet
-meanwhile. Its fleet and its loop are the real ones. So is its launcher, that of Kubernetes, unless its
-servers are claimed ones behind a port. RPS requests a second end at each partition, all in time.
+meanwhile. Its fleet, its loop and its launcher are the real ones. RPS requests a second end at each
+partition, all in time.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -16,17 +14,14 @@ import threading
 import time
 from pathlib import Path
 
-from claimed_servers import ClaimingLauncher
 from fake_host import GatewayInMemory
 
 from controlplane.control.converge.devices import map_devices
 from controlplane.domain.fleet import Cluster
-from controlplane.domain.plan import Plan
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_of
 from controlplane.monitor.records import Record
-from controlplane.ports import Launcher
 from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import serve
 from controlplane.runtime.devices import devices_of
@@ -71,29 +66,18 @@ class ClaimedRequests:
         pass
 
 
-def launcher_of(state: Path, claimed: int | None) -> Launcher:
-    """The launcher of Kubernetes, or one whose servers a port answers for."""
-    if claimed is not None:
-        return ClaimingLauncher(claimed)
+def main() -> None:
+    """Apply the plans that the input names until it ends; the arguments are the folder and requests/s."""
+    state, rate_rps = Path(sys.argv[1]), float(sys.argv[2])
     options = PodOptions("claimed", "Never", ModelVolume.parse("host:/models"))
-    return KubernetesLauncher(state, Cluster(namespace=NAMESPACE), options)
-
-
-def devices_for(launcher: Launcher, wanted: Plan) -> dict[str, str]:
-    if isinstance(launcher, ClaimingLauncher):
-        return {gpu.id: gpu.id for gpu in wanted.gpus}
-    return dict(map_devices(wanted, devices_of(launcher)))
-
-
-def main(state: Path, claimed: int | None, rate_rps: float) -> None:
-    """Apply the named plans until the input ends."""
-    launcher, gateway = launcher_of(state, claimed), GatewayInMemory()
+    launcher = KubernetesLauncher(state, Cluster(namespace=NAMESPACE), options)
+    gateway = GatewayInMemory()
     fleet = Fleet(FleetFiles(state, "scale"), launcher, gateway, SystemClock(), lambda text: None)
     requests = ClaimedRequests(gateway, rate_rps)
     stop, guarding = threading.Event(), None
     for line in sys.stdin:
         wanted = plan_of(Document("plan", "", json.loads(Path(line.strip()).read_text())))
-        devices = devices_for(launcher, wanted)
+        devices = dict(map_devices(wanted, devices_of(launcher)))
         settings = FleetSettings(launcher.name, str(state / "models"), str(state / "rendered"), devices)
         began = time.monotonic()
         fleet.apply(ApplyRequest(wanted, settings))
@@ -107,12 +91,3 @@ def main(state: Path, claimed: int | None, rate_rps: float) -> None:
 
 def note(event: object) -> None:
     print(event, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--claimed", type=int)
-    parser.add_argument("--rate", type=float, default=0.0)
-    given = parser.parse_args()
-    main(given.folder, given.claimed, given.rate)

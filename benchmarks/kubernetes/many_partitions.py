@@ -8,14 +8,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-HERE = Path(__file__).parent
-MODELS = HERE.parent / "data" / "models"
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT / "tests" / "data" / "models"
 
 
 def plan(partitions: int, changed: int = 0) -> dict[str, Any]:
@@ -64,22 +64,22 @@ class AloneController:
 
 
 @contextlib.contextmanager
-def controller(
-    state: Path, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
-) -> Iterator[AloneController]:
+def controller(state: Path, rate_rps: float, environment: Mapping[str, str]) -> Iterator[AloneController]:
     """A controller with its state in a folder that has the `models`; its log is there."""
-    command = [sys.executable, str(HERE / "controller_alone.py"), str(state), *options]
+    child = "from benchmarks.kubernetes import controller_alone; controller_alone.main()"
+    command = [sys.executable, "-c", child, str(state), str(rate_rps)]
     with (state / "controller.log").open("w") as log:
-        child = subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(HERE.parent / "support"), **(environment or {})},
+            cwd=ROOT,
+            env={**os.environ, **environment},
         )
         try:
-            yield AloneController(state, child)
+            yield AloneController(state, process)
         finally:
-            child.kill()
-            child.wait()
+            process.kill()
+            process.wait()

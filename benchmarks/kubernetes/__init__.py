@@ -1,0 +1,1 @@
+"""What a controller in a cluster costs."""

@@ -1,0 +1,67 @@
+"""The page of metrics. `FIRST` has what is counted before any other call."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import re
+import urllib.request
+from typing import Any
+
+from conformance_calls.case import LONG_S, Cases, Target, infer, x
+
+FIRST, CASES = Cases(), Cases()
+
+
+def _page(target: Target) -> str:
+    at = f"http://{target.host}:{target.metrics_port}/metrics"
+    with urllib.request.urlopen(at, timeout=LONG_S) as page:
+        text: str = page.read().decode()
+        return text
+
+
+@FIRST.case("metrics: no call is none")
+def _(target: Target) -> Any:
+    names = "request_success|count|exec_count|queue_duration_us|compute_infer_duration_us"
+    counted = rf'^(nv_inference_(?:{names})\{{model="(?!warmed|twin|step)[^"]*").* (.+)$'
+    return sorted(set(re.findall(counted, _page(target), re.MULTILINE)))
+
+
+@CASES.case("metrics: names, types and the labels of models")
+def _(target: Target) -> Any:
+    page = _page(target)
+    heads = {line for line in page.splitlines() if line.startswith("# TYPE nv_") and "summary" not in line}
+    names = set(re.findall(r'^(nv_inference\w*)\{model="plain"', page, re.MULTILINE))
+    return heads, {name for name in names if "summary" not in name}
+
+
+@CASES.case("metrics: a model's own")
+def _(target: Target) -> Any:
+    infer(target, "http", "counts", x(1))
+    lines = (line for line in _page(target).splitlines() if "own_requests" in line)
+    return [re.sub(r",(partition|role)=.*?(?=[,}])", "", line) for line in lines if "shadow" not in line]
+
+
+@CASES.case("metrics: tags of a model")
+def _(target: Target) -> Any:
+    infer(target, "http", "Echo.v1-2_X", x(1))
+    lines = (line for line in _page(target).splitlines() if "team=" in line and "shadow" not in line)
+    return sorted(
+        re.sub(r",(partition|role)=.*?(?=[,}])|} .*", "", line) for line in lines if "summary" not in line
+    )
+
+
+@CASES.case("metrics: every path with every method")
+def _(target: Target) -> Any:
+    found = []
+    for method, path in itertools.product(("GET", "HEAD", "POST"), ("/", "/metrics", "/metrics/", "/x")):
+        connection = http.client.HTTPConnection(target.host, target.metrics_port, timeout=LONG_S)
+        connection.request(method, path)
+        found.append((method, path, connection.getresponse().status))
+        connection.close()
+    return found
+
+
+@CASES.case("metrics: labels of the fleet", "metric-labels")
+def _(target: Target) -> Any:
+    return re.findall(r"^nv_inference_request_success\{.*?(partition)=", _page(target), re.MULTILINE)
