@@ -43,7 +43,7 @@ function summary(plan) {
       (plan.strategy ? `The strategy ${plan.strategy} chose shares, batches and neighbours.` : "")),
     facts([
       [`${plan.noun}s`, String(plan.gpus.length)],
-      ["Lower bound", bound ? `at least ${bound}` : null],
+      ["Lower bound", bound ? `at least ${counted(bound, plan.noun)}` : null],
       ["Cost per hour", plan.priced ? number(totals.cost_per_hour, 2) : null],
       ["Workloads", String(plan.workloads.length)],
       ["Planned rate", `${Math.round(plan.workloads.reduce((sum, w) => sum + w.rate_rps, 0)).toLocaleString("en")} inferences/s`],
