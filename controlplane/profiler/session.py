@@ -30,7 +30,7 @@ from controlplane.profiler.requests import Subject
 from controlplane.profiler.sweep import Pace, Point, effort, fits, needed_s, point_seconds
 from controlplane.profiler.temporary import check_python_path, exclusive, running
 from controlplane.render.repository import in_turn, profiling_tree
-from controlplane.render.source import SourceModel, step_limits
+from controlplane.render.source import SourceModel, step_limits, stubs
 
 START_S = 60.0
 _ATTEMPTS = 3
@@ -98,6 +98,7 @@ class Profiler:
             inputs=subject.inputs,
             options=self.options,
             executes=step_limits(source),
+            stubs=stubs(source),
         )
         if resume:
             partial = read_partial(self.profiles, place.device.name, source.name)
