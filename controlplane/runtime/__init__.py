@@ -6,6 +6,7 @@ controller/  the loop that watches a fleet and acts
 autoscaler/  the search for a plan that follows the load, in a process of its own
 dashboard    the live page
 demo/        the steps of `make demo`
+polled       calls that may block, in threads, and names by the time at which each is due
 """
 
 from __future__ import annotations

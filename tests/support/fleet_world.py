@@ -25,7 +25,8 @@ from controlplane.files import pinned as pinned_files
 from controlplane.files import plans as plan_files
 from controlplane.files import rendered as rendered_files
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.runtime.controller import answers, executor, loop, observer, polled, probes, workers
+from controlplane.runtime import polled
+from controlplane.runtime.controller import answers, executor, loop, observer, probes, workers
 from controlplane.runtime.controller.executor import Executor
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.fleet import execute

@@ -7,8 +7,8 @@ queues         one queue: its promise (`promise`), its rate, its evidence, and w
 late_answers   evidence of a broken SLO from late answers, with the dispersion of arrivals
 batch_times    evidence of longer batch times against the server's `baseline`, which has the P99 they lead to
 learning       whether a model is slower than planned on all its servers
-liveness       how long a server may be silent
 standbys       shadows: the next one's share, the share that one gives back
-deaths         back-off and breaker for starts, lost GPUs, requests that were open at each death
+deaths         how long a server may be silent; back-off and breaker for starts, lost GPUs, requests that were
+               open at each death
 state, effects values: guarded partitions, servers and their shares, limits; what the controller is to do
 """

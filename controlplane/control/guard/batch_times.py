@@ -218,8 +218,9 @@ def weigh(
 ) -> tuple[BatchTimes, list[Answer]]:
     """Return the baseline after these answers, in the order they ended, and the answers that count.
 
-    Failed requests do not count; the others count with the times that they would have taken without a stall.
-    The baseline learns only while it is `calm`: while late answers are hardly evidence either.
+    Failed requests do not count; the others count with the times that they would have taken without a stall
+    and without the gateway's wait. The baseline learns only while it is `calm`: while late answers are hardly
+    evidence either.
     """
     heard = [*times.open, *(a for a in answers if not a.failed)]
     if not heard:
@@ -233,8 +234,9 @@ def weigh(
     ended_s, latency_s = [a.ended_s for a in heard], [a.latency_ms / 1000.0 for a in heard]
     learning = times._replace(baseline=baseline.copied(times.baseline))
     after = scan(learning, ended_s, latency_s, Weighing(height(rate_rps), host, calm))
+    waited_s = WAITS * host.wait_s
     counted = zip(heard, latency_s, strict=True)
-    counting = [Answer(a.ended_s, 1000.0 * s, False, a.endpoint, a.server) for a, s in counted]
+    counting = [Answer(a.ended_s, 1000.0 * (s - waited_s), False, a.endpoint, a.server) for a, s in counted]
     return after._replace(open=waiting), counting
 
 

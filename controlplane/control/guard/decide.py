@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from controlplane.control import batches
 from controlplane.control.converge.desired import NamedRoute
-from controlplane.control.guard import deaths, learning, liveness, queues, rule, standbys
+from controlplane.control.guard import deaths, learning, queues, rule, standbys
 from controlplane.control.guard.batch_times import BatchTimes
 from controlplane.control.guard.effects import (
     Cause,
@@ -131,7 +131,7 @@ def _decide(tick: Tick, watch: Watch) -> None:
     tick.decided.append(watch.partition.id)
     watch = standbys.look_after(tick, watch)
     active = tick.active(watch)
-    cause = liveness.death(watch, active, tick.state.limits, tick.now_s, tick.seen.host)
+    cause = deaths.death(watch, active, tick.state.limits, tick.now_s, tick.seen.host)
     if cause is not None:
         watch = _dead(tick, watch, cause)
     elif active.health is Health.IMPAIRED:
@@ -389,8 +389,8 @@ def _ending(tick: Tick, watch: Watch, cause: Cause) -> DrainAndStop:
     """Return how the active server ends that is left for this cause."""
     limits = tick.state.limits
     if cause is not Cause.HANG:
-        return DrainAndStop(watch.active.server, _ENDINGS[cause], liveness.drain_s(watch, limits))
-    patience_s = liveness.overdue_s(watch, limits, tick.active(watch).sequences)
+        return DrainAndStop(watch.active.server, _ENDINGS[cause], deaths.drain_s(watch, limits))
+    patience_s = deaths.overdue_s(watch, limits, tick.active(watch).sequences)
     return DrainAndStop(watch.active.server, _ENDINGS[cause], patience_s, tick.now_s - watch.worked_s)
 
 

@@ -2,8 +2,9 @@
 
 Most of a large fleet rests: its servers are ready, no request waits, no evidence stands against them. Such a
 partition is looked at once something is new about it, or at a time that is known before. The effect of the
-looks that were left out depends on the time alone (`resumed`). So a tick costs what happens in the fleet, not
-its size.
+looks that were left out depends on the time alone (`resumed`). A partition under suspicion is looked at in
+every tick, one that serves every LOOK_S. So a tick costs what happens in the fleet, not its size, and one
+suspect costs no look at the others.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from controlplane.control.guard import queues
 from controlplane.control.guard.batch_times import NO_PART, HostPart
 from controlplane.control.guard.effects import Accused, Effect, Launch, Load, Probe, Report, Topic
 from controlplane.control.guard.learning import ModelError
-from controlplane.control.guard.liveness import GONE
-from controlplane.control.guard.rule import LATE, host_part, is_slow, suspicion
+from controlplane.control.guard.rule import host_part, is_slow, suspicion
 from controlplane.control.guard.state import (
     GuardState,
     Held,
@@ -27,10 +27,16 @@ from controlplane.control.guard.state import (
     percent_by_gpu,
     percent_in_use,
 )
-from controlplane.domain.observation import Answer, FleetSeen, Health, Level, ServerSeen
+from controlplane.domain.observation import GONE, Answer, FleetSeen, Health, Level, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
 AT_ONCE = -math.inf
+SUSPICIOUS = 0.25
+"""The evidence, of 1 for an alarm, from which on a partition is looked at in every tick."""
+LOOK_S = 0.2
+"""The time between two looks at a partition that serves, ..."""
+AGAIN_S = 0.8 * LOOK_S
+"""... and that after which a tick may look again: ticks come late, never early."""
 
 RECENT = 15.0
 """The number of late answers over which the host's part in them is averaged: single readings are noisy."""
@@ -57,9 +63,11 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
     if not looked_at:
         return present
     failed = [answer for answer in seen.answers if answer.held]
+    since_s = min(state.now_s, seen.since_s)
     watches = dict(present.watches)
     for partition in looked_at:
-        watch = resumed(watches[partition], state.now_s)
+        watch = resumed(watches[partition], since_s)
+        began_s = max(watch.looked_s, since_s)
         if missed:
             # A host that stood still looks like servers that do; what waited meanwhile is answered late.
             settled_s = max(watch.settled_s, now + state.limits.settle_s)
@@ -67,7 +75,7 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
         active = seen.servers.get(watch.active.server, GONE)
         heard = answers.get(watch.active.server, [])
         watch = update(
-            watch, active, heard, (state.now_s, now), host_part(seen.host, active, watch.active.percent)
+            watch, active, heard, (began_s, now), host_part(seen.host, active, watch.active.percent)
         )
         watches[partition] = _held(watch, failed)
     return replace(present, watches=watches, due_s={**state.due_s, **dict.fromkeys(looked_at, AT_ONCE)})
@@ -170,8 +178,10 @@ def due(state: GuardState, now_s: float) -> frozenset[str]:
 
 def next_look_s(watch: Watch, seen: FleetSeen, limits: Limits) -> float:
     """Return when a partition is looked at though nothing is new about it; AT_ONCE for the next tick."""
-    if _is_busy(watch, seen, limits):
+    if suspicion(watch) > SUSPICIOUS:
         return AT_ONCE
+    if _is_busy(watch, seen, limits):
+        return seen.now_s + AGAIN_S
     times = [at_s for at_s in (watch.settled_s, watch.launches.retry_at_s) if at_s > seen.now_s]
     if watch.launches.failures:
         since_s = max(placed.since_s for placed in watch.servers)
@@ -210,7 +220,7 @@ def _is_busy(watch: Watch, seen: FleetSeen, limits: Limits) -> bool:
         or watch.owned is not None
         or watch.rebatched.times > 0
     )
-    return unserved or uncovered or unseen or failing or incomplete or broken or suspicion(watch) >= LATE
+    return unserved or uncovered or unseen or failing or incomplete or broken
 
 
 def _changed(before: Mapping[str, ServerSeen], now: Mapping[str, ServerSeen]) -> Iterable[str]:

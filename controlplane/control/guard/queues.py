@@ -132,7 +132,7 @@ def weigh(
     if promise.instances == 1:
         calm = queue.lateness < HOLD and not host.cut
         batches, counted = batch_times.weigh(batches, answers, promise.rate_rps, now_s, host, calm=calm)
-    if host.wait_s:
+    elif host.wait_s:
         waited_ms = 1000.0 * WAITS * host.wait_s
         counted = [a._replace(latency_ms=a.latency_ms - waited_ms) for a in counted]
     late, alarm = late_answers.weigh(late_answers.count(queue.late, promise, answers), promise, counted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from controlplane.control.guard import deaths, liveness
+from controlplane.control.guard import deaths
 from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Topic
 from controlplane.control.guard.observe import Tick
 from controlplane.control.guard.state import (
@@ -18,7 +18,7 @@ from controlplane.control.guard.state import (
     fits,
     room_percent,
 )
-from controlplane.domain.observation import Health, Level
+from controlplane.domain.observation import GONE, Health, Level
 from controlplane.domain.workload import ShadowPolicy
 
 _ENDINGS = {
@@ -45,7 +45,7 @@ def look_after(tick: Tick, watch: Watch) -> Watch:
     if health in (Health.READY, Health.UNLOADED, Health.STARTING):
         return watch
     if placed.gpu not in tick.state.lost_gpus:
-        why = tick.seen.servers.get(placed.server, liveness.GONE).reason or str(health)
+        why = tick.seen.servers.get(placed.server, GONE).reason or str(health)
         tick.report(Level.WARNING, watch.partition.id, f"shadow {placed.server} lost: {why}")
     for other in _sharers(tick, watch) if placed.shared else ():
         if other.standby is not None and other.standby.server == placed.server:
@@ -67,7 +67,7 @@ def end(tick: Tick, watch: Watch, standby: PlacedServer) -> None:
     if any(one.server == standby.server for other in _sharers(tick, watch) for one in other.servers):
         return
     ending = _ENDINGS.get(tick.health(standby), Ending.AT_ONCE)
-    patience_s = liveness.drain_s(watch, tick.state.limits)
+    patience_s = deaths.drain_s(watch, tick.state.limits)
     tick.effects.append(DrainAndStop(standby.server, ending, patience_s))
 
 
@@ -143,7 +143,8 @@ def _share(tick: Tick, watch: Watch) -> Watch:
             return replace(watch, standby=placed)
     name, percent = watch.partition.shared
     generation = 1 + max(one.generation for one in (watch, *sharers))
-    placed = PlacedServer(f"{name}.{generation}", watch.partition.gpu, percent, shared=True)
+    server = f"{watch.partition.shared_names or f'{name}.'}{generation}"
+    placed = PlacedServer(server, watch.partition.gpu, percent, shared=True)
     tick.effects.append(Launch(name, placed.server, placed.gpu, percent, watch.launches.failures + 1))
     for other in sharers:
         if other.standby is None and _may_share(other):
@@ -197,7 +198,7 @@ def next_server(tick: Tick, watch: Watch) -> PlacedServer | None:
             continue
         percent = min(least, room_percent(tick.owned, share, gpu))
         if percent >= min(share.percent, partition.percent) - 1e-6:
-            return PlacedServer(f"{partition.id}.{watch.generation + 1}", gpu, percent)
+            return PlacedServer(partition.launched(watch.generation + 1), gpu, percent)
     return None
 
 

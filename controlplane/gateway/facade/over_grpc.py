@@ -20,7 +20,7 @@ from controlplane.gateway.facade.callers import Caller
 from controlplane.gateway.facade.fleet import Attempts
 from controlplane.gateway.facade.fleet_wide.broadcast import Refused
 from controlplane.gateway.facade.fleet_wide.grpc_calls import GrpcCalls, Handler, refusal
-from controlplane.gateway.facade.records import HELD, UNREACHED
+from controlplane.gateway.facade.records import HELD, UNREACHED, Ended
 from controlplane.gateway.facade.refusals import (
     Refusal,
     ServerEnding,
@@ -180,18 +180,8 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             status = StatusCode.CANCELLED.value[0]
             raise
         finally:
-            sizes = len(message), len(answer)
-            self._parts.records.request(
-                name,
-                backend,
-                started,
-                *sizes,
-                http=200,
-                grpc=status,
-                flags=flags,
-                client=client,
-                unloaded=unloaded,
-            )
+            sizes, ended = (len(message), len(answer)), Ended(200, status, flags, unloaded)
+            self._parts.records.request(name, backend, started, sizes, ended, client)
 
     async def _by_name(self, method: str, message: bytes, context: Any, _: Caller) -> bytes:
         name = text_field(message, 1)

@@ -27,7 +27,7 @@ from controlplane.gateway.facade.callers import CALLER, OWN_HEADERS
 from controlplane.gateway.facade.fleet import Attempts
 from controlplane.gateway.facade.fleet_wide.broadcast import HttpRefused, Refused
 from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls, as_json, as_response, refusal
-from controlplane.gateway.facade.records import ABANDONED, HELD, UNLOADED, UNREACHED
+from controlplane.gateway.facade.records import ABANDONED, HELD, UNLOADED, UNREACHED, Ended
 from controlplane.gateway.facade.refusals import (
     Refusal,
     ServerEnding,
@@ -227,19 +227,8 @@ class Http:
         finally:
             if request.path.endswith(_INFERRING):
                 size = len(body) if isinstance(body, bytes) else request.content_length or 0
-                client = request[CALLER].name
-                self._parts.records.request(
-                    name,
-                    backend,
-                    started,
-                    size,
-                    sent,
-                    http=status,
-                    grpc=None,
-                    flags=flags,
-                    client=client,
-                    unloaded=unloaded,
-                )
+                client, ended = request[CALLER].name, Ended(status, None, flags, unloaded)
+                self._parts.records.request(name, backend, started, (size, sent), ended, client)
 
 
 @web.middleware

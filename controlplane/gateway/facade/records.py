@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from typing import NamedTuple
 
 from controlplane.domain.errors import declined_by_policy
 from controlplane.domain.fleet import Backend
@@ -14,6 +15,19 @@ UNLOADED = "unloaded"
 """In the place of the gRPC status: the server had the model no longer."""
 ABANDONED, HELD, UNREACHED = "C-", "SH", "SC"
 """As HAProxy's flags: the client left, the server was lost with the request, no connection opened."""
+
+
+class Ended(NamedTuple):
+    """How a request ended: its status over HTTP, and over gRPC, None for one over HTTP.
+
+    `flags` are ABANDONED where the client left it, HELD and UNREACHED where its server was lost.
+    `unloaded`: its server had the model no longer.
+    """
+
+    http: int
+    grpc: int | None
+    flags: str = "--"
+    unloaded: bool = False
 
 
 class Records:
@@ -31,29 +45,21 @@ class Records:
         endpoint: str,
         backend: Backend,
         started_s: float,
-        size: int,
-        answer_size: int,
-        *,
-        http: int,
-        grpc: int | None,
-        flags: str = "--",
+        sizes: tuple[int, int],
+        ended: Ended,
         client: str = "",
-        unloaded: bool = False,
     ) -> None:
-        """A request ended now; `started_s` is of the monotonic clock, `grpc` None for one over HTTP.
-
-        `flags` are ABANDONED where the client left it, HELD and UNREACHED where its server was lost.
-        `unloaded`: its server had the model no longer.
-        """
+        """A request ended now; `started_s` is monotonic, `sizes` are those of it and of its answer."""
+        http, grpc, flags, unloaded = ended
         protocol = "http" if grpc is None else "grpc"
         self._counts[protocol] += 1
-        self.handled_bytes += size + answer_size
+        self.handled_bytes += sum(sizes)
         end_us = time.time_ns() // 1000
         start_us = end_us - int((time.monotonic() - started_s) * 1e6)
         line = (
             f"{protocol}:{self._process} {self._counts[protocol]} {endpoint} {backend.instance} "
             f"- {http} {UNLOADED if unloaded else '-' if grpc is None else grpc} "
-            f"{flags}/-1/{client or '-'} {size} {answer_size} "
+            f"{flags}/-1/{client or '-'} {sizes[0]} {sizes[1]} "
             f"{start_us} {end_us}\n"
         )
         with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.answers import Parts
 from controlplane.gateway.facade.callers import Caller
 from controlplane.gateway.facade.fleet import Key
-from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED, Records
+from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED, Ended, Records
 from controlplane.gateway.facade.refusals import (
     LimitReached,
     Refusal,
@@ -257,18 +257,9 @@ class ClientStream:
         unloaded: bool = False,
     ) -> None:
         status, flags = ending
-        self._records.request(
-            stream.endpoint,
-            stream.backend,
-            pending.started_s,
-            pending.size,
-            size,
-            http=200,
-            grpc=status,
-            flags=flags,
-            client=self._caller.name,
-            unloaded=unloaded,
-        )
+        sizes, ended = (pending.size, size), Ended(200, status, flags, unloaded)
+        caller = self._caller.name
+        self._records.request(stream.endpoint, stream.backend, pending.started_s, sizes, ended, caller)
 
     async def _serve(self) -> None:
         async with self._writing:

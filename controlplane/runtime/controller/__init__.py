@@ -1,11 +1,10 @@
 """The controller of a fleet. Start reading at `loop`.
 
-serve          the process: its lock, the request log, its metrics endpoint
+serve          the process: its lock, the request log, /healthz and /metrics
 loop           look, decide, act
-answers        the request log as answers, and what a line says of its server
+answers        the request log as answers, what a line says of its server, and requests in flight
 observer       the guard's observations: answers, and the health of every server
 probes         what is asked of a server to know whether it lives, and what is remembered of it
-polled         calls that may block, in threads, and names by the time at which each is due
 engine         the servers that run according to the launcher and the engine
 watches        the gateway's processes, and the repository against what was applied
 adopt          adoption of a running fleet by a new controller
@@ -13,6 +12,5 @@ actor          what becomes of decisions: announced, ...
 executor       ... or carried out
 workers        slow work beside the loop: starts, loads, drains, stops; when a server has drained
 recorder       what other commands read: the record, and the file for `ctl status`
-exporter       /healthz and /metrics
 elected        the controller in a cluster
 """

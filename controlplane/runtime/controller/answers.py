@@ -1,20 +1,27 @@
-"""The request log, of all replicas of a gateway, as answers for the guard."""
+"""Requests as the guard sees them: those that ended, by the logs of all replicas, and those in flight."""
 
 from __future__ import annotations
 
+import math
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from controlplane.domain.fleet import Server
+from controlplane.control.guard.observe import AGAIN_S, resumed
+from controlplane.control.guard.state import Watch
+from controlplane.domain.errors import GatewayError
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, InFlight, Server
 from controlplane.domain.observation import Answer, Health, News
 from controlplane.gateway.replicas.control_port import monitor_stream
 from controlplane.monitor.client import QUERY, RequestLog
 from controlplane.monitor.records import Record
+from controlplane.ports import Gateway
 from controlplane.runtime.controller.probes import Failures, ServerRecord
+from controlplane.runtime.fleet.execute import backend
+from controlplane.runtime.polled import Agenda
 
 _WAITED_S = 0.5
 """A request that failed sooner did not wait for its model: one that stands still fails a batch after 1 s."""
@@ -34,7 +41,8 @@ class Requests(Protocol):
 class AnswerLog:
     """Reads the log of one fleet. `queue_of` is the endpoints of the queue that an endpoint's requests share.
 
-    `records` are of the servers by the names that the guard gave them. The log was last heard at `heard_s`.
+    `records` are of the servers by name. The log was last heard at `heard_s`.
+    Answers are kept until their server is looked at, at most for LOOK_S.
     """
 
     def __init__(
@@ -48,7 +56,8 @@ class AnswerLog:
         self._queue_of = queue_of
         self._by_instance: dict[str, str] = {}
         self._by_endpoint: dict[str, list[str]] = {}
-        self.heard_s = time.monotonic()
+        self._kept: dict[str, list[Answer]] = {}
+        self.heard_s = self._gave_all_s = time.monotonic()
 
     @property
     def since_s(self) -> float:
@@ -63,9 +72,17 @@ class AnswerLog:
             for endpoint in server.spec.endpoints:
                 self._by_endpoint.setdefault(endpoint, []).append(name)
 
-    def take(self, now: float) -> list[Answer]:
-        """Return the answers since the call before."""
-        answers = []
+    def take(self, now: float, servers: Collection[str]) -> tuple[float, list[Answer]]:
+        """Return the new answers of these servers; every LOOK_S those of all, and when that was last done."""
+        self._read(now)
+        since_s = self._gave_all_s
+        if now - since_s >= AGAIN_S:
+            self._gave_all_s = now
+            servers = tuple(self._kept)
+        kept = (self._kept.pop(name, []) for name in servers)
+        return since_s, [answer for answers in kept for answer in answers]
+
+    def _read(self, now: float) -> None:
         # Log lines have the time of day, which may be changed at any time.
         ahead_s = time.time() - now
         ends = self._requests.take()
@@ -79,7 +96,7 @@ class AnswerLog:
                     if one in self._records:
                         self._records[one].left_s[end.endpoint] = ended_s
                 continue
-            answers.append(
+            self._kept.setdefault(name, []).append(
                 Answer(
                     ended_s,
                     end.latency_ms,
@@ -94,13 +111,11 @@ class AnswerLog:
             )
             if name:  # others say nothing about a server's health
                 self._remember(self._records[name], end, ended_s, now)
-        return answers
 
     def _remember(self, record: ServerRecord, end: Record, ended_s: float, now: float) -> None:
         record.spoke_s = now
         if end.unloaded:
-            own_name = record.server.name
-            record.note(News((own_name,), "it has unloaded its models", health=Health.ENDING))
+            record.note(News((record.server.name,), "it has unloaded its models", health=Health.ENDING))
         began_s = ended_s - end.latency_ms / 1000.0
         if end.failed:
             before = record.failed((end.endpoint,))
@@ -179,3 +194,76 @@ class ReplicaLogs:
         for address in present:
             if address not in self._logs:
                 self._logs[address] = RequestLog(self._open(address))
+
+
+_GATEWAY_AGAIN_S = 2.0
+_SILENT_S = 0.2
+_SILENT_REQUESTS = 3.0
+_LULL_S = 1.0
+"""The longest silence of a server with traffic until its open requests are read, in a small fleet; ..."""
+_LULLS_RPS = 50.0
+"""... and how many servers are read in a second in a large one."""
+_RARE_RPS = 0.02
+"""Requests that come more rarely are no traffic."""
+
+
+class OpenRequests:
+    """Reads a server's requests in flight once it has been silent for long enough."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._silences = Agenda()
+        self._gateway_again_s = -math.inf
+
+    def due(self, now: float) -> str | None:
+        """Return the first server to look at again, which is due no more; None where none is."""
+        return self._silences.take(now)
+
+    def forget(self, name: str) -> None:
+        """Drop a server."""
+        self._silences.forget(name)
+
+    def read(
+        self, watch: Watch, record: ServerRecord, now: float, log_since_s: float, servers: int
+    ) -> InFlight:
+        """Return the requests in flight of a partition's active server, of so many in the fleet.
+
+        They are read only if it answers nothing under load. Its log is complete since `log_since_s`.
+        """
+        name = watch.active.server
+        if record.active_s is None:
+            record.active_s = now
+        # Silence counts only while the log is complete, since the server is routed, and since its requests in
+        # flight were last read as 0.
+        since = max(
+            record.answered_s,
+            record.active_s,
+            log_since_s,
+            -math.inf if record.in_flight.unanswered else record.in_flight_s,
+        )
+        silent_s = _SILENT_S
+        if not record.in_flight.unanswered and now - since >= _SILENT_S:
+            paused_s = record.in_flight_s - max(record.answered_s, record.active_s)
+            silent_s = _read_after_s(resumed(watch, now), paused_s, servers)
+        if now - since < silent_s:
+            self._silences.put(name, since + silent_s)
+            return NOTHING_IN_FLIGHT
+        if now - record.in_flight_s > _SILENT_S and now > self._gateway_again_s:
+            try:
+                record.in_flight = self._gateway.in_flight(backend(record.server))
+            except GatewayError:
+                # A hanging gateway blocks each query until its deadline, so it is not queried again at once.
+                record.in_flight = NOTHING_IN_FLIGHT
+                self._gateway_again_s = time.monotonic() + _GATEWAY_AGAIN_S
+            record.in_flight_s = now
+        self._silences.put(name, now)
+        return record.in_flight
+
+
+def _read_after_s(watch: Watch, paused_s: float, servers: int) -> float:
+    """Return the silence after which open requests are read, where none was open for `paused_s`."""
+    rates_rps = [max(queue.rates_rps) for queue in watch.queues]
+    lull_s = max(_LULL_S, servers / _LULLS_RPS)
+    # The longer nothing was open, the less soon is it read again: requests have paused.
+    expected_s = max(_SILENT_REQUESTS / max(sum(rates_rps), _RARE_RPS), min(paused_s, lull_s))
+    return max(_SILENT_S, min(expected_s, lull_s) if max(rates_rps) > _RARE_RPS else expected_s)

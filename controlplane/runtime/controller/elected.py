@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from controlplane.control.guard.standing import standing
 from controlplane.domain.errors import (
     EngineError,
     FleetBusy,
@@ -27,10 +26,9 @@ from controlplane.domain.errors import (
     TrisectError,
     Troubles,
 )
-from controlplane.domain.observation import Event, Guarding
+from controlplane.domain.observation import Event, FleetReport, FleetStanding, Guarding, WantedFleet
 from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.domain.serving import FollowLoad, Serving
-from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
 from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetSettings, read_guarding, write_guarding
 from controlplane.files.following import Following as FollowingSettings
@@ -39,6 +37,7 @@ from controlplane.runtime.controller.answers import ReplicaLogs
 from controlplane.runtime.devices import devices_of
 from controlplane.runtime.fleet.fleet import Fleet, locked
 from controlplane.runtime.fleet.preflight import ApplyRequest
+from controlplane.runtime.fleet.status import standing
 
 LOOK_S = 2.0
 _EXISTS_S = 0.1

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from controlplane.domain.fleet import Batches, Server, ServerState
 from controlplane.domain.observation import News
 from controlplane.ports import Launcher
-from controlplane.runtime.controller.polled import Polled
+from controlplane.runtime.polled import Polled
 
 _LATE_S = 5.0
 

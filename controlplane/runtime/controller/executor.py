@@ -10,6 +10,7 @@ from functools import partial
 
 from controlplane.control import batches
 from controlplane.control.converge.desired import NamedRoute
+from controlplane.control.guard.deaths import drain_s, overdue_s
 from controlplane.control.guard.effects import (
     DrainAndStop,
     Effect,
@@ -24,7 +25,6 @@ from controlplane.control.guard.effects import (
     Report,
     SetBatch,
 )
-from controlplane.control.guard.liveness import drain_s, overdue_s
 from controlplane.control.guard.state import GuardState, Watch
 from controlplane.control.order import with_errors
 from controlplane.domain.errors import EngineError, TrisectError
@@ -126,7 +126,7 @@ class Executor(Actor):
         self._recorder.hear(decision.seen.answers, state.watches.values())
         if self._recorder.is_due():
             self._recorder.write(_active(state, workers))
-        self._status.show(state, workers.running(), changed=bool(decision.effects))
+        self._status.show(state, workers.ending(), changed=bool(decision.effects))
 
     def is_busy(self, state: GuardState | None, workers: Workers) -> bool:
         """Return whether a server starts, or is down and can still be started without help."""
@@ -203,7 +203,7 @@ def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Obs
             running = [s.spec for s in workers.servers().values()]
             limit_mb = memory_limit_mb(planned, running, observer.exhausted_mb.get(effect.partition))
             spec = replace(spec, reloads=warm, memory_limit_mb=limit_mb)
-            workers.launch(effect, spec, partial(adopted.gives_way, effect.partition))
+            workers.launch(spec, partial(adopted.gives_way, effect.partition))
         case Load():
             workers.load(effect)
         case DrainAndStop():

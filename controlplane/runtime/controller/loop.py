@@ -20,8 +20,7 @@ from controlplane.control.batches import in_force
 from controlplane.control.converge.actions import batches_as_planned
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard import decide
-from controlplane.control.guard.observe import due, missed_s, observe
-from controlplane.control.guard.rule import suspicion
+from controlplane.control.guard.observe import LOOK_S, due, missed_s, observe
 from controlplane.control.guard.state import GuardState, guarded_partitions
 from controlplane.control.guard.state import Limits as GuardLimits
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, LogOnce, TrisectError
@@ -36,14 +35,13 @@ from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
 from controlplane.runtime.controller.answers import Requests
-from controlplane.runtime.controller.observer import SUSPICIOUS, Observer
+from controlplane.runtime.controller.observer import Observer
 from controlplane.runtime.controller.watches import GatewayWatch
 from controlplane.runtime.controller.workers import Workers
 from controlplane.runtime.fleet.execute import named
 from controlplane.runtime.fleet.fleet import Fleet
 
-_TICK_S = 0.2
-_SUSPICIOUS_TICK_S = 0.05
+_HURRIED_S = 0.05
 _CHECK_S = 1.0
 _LOCK_TRIES_S = 0.2
 _BUSY_S = 60.0
@@ -109,12 +107,9 @@ class Controller:
             stop.wait(max(0.0, self._interval_s() - (self.ticked_s - began)))
 
     def _interval_s(self) -> float:
-        """Return the time between two looks: short under suspicion, since clients wait for the verdict."""
+        """Return the time between two ticks: short under suspicion, since clients wait for the verdict."""
         state = self.state
-        if state is None:
-            return _TICK_S
-        suspected = (suspicion(state.watches[p]) > SUSPICIOUS for p in due(state, state.now_s))
-        return _SUSPICIOUS_TICK_S if any(suspected) else _TICK_S
+        return _HURRIED_S if state is not None and due(state, state.now_s) else LOOK_S
 
     def repair(self, stop: threading.Event) -> None:
         """Run until nothing is left to do, or nothing more can be done now."""
@@ -122,7 +117,7 @@ class Controller:
         while not stop.is_set() and idle < _IDLE_TICKS:
             self.step()
             idle = 0 if self._actor.is_busy(self.state, self._workers) else idle + 1
-            stop.wait(_TICK_S)
+            stop.wait(LOOK_S)
         self._workers.close(wait=True)
 
     def step(self) -> None:
@@ -254,7 +249,7 @@ class Controller:
         # From the clock, so that no server's name is used twice: starts take longer than a millisecond.
         generation = int(1000.0 * self._fleet.clock.wall())
         found = adoption(
-            guarded_partitions(plan, desired.largest),
+            guarded_partitions(plan, desired),
             desired,
             settings,
             servers,

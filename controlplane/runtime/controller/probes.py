@@ -20,7 +20,7 @@ from controlplane.domain.errors import EngineError, declined_by_policy, is_own_l
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Delays, InFlight, QuotaUse, Server
 from controlplane.domain.observation import Health, ModelStatistics, News
 from controlplane.ports import Launcher
-from controlplane.runtime.controller.polled import Polled
+from controlplane.runtime.polled import Polled
 from controlplane.triton import own
 from controlplane.triton.client import TritonClient, timed_out
 from controlplane.triton.own import Discount
@@ -136,11 +136,13 @@ class Readings(Polled[Reading]):
         # The time of the last look, and how many servers were read within the second before.
         self._counted: tuple[float, int] = (-math.inf, 0)
 
-    def read(self, name: str, server: Server, models: Sequence[str], now: float) -> None:
+    def read(
+        self, name: str, server: Server, models: Sequence[str], now: float, every_s: float = READ_EVERY_S
+    ) -> None:
         """Begin a reading, unless the last one is recent. With many suspects each is read less often."""
         if self._counted[0] != now:
             self._counted = now, self.asked_since(now - _SUSPECT_S)
-        every_s = max(READ_EVERY_S, self._counted[1] / READINGS_RPS)
+        every_s = max(every_s, self._counted[1] / READINGS_RPS)
         self.ask(name, partial(read_counters, server, models), now, every_s)
 
 

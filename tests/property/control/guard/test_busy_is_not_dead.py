@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.control.guard import decide, liveness
+from controlplane.control.guard import deaths, decide
 from controlplane.control.guard.effects import DrainAndStop, Ending, Launch
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer
@@ -268,7 +268,7 @@ def test_a_model_that_hangs_and_refuses_is_found(
     while not world.has_found(hangs):
         world.tick([*new, Request(world.now_s, 0.0, "refused")])
         new = []
-        most_s = liveness.LONGER * LIMITS.overdue_s + LIMITS.settle_s + 2.0 * TICK_S
+        most_s = deaths.LONGER * LIMITS.overdue_s + LIMITS.settle_s + 2.0 * TICK_S
         assert world.now_s - began_s <= most_s
 
 
@@ -285,7 +285,7 @@ def test_each_true_hang_is_found(
     began_s = world.now_s
     new = [Request(began_s, 0.05) for _ in range(owed)]
     watch = world.state.watches["W"]
-    longest_s = liveness.overdue_s(watch, LIMITS)
+    longest_s = deaths.overdue_s(watch, LIMITS)
     while not world.has_found(hangs) and world.now_s < began_s + 3.0 * longest_s:
         world.tick(new)
         new = []
@@ -295,7 +295,7 @@ def test_each_true_hang_is_found(
         assert found_s <= SILENT_S + 2.0 * TICK_S
     elif owed >= LIMITS.due:
         # What the model once took counts, also where it was learned after the fault.
-        patience_s = liveness.patience_s(world.state.watches["W"], LIMITS)
-        assert found_s <= 2.0 * max(patience_s, liveness.patience_s(watch, LIMITS)) + settling_s
+        patience_s = deaths.patience_s(world.state.watches["W"], LIMITS)
+        assert found_s <= 2.0 * max(patience_s, deaths.patience_s(watch, LIMITS)) + settling_s
     else:
         assert found_s <= longest_s + settling_s

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.control.guard import decide, liveness, observe
+from controlplane.control.guard import deaths, decide, observe
 from controlplane.control.guard.effects import Redirect
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import GuardedPartition, GuardState, Launches, Limits, PlacedServer
-from controlplane.domain.observation import Answer, FleetSeen, Health, ServerSeen
+from controlplane.domain.observation import GONE, Answer, FleetSeen, Health, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
 READY = ServerSeen(Health.READY)
@@ -57,14 +57,14 @@ def test_a_partition_about_which_nothing_is_new_is_left_as_it_is(rested: GuardSt
 def test_what_a_drained_server_answered_is_learned_while_all_partitions_rest(rested: GuardState) -> None:
     drained = Answer(1.1, 20_000.0, False, "W2", "")
     after = tick(rested, seen(1.2, answers=(drained,)))
-    assert liveness.patience_s(after.watches["W2"], after.limits) == 30.0
+    assert deaths.patience_s(after.watches["W2"], after.limits) == 30.0
     assert after.watches["W1"] is rested.watches["W1"]
 
 
 def test_a_long_stream_or_a_slow_client_does_not_end_the_search_for_hangs(rested: GuardState) -> None:
     stream = Answer(1.1, 1_800_000.0, False, "W2", "")
     after = tick(rested, seen(1.2, answers=(stream,)))
-    assert liveness.overdue_s(after.watches["W2"], after.limits) == 90.0
+    assert deaths.overdue_s(after.watches["W2"], after.limits) == 90.0
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,22 @@ def test_what_is_new_about_one_partition_is_its_own_affair(rested: GuardState, o
     assert looked_at(rested, tick(rested, observed)) == {"W2"}
 
 
+def test_answers_that_waited_count_in_the_time_since_all_were_given(rested: GuardState) -> None:
+    promise, rate_rps = rested.watches["W2"].queues[0].promise, 20.0
+    waited = tuple(Answer(1.0 + n / rate_rps, 20.0, False, "W2", "W2.a") for n in range(1, 5))
+    between = tick(rested, seen(1.1))
+    after = tick(between, replace(seen(1.2, answers=waited), since_s=1.0))
+    at_once = tick(rested, seen(1.2, answers=waited))
+    assert after.watches["W2"].queues[0].rates_rps == at_once.watches["W2"].queues[0].rates_rps
+    assert promise.rate_rps < after.watches["W2"].queues[0].rates_rps[0] < rate_rps
+
+
 def test_all_are_looked_at_after_a_standstill(rested: GuardState) -> None:
     assert looked_at(rested, tick(rested, seen(1.0 + 2.0 * rested.limits.gap_s))) == {"W1", "W2"}
 
 
 def test_a_decision_that_could_not_be_carried_out_is_made_again(rested: GuardState) -> None:
-    dead = {**SERVERS, "W1.a": liveness.GONE}
+    dead = {**SERVERS, "W1.a": GONE}
     observed = observe.observe(rested, seen(1.2, dead))
     again = observe.observe(observed, seen(1.4, dead))  # the change was seen before
     _, effects = decide.decide(again, seen(1.4, dead))
@@ -102,7 +112,10 @@ def test_times_that_lead_to_a_decision_are_kept(rested: GuardState) -> None:
     tried = replace(watch, launches=Launches(1, retry_at_s=0.0))
     assert observe.next_look_s(tried, look, limits) == 0.8 + limits.loop_s
     waiting = seen(1.2, {**SERVERS, "W1.a": ServerSeen(Health.READY, in_flight=1)})
-    assert observe.next_look_s(watch, waiting, limits) == observe.AT_ONCE
+    assert observe.next_look_s(watch, waiting, limits) == waiting.now_s + observe.AGAIN_S
+    late = watch.queues[0].late._replace(charts=(1e3,) * 4)
+    suspected = replace(watch, queues=(watch.queues[0]._replace(late=late),))
+    assert observe.next_look_s(suspected, look, limits) == observe.AT_ONCE
 
 
 def test_the_rate_of_a_partition_that_rested_has_fallen_as_in_looks_without_requests() -> None:

@@ -5,154 +5,24 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import build
 import pytest
+from fleet_object import PLAN, SETTINGS, Object, done, keeper, plan, wanting
 
-from controlplane.domain.device import HeldDevice
-from controlplane.domain.errors import EngineError, GatewayError, InputError, NotNow, TrisectError
-from controlplane.domain.observation import Event, Guarding
+from controlplane.domain.errors import EngineError, GatewayError, InputError, NotNow
+from controlplane.domain.observation import Event, Guarding, WantedFleet
 from controlplane.domain.plan import Plan, Violation
 from controlplane.domain.serving import FollowLoad, Serving
-from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
-from controlplane.files.documents import Document, versioned
-from controlplane.files.fleets import FleetFiles, FleetSettings, read_guarding, write_guarding
+from controlplane.files.documents import versioned
+from controlplane.files.fleets import read_guarding, write_guarding
 from controlplane.files.following import Following
-from controlplane.files.plans import plan_hash, plan_of
-from controlplane.runtime import SystemClock
+from controlplane.files.plans import plan_hash
 from controlplane.runtime.controller import elected
-from controlplane.runtime.controller.elected import Installation, Keeper, lead
-from controlplane.runtime.fleet.fleet import Fleet, Outcome
+from controlplane.runtime.controller.elected import Keeper, lead
 from controlplane.runtime.fleet.preflight import ApplyRequest
-
-SETTINGS = FleetSettings("kubernetes", "/m", "/o", {"cpu-0": "b/cpu-0"})
-
-
-def plan(*names: str) -> Plan:
-    made = build.plan(*(build.partition(name, 30.0, batch=4) for name in names), gpu="cpu-0")
-    return plan_of(Document("", "", versioned(made)))
-
-
-PLAN = plan("a", "b")
-
-
-@dataclass
-class Object:
-    """The Fleet object."""
-
-    now: WantedFleet | None
-    begun: list[int] = field(default_factory=list)
-    reports: list[FleetReport] = field(default_factory=list)
-    shown: list[FleetStanding] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    degraded: list[tuple[str, str]] = field(default_factory=list)
-    kept: list[tuple[Guarding, ...]] = field(default_factory=list)
-    plans: list[Mapping[str, Any] | None] = field(default_factory=lambda: [None])
-    given: dict[str, str] = field(default_factory=dict)
-    refuses: dict[str, TrisectError] = field(default_factory=dict)
-    held: bool = False
-    away: bool = False
-
-    def _permit(self, call: str) -> None:
-        if call in self.refuses:
-            raise self.refuses[call]
-
-    def read(self) -> WantedFleet | None:
-        if self.away:
-            raise EngineError("the API server does not answer")
-        return self.now
-
-    def hold(self) -> None:
-        self.held = True
-
-    def release(self) -> None:
-        self.held, self.now = False, None
-
-    def begin(self, generation: int) -> None:
-        self.begun.append(generation)
-
-    def report(self, report: FleetReport) -> None:
-        self._permit("report")
-        self.reports.append(report)
-
-    def show(self, standing: FleetStanding) -> None:
-        self.shown.append(standing)
-
-    def degrade(self, reason: str, message: str) -> None:
-        self.degraded.append((reason, message))
-
-    def announce(self, event: Event) -> None:
-        self._permit("announce")
-        self.events.append(event)
-
-    def follow(self, plan: Mapping[str, Any] | None, generation: int) -> None:
-        self.plans.append(plan)
-        self.refuses.pop("followed", None)
-
-    def followed(self, generation: int) -> Mapping[str, Any] | None:
-        self._permit("followed")
-        return self.plans[-1] if generation == 1 else None
-
-    def profiles(self) -> Mapping[str, str]:
-        return self.given
-
-    def remember(self, guarding: Sequence[Guarding]) -> None:
-        self.kept.append(tuple(guarding))
-
-
-@dataclass
-class Deeds:
-    """What the fleet did, what it is to fail with, and what it waits for."""
-
-    applied: list[Plan] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-    destroyed: int = 0
-    fails: TrisectError | None = None
-    begun: threading.Event = field(default_factory=threading.Event)
-    may_end: threading.Event | None = None
-
-    def inventory(self) -> tuple[HeldDevice, ...]:
-        return (HeldDevice("cpu", "n1/cpu-0", "n1", (("pool", "a"),)), HeldDevice("cpu", "n2/cpu-0", "n2"))
-
-
-class DoneFleet(Fleet):
-    """A fleet whose commands only are remembered."""
-
-    def apply(self, request: ApplyRequest) -> Outcome:
-        plan, settings = request.plan, request.settings
-        deeds = cast(Deeds, self.launcher)
-        if deeds.fails is not None:
-            raise deeds.fails
-        deeds.begun.set()
-        if deeds.may_end is not None:
-            deeds.may_end.wait()
-        deeds.applied.append(plan)
-        self.files.make()
-        self.files.write_settings(settings)
-        self.files.write_plans(plan, None)
-        return Outcome((), ())
-
-    def destroy(self) -> Outcome:
-        cast(Deeds, self.launcher).destroyed += 1
-        return Outcome((), ())
-
-
-def keeper(directory: Path, wanted: Object) -> tuple[Keeper, Deeds, FleetFiles]:
-    deeds, files = Deeds(), FleetFiles(directory, "f")
-    fleet = DoneFleet(files, cast(Any, deeds), cast(Any, None), SystemClock(), deeds.said.append)
-    return (
-        Keeper(fleet, wanted, Installation(lambda plan, devices: SETTINGS, lambda: None, lambda gpus: None)),
-        deeds,
-        files,
-    )
-
-
-def wanting(plan: Plan = PLAN, **more: Any) -> WantedFleet:
-    return WantedFleet(versioned(plan), 1, **more)
 
 
 def test_each_generation_is_applied_once_and_reported(tmp_path: Path) -> None:
@@ -245,7 +115,7 @@ def test_what_was_applied_is_reported_later_and_not_applied_again(tmp_path: Path
 def test_an_apply_under_way_does_not_hold_up_the_end_of_a_leader(tmp_path: Path) -> None:
     made, deeds, files = keeper(tmp_path, Object(wanting()))
     deeds.may_end, stop = threading.Event(), threading.Event()
-    fleet = DoneFleet(files, cast(Any, deeds), cast(Any, None), SystemClock(), deeds.said.append)
+    fleet = done(files, deeds)
     leading = threading.Thread(target=lead, args=(made, lambda: None, fleet, stop), daemon=True)
     leading.start()
     assert deeds.begun.wait(10)
@@ -279,7 +149,7 @@ def test_a_defect_ends_neither_looks_nor_guard_and_the_object_says_it(
     else:
         made.step()
         monkeypatch.setattr(made, "begin", lambda: None)
-        fleet = DoneFleet(files, cast(Any, deeds), cast(Any, None), SystemClock(), deeds.said.append)
+        fleet = done(files, deeds)
         lead(made, meet, fleet, stop)
     assert "KeyError: 'defect'" in "".join(deeds.said)
     assert wanted.degraded == [("Defect", "KeyError: 'defect'")], "once"
@@ -300,7 +170,7 @@ def test_a_guard_that_fails_again_and_again_ends_its_leader(
     made, deeds, files = keeper(tmp_path, wanted)
     made.step()
     monkeypatch.setattr(made, "begin", lambda: None)
-    fleet = DoneFleet(files, cast(Any, deeds), cast(Any, None), SystemClock(), deeds.said.append)
+    fleet = done(files, deeds)
     errors = iter([GatewayError("taken"), EngineError("away"), GatewayError("taken"), GatewayError("taken")])
     stop = threading.Event()
 

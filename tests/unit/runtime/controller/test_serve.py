@@ -41,7 +41,7 @@ def test_a_guard_that_fails_leaves_nothing_running(
             raise GatewayError("the port is taken")
         return exporter
 
-    monkeypatch.setattr(serve, "serve", export)
+    monkeypatch.setattr(serve, "export", export)
     monkeypatch.setattr(serve, "Controller", lambda *_: loop)
     monkeypatch.setattr(serve.DriftWatch, "start", lambda self, stop: watches.append(stop))
     files = FleetFiles(tmp_path, "f")

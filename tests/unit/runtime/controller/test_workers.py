@@ -1,17 +1,18 @@
-"""How long a server may take to end, by why it ends."""
+"""Starts, drains and stops beside the loop: how long a server may take to end, and what is put off."""
 
 from __future__ import annotations
 
 import json
 import math
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from build import spec
+from observer_rig import SERVER, SPEC, Rig
 
-from controlplane.control.guard.effects import DrainAndStop, Ending, Launch
+from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Load
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
@@ -21,15 +22,14 @@ from controlplane.domain.fleet import (
     Routes,
     Server,
     ServerSpec,
-    ServerState,
 )
+from controlplane.domain.observation import Health
 from controlplane.files.waiting import wait_until
 from controlplane.ports import GivesWay
 from controlplane.runtime.controller.workers import _THREADS, Workers, memory_limit_mb, spec_for
 from controlplane.runtime.fleet.execute import Limits, backend
 
-SPEC = spec("W1", models=("w1",))
-SERVER = Server("1", SPEC, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
+LATER = replace(SPEC, labels=replace(SPEC.labels, revision="r-1"))
 LIMITS = Limits(drain_s=30.0, grace_s=2.0)
 
 
@@ -113,7 +113,7 @@ def test_a_server_that_was_taken_over_is_stopped_though_the_wait_for_it_never_be
     workers = Workers(engine, gateway, lambda subject, reason: None, LIMITS)
     for n in range(_THREADS):
         spec = replace(SPEC, labels=replace(SPEC.labels, partition=f"W{n + 2}"))
-        workers.launch(Launch(f"W{n + 2}", f"W{n + 2}.1", "cpu-0", 50.0, 1), spec)
+        workers.launch(spec)
     workers.resume(SERVER)
     workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE, 60.0))
     engine.may_start.set()
@@ -168,3 +168,101 @@ def test_after_one_ran_out_of_memory_the_next_server_gets_more_within_bounds() -
     elsewhere = replace(raised, labels=replace(SPEC.labels, partition="W2"))
     assert memory_limit_mb(planned, (elsewhere,), None) == 100.0
     assert memory_limit_mb(SPEC, (raised,), 400.0) is None
+
+
+def leave_twenty(rig: Rig, ending: Ending) -> None:
+    for n in range(20):
+        old = replace(SPEC, labels=replace(SPEC.labels, partition=f"P{n}"))
+        rig.workers.adopt(replace(SERVER, spec=old))
+        rig.workers.stop(DrainAndStop(old.name, ending, 60.0))
+
+
+def test_a_start_that_fails_as_none_should_is_one_that_failed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object, **__: object) -> Server:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(rig.engine, "start", start)
+    rig.workers.launch(LATER)
+    rig.workers.close(wait=True)
+    found = rig.workers.conditions()[LATER.name]
+    assert (found.health, found.reason) == (Health.GONE, "can't start new thread")
+
+
+@pytest.mark.parametrize(("taken_over", "stopped"), [([], [SERVER.name]), ([SERVER.name], [])])
+def test_what_starts_while_the_fleet_is_adopted_anew_is_stopped_unless_it_was_seen(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, taken_over: list[str], stopped: list[str]
+) -> None:
+    may, begun = threading.Event(), threading.Event()
+    monkeypatch.setattr(rig.engine, "start", lambda *_, **__: (begun.set(), may.wait(60.0), SERVER)[-1])
+    rig.workers.launch(replace(SPEC, endpoints=()))
+    assert begun.wait(60.0)
+    rig.workers.hand_over(taken_over)
+    may.set()
+    rig.workers.close(wait=True)
+    assert rig.engine.stopped == stopped
+
+
+def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(rig: Rig) -> None:
+    rig.gateway.open = 1
+    leave_twenty(rig, Ending.DRAINED)
+    rig.workers.launch(LATER)
+    assert wait_until(lambda: rig.engine.starts == 1, deadline_s=30.0)
+    rig.gateway.away = True
+    asked = rig.gateway.asked
+
+    def goes_on() -> None:
+        rig.workers.retry(time.monotonic())
+
+    assert wait_until(lambda: (goes_on(), rig.gateway.asked > asked + 25)[1], deadline_s=30.0)
+    assert rig.engine.stopped == []
+    assert [reason for reason in rig.failed if "stopped" in reason] == []
+    rig.gateway.away, rig.gateway.open = False, 0
+    assert wait_until(lambda: (goes_on(), len(rig.engine.stopped) == 20)[1], deadline_s=30.0)
+
+
+def test_what_could_not_be_stopped_is_stopped_later(rig: Rig) -> None:
+    rig.engine.away = True
+    rig.workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE, 60.0))
+    assert wait_until(lambda: bool(rig.failed), deadline_s=30.0)
+    rig.engine.away = False
+    rig.workers.retry(0.0)
+    assert rig.engine.stopped == [], "not at once: the engine has just failed"
+    rig.workers.retry(1e12)
+    assert wait_until(lambda: bool(rig.engine.stopped), deadline_s=30.0)
+
+
+def test_a_warm_shadow_is_loaded_though_the_engine_answers_no_stop(rig: Rig) -> None:
+    rig.engine.stuck = threading.Event()
+    leave_twenty(rig, Ending.AT_ONCE)
+    rig.workers.adopt(SERVER, Health.UNLOADED)
+    rig.workers.load(Load(SERVER.name))
+    # Nothing listens there: that the load was tried is all there is to see.
+    tried = lambda: rig.workers.conditions()[SERVER.name].health is Health.GONE  # noqa: E731
+    assert wait_until(tried, deadline_s=30.0)
+    assert rig.engine.stopped == []
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_start_the_engine_is_away_for_is_put_off_as_long_as_it_is_wanted(rig: Rig, wanted: bool) -> None:
+    def tried(starts: int) -> bool:
+        rig.workers.retry(1e12)
+        return rig.engine.starts >= starts
+
+    rig.engine.away = True
+    rig.workers.launch(LATER)
+    assert wait_until(lambda: tried(3), deadline_s=30.0)
+    assert rig.workers.conditions()[LATER.name].health is Health.STARTING
+    assert rig.workers.conditions()[LATER.name].reason == "the engine does not answer"
+    # Said by the thread of the first start, which may be the last to go on.
+    assert wait_until(lambda: bool(rig.failed), deadline_s=30.0)
+    assert len(rig.failed) == 1, "said once"
+    if not wanted:
+        rig.workers.stop(DrainAndStop(LATER.name, Ending.AT_ONCE, 60.0))
+    rig.engine.away, starts = False, rig.engine.starts
+    rig.workers.retry(1e12)
+    rig.workers.close(wait=True)
+    assert rig.engine.starts == starts + wanted
+    found = rig.workers.conditions().get(LATER.name)
+    assert (found.reason if found else None) == ("no such weights" if wanted else None)

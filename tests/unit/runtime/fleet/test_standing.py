@@ -7,10 +7,10 @@ from dataclasses import replace
 import build
 import pytest
 
-from controlplane.control.guard.standing import standing
 from controlplane.domain.observation import Guarding
 from controlplane.domain.plan import Shadow
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.runtime.fleet.status import standing
 
 SHADOW = Shadow(ShadowPolicy.HOT, "cpu-0", 5.0, 25.0)
 PLAN = build.plan(*(build.partition(name, 20.0, shadow=SHADOW) for name in ("a", "b", "c")), gpu="cpu-0")

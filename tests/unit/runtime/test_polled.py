@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from controlplane.files.waiting import wait_until
-from controlplane.runtime.controller.polled import Agenda, Polled
+from controlplane.runtime.polled import Agenda, Polled
 
 
 def taken(agenda: Agenda, now_s: float) -> list[str]:
