@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         ShareUsage,
     )
     from controlplane.domain.observation import Entry, HostSeen, LatencyWindow, News
-    from controlplane.domain.order import Order
+    from controlplane.domain.serving import Order
 
 
 @dataclass(frozen=True, slots=True)

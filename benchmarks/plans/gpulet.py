@@ -70,8 +70,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 HIGHEST = (970, 790, 770, 630, 620, 2000, 690)
 """The authors' gpulet+int on the surrogate: the highest rate a model, in the order of `turing.SCENES`."""
 STEP_RPS = 10
-WISHES = {p.value: ShadowWish(p) for p in (ShadowPolicy.NONE, ShadowPolicy.HOT, ShadowPolicy.AUTO)}
-WISHES |= {"within 1 s": ShadowWish(within_s=WITHIN_S)}
 MOST_GPUS_OF_SIX = {"none": 2, "hot": 4, "auto": 2, "within 1 s": 4}
 EVERY = 329
 """One in so many scenarios is 60 of them."""
@@ -144,7 +142,7 @@ def standbys(figures: Figures) -> None:
     some = turing.scenarios()[::EVERY]
     columns = (">held", ">GPUs", ">hot", ">shared", ">warm", f">within {WITHIN_S:g} s")
     made = table(f"joint, P99, {len(some)} scenarios on {GPUS} GPUs, by shadows asked for", ">", *columns)
-    for name, wish in WISHES.items():
+    for name, wish in planning.SHADOWS.items():
         plans = [_planned(rates, turing.SLO_MS, Rule.P99, "ours", wish) for rates in some]
         good = [plan for plan in plans if plan is not None]
         shadows = [p.shadow for plan in good for _, p in plan.partitions() if p.shadow is not None]
@@ -161,7 +159,7 @@ def standbys(figures: Figures) -> None:
 def six(figures: Figures) -> None:
     """Plan six models whose hot shadows do not fit beside them, by the shadows asked for; redirect each."""
     plans = {}
-    for name, wish in WISHES.items():
+    for name, wish in planning.SHADOWS.items():
         plan = plans[name] = _planned(turing.SIX, turing.SLO_MS, Rule.P99, "ours", wish, None)
         assert plan is not None
         figures.add(f"six models, {name}", len(plan.gpus), "GPUs", at_most=MOST_GPUS_OF_SIX[name])

@@ -10,7 +10,7 @@ from pathlib import Path
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.observation import Entry
-from controlplane.domain.order import Order
+from controlplane.domain.serving import Order
 from controlplane.files.gateway import GatewaySettings, Traits, read_order, write_order
 from controlplane.files.gateway.discounts import add_discounts
 from controlplane.files.gateway_paths import GatewayPaths

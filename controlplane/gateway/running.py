@@ -14,7 +14,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, InFlight
-from controlplane.domain.order import Order
+from controlplane.domain.serving import Order
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import slots, store
 from controlplane.gateway.slots import PROTOCOLS, Phase, Slot, SlotTable

@@ -29,7 +29,7 @@ from controlplane.domain.fleet import (
     ServerState,
 )
 from controlplane.domain.observation import News
-from controlplane.domain.order import Order
+from controlplane.domain.serving import Order
 from controlplane.ports import GivesWay
 from launchers.triton import labels
 

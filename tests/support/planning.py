@@ -13,7 +13,7 @@ import numpy as np
 
 from controlplane.domain.device import GpuPool, ShareGrid
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
+from controlplane.domain.workload import WITHIN_S, ShadowPolicy, ShadowWish, Workload
 from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
 from controlplane.planning import registry
@@ -24,6 +24,8 @@ from controlplane.planning.protocol import Device, PlanRequest
 DATA = Path(__file__).parent.parent / "data"
 MIXED_SLO_MS = {"alexnet": 36.0, "resnet50": 96.0, "vgg19": 144.0, "ssd": 120.0}
 MODELS = ("alexnet", "resnet50", "vgg19", "ssd")
+SHADOWS = {p.value: ShadowWish(p) for p in (ShadowPolicy.NONE, ShadowPolicy.HOT, ShadowPolicy.AUTO)}
+SHADOWS |= {"within 1 s": ShadowWish(within_s=WITHIN_S)}
 TABLE_1 = (("A", "alexnet", 15.0, 500.0), ("R", "resnet50", 40.0, 400.0), ("V", "vgg19", 60.0, 200.0))
 
 

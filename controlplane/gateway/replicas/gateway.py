@@ -17,7 +17,7 @@ from typing import TypeVar
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.observation import Entry
-from controlplane.domain.order import Order
+from controlplane.domain.serving import Order
 from controlplane.files.waiting import wait_until
 from controlplane.gateway.replicas import control_port
 from controlplane.gateway.replicas.control_port import Discount, NotNewer, ReplicaClient, Table

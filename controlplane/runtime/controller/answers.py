@@ -41,7 +41,7 @@ class Requests(Protocol):
 class AnswerLog:
     """Reads the log of one fleet. `queue_of` is the endpoints of the queue that an endpoint's requests share.
 
-    `records` are of the servers by the names that the guard gave them. The log was last heard at `heard_s`.
+    `records` are of the servers by name. The log was last heard at `heard_s`.
     Answers are kept until their server is looked at, at most for LOOK_S.
     """
 
@@ -115,8 +115,7 @@ class AnswerLog:
     def _remember(self, record: ServerRecord, end: Record, ended_s: float, now: float) -> None:
         record.spoke_s = now
         if end.unloaded:
-            own_name = record.server.name
-            record.note(News((own_name,), "it has unloaded its models", health=Health.ENDING))
+            record.note(News((record.server.name,), "it has unloaded its models", health=Health.ENDING))
         began_s = ended_s - end.latency_ms / 1000.0
         if end.failed:
             before = record.failed((end.endpoint,))

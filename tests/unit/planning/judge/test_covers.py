@@ -10,7 +10,7 @@ import pytest
 from planning import v100, workload
 from slower import Slower, redirected, served_by
 
-from controlplane.domain.plan import Partition, Plan, Rule, Shadow
+from controlplane.domain.plan import Plan, Rule, Shadow
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.planning.judge.covers import with_covers
 from controlplane.planning.judge.evaluate import Terms, evaluate, judge
@@ -18,11 +18,6 @@ from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of, partition_of
 
 ELSEWHERE = ShadowWish(place=ShadowPlace.OTHER_GPU)
-
-
-def extra_percent(partition: Partition) -> float:
-    assert partition.shadow is not None
-    return partition.shadow.extra_percent
 
 
 def broken(plan: Plan, model: str, factor: float) -> set[str]:
@@ -49,36 +44,6 @@ def test_a_shadow_covers_as_much_as_the_judge_says_of_the_whole_plan(rule: Rule,
             assert gpu.id in broken(plan, model, covers + 0.02)
         seen.append(covers)
     assert min(seen) < 1.1 < max(seen)
-
-
-def test_it_covers_no_more_with_a_smaller_share() -> None:
-    """By a latency model without margins, by which an unmeasured share may count as slower than a smaller.
-
-    Not for two of a model on one GPU: one shadow may leave the other no room, where smaller ones fit.
-    """
-    plan = planning.planned("joint", planning.published(12))
-    devices, terms = {"v100": v100()}, Terms.of(plan)
-    found = evaluate(plan.gpus, devices, terms)
-    models = {g.id: [p.models[0].model for p in g.partitions] for g in plan.gpus}
-    different = {name for name, own in models.items() if len(set(own)) == len(own)}
-    last: dict[str, float] = {}
-    for part in (1.0, 0.75, 0.5, 0.25, 0.0):
-        gpus = [replace(g, partitions=tuple(with_part(p, part) for p in g.partitions)) for g in plan.gpus]
-        now = {
-            p.id: p.shadow.covers
-            for g in with_covers(gpus, found, devices, terms)
-            for p in g.partitions
-            if g.id in different and p.shadow is not None and p.shadow.covers is not None
-        }
-        assert now
-        assert all(covers <= last.get(name, 2.0) for name, covers in now.items())
-        last = now
-
-
-def with_part(partition: Partition, part: float) -> Partition:
-    shadow, extra = partition.shadow, extra_percent(partition) * part
-    assert shadow is not None
-    return replace(partition, shadow=replace(shadow, extra_percent=extra, percent=partition.percent + extra))
 
 
 def laid_out(gpus: Sequence[Sequence[tuple[Workload, float]]]) -> Plan:
