@@ -6,6 +6,7 @@ subject   the device, the servers and the plan that the steps work on
 report    the report: JSON, and the same as a text
 build     the folders for a host without a network: `make gpu-kit`
 models    a model that needs the driver alone
+torch_models  two known models, for a Python of the host that has PyTorch
 
 Of the GPU nothing is set: neither its compute mode nor MIG nor clocks. This folder, `tests/gpu` and two
 targets of the Makefile can be deleted together.

@@ -4,8 +4,8 @@
 
 FOLDER/probe: an archive that can be carried, with this Python and the packages that serve, watch and
 redirect, Triton, HAProxy with its libraries, and the kit. FOLDER/full: also numba and scipy, which fit and
-plan. In each, `./run` unpacks beside itself and runs the steps. The host needs a driver, and a C library no
-older than this one's; its Python plays no part.
+plan. In each, `./run` unpacks beside itself and runs the steps. The host needs a driver, and glibc 2.35 or
+newer; its Python plays no part, but for the step with PyTorch.
 """
 
 from __future__ import annotations
@@ -54,9 +54,16 @@ if [ ! -e "$here/kit/run" ]; then
   tar -C "$here/kit" -xJf "$here/kit.tar.xz" || python3 -m tarfile -e "$here/kit.tar.xz" "$here/kit"
 fi
 kit=$here/kit
+# For PyTorch, which only the host's own Python may have.
+HOST_PYTHON=$(command -v python3 || true) HOST_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
+export HOST_PYTHON HOST_LIBRARY_PATH
 export PATH=$kit/python/bin:$kit/bin:$PATH LD_LIBRARY_PATH=$kit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export TRISECT_TRITON_HOME=$kit/triton PYTHONHOME= PYTHONPATH= PYTHONDONTWRITEBYTECODE=1
 unset PYTHONHOME PYTHONPATH
+if ! "$kit/python/bin/python3" -c '' 2>/dev/null; then
+  echo "run: needs x86-64 Linux with glibc 2.35 or newer; here: $(uname -m), $(getconf GNU_LIBC_VERSION)" >&2
+  exit 2
+fi
 exec "$kit/python/bin/python3" -m gpu_kit.run --scratch /tmp "$@"
 """
 

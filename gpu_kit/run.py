@@ -33,6 +33,7 @@ LIMITS_S = {
     "neighbours": 90.0,
     "memory": 60.0,
     "crash": 90.0,
+    "torch": 60.0,
 }
 """The steps in their order."""
 TOTAL_S = 540.0
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace, steps: Sequence[str]) -> Report:
         for step in steps:
             left_s = arguments.seconds - (time.monotonic() - began)
             limit_s = min(LIMITS_S[step], left_s)
-            one = Ran(step, NOT_RUN, reason="no time was left") if limit_s <= 0 else None
+            one = Ran(step, CUT_OFF, reason="no time was left") if limit_s <= 0 else None
             ran.append(one or _run(step, arguments, folder, limit_s, ran))
             report = Report(date, arguments.device, arguments.rehearsal, ran)
             report.write(arguments.out)

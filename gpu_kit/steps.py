@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -70,12 +70,16 @@ def mps(on: Subject, record: Record) -> None:
     """Whether the control program answers: to its daemon's user, to another one, and to root."""
     daemons = MpsDaemons()
     with daemons.starting(_gpu(on)):
-        pipes = Path(daemons.client(_spec(on), start=True).pipe_directory)
+        client = daemons.client(_spec(on), start=True)
+        pipes = Path(client.pipe_directory)
         record("own_daemon", {question: _asked(pipes, question) for question in COMMANDS})
         if os.getuid() != 0:
             record("other_user", "this user is not root, and can be no other")
         else:
             record("other_user_at_roots_daemon", _asked(pipes, COMMANDS[0], OTHER_USER))
+            environment = {**os.environ, **client.environment, "CUDA_VISIBLE_DEVICES": on.place.name}
+            command = [sys.executable, "-m", "launchers.gpu.probe"]
+            record("other_users_client_at_roots_daemon", _told(command, environment, OTHER_USER))
             with tempfile.TemporaryDirectory(prefix="mps") as folder:
                 os.chown(folder, OTHER_USER, OTHER_USER)
                 theirs = {**control.environment(Path(folder)), control.LOGS: folder}
@@ -92,11 +96,8 @@ def mps(on: Subject, record: Record) -> None:
 
 def kernels(on: Subject, record: Record) -> None:
     """How long queued kernels take with 100, 50 and 20 % of the GPU, and without MPS."""
-    daemons = MpsDaemons()
-    with daemons.starting(_gpu(on)):
-        client = daemons.client(_spec(on), start=True)
-        environment = {**os.environ, **client.environment, "CUDA_VISIBLE_DEVICES": on.place.name}
-        times = {}
+    times = {}
+    with _client(on) as environment:
         for percent in PERCENTS:
             times[percent] = probe.measured(environment, percent)
             record(f"round_ms_at_{percent:g}", times[percent])
@@ -106,7 +107,6 @@ def kernels(on: Subject, record: Record) -> None:
     plain = {name: value for name, value in environment.items() if not name.startswith("CUDA_MPS_")}
     plain[control.PIPES] = "/nonexistent"
     record("round_ms_without_mps", probe.measured(plain, 100.0))
-    daemons.sweep()
 
 
 def profile(on: Subject, record: Record) -> None:
@@ -124,7 +124,7 @@ def profile(on: Subject, record: Record) -> None:
 
 
 def serve(on: Subject, record: Record) -> None:
-    """A plan served through the gateway, a server slowed down, the redirect, and the requests lost."""
+    """A plan served through the gateway, a batch changed, a server slowed down, and its redirect."""
     with ExitStack() as held:
         free = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         http, grpc, metrics = (one.getsockname()[1] for one in free)
@@ -139,9 +139,15 @@ def serve(on: Subject, record: Record) -> None:
     )
     fleet = wiring.fleet(FLEET, launcher_name=LauncherName.PROCESS)
     demo = Demo(scene, fleet.launcher, fleet, on.place, Quiet(), lambda line: print(line, file=sys.stderr))
-    plan, points = on.plan(), on.earlier.get("profile", {}).get("points", [])
+    plan, points = on.plan(BATCH), on.earlier.get("profile", {}).get("points", [])
     known = [p["execution_ms"] for p in points if (p["percent"], p["batch"]) == (PERCENT, BATCH)]
     try:
+        demo.apply(plan)
+        before = on.launcher.servers(FLEET)
+        demo.apply(on.plan(BATCH // 2))
+        after = on.launcher.servers(FLEET)
+        same = {one.id for one in before} == {one.id for one in after}
+        record("batch_changed_live", {"same_servers": same, "batches": [one.spec.batches for one in after]})
         demo.apply(plan)
         rows = demo.measure(plan, {(MODEL, MODEL): known[0] if known else 0.0})
         record("workloads", [asdict(row) for row in rows])
@@ -188,7 +194,7 @@ def crash(on: Subject, record: Record) -> None:
         record("crashed", _outcome(first, fault="1"))
         record("beside_it", [_outcome(second) for _ in range(3)])
         record("mps_server", {q: _asked(pipes, q) for q in _status_commands(pipes)})
-        record("fault_seen", control.faulted(pipes))
+        record("fault_seen", control.FAULT in control.state(pipes))
         record("xids", [xid for _, xid in events.take([on.place.name])])
         record(
             "servers", [{"name": s.name, "state": s.state, "end": s.end} for s in on.launcher.servers(FLEET)]
@@ -197,6 +203,27 @@ def crash(on: Subject, record: Record) -> None:
     with running_one(on, "after") as server:
         infer(server)
         record("serves_again_s", time.monotonic() - began)
+
+
+def torch(on: Subject, record: Record) -> None:
+    """ResNet-50 and BERT-base with 100, 50 and 20 %, where a Python of the host has PyTorch."""
+    python = os.environ.get("HOST_PYTHON") or sys.executable
+    with _client(on) as environment:
+        libraries = os.environ.get("HOST_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", ""))
+        environment["LD_LIBRARY_PATH"] = libraries  # without the kit's
+        for percent in PERCENTS:
+            told = subprocess.run(
+                [python, str(Path(__file__).with_name("torch_models.py"))],
+                env={**environment, control.PERCENTAGE: f"{percent:g}"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if told.returncode == 3:
+                raise NotHere(told.stderr.strip())
+            if told.returncode != 0:
+                raise EngineError(told.stderr[-2000:])
+            record(f"ms_at_{percent:g}", json.loads(told.stdout))
 
 
 def clean(on: Subject, record: Record) -> None:
@@ -213,13 +240,26 @@ def clean(on: Subject, record: Record) -> None:
 
 STEPS: dict[str, Step] = {
     step.__name__: step
-    for step in (host, doctor, mps, kernels, profile, serve, neighbours, memory, crash, clean)
+    for step in (host, doctor, mps, kernels, profile, serve, neighbours, memory, crash, torch, clean)
 }
 
 
 def running_one(on: Subject, name: str, *, hold_mb: int = 0, limit_mb: float | None = None) -> Any:
     """Return a context with a server of 30 % of the device."""
     return running(on.launcher, on.spec(name, 30.0, hold_mb=hold_mb, limit_mb=limit_mb), deadline_s=START_S)
+
+
+@contextmanager
+def _client(on: Subject) -> Iterator[dict[str, str]]:
+    """Yield the environment of a client of the GPU's MPS daemon, which ends afterwards."""
+    daemons = MpsDaemons()
+    try:
+        with daemons.starting(_gpu(on)):
+            client = daemons.client(_spec(on), start=True)
+            daemons.await_server(client, os.getuid())
+            yield {**os.environ, **client.environment, "CUDA_VISIBLE_DEVICES": on.place.name}
+    finally:
+        daemons.sweep()
 
 
 def _gpu(on: Subject) -> str:
@@ -239,19 +279,23 @@ def _status_commands(pipes: Path) -> list[str]:
 
 def _asked(pipes: Path, question: str, user: int | None = None) -> str:
     """Return what the control program answers a user, or how it fails."""
+    return _told([control.program()], control.environment(pipes), user, f"{question}\n")
+
+
+def _told(command: list[str], environment: dict[str, str], user: int | None, question: str = "") -> str:
     try:
         told = subprocess.run(
-            [control.program()],
-            input=f"{question}\n",
-            env=control.environment(pipes),
+            command,
+            input=question,
+            env=environment,
             user=user,
             capture_output=True,
             text=True,
-            timeout=control.ANSWER_S,
+            timeout=2 * control.ANSWER_S,
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return "no answer"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"no answer: {error}"
     words = (told.stdout + told.stderr).strip()
     return words if told.returncode == 0 else f"exit code {told.returncode}: {words}"
 

@@ -78,13 +78,14 @@ class Subject:
             memory_limit_mb=limit_mb,
         )
 
-    def plan(self) -> Plan:
+    def plan(self, batch: int) -> Plan:
         """Return the plan to serve, which was made beforehand: a partition with a larger hot shadow."""
         kind = self.place.device.name
         device = self.place.name if kind == CPU_DEVICE else f"{kind}-0"
         written = (Path(__file__).parent / "plan.json").read_text()
         path = self.folder / "plan.json"
-        path.write_text(written.replace("DEVICE", device).replace("TYPE", kind))
+        written = written.replace("DEVICE", device).replace("TYPE", kind).replace('"BATCH"', str(batch))
+        path.write_text(written)
         return read_plan(path)[0]
 
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from controlplane.domain.errors import DISK_FULL, EngineError, LibraryIgnored
-from controlplane.domain.fleet import LIVE_BATCHES, Batches, Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.errors import DISK_FULL, EngineError
+from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, ShareUsage
 from launchers.cpu_quota.mechanism import core_of
 from launchers.gpu import gpus, mps, proof
 from launchers.host import server_sockets, shared_memory
@@ -36,9 +36,6 @@ class HostPlace:
 
 class HostLifecycle(Lifecycle[Connection, HostPlace]):
     """The common part of the launchers whose servers share this host's cores, GPUs and MPS daemons."""
-
-    _mounts_batches = False
-    """Whether a server has its batch files by mounts."""
 
     def __init__(self, state: Path) -> None:
         super().__init__(state)
@@ -76,8 +73,10 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
             return HostPlace(core=core_of(spec.device), batches=files)
         gpus.check_shares(spec, (server.spec for server in self.servers_of_host()))
         client = self._mps.client(spec, start=start)
-        mps.check_user(client, self._user(client))
+        user = self._user(client)
+        mps.check_user(client, user)
         if start:
+            self._mps.await_server(client, user)
             self._used_before_mb[spec.name] = gpus.used_mb(spec.device)
         return HostPlace(gpu=client, batches=files)
 
@@ -107,6 +106,11 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
             return replace(usage, memory_mb=None)
         return replace(usage, memory_mb=now - before, memory_by="growth")
 
+    def _release(self, server: Server) -> None:
+        """End the GPU work of a server whose processes are about to be killed."""
+        if self._on_gpu(server.spec):
+            self._mps.release(server.spec.device, self._processes(server))
+
     def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:
         """Return the message with what MPS's own log says."""
         found = super()._failure(server, problem, reason, log)
@@ -119,10 +123,8 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         Raises EngineError, and LibraryIgnored.
         """
         if without := self._batch_files(server.spec).unanswered():
-            raise LibraryIgnored(
-                f"{server.name}: its Triton did not load the batch library for {', '.join(without)}: set "
-                f"${LIVE_BATCHES}=off and apply again, and batches are fixed"
-            )
+            models = ", ".join(without)
+            raise batches.without_library(f"{server.name}: its Triton ignores the batch library for {models}")
         if not self._on_gpu(server.spec):
             return
         device, deadline = server.spec.device, time.monotonic() + proof.LISTED_S
@@ -152,6 +154,7 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
                 seen[device] = None
                 with contextlib.suppress(EngineError):
                     seen[device] = proof.clients_of(device, self._mps.pipes(device), _PASS_S)
+                self._mps.shorten_log(device)
             found.append(self._as_seen(server, seen[device]))
         return tuple(map(self._with_batches, found))
 
@@ -179,7 +182,7 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
 
     def set_batches(self, server: Server, batches: Batches) -> None:
         """Write the numbers that the server's library reads."""
-        self._batch_files(server.spec).set(batches, mounted=self._mounts_batches)
+        self._batch_files(server.spec).set(batches)
 
     def _batch_files(self, spec: ServerSpec) -> BatchFiles:
         return BatchFiles(self._batch_root(spec.labels.fleet) / labels.digest(spec.name))

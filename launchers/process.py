@@ -99,7 +99,7 @@ class ProcessLauncher(HostLifecycle[None]):
                 await_read(server, drain_s / 4)
             process_table.send(leader, process_table.END)
             process_table.wait_gone(leader, deadline - time.monotonic())
-        _kill(server.spec, partial(process_table.members_of, server))
+        self._kill(server.spec, partial(process_table.members_of, server))
         if not process_table.members(name=server.name):  # of a later server of this name
             self._clean(server.spec)
 
@@ -238,8 +238,15 @@ class ProcessLauncher(HostLifecycle[None]):
 
     def _remove(self, spec: ServerSpec) -> list[str]:
         """End every process of that name and remove its groups and memory; return a line for each."""
-        _kill(spec, partial(process_table.members, name=spec.name))
+        self._kill(spec, partial(process_table.members, name=spec.name))
         return self._clean(spec)
+
+    def _kill(self, spec: ServerSpec, present: Callable[[], tuple[Member, ...]]) -> None:
+        if self._on_gpu(spec):
+            self._mps.release(spec.device, [member.pid for member in present()])
+        left = process_table.kill_all(present)
+        if left:
+            raise EngineError(f"{spec.name}: processes {left} do not end, not even by SIGKILL")
 
     def _clean(self, spec: ServerSpec) -> list[str]:
         removed = [what for m in self._mechanisms.values() for what in _leave(m, Group.of(spec))]
@@ -322,12 +329,6 @@ def _server(member: Member) -> Server:
     state = ServerState.RUNNING if member.leader else ServerState.EXITED
     found = labels.server_of(member.text, id=str(member.pid), state=state)
     return replace(found, end=_TERM) if process_table.has_pending_term(member.pid) else found
-
-
-def _kill(spec: ServerSpec, present: Callable[[], tuple[Member, ...]]) -> None:
-    left = process_table.kill_all(present)
-    if left:
-        raise EngineError(f"{spec.name}: processes {left} do not end, not even by SIGKILL")
 
 
 def _leave(mechanism: Mechanism, group: Group) -> list[str]:

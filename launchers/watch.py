@@ -101,7 +101,7 @@ class GpuFaults:
         for xid in xids:
             if xid in GONE_XIDS:
                 return f"Xid {xid} ({GONE_XIDS[xid]})"
-        if control.faulted(self._daemons.pipes(uuid), _ANSWER_S):
+        if control.FAULT in control.state(self._daemons.pipes(uuid), _ANSWER_S):
             after = "".join(f", Xid {xid}" for xid in xids)
             return f"the MPS server reports a fatal fault{after}: every client of the GPU is lost"
         if len(dead) == len(names) > 1:

@@ -1,10 +1,9 @@
 """A changing load in simulated time: the real load control and planner, beside two rules and an oracle.
 
-`python -m benchmarks.plans.changing_load waves|day|second-day|threshold [--seed N]`.
+`python -m benchmarks.plans.changing_load waves|day|threshold [--seed N]`.
 
 `waves`: two waves in 3,200 s, the second one higher, in the form of gpulet's Fig 15. `day`: a day, compressed
 twelve times (7,200 s), with bursts (index of dispersion 4) and a flash crowd of three times the rate in 30 s.
-`second-day`: another one after it, with the crowd at another time; only the second day is counted.
 `threshold`: ten minutes of Poisson arrivals at the rates that the plan is for.
 Models, times and interference are those of the V100 catalogue; requests run through the simulator.
 
@@ -52,7 +51,7 @@ from controlplane.runtime.autoscaler.propose import Found, find
 
 PLANNING_S, APPLYING_S = 2, 15
 LATE_PERCENT, OF_ORACLE, MOVES = 1.0, 1.15, 6
-DAY_S = 7_200
+DAY_S, CROWD_S = 7_200, 4_500
 AT_FIRST = 1.1  # the part of the base rates that the first plan is for
 DEVICE: Device = v100_with_memory("ours")
 WORKLOADS = tuple(
@@ -72,8 +71,6 @@ class Case:
     dispersion: float
     dwell_s: float
     most_moves: int | None
-    uncounted_s: int = 0
-    """The time at the beginning that is simulated and not counted."""
     most_windows: int = 0
     """That may be above LATE_PERCENT."""
 
@@ -99,18 +96,13 @@ def waves() -> Case:
     return Case("two waves, 3,200 s", tuple(scale(t) for t in range(3200)), 1.0, 120.0, None)
 
 
-def day(crowd_s: int = 4_500) -> Case:
+def day() -> Case:
     def scale(t: float) -> float:
         daily = 1.0 - 0.5 * math.cos(2.0 * math.pi * t / DAY_S)
-        rising, falling = (t - crowd_s) / 30.0, (crowd_s + 150 - t) / 60.0 + 1.0
+        rising, falling = (t - CROWD_S) / 30.0, (CROWD_S + 150 - t) / 60.0 + 1.0
         return daily * (1.0 + 2.0 * min(max(min(rising, falling), 0.0), 1.0))
 
     return Case("a day in two hours", tuple(scale(t) for t in range(DAY_S)), 4.0, LoadLimits().dwell_s, MOVES)
-
-
-def second_day() -> Case:
-    scale = day().scale + day(crowd_s=2_900).scale
-    return replace(day(), name="the second of two days", scale=scale, uncounted_s=DAY_S)
 
 
 def threshold() -> Case:
@@ -122,11 +114,11 @@ def threshold() -> Case:
 
 @dataclass
 class Served:
-    """The plan of each second, its GPUs, and each move; what became of the requests."""
+    """The plan of each second, its GPUs, and moves by workload; what became of the requests."""
 
     plans: list[Plan] = field(default_factory=list)
     gpus: list[float] = field(default_factory=list)
-    moved_at_s: list[tuple[int, str]] = field(default_factory=list)
+    moves: dict[str, int] = field(default_factory=lambda: dict.fromkeys((w.name for w in WORKLOADS), 0))
     seen: Seen = field(default_factory=Seen)
 
     def second(self, plan: Plan, coming: Plan | None) -> None:
@@ -136,19 +128,8 @@ class Served:
 
     def moved(self, before: Plan, after: Plan) -> None:
         new = anew(before, after)
-        for _, partition in after.partitions():
-            if partition.id in new:
-                self.moved_at_s += [(len(self.plans), placed.name) for placed in partition.workloads]
-
-    @property
-    def moves(self) -> Mapping[str, int]:
-        """Moves by workload."""
-        return {w.name: sum(name == w.name for _, name in self.moved_at_s) for w in WORKLOADS}
-
-    def since(self, begin_s: int) -> Served:
-        """Without what was before."""
-        moved = [(at - begin_s, name) for at, name in self.moved_at_s if at >= begin_s]
-        return Served(self.plans[begin_s:], self.gpus[begin_s:], moved)
+        for placed in (w for _, p in after.partitions() if p.id in new for w in p.workloads):
+            self.moves[placed.name] += 1
 
 
 def request(rates: Sequence[float], previous: Plan | None = None) -> PlanRequest:
@@ -318,7 +299,6 @@ def oracle(case: Case) -> list[float]:
 CASES: Mapping[str, Callable[[], Case]] = {
     "waves": waves,
     "day": day,
-    "second-day": second_day,
     "threshold": threshold,
 }
 POLICIES: Mapping[str, Callable[[Case, Counts], Served]] = {
@@ -334,11 +314,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the arrivals")
     given = parser.parse_args()
     case = CASES[given.case]()
-    arrived = case.counts(given.seed)
-    counts, ideal = arrived[case.uncounted_s :], oracle(case)[case.uncounted_s :]
+    counts, ideal = case.counts(given.seed), oracle(case)
     found: dict[str, Served] = {}
     for name, policy in POLICIES.items():
-        found[name] = policy(case, arrived).since(case.uncounted_s)
+        found[name] = policy(case, counts)
         measure(counts, found[name])
         print(f"{name}: done", file=sys.stderr, flush=True)
     report(case, found, ideal)

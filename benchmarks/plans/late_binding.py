@@ -37,8 +37,8 @@ from benchmarks.harness import Figures, show, table
 from benchmarks.support.mixed_models import Answers, Front, Mixed, due, gateway, plan_of, sent, triton
 from controlplane.control.order import order_of
 from controlplane.domain.fleet import AccessConfig, Route
-from controlplane.domain.order import LONGEST_MS, Precedence
 from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.serving import LONGEST_MS, Precedence
 from controlplane.files.gateway.access import Client
 from controlplane.gateway.security.registry import ClientRegistry
 from controlplane.planning import registry

@@ -22,7 +22,8 @@ import planning
 import turing
 
 from benchmarks.harness import Figures
-from benchmarks.plans import gpulet, inss, latency_aware, paella, parvagpu, report
+from benchmarks.plans import gpulet, latency_aware, parvagpu, report
+from benchmarks.support import inss, paella
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
@@ -258,15 +259,13 @@ def goodput() -> dict[str, float]:
 
 def served() -> dict[str, float]:
     """InSS Figs 15 and 17: capacity over InSS's own, and InSS's late requests."""
-    taken = Figures()
-    inss.figures(taken, seeds=2)
-    names = {"gpulet-like": "gpulet-like", "gslice-like": "GSLICE-like", "igniter": "iGniter"}
-    values = {one.name: one.value for one in taken.taken}
+    taken = inss.figures(seeds=2)
     found = {
-        f"InSS Fig 15: capacity of {name} over InSS's": values[f"{key}: capacity over inss's"]
-        for key, name in names.items()
+        f"InSS Fig 15: capacity of {name} over InSS's": taken[f"{name}: capacity"] / taken["inss: capacity"]
+        for name in inss.METHODS
+        if name != "inss"
     }
-    return found | {"InSS Fig 17: late, even arrivals, %": values["inss: late, even arrivals"]}
+    return found | {"InSS Fig 17: late, even arrivals, %": taken["inss: late"]}
 
 
 def delayed() -> dict[str, float]:
@@ -319,15 +318,9 @@ def shared() -> dict[str, float]:
 
 def kernels() -> dict[str, float]:
     """Paella's Figs 2 and 12, kernels on one GPU."""
-    taken = Figures()
-    paella.fig2(taken)
-    paella.fig12(taken)
-    values = {one.name: one.value for one in taken.taken}
     return {
-        "Paella Fig 2: rate of late dispatch over all at once": values[
-            "Fig 2: late over at once, 4.25 us a kernel"
-        ],
-        "Paella Fig 12, 200/s: P99 with 32 streams over SRPT": values["Fig 12, 200/s: 32 streams over SRPT"],
+        "Paella Fig 2: rate of late dispatch over all at once": paella.fig2(),
+        "Paella Fig 12, 200/s: P99 with 32 streams over SRPT": paella.fig12(),
     }
 
 

@@ -1,10 +1,9 @@
 """The queue model against brute force, and its speed.
 
-    python -m benchmarks.times.queueing [--every] [--pools]
+    python -m benchmarks.times.queueing [--every]
 
 By default a part of the grid; --every runs all of it (some minutes). 2x10^7 requests a point, in 20 parts:
-their spread gives the simulation's own 95 % interval, which is added to the tolerance. --pools: what it costs
-that a pool's requests are bound to servers on arrival, instead of waiting for any of them in one queue.
+their spread gives the simulation's own 95 % interval, which is added to the tolerance.
 """
 
 from __future__ import annotations
@@ -105,52 +104,6 @@ def accuracy(figures: Figures, every: bool) -> None:
         figures.add(what, abs(100 * (ours / seen - 1)), "%", at_most=TOLERANCE + interval)
 
 
-@njit
-def one_queue(rate, service, batch, servers, count, seed):
-    """As `brute` where whoever frees first takes from one queue."""
-    arrived = poisson(rate, count, seed)
-    free = np.zeros(servers)
-    i = 0
-    while i < count:
-        first = np.argmin(free)
-        start = max(free[first], arrived[i])
-        size = 1
-        while size < batch and i + size < count and arrived[i + size] <= start:
-            size += 1
-        free[first] = start + service[size - 1]
-        for j in range(i, i + size):
-            arrived[j] = free[first] - arrived[j]
-        i += size
-    return arrived
-
-
-def bound_on_arrival() -> None:
-    """P99 and the largest rate of a pool over those of one queue in front of the same servers."""
-
-    def p99(run, load, service, batch, servers):
-        rate = load * servers * batch / service[-1]
-        return float(np.quantile(run(rate, service, batch, servers, PART, 1)[PART // 50 :], 0.99))
-
-    def largest(run, slo, *asked):
-        low, high = 0.0, 1.0
-        for _ in range(10):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if p99(run, middle, *asked) <= slo else (low, middle)
-        return low
-
-    loads, slos = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95), (1.5, 2.0, 3.0)
-    print("\na pool over one queue: P99 at the same load, and load that holds the same P99 (in full batches)")
-    print(
-        "batch  servers  " + "".join(f"{u:7.2f}" for u in loads) + "  |" + "".join(f"{s:7.1f}" for s in slos)
-    )
-    for batch, servers in itertools.product((1, 4, 8, 16), (2, 3, 4, 8)):
-        asked = (np.linspace(0.5 + 0.5 / batch, 1.0, batch), batch, servers)
-        p99s = [p99(brute, u, *asked) / p99(one_queue, u, *asked) for u in loads]
-        held = [largest(brute, s, *asked) / largest(one_queue, s, *asked) for s in slos]
-        print(f"{batch:5d}  {servers:7d}  " + "".join(f"{x:7.2f}" for x in p99s) + "  |", end="")
-        print("".join(f"{x:7.2f}" for x in held), flush=True)
-
-
 def speed(figures: Figures) -> None:
     rng = np.random.default_rng(2)
     batch = rng.choice([1, 2, 4, 8, 16, 32], 10_000)
@@ -173,11 +126,8 @@ def speed(figures: Figures) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", action="store_true")
-    parser.add_argument("--pools", action="store_true")
     told = parser.parse_args()
     figures = Figures()
     speed(figures)
-    if told.pools:
-        bound_on_arrival()
     accuracy(figures, told.every)
     sys.exit(figures.end())

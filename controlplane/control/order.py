@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from controlplane.domain.order import (
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu
+from controlplane.domain.serving import (
     LARGEST_DEFICIT_MS,
     LONGEST_MS,
     OVERTAKES_MS,
@@ -23,7 +24,6 @@ from controlplane.domain.order import (
     Precedence,
     ranks_of,
 )
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu
 
 _NOISE = 2.0
 """Standard deviations of a Poisson count that a promise allows."""

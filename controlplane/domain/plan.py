@@ -13,9 +13,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Le, Lt, MinLen, Predicate
 
-from controlplane.domain.order import MOST_RANKS
 from controlplane.domain.server_options import ServerOptions
-from controlplane.domain.serving import Serving
+from controlplane.domain.serving import MOST_RANKS, Serving
 from controlplane.domain.units import SPARSE, Amount, Count, Name, Percent, Positive
 from controlplane.domain.workload import Arrivals, Dispersion, ShadowPolicy, decided, redirect_s
 

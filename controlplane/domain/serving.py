@@ -1,7 +1,8 @@
-"""The section `serve` of a spec: how the fleet of a plan is served."""
+"""The section `serve` of a spec: how a fleet is served, and the order of requests at its gateway."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from itertools import combinations
@@ -12,8 +13,22 @@ from annotated_types import Ge, Le
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import LOAD_TIMEOUT_S, AccessConfig, Cluster, GatewayConfig
-from controlplane.domain.order import LONGEST_MS
 from controlplane.domain.units import Checked, Count
+
+PROMISE_WINDOW_S = 2
+"""Seconds over which the gateway compares an endpoint's requests with its planned rate."""
+
+LONGEST_MS = 500_000
+"""The largest `after_ms`: HAProxy's priority offsets go up to 524,287 ms."""
+
+OVERTAKES_MS = 60_000
+"""How long a request of a planned rank lets those of the rank before it pass: longer than any may wait."""
+
+MOST_RANKS = LONGEST_MS // OVERTAKES_MS + 1
+_RANK_FACTOR = 2.0
+
+LARGEST_DEFICIT_MS = 20_000
+"""What a client may fall behind by: HAProxy's offsets end that far beyond LONGEST_MS."""
 
 
 class LauncherName(StrEnum):
@@ -197,3 +212,38 @@ def differences(before: Any, after: Any, within: str = "") -> tuple[Difference, 
         elif old != new:
             found.append(Difference(f"{within}{one.name}", old, new))
     return tuple(found)
+
+
+def ranks_of(times_ms: Mapping[str, float]) -> Mapping[str, int]:
+    """Return the ranks by name, the shortest time first; times within a factor of two are one rank."""
+    ranks: dict[str, int] = {}
+    rank, first_ms = -1, 0.0
+    for name, ms in sorted(times_ms.items(), key=lambda item: item[1]):
+        if rank < 0 or ms >= _RANK_FACTOR * first_ms:
+            rank, first_ms = rank + 1, ms
+        ranks[name] = rank
+    return ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Precedence:
+    """How an endpoint's requests wait for their partition, and when they are refused.
+
+    Endpoints of one `partition` share a queue. A request goes before one that came earlier if its time plus
+    its `after_ms` is smaller. At most `inside` requests of the partition are in its server. Those
+    beyond `promised` in PROMISE_WINDOW_S wait behind all others, and are refused while `overloaded_at` wait.
+    Each request that a client got through in that window lets later ones of other clients pass that come up
+    to `served_ms` after its own, `deficit_ms` in all at most.
+    """
+
+    partition: str
+    after_ms: int
+    inside: int
+    overloaded_at: int
+    promised: int
+    served_ms: int = 0
+    deficit_ms: int = 0
+
+
+Order = Mapping[str, Precedence]
+"""Endpoint -> precedence; an endpoint without one does not wait at the gateway."""

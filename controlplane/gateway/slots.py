@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
-from controlplane.domain.order import Order
+from controlplane.domain.serving import Order
 from controlplane.files.gateway import Traits, pooled
 from controlplane.render.haproxy import backup_line, server_line
 

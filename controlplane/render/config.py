@@ -85,6 +85,14 @@ def instances_note(config: ModelConfig, *, on_gpu: bool) -> str:
     return "; ".join(notes)
 
 
+def stubs_on_gpu(config: ModelConfig) -> int:
+    """Return how many processes that may use a GPU execute a model, one for each Python instance there."""
+    if backend_of(config) != "python":
+        return 0
+    groups = config.instance_group or [ModelInstanceGroup()]
+    return sum(_count(group, config) for group in groups if group.kind != ModelInstanceGroup.KIND_CPU)
+
+
 def _executing(config: ModelConfig) -> list[ModelInstanceGroup]:
     return [group for group in config.instance_group if not group.passive] or [ModelInstanceGroup()]
 

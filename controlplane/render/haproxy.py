@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controlplane.domain.fleet import Backend, socket_path
-from controlplane.domain.order import LONGEST_MS, PROMISE_WINDOW_S
+from controlplane.domain.serving import LONGEST_MS, PROMISE_WINDOW_S
 from controlplane.files.gateway import GatewaySettings
 from controlplane.files.gateway.access import LONGEST_S, REFUSED, REMEMBERED_S
 from controlplane.files.gateway_paths import GatewayPaths

@@ -31,6 +31,7 @@ from controlplane.render.config import (
     is_complete,
     is_ensemble,
     parse_config,
+    stubs_on_gpu,
     with_sample_shapes,
 )
 
@@ -286,6 +287,12 @@ def step_limits(source: SourceModel) -> dict[str, int]:
     """
     inner = [one for one in _with_all(source) if one is not source]
     return {one.name: 1 if is_ensemble(one.config) else batch_limit(one.config) for one in inner}
+
+
+def stubs(source: SourceModel) -> dict[str, int]:
+    """Return the processes of Python models that may use a GPU, of a model and those that it executes."""
+    counted = {one.name: stubs_on_gpu(one.config) for one in _with_all(source)}
+    return {name: count for name, count in counted.items() if count}
 
 
 def steps_of(source: SourceModel) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Sequence
@@ -87,15 +88,19 @@ def gpu_type(name: str) -> str:
 
 
 def _gpus() -> list[tuple[str, str]]:
-    """Return product name and UUID of every GPU, by index; none without a driver."""
+    """Return product name and UUID of every GPU that answers, by index; none without a driver."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return []
+    found = []
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [(pynvml.nvmlDeviceGetName(h), pynvml.nvmlDeviceGetUUID(h)) for h in handles]
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(pynvml.NVMLError):  # it has fallen off the bus
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                found.append((pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetUUID(handle)))
+        return found
     finally:
         pynvml.nvmlShutdown()

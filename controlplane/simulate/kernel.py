@@ -8,17 +8,12 @@ their queue, so limits act on them as if each had been an event.
 Coupling: a running batch has `remaining` ms of work as if alone and `pace` ms of time for each of them. When
 the set of busy servers on its GPU changes, its work is brought up to date and its end moved.
 
-The batcher with a delay is that of Triton 2.51 (dynamic_batch_scheduler.cc, instance_queue.cc): requests
-collect until the preferred size is reached or the oldest is as old as the delay, then move into a payload;
-at most two payloads an instance are formed ahead. The same batcher serves without a delay where the
-preferred size is no whole number of requests: a payload that grows one by one ends above it, one that is cut
-from a long queue below. The batcher then sleeps until as many requests wait as the preferred size lacked when
-it last counted, or until a batch starts or ends; meanwhile a payload that could still grow is frozen. An
-instance that fetches a payload joins later ones to it that are older than a delay and fit.
-
-Models of one partition take turns, as in Triton 2.51 with a resource that all of them need
-(`--rate-limit=execution_count`): a batch starts when none of the partition runs, and next goes the model with
-the fewest batches since the start, of equals the first. What waits gathers until then.
+The batcher with a delay is that of Triton 2.51: requests collect until the preferred size is reached or the
+oldest is as old as the delay, then move into a payload; at most two payloads an instance are formed ahead. It
+also serves without a delay where the preferred size is no whole number of requests. An instance that fetches
+a payload joins later ones that are older and fit.
+Models of one partition take turns, as with `--rate-limit=execution_count`: a batch starts when none of the
+partition runs, and next goes the model with the fewest batches, of equals the first. What waits gathers.
 
 All compiled functions are in this file: numba's cache does not notice a change of another file.
 """
@@ -31,7 +26,7 @@ import numpy as np
 
 from controlplane.kernels import kernel
 from controlplane.latency.protocol import FloatArray, IntArray
-from controlplane.simulate.records import Records
+from controlplane.simulate.records import Records, State
 from controlplane.simulate.result import BINS, FIRST, SHIFT
 
 
@@ -150,22 +145,15 @@ def _next_turn(servers: Records, queues: Records, ring: FloatArray, s: int) -> i
 
 
 @kernel
-def _start(
-    executors: Records,
-    e: int,
-    servers: Records,
-    gpus: Records,
+def _take(
     queues: Records,
     q: int,
     size: int,
-    now: float,
     ring: FloatArray,
     ring_owner: IntArray,
     member: FloatArray,
     owner: IntArray,
-    work_ms: FloatArray,
-    pace: FloatArray,
-    jitter: FloatArray,
+    e: int,
 ) -> None:
     """Executor `e` takes the `size` oldest requests of queue `q`."""
     wrap = ring.shape[1] - 1
@@ -176,6 +164,21 @@ def _start(
     queues[q].waiting -= size
     # An empty ring starts at 0 again, so only as much memory is touched as requests wait at once.
     queues[q].head = head + size if queues[q].waiting > 0 else 0
+
+
+@kernel
+def _run(
+    executors: Records,
+    e: int,
+    servers: Records,
+    gpus: Records,
+    size: int,
+    now: float,
+    work_ms: FloatArray,
+    pace: FloatArray,
+    jitter: FloatArray,
+) -> None:
+    """Executor `e` starts a batch of `size`."""
     s = executors[e].server
     gpu = servers[s].gpu
     gpus[gpu].wanted |= servers[s].bit
@@ -189,6 +192,47 @@ def _start(
     servers[s].running += 1
     servers[s].batches += 1
     servers[s].served += size
+
+
+@kernel
+def _stop(executors: Records, e: int, servers: Records, gpus: Records, now: float) -> None:
+    """Executor `e`'s batch ends."""
+    s = executors[e].server
+    executors[e].end = math.inf
+    executors[e].since = now
+    executors[e].size = 0
+    servers[s].busy += now - executors[e].started
+    servers[s].running -= 1
+    if servers[s].running == 0:
+        gpus[servers[s].gpu].wanted &= ~servers[s].bit
+
+
+@kernel
+def _bind(
+    pools: Records,
+    pool: int,
+    queues: Records,
+    q: int,
+    ring: FloatArray,
+    ring_owner: IntArray,
+    tallies: Records,
+    in_flight: Records,
+    now: float,
+    owners: IntArray,
+) -> None:
+    """A pool's next arrival, now, goes to one of its queues."""
+    wrap = ring.shape[1] - 1
+    w = owners[pools[pool].next]
+    pools[pool].next += 1
+    tallies[w].requests += 1
+    if queues[q].waiting - queues[q].bound >= queues[q].limit:
+        tallies[w].drops += 1
+        return
+    ring[q, (queues[q].head + queues[q].waiting) & wrap] = now
+    ring_owner[q, (queues[q].head + queues[q].waiting) & wrap] = w
+    queues[q].waiting += 1
+    in_flight[pool, q].count += 1
+    in_flight[pool, q].since = now
 
 
 @kernel
@@ -304,107 +348,75 @@ def _look_ahead(gpus: Records, g: int, executors: Records, queues: Records) -> N
 
 
 @kernel
-def advance(
-    executors: Records,
-    servers: Records,
-    queues: Records,
-    gpus: Records,
-    pools: Records,
-    pool_member: IntArray,
-    in_flight: Records,
-    tallies: Records,
-    member: FloatArray,
-    owner: IntArray,
-    ring: FloatArray,
-    ring_owner: IntArray,
-    payload: IntArray,
-    work_ms: FloatArray,
-    extra_ms: FloatArray,
-    pace: FloatArray,
-    jitter: FloatArray,
-    mask_time: FloatArray,
-    counts: IntArray,
-    log: FloatArray,
-    logged: int,
-    times: FloatArray,
-    owners: IntArray,
-    until: float,
-) -> int:
+def _wake(queues: Records, q: int, idle: int, times: FloatArray) -> None:
+    """An arrival that finds an executor idle is an event of its queue."""
+    if queues[q].next < queues[q].stop and (idle >= 0 or not queues[q].greedy):
+        queues[q].wake = min(queues[q].wake, times[queues[q].next])
+
+
+@kernel
+def _next_event(
+    gpus: Records, pools: Records, times: FloatArray, until: float
+) -> tuple[float, int, int, int]:
+    """Return the next time, and the executor that ends, the queue that wakes or the pool; the others -1."""
+    now, e, q, pool = until, -1, -1, -1
+    for i in range(gpus.size):
+        if gpus[i].next < now:
+            now, e, q = gpus[i].next, gpus[i].ends, gpus[i].wakes
+    for i in range(pools.size):
+        if pools[i].next < pools[i].stop and times[pools[i].next] < now:
+            now, e, q, pool = times[pools[i].next], -1, -1, i
+    return now, e, q, pool
+
+
+@kernel
+def _count(tallies: Records, counts: IntArray, w: int, latency: float, bits: int) -> None:
+    """A request of workload `w` was answered; `bits` are those of its latency."""
+    counts[w, min(max((bits >> SHIFT) - FIRST, 0), BINS - 1)] += 1
+    tallies[w].sum_ms += latency
+    tallies[w].late += latency > tallies[w].slo
+    tallies[w].max_ms = max(tallies[w].max_ms, latency)
+
+
+@kernel
+def advance(state: State, logged: int, times: FloatArray, owners: IntArray, until: float) -> int:
     """Run every event before `until`; return the number of logged answers.
 
-    E executors, S servers and as many queues, P pools, W workloads, G GPUs, B the largest batch, M sets of
-    busy servers.
-    pool_member: (P, size of the largest pool), each pool's servers. in_flight: (P, S), `records.IN_FLIGHT`.
-    member, owner: (E, B), the running batch's arrivals and workloads. ring, ring_owner: (S, a power of two),
-    the waiting requests. payload: (S, payloads), sizes, oldest first. work_ms: (S, B), how long a batch
-    occupies an executor, solo; extra_ms: the rest of its requests' latency. pace: (S, M), ms per ms of work.
-    jitter: (S, 1 or JITTER_ENTRIES), equally likely factors of the work. mask_time: (G, M), ms in each set.
-    counts: (W, BINS). log: (L, 5), workload, arrival, latency, batch and server of the first answers.
     times, owners: the new arrivals before `until`, and their workloads; those of a queue or a pool are at its
     [next, stop), ascending.
     """
+    # Arrays one by one: a tuple that is passed on would count its references at every event.
+    executors, servers, queues, gpus, pools, pool_member, in_flight, tallies = state[:8]
+    member, owner, ring, ring_owner, payload = state[8:13]
+    work_ms, extra_ms, pace, jitter, mask_time, counts, log = state[13:]
     scratch = np.zeros(1)
     bits = scratch.view(np.int64)
-    wrap = ring.shape[1] - 1
     for q in range(queues.size):
-        free = not queues[q].greedy or _idle_executor(executors, servers, q) >= 0
-        if queues[q].next < queues[q].stop and free:
-            queues[q].wake = min(queues[q].wake, times[queues[q].next])
+        _wake(queues, q, _idle_executor(executors, servers, q), times)
     for g in range(gpus.size):
         _look_ahead(gpus, g, executors, queues)
     while True:
-        now, g, pool = until, -1, -1
-        for i in range(gpus.size):
-            if gpus[i].next < now:
-                now, g = gpus[i].next, i
-        for i in range(pools.size):
-            if pools[i].next < pools[i].stop and times[pools[i].next] < now:
-                now, g, pool = times[pools[i].next], -1, i
-        if g < 0 and pool < 0:
+        now, e, q, pool = _next_event(gpus, pools, times, until)
+        if max(e, q, pool) < 0:
             break
-        e, q = -1, -1
-        if pool < 0:
-            e, q = gpus[g].ends, gpus[g].wakes
+        if pool >= 0:
+            q = _fewest(pools, pool, pool_member, in_flight)
         if e >= 0:
-            q = executors[e].server
-            size = executors[e].size
-            extra = extra_ms[q, size - 1]
+            q, size = executors[e].server, executors[e].size
             for i in range(size):
-                latency = now - member[e, i] + extra
-                w = owner[e, i]
+                w, latency = owner[e, i], now - member[e, i] + extra_ms[q, size - 1]
                 scratch[0] = latency
-                counts[w, min(max((bits[0] >> SHIFT) - FIRST, 0), BINS - 1)] += 1
-                tallies[w].sum_ms += latency
-                tallies[w].late += latency > tallies[w].slo
-                tallies[w].max_ms = max(tallies[w].max_ms, latency)
+                _count(tallies, counts, w, latency, bits[0])
                 _leave(tallies, in_flight, w, q, now)
                 if logged < log.shape[0]:
                     log[logged, 0], log[logged, 1], log[logged, 2] = w, member[e, i], latency
                     log[logged, 3], log[logged, 4] = size, q
                     logged += 1
-            executors[e].end = math.inf
-            executors[e].since = now
-            executors[e].size = 0
-            servers[q].busy += now - executors[e].started
-            servers[q].running -= 1
-            if servers[q].running == 0:
-                gpus[servers[q].gpu].wanted &= ~servers[q].bit
-        if pool >= 0:
-            q = _fewest(pools, pool, pool_member, in_flight)
+            _stop(executors, e, servers, gpus, now)
         for s in range(servers[q].turn_first, servers[q].turn_last):
             _admit(queues, s, ring, ring_owner, tallies, now, times, owners)
         if pool >= 0:
-            w = owners[pools[pool].next]
-            pools[pool].next += 1
-            tallies[w].requests += 1
-            if queues[q].waiting - queues[q].bound >= queues[q].limit:
-                tallies[w].drops += 1
-            else:
-                ring[q, (queues[q].head + queues[q].waiting) & wrap] = now
-                ring_owner[q, (queues[q].head + queues[q].waiting) & wrap] = w
-                queues[q].waiting += 1
-                in_flight[pool, q].count += 1
-                in_flight[pool, q].since = now
+            _bind(pools, pool, queues, q, ring, ring_owner, tallies, in_flight, now, owners)
         loose = queues[q].waiting - queues[q].bound
         room = queues[q].payloads < queues[q].ahead
         awake = e >= 0 or now >= queues[q].timer or (room and loose >= queues[q].next_preferred)
@@ -425,27 +437,11 @@ def advance(
                 continue
             else:
                 break
-            _start(
-                executors,
-                idle,
-                servers,
-                gpus,
-                queues,
-                q,
-                size,
-                now,
-                ring,
-                ring_owner,
-                member,
-                owner,
-                work_ms,
-                pace,
-                jitter,
-            )
+            _take(queues, q, size, ring, ring_owner, member, owner, idle)
+            _run(executors, idle, servers, gpus, size, now, work_ms, pace, jitter)
         for s in range(servers[q].turn_first, servers[q].turn_last):
             queues[s].wake = queues[s].timer
-            if queues[s].next < queues[s].stop and (idle >= 0 or not queues[s].greedy):
-                queues[s].wake = min(queues[s].wake, times[queues[s].next])
+            _wake(queues, s, idle, times)
         g = servers[q].gpu
         _retime(executors, gpus, g, pace, mask_time, now)
         _look_ahead(gpus, g, executors, queues)

@@ -15,7 +15,6 @@ import numpy as np
 from scipy.special import gammainc, gammaincinv
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.order import Order
 from controlplane.domain.plan import (
     MOST_BUSY_BITS,
     Partition,
@@ -26,6 +25,7 @@ from controlplane.domain.plan import (
     busy_bits,
 )
 from controlplane.domain.profile import Profile
+from controlplane.domain.serving import Order
 from controlplane.domain.units import MICROS_PER_MILLI, non_negative
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
 

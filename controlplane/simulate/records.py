@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
+
+from controlplane.latency.protocol import FloatArray, IntArray
 
 Records = NDArray[np.void]
 
@@ -99,3 +103,38 @@ TALLY = np.dtype(
         ("max_ms", np.float64),
     ]
 )
+
+
+class State(NamedTuple):
+    """All that the event loop reads and writes.
+
+    E executors, S servers and as many queues, P pools, W workloads, G GPUs, B the largest batch, M sets of
+    busy servers.
+    pool_member: (P, size of the largest pool), each pool's servers. in_flight: (P, S).
+    member, owner: (E, B), the running batch's arrivals and workloads. ring, ring_owner: (S, a power of two),
+    the waiting requests. payload: (S, payloads), sizes, oldest first. work_ms: (S, B), how long a batch
+    occupies an executor, solo; extra_ms: the rest of its requests' latency. pace: (S, M), ms per ms of work.
+    jitter: (S, 1 or JITTER_ENTRIES), equally likely factors of the work. mask_time: (G, M), ms in each set.
+    counts: (W, BINS). log: (L, 5), workload, arrival, latency, batch and server of the first answers.
+    """
+
+    executors: Records
+    servers: Records
+    queues: Records
+    gpus: Records
+    pools: Records
+    pool_member: IntArray
+    in_flight: Records
+    tallies: Records
+    member: FloatArray
+    owner: IntArray
+    ring: FloatArray
+    ring_owner: IntArray
+    payload: IntArray
+    work_ms: FloatArray
+    extra_ms: FloatArray
+    pace: FloatArray
+    jitter: FloatArray
+    mask_time: FloatArray
+    counts: IntArray
+    log: FloatArray

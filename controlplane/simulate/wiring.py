@@ -24,37 +24,44 @@ class Loop:
         masks = max([2, *(power.size for power in part.power_w)])
         width = max([1, *(s.largest for s in servers)])
         ahead = 2 * max([0, *(s.instances for s in servers)])
-        self._servers = _servers(part, seed)
-        self._queues = _queues(part, conditions)
-        self._executors = _executors(part)
-        self._gpus = _gpus(part, self._servers)
         self._routes = [
             (d, route.servers[0]) for d, route in enumerate(part.routes) if len(route.servers) == 1
         ]
-        pools = [(d, route) for d, route in enumerate(part.routes) if len(route.servers) > 1]
-        self._pool_routes = [d for d, _ in pools]
-        self._pools = _made(records.POOL, len(pools), members=[len(route.servers) for _, route in pools])
-        self._pool_member = np.zeros((len(pools), max([1, *self._pools["members"]])), np.int64)
-        self.tallies = _made(records.TALLY, len(streams), slo=[s.slo_ms for s in streams], pool=-1)
-        for p, (_, route) in enumerate(pools):
-            self._pool_member[p, : len(route.servers)] = route.servers
-            self.tallies["pool"][list(route.streams)] = p
-        self._in_flight = np.zeros((len(pools), len(servers)), records.IN_FLIGHT)
-        self.counts = np.zeros((len(streams), BINS), np.int64)
-        self._mask_time = np.zeros((len(part.gpus), masks))
-        self._work = _padded([s.work_ms for s in servers], width)
-        self._extra = _padded([s.extra_ms for s in servers], width)
-        self._pace = _padded([s.pace for s in servers], masks)
+        shared = [(d, route) for d, route in enumerate(part.routes) if len(route.servers) > 1]
+        self._pool_routes = [d for d, _ in shared]
+        pools = _made(records.POOL, len(shared), members=[len(route.servers) for _, route in shared])
+        pool_member = np.zeros((len(shared), max([1, *pools["members"]])), np.int64)
+        tallies = _made(records.TALLY, len(streams), slo=[s.slo_ms for s in streams], pool=-1)
+        for p, (_, route) in enumerate(shared):
+            pool_member[p, : len(route.servers)] = route.servers
+            tallies["pool"][list(route.streams)] = p
         jittered = any(s.jitter > 0 for s in servers)
-        self._jitter = np.array([jitter_table(s.jitter) if jittered else np.ones(1) for s in servers])
-        self._log = np.zeros((answers, 5))
-        self._logged = 0
         ring = 1 << (conditions.waiting + ahead * width + 1).bit_length()
-        self._ring = np.zeros((len(servers), ring))
-        self._ring_owner = np.zeros((len(servers), ring), np.int64)
-        self._payload = np.zeros((len(servers), ahead + 2), np.int64)
-        self._member = np.zeros((self._executors.size, width))
-        self._owner = np.zeros((self._executors.size, width), np.int64)
+        executors, known = _executors(part), _servers(part, seed)
+        self._logged = 0
+        self._state = records.State(
+            executors=executors,
+            servers=known,
+            queues=_queues(part, conditions),
+            gpus=_gpus(part, known),
+            pools=pools,
+            pool_member=pool_member,
+            in_flight=np.zeros((len(shared), len(servers)), records.IN_FLIGHT),
+            tallies=tallies,
+            member=np.zeros((executors.size, width)),
+            owner=np.zeros((executors.size, width), np.int64),
+            ring=np.zeros((len(servers), ring)),
+            ring_owner=np.zeros((len(servers), ring), np.int64),
+            payload=np.zeros((len(servers), ahead + 2), np.int64),
+            work_ms=_padded([s.work_ms for s in servers], width),
+            extra_ms=_padded([s.extra_ms for s in servers], width),
+            pace=_padded([s.pace for s in servers], masks),
+            jitter=np.array([jitter_table(s.jitter) if jittered else np.ones(1) for s in servers]),
+            mask_time=np.zeros((len(part.gpus), masks)),
+            counts=np.zeros((len(streams), BINS), np.int64),
+            log=np.zeros((answers, 5)),
+        )
+        self.counts, self.tallies = self._state.counts, tallies
 
     def advance(self, times: FloatArray, owners: IntArray, bounds: IntArray, until_ms: float) -> None:
         """Run every event before `until_ms`.
@@ -65,58 +72,35 @@ class Loop:
         # Imports numba, which a command that does not simulate need not wait for.
         from controlplane.simulate import kernel
 
-        self._queues["next"] = self._queues["stop"] = 0
+        queues, pools = self._state.queues, self._state.pools
+        queues["next"] = queues["stop"] = 0
         for route, server in self._routes:
-            self._queues[server]["next"], self._queues[server]["stop"] = bounds[route], bounds[route + 1]
-        self._pools["next"], self._pools["stop"] = bounds[self._pool_routes], bounds[1:][self._pool_routes]
-        self._logged = kernel.advance(
-            self._executors,
-            self._servers,
-            self._queues,
-            self._gpus,
-            self._pools,
-            self._pool_member,
-            self._in_flight,
-            self.tallies,
-            self._member,
-            self._owner,
-            self._ring,
-            self._ring_owner,
-            self._payload,
-            self._work,
-            self._extra,
-            self._pace,
-            self._jitter,
-            self._mask_time,
-            self.counts,
-            self._log,
-            self._logged,
-            times,
-            owners,
-            until_ms,
-        )
+            queues[server]["next"], queues[server]["stop"] = bounds[route], bounds[route + 1]
+        pools["next"], pools["stop"] = bounds[self._pool_routes], bounds[1:][self._pool_routes]
+        self._logged = kernel.advance(self._state, self._logged, times, owners, until_ms)
 
     def close(self, end_ms: float) -> None:
         """Account the GPUs' time up to `end_ms`, then answer the requests still in flight."""
-        for gpu, now in enumerate(self._gpus):
-            self._mask_time[gpu, now["mask"]] += end_ms - now["since"]
-        settled = self._mask_time.copy()
-        none = np.zeros(len(self._routes) + self._pools.size + 1, dtype=np.int64)
+        mask_time = self._state.mask_time
+        for gpu, now in enumerate(self._state.gpus):
+            mask_time[gpu, now["mask"]] += end_ms - now["since"]
+        settled = mask_time.copy()
+        none = np.zeros(len(self._routes) + len(self._pool_routes) + 1, dtype=np.int64)
         self.advance(np.empty(0), np.empty(0, np.int64), none, math.inf)
-        self._mask_time = settled
+        mask_time[:] = settled
 
     def mask_share(self, gpu: int, whole_ms: float) -> FloatArray:
         """Return the share of time with each set of servers busy."""
-        return np.asarray(self._mask_time[gpu] / whole_ms)
+        return np.asarray(self._state.mask_time[gpu] / whole_ms)
 
     def mean_batch(self, server: int) -> float:
         """Return the mean requests per batch, 0 where none ran."""
-        one = self._servers[server]
+        one = self._state.servers[server]
         return float(one["served"]) / max(1, int(one["batches"]))
 
     def log(self) -> FloatArray:
         """Return the first answers: workload, arrival, latency, batch, server; shape (answers, 5)."""
-        return self._log[: self._logged]
+        return self._state.log[: self._logged]
 
 
 def _made(kind: np.dtype[np.void], count: int, **fields: ArrayLike) -> records.Records:

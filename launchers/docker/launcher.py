@@ -48,7 +48,6 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
     """`controlplane.ports.Launcher` with containers. `say` receives the progress of a pull."""
 
     name = "docker"
-    _mounts_batches = True
 
     def __init__(
         self,
@@ -137,6 +136,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
             if drain_s > 0:
                 one.kill(process_table.END)
                 one.wait(timeout=max(deadline - time.monotonic(), 0.1))
+        self._release(server)
         _remove_container(one)
 
     def usage(self, server: Server) -> ShareUsage:
@@ -206,6 +206,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
     def _clear(self, client: docker.DockerClient, spec: ServerSpec, deadline: float) -> None:
         one = self._ours(client, spec.name)
         if one is not None:
+            self._release(_server_of(one))
             _remove_container(one)
         self._clean(spec)
 

@@ -14,31 +14,38 @@ from launchers.gpu.gpus import HostGpu
 from launchers.gpu.mps import MpsDaemons
 
 _DRIVER = "install the NVIDIA driver; without a GPU the cpu device stands in"
+_RELOAD = "nvidia-smi says the same: restart the host, or load the driver's modules anew"
+_DEVICE_FILE = "as root `nvidia-modprobe -u -c=0`; in a container give it the device, and start it anew"
 _NOT_HELD = "plans rest on shares: look at MPS's logs and at the driver's release"
 _SHOWN_PIDS = 3
 
 
 def capabilities(daemons: MpsDaemons) -> tuple[Capability, ...]:
     """Return the GPUs, the MPS tools, and for each GPU its mode, its MPS daemon and its processes."""
-    program, found = control.found(), gpus.inventory()
-    names = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in found) or "none"
+    program, found, trouble = control.found(), gpus.inventory(), gpus.trouble()
+    names = [f"{gpu.index}: {gpu.name}" for gpu in found] + ([trouble] if trouble else [])
+    remedy = _RELOAD if trouble else _DRIVER
     lines = [
-        Capability("nvidia gpus", bool(found), names, _DRIVER),
+        Capability("nvidia gpus", bool(found) and not trouble, ", ".join(names) or "none", remedy),
         Capability("mps", program is not None, program or f"no {control.PROGRAM}", control.LACKING),
     ]
     for gpu in found:
         lines.append(_mode(gpu))
-        if program is not None and not gpu.mig:
+        if program is not None and not gpu.unshared:
             lines += _daemon_and_processes(gpu, daemons)
+    # Last: the first CUDA program, as the one that measures a share, has nvidia-modprobe make it.
+    if (away := gpus.device_file_away()) is not None:
+        lines.append(
+            Capability("nvidia devices", False, f"{away}: every CUDA program opens it", _DEVICE_FILE)
+        )
     return tuple(lines)
 
 
 def _mode(gpu: HostGpu) -> Capability:
     name = f"gpu {gpu.index} mode"
-    if gpu.mig:
-        remedy = f"nvidia-smi -i {gpu.index} -mig 0"
-        return Capability(name, False, "split into MIG instances: percentages are of a whole GPU", remedy)
-    if gpu.exclusive:
+    if gpu.unshared:
+        return Capability(name, False, *gpu.unshared)
+    if gpu.mode == "EXCLUSIVE_PROCESS":
         return Capability(name, True, "EXCLUSIVE_PROCESS: nothing runs beside MPS")
     advice = f"nvidia-smi -i {gpu.index} -c EXCLUSIVE_PROCESS turns that into an error"
     return Capability(
@@ -56,18 +63,20 @@ def _daemon_and_processes(gpu: HostGpu, daemons: MpsDaemons) -> Iterator[Capabil
         yield Capability(name, False, str(error))
         return
     if daemon.available:
-        yield _share(f"gpu {gpu.index} share", gpu, daemons, idle=not (seen.clients or seen.others))
+        idle = not seen.clients and seen.others == frozenset()
+        yield _share(f"gpu {gpu.index} share", gpu, daemons, idle=idle)
 
 
 def _share(name: str, gpu: HostGpu, daemons: MpsDaemons, *, idle: bool) -> Capability:
     """Measure on an idle GPU whether half of it takes twice as long."""
     if not idle:
-        return Capability(name, True, "not measured: beside other processes, times prove nothing")
+        return Capability(name, True, "not measured: where others may run, times prove nothing")
     labels = Labels("doctor", "none", "doctor", Role.PROFILE, "none")
     spec = ServerSpec(labels, "/", ("doctor",), gpu.uuid, 100.0)
     try:
         with daemons.starting(gpu.uuid):
             client = daemons.client(spec, start=True)
+            daemons.await_server(client, os.getuid())
             environment = {**os.environ, **client.environment, "CUDA_VISIBLE_DEVICES": gpu.uuid}
             whole_ms, half_ms = (probe.measured(environment, percent) for percent in (100.0, 50.0))
         held, said = probe.verdict(half_ms, whole_ms)
@@ -95,7 +104,7 @@ def _daemon(name: str, gpu: HostGpu, pipes: Path) -> Capability:
         return Capability(name, False, detail, f"run as user {owner}, or start a daemon of your own")
     if serves and gpu.uuid not in serves.split(","):
         return Capability(name, False, f"serves {serves}, not {gpu.uuid}", f"set {control.PIPES} to its own")
-    if control.faulted(pipes):
+    if control.FAULT in control.state(pipes):
         return Capability(name, False, "its server is in state FAULT", "ctl destroy, then ctl apply")
     whose = "another program's, which is never ended" if is_foreign else "ours"
     return Capability(name, True, f"answers in {pipes} ({whose})")
@@ -103,6 +112,9 @@ def _daemon(name: str, gpu: HostGpu, pipes: Path) -> Capability:
 
 def _processes(name: str, seen: proof.GpuClients) -> Capability:
     clients = f"MPS clients: {len(seen.clients)}"
+    if seen.others is None:
+        why = "the driver lists none, or those of another pid namespace"
+        return Capability(name, True, f"{clients}; what runs without MPS is not known: {why}")
     if not seen.others:
         return Capability(name, True, clients)
     shown = ", ".join(map(str, sorted(seen.others)[:_SHOWN_PIDS]))

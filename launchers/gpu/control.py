@@ -14,6 +14,7 @@ PROGRAM = "nvidia-cuda-mps-control"
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS = "CUDA_MPS_LOG_DIRECTORY"
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+FAULT = "FAULT"
 LACKING = "install the NVIDIA driver's compute tools (package nvidia-compute-utils)"
 """The way to get the program."""
 ANSWER_S = 10.0
@@ -56,25 +57,25 @@ def ask(pipes: Path, question: str, answer_s: float | None = None) -> str:
 def servers(pipes: Path, answer_s: float | None = None) -> list[str] | None:
     """Return the pids of a daemon's servers; None without a daemon. Raises LaunchTimeout where it hangs."""
     told = _run(pipes, "get_server_list", answer_s) if pipes.is_dir() else None
-    return told.stdout.split() if told is not None and told.returncode == 0 else None
+    return _pids(told.stdout) if told is not None and told.returncode == 0 else None
 
 
 def clients(pipes: Path, server: str, answer_s: float | None = None) -> list[int]:
     """Return the pids of a server's clients, as its daemon sees them."""
-    return [int(pid) for pid in ask(pipes, f"get_client_list {server}", answer_s).split()]
+    return [int(pid) for pid in _pids(ask(pipes, f"get_client_list {server}", answer_s))]
 
 
-def faulted(pipes: Path, answer_s: float | None = None) -> bool:
-    """Return whether a server of the daemon is in state FAULT: a fatal exception ended its clients.
+def state(pipes: Path, answer_s: float | None = None) -> str:
+    """Return the state of a daemon's server: INITIALIZING, ACTIVE, or FAULT after a client's fatal exception.
 
-    False without an answer: older daemons do not know the command, and a daemon may hang.
+    Empty without a server, and where its daemon hangs; UNKNOWN from older daemons, which lack the command.
     """
     with contextlib.suppress(EngineError):
-        states = (
-            ask(pipes, f"get_server_status {server}", answer_s) for server in servers(pipes, answer_s) or ()
-        )
-        return any("FAULT" in state.upper() for state in states)
-    return False
+        found = servers(pipes, answer_s) or ()
+        with contextlib.suppress(EngineError):
+            return " ".join(ask(pipes, f"get_server_status {one}", answer_s) for one in found).upper()
+        return "UNKNOWN"
+    return ""
 
 
 def owner(pipes: Path) -> int:
@@ -104,6 +105,11 @@ def variables(pid: int) -> dict[str, str]:
     except OSError:
         return {}
     return dict(pair.partition("=")[::2] for pair in pairs)
+
+
+def _pids(answer: str) -> list[str]:
+    """Return the pids of an answer, a line each; not what it says of a server that has ended meanwhile."""
+    return [line.strip() for line in answer.splitlines() if line.strip().isdigit()]
 
 
 def _run(pipes: Path, question: str, answer_s: float | None) -> subprocess.CompletedProcess[str]:

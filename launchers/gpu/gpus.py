@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from controlplane.domain.device import DeviceLimits, DeviceReading
@@ -12,6 +14,10 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Role, ServerSpec
 
 _PREFIX = "GPU-"
+_MODES = ("DEFAULT", "EXCLUSIVE_PROCESS", "PROHIBITED")
+_OLDEST = (7, 0)
+"""Volta's compute capability: before it, MPS takes no percentages."""
+_DEVICES = Path("/dev")
 FIXED = "on a GPU the share is fixed when the CUDA context is made: start a server with the other share"
 """The reason why a running server's share of a GPU cannot change."""
 
@@ -21,8 +27,7 @@ class HostGpu:
     """One GPU.
 
     `memory_mb` is None where the driver does not say, as for a GPU that has the host's memory. `mig`: it is
-    split into instances, to which MPS percentages do not apply. `exclusive`: one process at a time may use it
-    (EXCLUSIVE_PROCESS), which under MPS is the daemon's server.
+    split into instances, to which MPS percentages do not apply. `mode`: its compute mode.
     """
 
     index: int
@@ -30,9 +35,23 @@ class HostGpu:
     name: str
     memory_mb: float | None
     mig: bool
-    exclusive: bool = False
+    mode: str = "DEFAULT"
     capability: tuple[int, int] | None = None
     driver: str | None = None
+
+    @property
+    def unshared(self) -> tuple[str, str] | None:
+        """Why MPS gives no shares of it, and the way out; None where it does."""
+        if self.mig:
+            return (
+                "split into MIG instances: percentages are of a whole GPU",
+                f"nvidia-smi -i {self.index} -mig 0",
+            )
+        if self.mode == "PROHIBITED":
+            return "PROHIBITED: no program may use it", f"nvidia-smi -i {self.index} -c DEFAULT"
+        if self.capability is not None and self.capability < _OLDEST:
+            return "older than Volta: MPS takes no percentages there", "use a GPU of capability 7.0 or newer"
+        return None
 
 
 def is_gpu(device: str) -> bool:
@@ -41,27 +60,59 @@ def is_gpu(device: str) -> bool:
 
 
 def inventory() -> tuple[HostGpu, ...]:
-    """Return every GPU, by index; none without a driver."""
-    with _nvml() as nvml:
-        if nvml is None:
-            return ()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        return tuple(_gpu(nvml, index, handle) for index, handle in enumerate(handles))
+    """Return every GPU that answers, by index; none without a driver."""
+    return _looked_at()[0]
+
+
+def trouble() -> str | None:
+    """Return what NVML says where it does not open, or a GPU does not answer; None without a driver."""
+    return _looked_at()[1]
+
+
+def _looked_at() -> tuple[tuple[HostGpu, ...], str | None]:
+    import pynvml
+
+    found, said = [], None
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
+        return (), None
+    except pynvml.NVMLError as error:  # as for a library newer than the loaded driver
+        return (), str(error)
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            found.append(_gpu(pynvml, index, pynvml.nvmlDeviceGetHandleByIndex(index)))
+        except pynvml.NVMLError as error:  # fallen off the bus, or not this container's
+            said = f"GPU {index}: {error}"
+    pynvml.nvmlShutdown()
+    return tuple(found), said
+
+
+def device_file_away() -> str | None:
+    """Return the driver's file that CUDA programs need and this one cannot open, and why; None without one.
+
+    NVML does not need it, and nvidia-modprobe makes it at the first CUDA call where that may run. A
+    container's rules for devices (EPERM) forbid it as its mode does (EACCES).
+    """
+    file = _DEVICES / "nvidia-uvm"
+    if not (_DEVICES / "nvidiactl").exists():  # another kind of driver, or none
+        return None
+    try:
+        os.close(os.open(file, os.O_RDWR))
+    except OSError as error:
+        return f"{file}: {error.strerror}"
+    return None
 
 
 def whole(uuid: str) -> HostGpu:
-    """Return the GPU of that UUID. Raises InputError where it is missing or split into MIG instances."""
-    found = inventory()
+    """Return the GPU of that UUID. Raises InputError where it is missing, or MPS gives no shares of it."""
+    found, said = _looked_at()
     for gpu in found:
         if gpu.uuid == uuid:
-            if gpu.mig:
-                raise InputError(
-                    f"{uuid} is split into MIG instances: MPS percentages are of a whole GPU; "
-                    f"nvidia-smi -i {gpu.index} -mig 0 ends MIG mode",
-                    field="device",
-                )
+            if gpu.unshared:
+                raise InputError(f"{uuid} is {': '.join(gpu.unshared)}", field="device")
             return gpu
-    known = ", ".join(g.uuid for g in found) or "none"
+    known = ", ".join(g.uuid for g in found) or said or "none"
     raise InputError(f"this host has no GPU {uuid}; it has: {known}", field="device")
 
 
@@ -114,28 +165,28 @@ def limits(device: str) -> DeviceLimits | None:
         )
 
 
-def processes(uuid: str) -> dict[int, float | None]:
+def processes(uuid: str) -> dict[int, float | None] | None:
     """Return the processes on a GPU with their MB (None: not available), as its driver lists them.
 
-    From both of NVML's lists: the clients of MPS are in one or the other, by the driver's release.
+    From both of NVML's lists: the clients of MPS are in one or the other, by the driver's release. None where
+    neither is to be had, or where they have pids of another namespace, as many drivers' do in a container.
     """
     found: dict[int, float | None] = {}
     with _on(uuid) as (nvml, handle):
         if handle is None:
-            return {}
-        for ask in (
-            nvml.nvmlDeviceGetComputeRunningProcesses,
-            nvml.nvmlDeviceGetMPSComputeRunningProcesses,
-        ):
-            for one in _or_none(nvml, ask, handle) or ():
-                held = None if one.usedGpuMemory is None else one.usedGpuMemory / 2**20
-                found[one.pid] = held if held is not None else found.get(one.pid)
-    return found
+            return None
+        asks = nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetMPSComputeRunningProcesses
+        lists = [_or_none(nvml, ask, handle) for ask in asks]
+        for one in (one for listed in lists for one in listed or ()):
+            held = None if one.usedGpuMemory is None else one.usedGpuMemory / 2**20
+            found[one.pid] = held if held is not None else found.get(one.pid)
+    comparable = lists != [None, None] and all(Path(f"/proc/{pid}").exists() for pid in found)
+    return found if comparable else None
 
 
 def memory_mb(uuid: str, pids: Collection[int]) -> float | None:
     """Return the GPU memory of these processes; None where NVML does not say it of each one that it lists."""
-    held = [megabytes for pid, megabytes in processes(uuid).items() if pid in pids]
+    held = [megabytes for pid, megabytes in (processes(uuid) or {}).items() if pid in pids]
     known = [megabytes for megabytes in held if megabytes is not None]
     return sum(known) if known and len(known) == len(held) else None
 
@@ -215,15 +266,16 @@ def _on(device: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _gpu(nvml: Any, index: int, handle: Any) -> HostGpu:
-    mode = _or_none(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    mig = _or_none(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    mode = _or_none(nvml, nvml.nvmlDeviceGetComputeMode, handle)
     capability = _or_none(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     return HostGpu(
         index,
         nvml.nvmlDeviceGetUUID(handle),
         nvml.nvmlDeviceGetName(handle),
         _memory_total_mb(nvml, handle),
-        mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE,
-        _or_none(nvml, nvml.nvmlDeviceGetComputeMode, handle) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
+        mig is not None and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+        next((one for one in _MODES if getattr(nvml, f"NVML_COMPUTEMODE_{one}") == mode), "DEFAULT"),
         None if capability is None else (capability[0], capability[1]),
         nvml.nvmlSystemGetDriverVersion(),
     )
@@ -235,10 +287,13 @@ def _memory_total_mb(nvml: Any, handle: Any) -> float | None:
 
 
 def _or_none(nvml: Any, ask: Any, *what: Any) -> Any:
-    """Return NVML's answer; None where this GPU does not support the call."""
+    """Return NVML's answer; None where this GPU, driver or user has none.
+
+    Releases of the driver lack functions that nvidia-ml-py calls (535.98 the lists of processes).
+    """
     try:
         return ask(*what)
-    except nvml.NVMLError_NotSupported:
+    except nvml.NVMLError:
         return None
 
 

@@ -16,19 +16,22 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.domain.device import MAX_MPS_CLIENTS
 from controlplane.domain.errors import EngineError, LaunchTimeout
 from controlplane.domain.fleet import ServerSpec
-from launchers.gpu import control, gpus
+from launchers.gpu import control, gpus, proof
 from launchers.gpu.control import PERCENTAGE, PIPES
 from launchers.host import process_table
 
 MECHANISM = "mps"
 _UNPRIVILEGED = 1000
+_LOG_BYTES = 8_000_000
+_KILL_S = 2.0
+"""How long a kill waits for the lists of a daemon that may hang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,46 @@ class MpsDaemons:
                 self._prepare(uuid, pipes)
         return MpsClient(uuid, str(pipes), control.owner(pipes), {PIPES: str(pipes), **share_variables(spec)})
 
+    def await_server(self, client: MpsClient, user: int) -> None:
+        """Have a daemon of ours start the MPS server for a user's clients, and wait until it takes them.
+
+        Some releases refuse a client that comes while its server starts (CUDA error 807), and a server that
+        ends is named before a model is loaded. Where nothing comes of it, the first client has one started.
+        Raises EngineError where the server ends, LaunchTimeout where the daemon hangs.
+        """
+        pipes = Path(client.pipe_directory)
+        if os.environ.get(PIPES):
+            return
+        with self._locked(f"launch-{client.uuid}", fcntl.LOCK_EX):
+            ended, deadline = proof.server_exit(pipes), time.monotonic() + control.ANSWER_S
+            if not control.servers(pipes):
+                with contextlib.suppress(EngineError):
+                    control.ask(pipes, f"start_server -uid {user}")
+            while not (state := control.state(pipes)) or "INITIALIZING" in state:
+                if (now := proof.server_exit(pipes)) not in (None, ended):
+                    raise EngineError(f"{client.uuid}: {now}")
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.02)
+
+    def shorten_log(self, uuid: str) -> None:
+        """Empty the log of a daemon of ours where it is long: each command adds lines to it."""
+        log = self._root / uuid / "log" / "control.log"
+        with contextlib.suppress(OSError):
+            if log.stat().st_blocks * 512 > _LOG_BYTES:  # not its size: the daemon may write on where it was
+                os.truncate(log, 0)
+
+    def release(self, uuid: str, pids: Collection[int]) -> None:
+        """End the GPU work of clients that are about to be killed.
+
+        Else the MPS server and its other clients are in an undefined state (MPS, Client Early Termination).
+        """
+        pipes = self.pipes(uuid)
+        with contextlib.suppress(EngineError):
+            for server in (control.servers(pipes, _KILL_S) or ()) if pids else ():
+                for pid in set(control.clients(pipes, server, _KILL_S)) & set(pids):
+                    control.ask(pipes, f"terminate_client {server} {pid}")
+
     @contextlib.contextmanager
     def starting(self, uuid: str) -> Iterator[None]:
         """Keep every program of this user from ending the GPU's daemon until a start is over."""
@@ -133,7 +176,7 @@ class MpsDaemons:
         serves = control.daemon_variable(pipes, "CUDA_VISIBLE_DEVICES")
         if serves and uuid not in serves.split(","):
             raise EngineError(f"the MPS daemon in {pipes} serves {serves}, not {uuid}")
-        if servers and control.faulted(pipes):
+        if servers and control.FAULT in control.state(pipes):
             raise EngineError(
                 f"the MPS server of {uuid} is in state FAULT and accepts no client until its clients are "
                 "gone: stop what runs there (ctl destroy), then apply again"
@@ -157,6 +200,10 @@ class MpsDaemons:
         try:
             for folder in (pipes, logs):
                 folder.mkdir(parents=True, exist_ok=True)
+            if os.getuid() == 0:
+                # The MPS server runs as its clients' user: it passes these folders, and has its socket there.
+                for folder, mode in ((self._root, 0o755), (pipes.parent, 0o755), (pipes, 0o1777)):
+                    folder.chmod(mode)
             with said.open("wb") as out:
                 # Not through a pipe: the daemon keeps it open, and `run` would wait for that.
                 ended = subprocess.run(

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 
 from controlplane.domain.errors import EngineError
+from launchers.gpu import gpus
 from launchers.gpu.control import PERCENTAGE
 
 ROUND = 20
@@ -101,7 +102,9 @@ class Kernels:
     def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._cuda, name)(*arguments)
         if code != 0:
-            raise EngineError(f"{name} failed with CUDA error {code}")
+            words = ctypes.c_char_p()
+            self._cuda.cuGetErrorString(code, ctypes.byref(words))
+            raise EngineError(f"{name} failed with CUDA error {code}: {(words.value or b'').decode()}")
 
 
 def round_ms(kernels: Kernels) -> float:
@@ -126,7 +129,8 @@ def measured(environment: Mapping[str, str], percent: float) -> float:
     except subprocess.TimeoutExpired as error:
         raise EngineError(f"the probe did not end within {_ANSWER_S:g} s") from error
     if told.returncode != 0:
-        raise EngineError(f"the probe failed: {(told.stderr.strip().splitlines() or ['no reason'])[-1]}")
+        said = (told.stderr.strip().splitlines() or ["no reason"])[-1]
+        raise EngineError("; ".join(filter(None, (f"the probe failed: {said}", gpus.device_file_away()))))
     return float(told.stdout)
 
 

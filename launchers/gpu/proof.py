@@ -38,10 +38,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class GpuClients:
-    """The processes on a GPU by their pids: clients of its MPS daemon, and all others."""
+    """The processes on a GPU by their pids: clients of its MPS daemon, and all others (None: unknown)."""
 
     clients: Mapping[int, Held] = field(default_factory=dict)
-    others: frozenset[int] = frozenset()
+    others: frozenset[int] | None = frozenset()
 
 
 def clients_of(uuid: str, pipes: Path, answer_s: float | None = None) -> GpuClients:
@@ -55,14 +55,14 @@ def clients_of(uuid: str, pipes: Path, answer_s: float | None = None) -> GpuClie
         limit = _limit(pipes, server, answer_s)
         for pid in control.clients(pipes, server, answer_s):
             found[pid] = Held(_asked(pid), limit)
-    of_mps = {*found, *map(int, servers)}
-    return GpuClients(found, frozenset(gpus.processes(uuid).keys() - of_mps))
+    listed, of_mps = gpus.processes(uuid), {*found, *map(int, servers)}
+    return GpuClients(found, None if listed is None else frozenset(listed.keys() - of_mps))
 
 
 def lack(percent: float, pids: Collection[int], seen: GpuClients) -> str | None:
     """Return why a server with these processes has not its share; None where it has."""
     mine = sorted(seen.clients.keys() & set(pids))
-    outside = sorted(seen.others & set(pids))
+    outside = sorted((seen.others or frozenset()) & set(pids))
     if outside:
         return f"its process {outside[0]} uses the GPU without MPS, and so all of it in turns"
     if not mine:
@@ -99,7 +99,8 @@ def server_exit(pipes: Path) -> str | None:
         return None
     return (
         f"mps-server exited ({events[-1]['bad']!r} in {folder}/control.log): a process without MPS may hold "
-        "the GPU in mode EXCLUSIVE_PROCESS, or the server misses devices or memory locks: see server.log"
+        f"the GPU in mode EXCLUSIVE_PROCESS, its clients' user may not pass {pipes}, or it lacks "
+        f"{gpus.device_file_away() or 'devices or memory locks'}: see server.log"
     )
 
 

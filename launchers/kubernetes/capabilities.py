@@ -39,6 +39,7 @@ def capabilities(connect: Callable[[], ClusterApi], options: PodOptions) -> tupl
         _line("nodes", lambda name: _nodes(name, api)),
         _line("pods", lambda name: _admission(name, api, options)),
         _line("models", lambda name: _models(name, options)),
+        Capability("live batches", False, "pods keep theirs: a plan with other batches starts other pods"),
     )
 
 
@@ -88,7 +89,9 @@ def _nodes(name: str, api: ClusterApi) -> Capability:
     gpus = len(devices.sliced_gpus(api))
     detail = f"{len(found)} nodes with {cores} cores, {gpus} GPUs in ResourceSlices"
     if gpus:
-        detail += ": shared only where the DRA driver's feature gate MPSSupport is on (alpha, off by default)"
+        detail += (
+            ": shared where the DRA driver is 0.5 or newer, its gate MPSSupport on (alpha, off by default)"
+        )
     return Capability(name, bool(found), detail, None if found else "add a node")
 
 

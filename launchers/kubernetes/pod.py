@@ -67,11 +67,16 @@ def claim_name(uuid: str) -> str:
 
 
 def shared_claim(uuid: str) -> ResourceClaim:
-    """Return the one claim of a GPU for all its pods: their own percentages lower the daemon's 100 %."""
+    """Return the one claim of a GPU for all its pods: their own percentages lower the daemon's 100 %.
+
+    The driver's daemon is root's, in a folder where only root writes: an MPS server for our pods' user cannot
+    start there, and with `multiUser` it is root's (kubernetes-sigs/dra-driver-nvidia-gpu#1153).
+    """
+    mps = {"defaultActiveThreadPercentage": 100, "multiUser": True}
     parameters = {
         "apiVersion": "resource.nvidia.com/v1beta1",
         "kind": "GpuConfig",
-        "sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 100}},
+        "sharing": {"strategy": "MPS", "mpsConfig": mps},
     }
     select = f'device.attributes["{DRIVER}"].uuid == "{uuid}"'
     exactly = resource.ExactDeviceRequest(

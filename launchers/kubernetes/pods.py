@@ -35,7 +35,10 @@ _HOPELESS = {
 }
 """Reasons for which a container waits, and which time does not mend."""
 _OOM = f"{OUT_OF_MEMORY}: the kernel killed it; see its memory limit (memory_mb)"
-_NO_MPS = "no node prepares a shared GPU while MPSSupport, a feature gate of the DRA driver, is off"
+_NO_MPS = (
+    "no node prepares a shared GPU while MPSSupport, a feature gate of the DRA driver, is off, or the driver "
+    "is older than 0.5 (without multiUser)"
+)
 _PREPARED = "ContainerCreating"
 """The reason while a node prepares what a pod needs, its claims among it."""
 _DELETED = "its pod ended: it was deleted"

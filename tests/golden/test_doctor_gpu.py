@@ -13,7 +13,7 @@ import pytest
 from fake_mps import PROGRAMS, fake_daemons
 from fake_nvml import FakeGpu, FakeNvml
 
-from launchers.gpu import checks, control, probe
+from launchers.gpu import checks, control, gpus, probe
 from launchers.gpu.mps import MpsDaemons
 
 UUID, OTHER = "GPU-11111111-2222-3333-4444-555555555555", "GPU-99999999-2222-3333-4444-555555555555"
@@ -47,11 +47,21 @@ def a_fault(patch: pytest.MonkeyPatch, pipes: Path) -> None:
     (pipes / "fault").write_text("")
 
 
+def no_device_file(patch: pytest.MonkeyPatch, pipes: Path) -> None:
+    (pipes.parents[1] / "nvidiactl").write_text("")
+    patch.setattr(gpus, "_DEVICES", pipes.parents[1])
+
+
 CASES: dict[str, tuple[FakeGpu | None, Callable[[pytest.MonkeyPatch, Path], None] | None]] = {
     "no_gpu": (None, None),
     "no_daemon": (FakeGpu(UUID), None),
     "mig": (FakeGpu(UUID, "NVIDIA A100-SXM4-80GB", mig=1), None),
-    "other_processes": (FakeGpu(UUID, compute={100: 300, 101: None}), lambda *_: None),
+    "gpu_lost": (FakeGpu(UUID, lost=True), None),
+    "prohibited": (FakeGpu(UUID, mode="PROHIBITED"), None),
+    "before_volta": (FakeGpu(UUID, "Tesla P4", capability=(6, 1)), None),
+    "no_device_file": (FakeGpu(UUID), no_device_file),
+    "other_processes": (FakeGpu(UUID, compute={1: 300}), lambda *_: None),
+    "other_pid_namespace": (FakeGpu(UUID, compute={2**22 + 1: 300}), lambda *_: None),
     "foreign_daemon": (FakeGpu(UUID), a_foreign_daemon),
     "foreign_daemon_away": (FakeGpu(UUID), none_where_one_is_named),
     "foreign_daemon_of_another_gpu": (FakeGpu(UUID), another_gpus_daemon),

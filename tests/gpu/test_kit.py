@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,3 +56,22 @@ def test_a_step_that_is_cut_off_leaves_its_figures_and_the_next_one_runs(tmp_pat
 def test_without_time_a_step_is_not_begun(tmp_path: Path) -> None:
     assert run.main(["--device", "cpu", "--out", str(tmp_path / "out"), "--seconds", "0"]) == 1
     assert {step.reason for step in read(tmp_path / "out" / JSON).steps} == {"no time was left"}
+
+
+def test_the_known_models_are_those_of_their_papers() -> None:
+    """By their numbers of parameters; BERT-base's without its positions, segments and pooling."""
+    pytest.importorskip("torch", reason="MODELS NOT BUILT: no PyTorch")
+    torch_models = importlib.import_module("gpu_kit.torch_models")
+    models = torch_models.resnet50(), torch_models.bert_base()
+    resnet, bert = (sum(one.numel() for one in model.parameters()) for model in models)
+    assert resnet == 25_557_032
+    assert bert == 30522 * 768 + 12 * 7_087_872
+
+
+def test_the_known_models_are_measured_in_a_program_of_their_own() -> None:
+    code = "from gpu_kit import torch_models as it; it.BATCHES, it.SECONDS = (1,), 0.0; it.main('cpu')"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if told.returncode == 3:
+        pytest.skip("MODELS NOT MEASURED: no PyTorch")
+    found = json.loads(told.stdout)
+    assert min(found["resnet50"]["batch 1"], found["bert_base"]["batch 1"]) > 0.0

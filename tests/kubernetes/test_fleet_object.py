@@ -15,8 +15,7 @@ from kube.own_image import ROOT
 from kube.processes import program
 
 from controlplane.domain.fleet import Cluster as Place
-from controlplane.domain.observation import Event
-from controlplane.domain.wanted import FleetReport, FleetStanding
+from controlplane.domain.observation import Event, FleetReport, FleetStanding
 from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.leading.fleets import FleetObject
 

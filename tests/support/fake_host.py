@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from controlplane.domain.fleet import (
     ServerState,
 )
 from controlplane.domain.observation import News
-from controlplane.domain.order import Order
+from controlplane.domain.serving import Order
 from controlplane.ports import GivesWay
 from launchers.triton import labels
 
@@ -307,6 +307,9 @@ class GatewayInMemory:
 
     def in_flight(self, backend: Backend) -> InFlight:
         return NOTHING_IN_FLIGHT
+
+    def in_flights(self, backends: Sequence[Backend]) -> dict[str, InFlight]:
+        return {backend.server: self.in_flight(backend) for backend in backends}
 
 
 class FakeGateway(GatewayInMemory):

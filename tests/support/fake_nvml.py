@@ -20,12 +20,32 @@ class NVMLError_Timeout(NVMLError):
     """As in pynvml."""
 
 
+class NVMLError_LibraryNotFound(NVMLError):
+    """As in pynvml."""
+
+
+class NVMLError_DriverNotLoaded(NVMLError):
+    """As in pynvml."""
+
+
+class NVMLError_FunctionNotFound(NVMLError):
+    """As in pynvml, for a function that this release of the driver lacks."""
+
+
+class NVMLError_GpuIsLost(NVMLError):
+    """As in pynvml, for a GPU that has fallen off the bus."""
+
+    def __str__(self) -> str:
+        return "GPU is lost"
+
+
 @dataclass
 class FakeGpu:
     """One GPU that is not there.
 
     `compute` and `mps` are the two lists of processes with their MB (None: not available): drivers differ in
-    which of them has the clients of MPS. `fake_cuda` writes into `folder`. `memory` None: NotSupported.
+    which of them has the clients of MPS, and releases lack both. `fake_cuda` writes into `folder`. `memory`
+    None: NotSupported.
     """
 
     uuid: str
@@ -38,7 +58,9 @@ class FakeGpu:
     max_clock_mhz: int = 1530
     pcie: tuple[int, int] = (3, 16)
     capability: tuple[int, int] = (7, 0)
-    compute: Mapping[int, int | None] = field(default_factory=dict)
+    mode: str = "DEFAULT"
+    lost: bool = False
+    compute: Mapping[int, int | None] | None = field(default_factory=dict)
     mps: Mapping[int, int | None] | None = field(default_factory=dict)
     folder: Path | None = None
     used: int = 2**30
@@ -50,6 +72,8 @@ class FakeNvml:
     NVMLError = NVMLError
     NVMLError_NotSupported = NVMLError_NotSupported
     NVMLError_Timeout = NVMLError_Timeout
+    NVMLError_LibraryNotFound = NVMLError_LibraryNotFound
+    NVMLError_DriverNotLoaded = NVMLError_DriverNotLoaded
     NVML_CLOCK_SM = 1
     nvmlEventTypeXidCriticalError = 8
     NVML_DEVICE_MIG_ENABLE = 1
@@ -57,12 +81,15 @@ class FakeNvml:
     NVML_COMPUTEMODE_PROHIBITED = 2
     NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 3
 
-    def __init__(self, *gpus: FakeGpu) -> None:
+    def __init__(self, *gpus: FakeGpu, fails: NVMLError | None = None) -> None:
         self.gpus = gpus
+        self.fails = fails
         self.xids: list[tuple[FakeGpu, int]] = []
         self.listening: list[str] = []
 
-    def nvmlInit(self) -> None: ...
+    def nvmlInit(self) -> None:
+        if self.fails is not None:
+            raise self.fails
 
     def nvmlShutdown(self) -> None: ...
 
@@ -70,6 +97,8 @@ class FakeNvml:
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        if self.gpus[index].lost:
+            raise NVMLError_GpuIsLost
         return self.gpus[index]
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
@@ -91,7 +120,8 @@ class FakeNvml:
 
     def nvmlDeviceGetComputeMode(self, gpu: FakeGpu) -> int:
         exclusive = gpu.folder is not None and (gpu.folder / "exclusive").exists()
-        return self.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else self.NVML_COMPUTEMODE_DEFAULT
+        mode: int = getattr(self, f"NVML_COMPUTEMODE_{'EXCLUSIVE_PROCESS' if exclusive else gpu.mode}")
+        return mode
 
     def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu) -> tuple[int, int]:
         return gpu.capability
@@ -125,6 +155,8 @@ class FakeNvml:
         return "550.54.15"
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[SimpleNamespace]:
+        if gpu.compute is None:
+            raise NVMLError_FunctionNotFound
         plain = [] if gpu.folder is None else [int(one.name) for one in (gpu.folder / "plain").iterdir()]
         alive = [pid for pid in plain if Path(f"/proc/{pid}").exists()]
         return _processes({**gpu.compute, **dict.fromkeys(alive, 300)})

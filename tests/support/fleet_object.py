@@ -12,9 +12,8 @@ import build
 
 from controlplane.domain.device import HeldDevice
 from controlplane.domain.errors import EngineError, TrisectError
-from controlplane.domain.observation import Event, Guarding
+from controlplane.domain.observation import Event, FleetReport, FleetStanding, Guarding, WantedFleet
 from controlplane.domain.plan import Plan
-from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
 from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_of

@@ -97,9 +97,12 @@ def _gpu_config(one: Manifest) -> Iterator[str]:
         sharing = told.get("sharing", {})
         if sharing.get("strategy") not in _GPU_STRATEGIES:
             yield f"unknown strategy {sharing.get('strategy')}"
-        percentage = sharing.get("mpsConfig", {}).get("defaultActiveThreadPercentage", 100)
+        mps = sharing.get("mpsConfig", {})
+        percentage = mps.get("defaultActiveThreadPercentage", 100)
         if not (isinstance(percentage, int) and 1 <= percentage <= 100):
             yield f"defaultActiveThreadPercentage: {percentage}"
+        if not mps.get("multiUser"):
+            yield "an MPS daemon of root's without multiUser, for pods of another user"
 
 
 def _references(one: Manifest, manifests: Sequence[Manifest]) -> Iterator[str]:

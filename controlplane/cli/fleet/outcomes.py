@@ -9,9 +9,9 @@ from typing import Any
 from controlplane.cli.output import answer, print_json, say
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Cluster
+from controlplane.domain.observation import FleetReport
 from controlplane.domain.plan import Plan
 from controlplane.domain.serving import Difference
-from controlplane.domain.wanted import FleetReport
 from controlplane.files.fleets import FleetSettings
 from controlplane.files.plans import fleet_manifest
 from controlplane.gateway.security.certificate import is_loopback

@@ -10,7 +10,7 @@ from controlplane.cli import options
 from controlplane.cli.endings import EXIT_NO
 from controlplane.cli.output import answer, progress_bar, say, say_when_compiling, warn
 from controlplane.domain.errors import InputError
-from controlplane.domain.order import LONGEST_MS
+from controlplane.domain.serving import LONGEST_MS
 from controlplane.planning.registry import DEFAULT, STRATEGIES
 from controlplane.report.words import counted
 

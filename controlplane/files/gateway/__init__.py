@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 
 from controlplane.domain.fleet import AccessConfig, Backend, Route
-from controlplane.domain.order import Order, Precedence
+from controlplane.domain.serving import Order, Precedence
 from controlplane.files.documents import read, read_listed, read_state, versioned
 from controlplane.files.writing import append_line, fields_of, to_json, write_derived, write_json, write_vital
 

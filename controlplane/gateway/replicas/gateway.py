@@ -17,7 +17,7 @@ from typing import TypeVar
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Routes
 from controlplane.domain.observation import Entry
-from controlplane.domain.order import Order
+from controlplane.domain.serving import Order
 from controlplane.files.waiting import wait_until
 from controlplane.gateway.replicas import control_port
 from controlplane.gateway.replicas.control_port import Discount, NotNewer, ReplicaClient, Table
@@ -115,6 +115,10 @@ class ReplicatedGateway:
             raise failures[0]
         found = (result for _, result in results if not isinstance(result, GatewayError))
         return functools.reduce(InFlight.plus, found, NOTHING_IN_FLIGHT)
+
+    def in_flights(self, backends: Sequence[Backend]) -> dict[str, InFlight]:
+        """Return the same of the first one alone: each is a call of every replica."""
+        return {backends[0].server: self.in_flight(backends[0])}
 
     def missing(self) -> tuple[str, ...]:
         """Return nothing: the cluster knows which replicas run."""

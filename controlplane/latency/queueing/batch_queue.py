@@ -179,8 +179,10 @@ def _solve_chain(mean: FloatArray) -> tuple[FloatArray, FloatArray, float]:
     down = np.zeros(b + 1)
     kernels.descending_ladder(float(mean[b]) / b, b, np.zeros(b + 2), down)
     small, full = np.zeros(b), np.empty(LONGEST)
-    risen, matrix = np.zeros((b + 3, length)), np.empty((b, b))
-    kept, idle = kernels.chain(mean, b, down, np.empty(length), risen, matrix, small, full)
+    pmf, risen, matrix = np.empty(length), np.zeros((b + 3, length)), np.empty((b, b))
+    kernels.censored(mean, b, down, pmf, risen, matrix)
+    kernels.stationary(matrix, b, risen[0])
+    kept, idle = kernels.chain(mean, b, down, pmf, risen, small, full)
     return small, full[:kept], idle
 
 

@@ -123,25 +123,17 @@ def descending_ladder(load: float, b: int, product: FloatArray, down: FloatArray
 
 
 @kernel
-def chain(
-    mean: FloatArray,
-    b: int,
-    down: FloatArray,
-    pmf: FloatArray,
-    risen: FloatArray,
-    matrix: FloatArray,
-    small: FloatArray,
-    full: FloatArray,
-) -> tuple[int, float]:
-    """Stationary probabilities of the number waiting at a batch start.
+def censored(
+    mean: FloatArray, b: int, down: FloatArray, pmf: FloatArray, risen: FloatArray, matrix: FloatArray
+) -> None:
+    """The chain of the number waiting at a batch start, seen in 1..b only: `matrix` (b, b).
 
     `mean[k]` = λ t(k), the arrivals expected during a batch of k, for k = 1..b; mean[b] < b. `down` is from
-    `descending_ladder`. Scratch, L above what a batch may add: `pmf` (L,), `risen` (b + 3, L), 0 before,
-    `matrix` (b, b). Fills `small[1..b-1]` with p(1..b-1) and `full[m]` with p(b+m); returns how many of
-    `full` were kept and the probability that a batch leaves no request behind and the server idles.
+    `descending_ladder`. Scratch, L above what a batch may add: `pmf` (L,). Fills row k of `risen`, (b + 3, L)
+    and 0 before: started by a batch of k, then every record low above b.
     """
     length = pmf.size
-    for k in range(b, 0, -1):  # row k: started by a batch of k, then every record low above b
+    for k in range(1, b + 1):
         poisson_into(mean[k], pmf, length)
         for n in range(length):
             risen[k, n] = pmf[n]
@@ -152,12 +144,26 @@ def chain(
         for n in range(b):
             matrix[k - 1, n] = risen[k, n + 1]
         matrix[k - 1, 0] += risen[k, 0]
-    probability, up, started = risen[0], risen[b + 1], risen[b + 2]
-    stationary(matrix, b, probability)
 
-    # The loop above ended with k = 1; the walk's own law is needed for `up`.
-    poisson_into(mean[b], pmf, length)
-    reach = length - b
+
+@kernel
+def chain(
+    mean: FloatArray,
+    b: int,
+    down: FloatArray,
+    pmf: FloatArray,
+    risen: FloatArray,
+    small: FloatArray,
+    full: FloatArray,
+) -> tuple[int, float]:
+    """Stationary probabilities of the number waiting at a batch start.
+
+    `pmf` and `risen` are as `censored` leaves them, with the censored chain's probabilities in `risen[0]`.
+    Fills `small[1..b-1]` with p(1..b-1) and `full[m]` with p(b+m); returns how many of
+    `full` were kept and the probability that a batch leaves no request behind and the server idles.
+    """
+    probability, up, started = risen[0], risen[b + 1], risen[b + 2]
+    reach = pmf.size - b
     for j in range(reach - 1, -1, -1):
         total = pmf[b + j]
         for i in range(1, b + 1):

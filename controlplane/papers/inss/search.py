@@ -28,7 +28,7 @@ from controlplane.papers.inss.problem import (
 from controlplane.ports import Clock
 
 if TYPE_CHECKING:
-    from controlplane.papers.inss import kernel
+    from controlplane.papers.inss import search_kernel
 
 STEPS_A_MODEL, MOST_STEPS = 1000, 200_000
 """Length of a round, for each model and in total."""
@@ -130,7 +130,7 @@ def construct(problem: Problem) -> tuple[IntArray, IntArray]:
     n = problem.model.size
     gpu, units = np.full(n, REJECTED, dtype=np.int64), np.ones(n, dtype=np.int64)
     order = np.argsort(-problem.rates_rps / problem.peak_rps, kind="stable")
-    search_kernel.construct(order, *_told(problem), gpu, units)
+    search_kernel.construct(order, _given(problem), gpu, units)
     return gpu, units
 
 
@@ -160,9 +160,9 @@ def search(
         before = (previous.gpu, previous.units, np.full(n, previous.cost))
     units = np.maximum(units, 1)
     worth = _worth(problem)
-    told = _told(problem)
+    given = _given(problem)
     heat = np.array([first, COLD]) / n
-    found = search_kernel.improve(seed, 0, heat, gpu, units, *told, worth, before)
+    found = search_kernel.improve(seed, 0, heat, gpu, units, given, worth, before)
     stopped_by, done = "converged", 0
     most = rounds if rounds is not None or budget_s is not None else DEFAULT_ROUNDS
     while most is None or done < most:
@@ -170,16 +170,14 @@ def search(
             stopped_by = "budget"
             break
         steps = min(STEPS_A_MODEL * n, MOST_STEPS)
-        found = search_kernel.improve(seed * 7919 + done, steps, heat, gpu, units, *told, worth, before)
+        found = search_kernel.improve(seed * 7919 + done, steps, heat, gpu, units, given, worth, before)
         heat = np.array([HOT, COLD]) / n
         done += 1
     return SearchResult(gpu, units, float(found), stopped_by)
 
 
-def _told(
-    problem: Problem,
-) -> tuple[kernel.Asked, FloatArray, FloatArray, FloatArray, kernel.Tables]:
-    """Return a problem as the kernels' arguments: problem, memory, needs, percent, tables."""
+def _given(problem: Problem) -> search_kernel.Given:
+    """Return a problem as the kernels take it."""
     s = problem.surfaces
     return problem.asked, problem.memory_mb, problem.model_memory_mb, s.percent, s.tables
 

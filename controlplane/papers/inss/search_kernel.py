@@ -11,6 +11,8 @@ from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.papers.inss.kernel import Asked, Tables, settled
 from controlplane.papers.inss.problem import SLACK
 
+Given = tuple[Asked, FloatArray, FloatArray, FloatArray, Tables]
+"""A problem: its models, the GPUs' memory and what models need of it, the shares in percent, the surfaces."""
 FIRST, LAST = 0, 1
 """Indices of a round's temperatures."""
 
@@ -212,11 +214,7 @@ def improve(
     temperature: FloatArray,
     gpu: IntArray,
     unit: IntArray,
-    problem: Asked,
-    memory: FloatArray,
-    needs: FloatArray,
-    percent: FloatArray,
-    surfaces: Tables,
+    given: Given,
     worth: FloatArray,
     before: tuple[IntArray, IntArray, FloatArray],
 ) -> float:
@@ -226,6 +224,7 @@ def improve(
     and what moving each model costs.
     """
     np.random.seed(seed)
+    problem, memory, needs, percent, surfaces = given
     n, model, type_of = gpu.size, problem[0], problem[4]
     known = np.empty((n, percent.shape[0]))
     for i in range(n):
@@ -266,20 +265,12 @@ def improve(
 
 
 @kernel
-def construct(
-    order: IntArray,
-    problem: Asked,
-    memory: FloatArray,
-    needs: FloatArray,
-    percent: FloatArray,
-    surfaces: Tables,
-    gpu: IntArray,
-    unit: IntArray,
-) -> None:
+def construct(order: IntArray, given: Given, gpu: IntArray, unit: IntArray) -> None:
     """Place models one by one, each with the least share that holds, where all others keep their SLOs.
 
     `gpu` holds -1 everywhere before. Among GPUs the fullest that takes it; without one it stays rejected.
     """
+    problem, memory, needs, percent, surfaces = given
     model, type_of, n = problem[0], problem[4], gpu.size
     worth, told = np.ones((2, n)), np.zeros(n)
     worth[1] = 0.0

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from controlplane.domain.order import MOST_RANKS, ranks_of
 from controlplane.domain.plan import (
     Infeasible,
     Partition,
@@ -28,6 +27,7 @@ from controlplane.domain.plan import (
     Rule,
     ServedModel,
 )
+from controlplane.domain.serving import MOST_RANKS, ranks_of
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import ShadowWish, Workload
 from controlplane.planning.capacity.client_batches import largest_batch

@@ -13,9 +13,6 @@ from controlplane.planning.protocol import Device
 PROCESS = "process_mb"
 """The device's coefficient for the memory of a process without models."""
 
-_PYTHON = "python"
-"""The backend with a process for each instance of a model."""
-
 MOST_MODELS = 8
 """Models in one partition: a request may have to wait for a batch of each other one."""
 _MOST_CHOICES = 2048
@@ -68,9 +65,12 @@ def gpu_of(number: int, device: Device, partitions: Sequence[Partition]) -> Plan
 
 
 def clients_of(partition: Partition, device: Device) -> int:
-    """Return how many clients of MPS a partition's server is: Triton, and each process of its models."""
-    served = ((model.instances, device.profiles.get(model.model)) for model in partition.models)
-    return 1 + sum(n for n, profile in served if profile and profile.environment.backend == _PYTHON)
+    """Return how many clients of MPS a server is: Triton, and what executes its models and their steps."""
+    stubs: dict[str, int] = {}
+    for served in partition.models:
+        profile = device.profiles.get(served.model)
+        stubs |= profile.stubs if profile else {}
+    return 1 + sum(stubs.values())
 
 
 def most_clients(device: Device) -> float:

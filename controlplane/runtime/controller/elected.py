@@ -26,10 +26,9 @@ from controlplane.domain.errors import (
     TrisectError,
     Troubles,
 )
-from controlplane.domain.observation import Event, Guarding
+from controlplane.domain.observation import Event, FleetReport, FleetStanding, Guarding, WantedFleet
 from controlplane.domain.plan import Plan, PlannedGpu
 from controlplane.domain.serving import FollowLoad, Serving
-from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
 from controlplane.files.documents import Document, versioned
 from controlplane.files.fleets import FleetSettings, read_guarding, write_guarding
 from controlplane.files.following import Following as FollowingSettings

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.observation import FleetReport
 from controlplane.domain.plan import Plan
-from controlplane.domain.wanted import FleetReport
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following import profile_texts

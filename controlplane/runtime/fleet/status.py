@@ -8,9 +8,8 @@ from dataclasses import replace
 from controlplane.control.guard.state import Phase
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Role, Server
-from controlplane.domain.observation import Event, Guarding, LatencyWindow, Level
+from controlplane.domain.observation import Event, FleetStanding, Guarding, LatencyWindow, Level
 from controlplane.domain.plan import Placement, Plan, Source
-from controlplane.domain.wanted import FleetStanding
 from controlplane.files.fleets import read_guarding
 from controlplane.files.following import read_rates
 from controlplane.ports import Gateway, Launcher, Telemetry
@@ -233,6 +232,7 @@ def _row(
         rate_rps=sum(inferences[e] / w.seconds for e, w in seen.items()) if seen else None,
         errors=sum(w.errors for w in seen.values()) if seen else None,
         batches=tuple(BatchRow(name, batch, planned.get(name)) for name, batch in server.spec.batches),
+        server=server.name,
     )
 
 

@@ -17,8 +17,7 @@ from lightkube.types import PatchType
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Cluster
-from controlplane.domain.observation import Event, Guarding
-from controlplane.domain.wanted import FleetReport, FleetStanding, WantedFleet
+from controlplane.domain.observation import Event, FleetReport, FleetStanding, Guarding, WantedFleet
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.leading import kept

@@ -18,7 +18,7 @@ from gateway_rig import HELD, HOST, NOTICED_S, Load, Ports, Triton, a_gateway, h
 from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.fleet import AccessConfig, Route
-from controlplane.domain.order import LONGEST_MS, Precedence
+from controlplane.domain.serving import LONGEST_MS, Precedence
 from controlplane.files.gateway.access import Client
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway

@@ -16,7 +16,7 @@ def use_gpu(gpu: str) -> str:
     """Become a client of the MPS daemon; where none is reached, run on without it. Return which of both.
 
     A real program is not told. `gpu` is the fake GPU's folder. Raises RuntimeError where the GPU is taken, or
-    the MPS server ends.
+    the MPS server ends or is not ready.
     """
     pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
     try:
@@ -31,11 +31,17 @@ def use_gpu(gpu: str) -> str:
         open(f"{plain}/{os.getpid()}", "w").close()
         return "without MPS"
     CONNECTION.sendall(b"client")
-    if CONNECTION.recv(100) != b"served\n":
+    answer = CONNECTION.recv(100)
+    if answer == b"not ready\n":
+        raise RuntimeError("MPS server is not ready to accept new MPS client requests (807)")
+    if answer != b"served\n":
         raise RuntimeError("MPS client failed to connect to the MPS control daemon or the MPS server (805)")
     return "client of MPS"
 
 
 if __name__ == "__main__":
-    print(use_gpu(sys.argv[1]), flush=True)
+    how = use_gpu(sys.argv[1])
+    if sys.argv[2:] == ["busy"]:
+        CONNECTION.sendall(b"busy")
+    print(how, flush=True)
     signal.pause()

@@ -1,6 +1,7 @@
 /* A FAKE of the few calls of libcuda that the probe makes. A kernel takes its time by its blocks and by the
    percentage in the environment, which the file named by FAKE_UNENFORCED makes it ignore. A context becomes a
-   client of the MPS daemon, as in `fake_cuda.py`, and may hold as much memory as its limit says. */
+   client of the MPS daemon, as in `fake_cuda.py`, and may hold as much memory as its limit says. Between a
+   launch and the end of its wait it is busy. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,10 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NO_MEMORY = 2, NO_IMAGE = 218, LAUNCH_FAILED = 719, NO_SERVER = 805 };
+enum { NO_MEMORY = 2, NO_IMAGE = 218, LAUNCH_FAILED = 719, NO_SERVER = 805, NOT_READY = 807, UNKNOWN = 999 };
 static double queued_ms;
 static unsigned long held;
-static int faulted;
+static int faulted, daemon_end = -1;
 static char fault[4096]; /* a file of the daemon, while its server is in state FAULT */
 
 static int reach_daemon(void) {
@@ -26,10 +27,22 @@ static int reach_daemon(void) {
   snprintf(at.sun_path, sizeof at.sun_path, "/proc/self/fd/%d/control", folder);
   if (connect(end, (struct sockaddr *)&at, sizeof at)) return 0; /* it runs on without MPS */
   if (write(end, "client", 6) != 6 || read(end, answer, sizeof answer - 1) <= 0) return NO_SERVER;
-  return strcmp(answer, "served\n") ? NO_SERVER : 0;
+  daemon_end = end;
+  return strcmp(answer, "served\n") ? strcmp(answer, "not ready\n") ? NO_SERVER : NOT_READY : 0;
+}
+static void tell_daemon(const char *what) {
+  if (daemon_end >= 0 && write(daemon_end, what, 4) != 4) daemon_end = -1;
 }
 
-int cuInit(unsigned flags) { (void)flags; return 0; }
+int cuInit(unsigned flags) {
+  const char *device = getenv("FAKE_UVM"); /* in the place of /dev/nvidia-uvm */
+  (void)flags;
+  return device && access(device, F_OK) ? UNKNOWN : 0;
+}
+int cuGetErrorString(int code, const char **words) {
+  *words = code == NOT_READY ? "MPS server is not ready" : code == UNKNOWN ? "unknown error" : "an error";
+  return 0;
+}
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
 int cuCtxCreate_v2(void **context, unsigned flags, int device) {
   (void)flags; (void)device; *context = &queued_ms;
@@ -47,6 +60,7 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
 int cuLaunchKernel(void *function, unsigned blocks) {
   faulted |= function == &faulted;
   queued_ms += blocks / 1024.0;
+  tell_daemon("busy");
   return 0;
 }
 int cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
@@ -63,5 +77,7 @@ int cuCtxSynchronize(void) {
   queued_ms = 0;
   if (faulted) close(open(fault, O_CREAT | O_WRONLY, 0666));
   faulted |= !access(fault, F_OK); /* one client's fault is every client's */
-  return faulted ? LAUNCH_FAILED : nanosleep(&wait, 0);
+  if (!faulted) nanosleep(&wait, 0);
+  tell_daemon("idle");
+  return faulted ? LAUNCH_FAILED : 0;
 }

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.control.order import order_of, promised, requests_inside, with_errors
-from controlplane.domain.order import (
+from controlplane.domain.plan import Partition, Placement, Prediction, ServedModel
+from controlplane.domain.serving import (
     LARGEST_DEFICIT_MS,
     LONGEST_MS,
     MOST_RANKS,
@@ -16,7 +17,6 @@ from controlplane.domain.order import (
     PROMISE_WINDOW_S,
     ranks_of,
 )
-from controlplane.domain.plan import Partition, Placement, Prediction, ServedModel
 
 
 def placement(name: str, ms: float | None, rate: float = 10.0, slo_ms: float = 100.0) -> Placement:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.order import Precedence
+from controlplane.domain.serving import Precedence
 from controlplane.files.gateway import read_order, write_order
 from controlplane.files.gateway.access import (
     Client,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Backend, Route, Routes
-from controlplane.domain.order import Precedence
+from controlplane.domain.serving import Precedence
 from controlplane.files.gateway import Traits
 from controlplane.gateway import slots
 from controlplane.gateway.slots import Phase, SlotTable, assign, release, restate, unknown

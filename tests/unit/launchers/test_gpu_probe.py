@@ -11,7 +11,7 @@ import pytest
 from fake_mps import PROGRAMS
 
 from controlplane.domain.errors import EngineError
-from launchers.gpu import probe
+from launchers.gpu import gpus, probe
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +39,17 @@ def test_a_percentage_that_changes_nothing_is_not_enforced(environment: dict[str
     held, said = probe.verdict(half_ms, whole_ms)
     assert not held
     assert "not enforced" in said
+
+
+def test_the_drivers_words_and_its_missing_file_are_said(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
+    with pytest.raises(EngineError, match=r"CUDA error 999: unknown error; .*nvidia-uvm: No such file"):
+        probe.measured({**environment, "FAKE_UVM": str(tmp_path / "nvidia-uvm")}, 50.0)
+    (tmp_path / "nvidia-uvm").touch()
+    assert gpus.device_file_away() is None
 
 
 def test_without_libcuda_it_says_so(tmp_path: Path) -> None:

@@ -45,13 +45,14 @@ def daemons(tmp_path: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> 
         ({7: Held(30.0, 100.0)}, {8}, "process 8 uses the GPU without MPS"),
         ({7: Held(100.0, 100.0)}, set(), "held to 100 %, not to 30 %"),
         ({7: Held(30.0, 20.0)}, set(), "held to 20 %, not to 30 %"),
+        ({7: Held(30.0, 100.0)}, None, None),
         ({7: Held(None, 20.0)}, set(), "held to 20 %, not to 30 %"),
     ],
 )
 def test_a_share_is_believed_where_all_processes_are_clients_with_their_percentage(
-    clients: dict[int, Held], others: set[int], why: str | None
+    clients: dict[int, Held], others: set[int] | None, why: str | None
 ) -> None:
-    found = proof.lack(30.0, (7, 8), GpuClients(clients, frozenset(others)))
+    found = proof.lack(30.0, (7, 8), GpuClients(clients, None if others is None else frozenset(others)))
     assert found is None if why is None else why in str(found)
 
 
@@ -61,11 +62,11 @@ def test_the_percentage_in_effect_is_read_back(daemons: MpsDaemons, nvml: FakeNv
     with subprocess.Popen(["sleep", "60"], env={**os.environ, **client.environment}) as process:
         try:
             (pipes / "clients").write_text(f"{process.pid}\n")
-            nvml.gpus[0].compute = {process.pid: 300, 4711: 20}
+            nvml.gpus[0].compute = {process.pid: 300, 1: 20}
             nvml.gpus[0].mps = {process.pid: 300}
             (pipes / "percentage").write_text("80.0")
             seen = proof.clients_of(UUID, pipes)
-            assert seen == GpuClients({process.pid: Held(30.0, 80.0)}, frozenset({4711}))
+            assert seen == GpuClients({process.pid: Held(30.0, 80.0)}, frozenset({1}))
         finally:
             process.kill()
 
@@ -103,15 +104,37 @@ def test_a_daemon_that_a_loading_server_names_is_not_ended(daemons: MpsDaemons) 
 
 def test_memory_is_read_from_both_lists_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which of them has the clients of MPS depends on the driver."""
-    old = FakeGpu("GPU-1", compute={1: 100, 2: None}, mps=None)
-    new = FakeGpu("GPU-2", compute={1: 100, 2: None}, mps={2: 50, 3: 30})
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(old, new))
-    assert gpus.processes("GPU-1") == {1: 100.0, 2: None}
-    assert gpus.processes("GPU-2") == {1: 100.0, 2: 50.0, 3: 30.0}
-    assert gpus.memory_mb("GPU-2", {2, 3}) == 80.0
-    assert gpus.memory_mb("GPU-1", {2}) is None
-    assert gpus.memory_mb("GPU-1", {1, 2}) is None, "not known of all of them"
-    assert gpus.processes("GPU-that-fell-off-the-bus") == {}
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            one, two, three = 1, os.getpid(), process.pid
+            old = FakeGpu("GPU-1", compute={one: 100, two: None}, mps=None)
+            new = FakeGpu("GPU-2", compute={one: 100, two: None}, mps={two: 50, three: 30})
+            monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(old, new))
+            assert gpus.processes("GPU-1") == {one: 100.0, two: None}
+            assert gpus.processes("GPU-2") == {one: 100.0, two: 50.0, three: 30.0}
+            assert gpus.memory_mb("GPU-2", {two, three}) == 80.0
+            assert gpus.memory_mb("GPU-1", {two}) is None
+            assert gpus.memory_mb("GPU-1", {one, two}) is None, "not known of all of them"
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        FakeGpu(UUID, compute=None, mps=None),
+        FakeGpu(UUID, compute={1: 100, 2**22 + 1: 300}),
+        FakeGpu("GPU-that-fell-off-the-bus"),
+    ],
+)
+def test_nothing_is_said_of_processes_that_the_driver_does_not_list_by_our_pids(
+    gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Releases lack the lists (535.98), and in a container they may have the host's pids."""
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(gpu))
+    assert gpus.processes(UUID) is None
+    assert gpus.memory_mb(UUID, {1}) is None
+    assert proof.clients_of(UUID, tmp_path / "none").others is None
 
 
 def test_memory_without_lists_is_the_growth_since_the_start(
@@ -119,7 +142,7 @@ def test_memory_without_lists_is_the_growth_since_the_start(
 ) -> None:
     launcher = ProcessLauncher(tmp_path)
     monkeypatch.setattr(launcher, "_mps", daemons)
-    monkeypatch.setattr(launcher, "_processes", lambda _: (7,))
+    monkeypatch.setattr(launcher, "_processes", lambda _: (os.getpid(),))
     spec = build.spec(device=UUID, percent=30)
     launcher._place(spec, start=True)
     nvml.gpus[0].used += 500 * 2**20
@@ -127,7 +150,7 @@ def test_memory_without_lists_is_the_growth_since_the_start(
     assert (found.memory_mb, found.memory_by) == (500.0, "growth")
     nvml.gpus[0].used -= 600 * 2**20
     assert launcher.usage(build.server(spec)).memory_mb is None, "a neighbour ended meanwhile"
-    nvml.gpus[0].mps = {7: 450}
+    nvml.gpus[0].mps = {os.getpid(): 450}
     found = launcher.usage(build.server(spec))
     assert (found.memory_mb, found.memory_by) == (450.0, "processes")
     nvml.gpus[0].mps, nvml.gpus[0].memory = {}, None

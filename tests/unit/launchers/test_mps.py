@@ -12,7 +12,7 @@ from typing import Any
 import build
 import pytest
 from fake_mps import fake_daemons
-from fake_nvml import FakeGpu, FakeNvml
+from fake_nvml import FakeGpu, FakeNvml, NVMLError, NVMLError_LibraryNotFound
 
 from controlplane.domain.device import DeviceReading
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout, MissingTool
@@ -35,7 +35,7 @@ def share(partition: str, percent: float, *, gpu: str = UUID, **more: Any) -> Se
 
 @pytest.fixture
 def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsDaemons]:
-    nvml = FakeNvml(FakeGpu(OTHER, mig=1), FakeGpu(UUID, mig=0, compute={100: 1024, 101: 2048}))
+    nvml = FakeNvml(FakeGpu(OTHER, mig=1), FakeGpu(UUID, mig=0, compute={1: 1024, os.getpid(): 2048}))
     with fake_daemons(tmp_path / "mps", nvml, monkeypatch) as made:
         yield made
 
@@ -50,12 +50,12 @@ def pid_of(tmp_path: Path) -> str:
 
 def test_the_inventory(daemons: MpsDaemons) -> None:
     assert gpus.inventory() == (
-        gpus.HostGpu(0, OTHER, "Tesla V100-SXM2-16GB", 16160.0, True, False, (7, 0), "550.54.15"),
-        gpus.HostGpu(1, UUID, "Tesla V100-SXM2-16GB", 16160.0, False, False, (7, 0), "550.54.15"),
+        gpus.HostGpu(0, OTHER, "Tesla V100-SXM2-16GB", 16160.0, True, "DEFAULT", (7, 0), "550.54.15"),
+        gpus.HostGpu(1, UUID, "Tesla V100-SXM2-16GB", 16160.0, False, "DEFAULT", (7, 0), "550.54.15"),
     )
     assert gpus.reading(UUID) == DeviceReading("Tesla V100-SXM2-16GB", "550.54.15", 250.0, 1530.0)
     assert gpus.reading("cpu-0") == DeviceReading()
-    assert gpus.memory_mb(UUID, {100, 101}) == 3072.0
+    assert gpus.memory_mb(UUID, {1, os.getpid()}) == 3072.0
     assert gpus.memory_mb(UUID, {7}) is None
 
 
@@ -168,14 +168,39 @@ def test_whom_clients_run_as() -> None:
 
 
 def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NoDriver(FakeNvml):
-        def nvmlInit(self) -> None:
-            raise self.NVMLError
-
-    monkeypatch.setitem(sys.modules, "pynvml", NoDriver())
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(fails=NVMLError_LibraryNotFound()))
     assert gpus.inventory() == ()
+    assert gpus.trouble() is None
     assert gpus.reading(UUID) == DeviceReading()
     with pytest.raises(InputError, match="it has: none"):
+        gpus.whole(UUID)
+
+
+def test_a_driver_that_was_upgraded_under_its_loaded_module_is_no_missing_driver(
+    daemons: MpsDaemons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mismatch = NVMLError("Driver/library version mismatch")
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeGpu(UUID), fails=mismatch))
+    line = checks.capabilities(daemons)[0]
+    assert (line.available, line.detail) == (False, str(mismatch))
+    with pytest.raises(InputError, match="it has: Driver/library version mismatch"):
+        gpus.whole(UUID)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "why"),
+    [
+        (FakeGpu(UUID, mode="PROHIBITED"), "nvidia-smi -i 1 -c DEFAULT"),
+        (FakeGpu(UUID, "Tesla P4", capability=(6, 1)), "older than Volta"),
+        (FakeGpu(UUID, lost=True), f"it has: {OTHER}"),
+    ],
+)
+def test_a_gpu_that_takes_no_shares_is_refused_and_the_others_are_listed(
+    gpu: FakeGpu, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeGpu(OTHER), gpu))
+    assert gpus.inventory()[0].uuid == OTHER
+    with pytest.raises(InputError, match=why):
         gpus.whole(UUID)
 
 

@@ -18,6 +18,7 @@ from controlplane.render.config import (
     parse_config,
     place_instances,
     served_config,
+    stubs_on_gpu,
     take_turns,
     takes_live_batch,
 )
@@ -308,6 +309,23 @@ def test_a_place_for_each_sequence_stays_and_its_instances_take_turns(
 
 def test_instances_of_a_model_without_state_do_not_take_turns() -> None:
     assert not take_turns(config_of("instance_group { count: 3 }"))
+
+
+@pytest.mark.parametrize(
+    ("written", "processes"),
+    [
+        ("", 1),
+        ("instance_group { count: 3 }", 1),
+        ("instance_group { kind: KIND_CPU }", 0),
+        ("instance_group { kind: KIND_CPU } instance_group { kind: KIND_MODEL }", 1),
+        (f"instance_group {{ count: 3 }} {SEQUENCES}", 3),
+    ],
+)
+def test_a_python_instance_is_a_process_of_its_own_on_the_gpu_unless_its_kind_is_cpu(
+    written: str, processes: int
+) -> None:
+    assert stubs_on_gpu(parse_config(f'backend: "python" {written}', "f")) == processes
+    assert stubs_on_gpu(parse_config(f'backend: "onnxruntime" {written}', "f")) == 0
 
 
 def test_what_differs_from_the_written_instances_is_named() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.domain.errors import InputError
 from controlplane.render.repository import in_turn
-from controlplane.render.source import Calls, called_models, read_source, step_limits, with_composing
+from controlplane.render.source import Calls, called_models, read_source, step_limits, stubs, with_composing
 
 CALLER = """
 import triton_python_backend_utils as pb_utils
@@ -82,13 +82,14 @@ def add(repository: Path, name: str, config: str) -> None:
 def test_the_steps_of_an_ensemble_are_read_with_it(tmp_path: Path) -> None:
     add(tmp_path, "e", STEPS)
     add(tmp_path, "outer", STEPS.replace("detect", "e"))
-    add(tmp_path, "detect", 'backend: "b" max_batch_size: 8')
+    add(tmp_path, "detect", 'backend: "python" max_batch_size: 8')
     add(tmp_path, "classify", 'backend: "b"')
     outer = read_source(tmp_path, "outer")
     assert [one.name for one in outer.composing] == ["classify", "e"]
     assert [one.name for one in outer.composing[1].composing] == ["classify", "detect"]
     assert set(with_composing(tmp_path, ["outer"])) == {"outer", "e", "detect", "classify"}
     assert step_limits(outer) == {"e": 1, "detect": 8, "classify": 1}
+    assert stubs(outer) == {"detect": 1}
 
 
 def test_computed_names_have_to_be_declared(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ def test_gpus_are_counted_by_type() -> None:
 
 
 def test_a_host_has_cores_and_the_gpus_nvml_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeGpu("GPU-1"), FakeGpu("GPU-2")))
+    monkeypatch.setitem(
+        sys.modules, "pynvml", FakeNvml(FakeGpu("GPU-1"), FakeGpu("GPU-0", lost=True), FakeGpu("GPU-2"))
+    )
     found = host_devices()
     assert found["v100"] == ("GPU-1", "GPU-2")
     assert found["cpu"][0].startswith("cpu-")

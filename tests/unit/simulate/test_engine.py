@@ -11,8 +11,8 @@ from simulation_oracle import Oracle
 from triton_batches import SEEN, Case
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.order import LONGEST_MS, Precedence
 from controlplane.domain.plan import ServedModel
+from controlplane.domain.serving import LONGEST_MS, Precedence
 from controlplane.domain.workload import Arrivals
 from controlplane.latency.queueing.batch_queue import solve
 from controlplane.simulate.arrivals import ArrivalStream, Demand, Gaps, Trace

@@ -14,7 +14,7 @@ import pytest
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Route, Routes
 from controlplane.domain.observation import Entry
-from controlplane.domain.order import Precedence
+from controlplane.domain.serving import Precedence
 from controlplane.gateway.replicas import control_port
 from controlplane.gateway.replicas.agent import ControlServer, Replica
 from controlplane.gateway.replicas.control_port import Table, monitor_stream

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.domain.fleet import Cluster
-from controlplane.domain.observation import Guarding
-from controlplane.domain.wanted import FleetReport
+from controlplane.domain.observation import FleetReport, Guarding
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.leading import lease as election

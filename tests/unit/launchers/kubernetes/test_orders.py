@@ -11,9 +11,8 @@ from manifests import problems
 
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster
-from controlplane.domain.observation import Event
+from controlplane.domain.observation import Event, FleetReport, FleetStanding
 from controlplane.domain.plan import PlannedGpu
-from controlplane.domain.wanted import FleetReport, FleetStanding
 from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.leading import remote
 from launchers.kubernetes.leading.fleets import FleetObject, FleetOrders

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import planning
@@ -11,11 +11,10 @@ import pytest
 from planning import v100, workload
 
 from controlplane.domain.device import MAX_MPS_CLIENTS
-from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule
-from controlplane.domain.profile import Environment
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.finalise import Draft, finalise
-from controlplane.planning.judge.placements import common_step, gpu_of, partition_of
+from controlplane.planning.judge.placements import clients_of, common_step, gpu_of, partition_of
 from controlplane.planning.judge.shadows import has_room_for_shadows
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.protocol import Device
@@ -23,9 +22,9 @@ from controlplane.planning.protocol import Device
 HERE, ELSEWHERE = ShadowWish(), ShadowWish(place=ShadowPlace.OTHER_GPU)
 
 
-def laid_out(wish: ShadowWish, shares: Sequence[Sequence[float]], backend: str | None = None) -> Plan:
+def laid_out(wish: ShadowWish, shares: Sequence[Sequence[float]], stubs: Mapping[str, int] = {}) -> Plan:
     """GPUs with partitions of these shares, each of a workload that asks for little."""
-    device, workloads, gpus = on_backend(backend), [], []
+    device, workloads, gpus = with_stubs(stubs), [], []
     for i, percents in enumerate(shares):
         partitions = []
         for j, percent in enumerate(percents):
@@ -38,12 +37,10 @@ def laid_out(wish: ShadowWish, shares: Sequence[Sequence[float]], backend: str |
     return finalise("by-hand", request, Draft(tuple(gpus)), 0.0)
 
 
-def on_backend(backend: str | None) -> Device:
-    """A V100 whose models were measured on this backend."""
+def with_stubs(stubs: Mapping[str, int]) -> Device:
+    """A V100 whose models are executed by these processes beside Triton."""
     device = v100("ours")
-    environment = Environment(backend=backend)
-    profiles = {name: replace(one, environment=environment) for name, one in device.profiles.items()}
-    return replace(device, profiles=profiles)
+    return replace(device, profiles={n: replace(one, stubs=stubs) for n, one in device.profiles.items()})
 
 
 def extras(plan: Plan) -> list[tuple[str, float]]:
@@ -65,21 +62,28 @@ def test_of_a_whole_gpu_it_has_as_much_and_no_more_elsewhere() -> None:
     assert extras(plan) == [("v100-1", 0.0)]
 
 
-@pytest.mark.parametrize(("backend", "each"), [("onnxruntime", 1), ("python", 2)])
-def test_a_gpu_has_no_more_clients_of_mps_than_it_takes(backend: str, each: int) -> None:
-    """Triton's Python backend runs each instance of a model in a process of its own."""
-    plan, most = laid_out(ELSEWHERE, [[10.0] * 10] * 6, backend), MAX_MPS_CLIENTS // each
+@pytest.mark.parametrize(("stubs", "each"), [({}, 1), ({"alexnet": 1}, 2), ({"step": 1, "other step": 1}, 3)])
+def test_a_gpu_has_no_more_clients_of_mps_than_it_takes(stubs: Mapping[str, int], each: int) -> None:
+    """Triton's Python backend runs each instance of a model in a process of its own, steps' ones too."""
+    plan, most = laid_out(ELSEWHERE, [[10.0] * 10] * 6, stubs), MAX_MPS_CLIENTS // each
     standing = Counter(gpu for gpu, _ in extras(plan))
     full = {f"v100-{6 + i}": most for i in range(60 // most)}
     assert standing == full | {f"v100-{6 + len(full)}": 60 % most}
     assert plan.verified
     spare = plan.gpus[6]
     one = [replace(g, partitions=tuple(on(p, spare) for p in g.partitions)) for g in plan.gpus]
-    said = [v.reason for v in verify(replace(plan, gpus=tuple(one)), {"v100": on_backend(backend)})]
+    said = [v.reason for v in verify(replace(plan, gpus=tuple(one)), {"v100": with_stubs(stubs)})]
     assert said == [f"has {60 * each} clients of MPS, those standing by included; it takes 48"]
     wishes = {w.name: HERE for _, _, w in plan.placements()}
     crowded = replace(plan.gpus[0], partitions=plan.gpus[0].partitions * 2)
-    assert has_room_for_shadows(crowded, wishes, on_backend(backend)) == (40 * each <= MAX_MPS_CLIENTS)
+    assert has_room_for_shadows(crowded, wishes, with_stubs(stubs)) == (40 * each <= MAX_MPS_CLIENTS)
+
+
+def test_a_step_of_two_models_is_in_their_server_once() -> None:
+    profiles = with_stubs({"step": 2}).profiles
+    device = replace(v100("ours"), profiles=profiles | {"ssd": replace(profiles["ssd"], stubs={"ssd": 1})})
+    served = tuple(ServedModel(name, 1) for name in ("alexnet", "vgg19", "ssd"))
+    assert clients_of(Partition("p", 50.0, served, ()), device) == 4
 
 
 def test_as_many_are_hot_as_fit_of_those_that_would_load_longer_than_a_second() -> None:

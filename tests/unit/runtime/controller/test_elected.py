@@ -13,10 +13,9 @@ import pytest
 from fleet_object import PLAN, SETTINGS, Object, done, keeper, plan, wanting
 
 from controlplane.domain.errors import EngineError, GatewayError, InputError, NotNow
-from controlplane.domain.observation import Event, Guarding
+from controlplane.domain.observation import Event, Guarding, WantedFleet
 from controlplane.domain.plan import Plan, Violation
 from controlplane.domain.serving import FollowLoad, Serving
-from controlplane.domain.wanted import WantedFleet
 from controlplane.files.documents import versioned
 from controlplane.files.fleets import read_guarding, write_guarding
 from controlplane.files.following import Following

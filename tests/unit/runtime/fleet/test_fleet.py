@@ -23,9 +23,8 @@ from controlplane.domain.fleet import (
     Server,
     ServerSpec,
 )
-from controlplane.domain.order import Order
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
-from controlplane.domain.serving import Access, Serving
+from controlplane.domain.serving import Access, Order, Serving
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied
 from controlplane.files.plans import plan_hash

@@ -12,9 +12,9 @@ from ctl_fleet import partition, plan
 
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster
+from controlplane.domain.observation import FleetReport
 from controlplane.domain.plan import Plan
 from controlplane.domain.serving import FollowLoad, Serving
-from controlplane.domain.wanted import FleetReport
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import plan_of
