@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from controlplane.domain.errors import DISK_FULL, EngineError, LibraryIgnored
-from controlplane.domain.fleet import LIVE_BATCHES, Batches, Server, ServerSpec, ServerState, ShareUsage
+from controlplane.domain.errors import DISK_FULL, EngineError
+from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, ShareUsage
 from launchers.cpu_quota.mechanism import core_of
 from launchers.gpu import gpus, mps, proof
 from launchers.host import server_sockets, shared_memory
@@ -36,9 +36,6 @@ class HostPlace:
 
 class HostLifecycle(Lifecycle[Connection, HostPlace]):
     """The common part of the launchers whose servers share this host's cores, GPUs and MPS daemons."""
-
-    _mounts_batches = False
-    """Whether a server has its batch files by mounts."""
 
     def __init__(self, state: Path) -> None:
         super().__init__(state)
@@ -126,10 +123,8 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         Raises EngineError, and LibraryIgnored.
         """
         if without := self._batch_files(server.spec).unanswered():
-            raise LibraryIgnored(
-                f"{server.name}: its Triton did not load the batch library for {', '.join(without)}: set "
-                f"${LIVE_BATCHES}=off and apply again, and batches are fixed"
-            )
+            models = ", ".join(without)
+            raise batches.without_library(f"{server.name}: its Triton ignores the batch library for {models}")
         if not self._on_gpu(server.spec):
             return
         device, deadline = server.spec.device, time.monotonic() + proof.LISTED_S
@@ -187,7 +182,7 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
 
     def set_batches(self, server: Server, batches: Batches) -> None:
         """Write the numbers that the server's library reads."""
-        self._batch_files(server.spec).set(batches, mounted=self._mounts_batches)
+        self._batch_files(server.spec).set(batches)
 
     def _batch_files(self, spec: ServerSpec) -> BatchFiles:
         return BatchFiles(self._batch_root(spec.labels.fleet) / labels.digest(spec.name))

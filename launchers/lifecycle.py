@@ -24,7 +24,7 @@ from controlplane.ports import GivesWay, Watch, always
 from launchers.cpu_quota.mechanism import Weight
 from launchers.gpu import gpus, mps
 from launchers.patience import Patience
-from launchers.triton import labels, program, readiness
+from launchers.triton import batches, labels, program, readiness
 from launchers.watch import LauncherWatch, ServerWatcher
 
 ATTEMPTS = 5
@@ -270,8 +270,10 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 # Another program's sweep may have removed their folder before Triton used it.
                 if readiness.failed_by_chance(log) or readiness.is_lost(server):
                     return None
-                problem = "ended before it was ready"
-                raise EngineError(self._failure(server, problem, state.ended, log))
+                failure = self._failure(server, "ended before it was ready", state.ended, log)
+                if readiness.failed_on_library(log):
+                    raise batches.without_library(failure)
+                raise EngineError(failure)
             if late := self._late(connection, server, wait):
                 log = self._log(connection, server)
                 raise LaunchTimeout(self._failure(server, f"was not ready {late}", state.waits_for, log))

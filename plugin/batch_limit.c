@@ -16,15 +16,13 @@
  *
  * No header of Triton is needed: its types are opaque here.
  */
-#define _GNU_SOURCE
+#define _POSIX_C_SOURCE 200809L /* not _GNU_SOURCE, which may bind strtol to glibc 2.38: older images lack it */
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -43,18 +41,22 @@ extern void TRITONSERVER_ErrorDelete(Error *);
 
 enum { PAGE = 4096, NAP_NS = 100000 };
 
-/* One aligned word, written and read in one step: the limit and its generation, or the answer to it. */
-typedef _Atomic uint64_t Word;
-_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "a word shared by processes needs no lock");
-
 static uint32_t high(uint64_t word) { return (uint32_t)(word >> 32); }
 static uint32_t low(uint64_t word) { return (uint32_t)word; }
 
+/* A file of one page, whose first word is read and written in one step. It is not mapped: to touch a mapped page
+ * of a file that was truncated, or has no room on a full disk, would kill the server. */
 typedef struct {
-    char name[256];
-    int limits;          /* the file of Trisect, with generation << 32 | limit; -1: none */
-    Word *seen;          /* for Trisect: generation << 32 | largest payload under it; null: it is read by none */
-    uint32_t start;      /* where the file has none: the batch of the server's start, 0: none */
+    char *path; /* null: none is named */
+    int access;
+    int file; /* -1: none */
+} Page;
+
+typedef struct {
+    Page limits;         /* of Trisect, with generation << 32 | limit */
+    Page seen;           /* for Trisect: generation << 32 | largest payload under it */
+    uint64_t said;       /* what `seen` holds */
+    uint32_t start;      /* where there are no limits: the batch of the server's start, 0: none */
     uint32_t generation; /* of the limit that holds in this pass */
     uint32_t limit;
     const void *slot;    /* of the payload that grows */
@@ -63,36 +65,39 @@ typedef struct {
     bool complained;     /* one line in the log is enough */
 } Batcher;
 
-/* Open the file `model` of one page in the folder that an environment variable names; -1 where there is none. */
-static int file_of(const char *variable, const char *model, int access)
+/* The page of a model in the folder that an environment variable names. */
+static Page page_of(const char *variable, const char *model, int access)
 {
     const char *folder = getenv(variable);
-    char path[PAGE];
-    if (!folder || snprintf(path, sizeof path, "%s/%s", folder, model) >= (int)sizeof path)
-        return -1;
-    int file = open(path, access | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    /* To read a mapped page beyond the file's end would kill the server. */
-    if (file >= 0 && lseek(file, 0, SEEK_END) != PAGE) {
-        close(file);
-        return -1;
-    }
-    return file;
+    Page page = {NULL, access, -1};
+    if (folder && (page.path = malloc(strlen(folder) + strlen(model) + 2)))
+        sprintf(page.path, "%s/%s", folder, model);
+    return page;
 }
 
-/* The word that Trisect's file holds now; 0 without one. Where the file was removed another one may stand. */
-static uint64_t word_of(Batcher *batcher)
+/* A page's open file, -1 where there is none of the right size. Where it was removed another one may stand. */
+static int file_of(Page *page)
 {
     struct stat now;
-    uint64_t word;
-    if (batcher->limits >= 0 && (fstat(batcher->limits, &now) || now.st_nlink == 0)) {
-        close(batcher->limits);
-        batcher->limits = -1;
+    for (int tries = 0; page->path && tries < 2; tries++) {
+        if (page->file < 0)
+            page->file = open(page->path, page->access | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (page->file < 0)
+            break;
+        if (fstat(page->file, &now) == 0 && now.st_nlink > 0 && now.st_size == PAGE)
+            return page->file;
+        close(page->file);
+        page->file = -1;
     }
-    if (batcher->limits < 0)
-        batcher->limits = file_of("TRISECT_BATCH_LIMITS", batcher->name, O_RDONLY);
-    if (batcher->limits < 0 || pread(batcher->limits, &word, sizeof word, 0) != sizeof word)
-        return 0;
-    return word;
+    return -1;
+}
+
+/* The word of the limits; 0 without one. */
+static uint64_t word_of(Page *limits)
+{
+    uint64_t word;
+    int file = file_of(limits);
+    return file >= 0 && pread(file, &word, sizeof word, 0) == sizeof word ? word : 0;
 }
 
 /* The batch of a model at the server's start, from BATCH:MODEL/BATCH:MODEL/; 0 where it has none. */
@@ -111,15 +116,16 @@ static uint32_t at_start(const char *model)
     return 0;
 }
 
-/* Take the limit that holds now; the one of the start, or else the largest possible, where the file has none. */
+/* Take the limit that holds now; the one of the start, or else the largest possible, where there is none. */
 static void take_limit(Batcher *batcher)
 {
-    uint64_t word = word_of(batcher);
+    uint64_t word = word_of(&batcher->limits);
     int32_t limit = (int32_t)low(word);
     batcher->generation = high(word);
     batcher->limit = limit > 0 ? (uint32_t)limit : batcher->start ? batcher->start : UINT32_MAX;
     if (batcher->limit == UINT32_MAX && !batcher->complained) {
-        fprintf(stderr, "trisect: no batch limit for model %s: its largest batch holds\n", batcher->name);
+        const char *path = batcher->limits.path;
+        fprintf(stderr, "trisect: no batch limit in %s: the largest batch holds\n", path ? path : "any file");
         batcher->complained = true;
     }
 }
@@ -127,13 +133,13 @@ static void take_limit(Batcher *batcher)
 /* Say which generation holds, and the largest payload under it. */
 static void answer(Batcher *batcher)
 {
-    if (!batcher->seen)
-        return;
-    uint64_t word = atomic_load_explicit(batcher->seen, memory_order_relaxed);
-    uint64_t largest = high(word) == batcher->generation ? low(word) : 0;
+    uint64_t largest = high(batcher->said) == batcher->generation ? low(batcher->said) : 0;
     if (batcher->accepted && batcher->held > largest)
         largest = batcher->held;
-    atomic_store_explicit(batcher->seen, (uint64_t)batcher->generation << 32 | largest, memory_order_relaxed);
+    uint64_t word = (uint64_t)batcher->generation << 32 | largest;
+    int file = word == batcher->said ? -1 : file_of(&batcher->seen);
+    if (file >= 0 && pwrite(file, &word, sizeof word, 0) == sizeof word)
+        batcher->said = word;
 }
 
 /* The inferences of a request: the first dimension of its first input. */
@@ -150,47 +156,51 @@ static uint64_t size_of(Request *request)
     return !error && dims > 0 && shape[0] > 0 ? (uint64_t)shape[0] : 1;
 }
 
-Error *TRITONBACKEND_ModelBatcherInitialize(Batcher **batcher, Model *model)
+Error *TRITONBACKEND_ModelBatcherInitialize(Batcher **made, Model *model)
 {
     const char *name = "";
     Error *error = TRITONBACKEND_ModelName(model, &name);
     if (error)
         return error;
-    *batcher = calloc(1, sizeof **batcher);
-    if (!*batcher)
+    Batcher *batcher = *made = calloc(1, sizeof *batcher);
+    if (!batcher)
         abort(); /* as Triton itself does where memory ends */
-    snprintf((*batcher)->name, sizeof(*batcher)->name, "%s", name);
-    (*batcher)->limits = -1;
-    (*batcher)->start = at_start(name);
-    int file = file_of("TRISECT_BATCH_SEEN", name, O_RDWR);
-    if (file >= 0) {
-        void *mapped = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-        (*batcher)->seen = mapped == MAP_FAILED ? NULL : mapped;
-        close(file);
-    }
-    take_limit(*batcher);
-    answer(*batcher);
+    batcher->limits = page_of("TRISECT_BATCH_LIMITS", name, O_RDONLY);
+    batcher->seen = page_of("TRISECT_BATCH_SEEN", name, O_WRONLY);
+    batcher->start = at_start(name);
+    take_limit(batcher);
+    answer(batcher);
     return NULL;
 }
 
+static void end(Page *page)
+{
+    int file = page->file;
+    page->path = NULL;
+    page->file = -1;
+    if (file >= 0)
+        close(file);
+}
+
+/* Where a model is unloaded, Triton ends this state before the thread that forms batches, which may come once
+ * more. So the memory stays, as does the library (`-z nodelete`), and a null pointer is no state. */
 Error *TRITONBACKEND_ModelBatcherFinalize(Batcher *batcher)
 {
-    if (batcher->limits >= 0)
-        close(batcher->limits);
-    if (batcher->seen)
-        munmap(batcher->seen, PAGE);
-    free(batcher);
+    end(&batcher->limits);
+    end(&batcher->seen);
     return NULL;
 }
 
 Error *TRITONBACKEND_ModelBatchInitialize(Batcher *batcher, void **slot)
 {
+    *slot = batcher;
+    if (!batcher)
+        return NULL;
     if (batcher->slot != slot)
         batcher->held = 0;
     batcher->slot = slot;
     batcher->accepted = false;
     take_limit(batcher);
-    *slot = batcher;
     return NULL;
 }
 
@@ -202,17 +212,21 @@ Error *TRITONBACKEND_ModelBatchFinalize(Batcher *batcher)
 
 Error *TRITONBACKEND_ModelBatchIncludeRequest(Request *request, Batcher *batcher, bool *include)
 {
+    *include = true;
+    if (!batcher)
+        return NULL;
     uint64_t size = size_of(request);
     /* The first request of a payload is never refused, whatever its size: nothing would be sent for it. */
-    *include = batcher->held == 0 || batcher->held + size <= batcher->limit;
-    if (*include) {
+    if (batcher->held == 0 || batcher->held + size <= batcher->limit) {
         batcher->held += size;
         batcher->accepted = true;
-    } else if (!batcher->accepted) {
-        /* The payload is full and waits for an instance. Triton closes a payload only where a pass accepted
+    } else {
+        *include = false;
+        /* A payload that is full and waits for an instance. Triton closes it only where a pass accepted
            something before the "no", so it asks again at once, a whole core long, and takes that from the
            models. The instance waits for the end of one nap at most: it holds the lock of the next pass. */
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        if (!batcher->accepted)
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
     answer(batcher);
     return NULL;

@@ -19,7 +19,8 @@ FOLDER = Path(__file__).parent.parent / "launchers" / "triton" / "plugin"
 ARCHITECTURES = ("x86_64", "aarch64")
 RELEASE = "TRISECT_RELEASE"
 """Where it is set, what cannot be built without a warning fails the build."""
-_OPTIONS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-s", "-Wl,--build-id=none"]
+_LINKED = ["-Wl,--build-id=none", "-Wl,-z,nodelete"]
+_OPTIONS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-s", *_LINKED]
 _GLIBC = "2.28"
 """Of the oldest system on which NVIDIA's images and their users' Tritons run."""
 

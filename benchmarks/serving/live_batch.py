@@ -1,18 +1,22 @@
 """Other batches on a server that serves: how soon they hold, what they cost, and that no request fails.
 
-`.venv/bin/python -m benchmarks.serving.live_batch [--changes 100] [--onnx]`. A model that takes 10 ms and
-1 ms for each inference, or with `--onnx` a convolutional network in a Python stub, serves clients that keep
-its queue full, over HTTP and gRPC, with 1 and 4 inferences in a request, while its limit changes up and down
-at random. It writes down each batch. Printed are the time from a
+`.venv/bin/python -m benchmarks.serving.live_batch [--changes 100] [--onnx | --cut]`. A model that takes
+10 ms and 1 ms for each inference, or with `--onnx` a convolutional network in a Python stub, serves clients
+that keep its queue full, over HTTP and gRPC, with 1 and 4 inferences in a request, while its limit changes up
+and down at random. It writes down each batch. Printed are the time from a
 change to the first batch of the new size, beyond the batches that were formed before; the largest batch of
 Triton's own statistics over the limit once those have ended; failures; and the throughput with the library
 over that without, at the largest limit, in pairs.
+
+With `--cut` a server without a shadow loses a part of its quota and is overloaded, once in a fleet whose
+batches change and once in one whose batches are fixed. Printed are the late requests of both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
@@ -32,9 +36,11 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from background import Clients
 from bare_triton import BareTriton, bare_triton
+from lone_server import LEARNED, PERCENT, document, load, lone_server
 
 from benchmarks.harness import Figures
-from controlplane.render.repository import BATCH_LIBRARY
+from benchmarks.support.slower_model import late
+from controlplane.domain.fleet import BATCH_LIBRARY, LIVE_BATCHES
 from launchers.triton import batches
 from launchers.triton.batches import BatchFiles, environment
 
@@ -42,6 +48,9 @@ LARGEST, CLIENTS, WINDOW_S = 16, 40, 0.3
 FORMED_BEFORE = 3
 """Batches that may have been formed before a change: one that executes, and two that wait."""
 PAIRS, PAIR_S = 5, 3.0
+CUT_PERCENT, SLO_MS = 20.0, 500.0
+CUT_S, SETTLED_S = 40.0, 20.0
+"""Seconds from the cut that are looked at, and after which a larger batch has worked off what waited."""
 KINDS = {"HTTP": triton_http, "gRPC": triton_grpc}
 MODEL = """
 import time
@@ -202,11 +211,63 @@ def throughput(folder: Path, model: Model) -> list[float]:
         return ratios
 
 
+@dataclass(frozen=True)
+class Cut:
+    """What a cut quota did: seconds to the first change of the batch, and the parts that were late, in %.
+
+    `settled` is of the requests that came SETTLED_S or more after the cut.
+    """
+
+    changed_s: float
+    late: float
+    settled: float
+    failed: int
+    started: int
+
+
+def cut(folder: Path, *, live: bool) -> Cut:
+    """Cut the quota of a lone server, whose batch may change where it is `live`."""
+    with lone_server(folder) as fleet:
+        if not live:
+            fleet.environment[LIVE_BATCHES] = "off"
+        fleet.apply(document(SLO_MS))
+        before = {server.id for server in fleet.launched()}
+        with load(fleet) as clients:
+            clients.await_answers(LEARNED)
+            cut_s = time.time()
+            fleet.cut_quota(PERCENT, CUT_PERCENT)
+            time.sleep(CUT_S)
+        changed_s = min((event.at_s for event in fleet.events("batch", cut_s)), default=math.inf) - cut_s
+        parts = []
+        for since_s in (cut_s, cut_s + SETTLED_S):
+            requests = clients.between(since_s, cut_s + CUT_S)
+            parts.append(100.0 * late(requests, SLO_MS) / len(requests))
+        started = len({server.id for server in fleet.launched()} - before)
+        return Cut(changed_s, parts[0], parts[1], len(clients.failed()), started)
+
+
+def cut_figures() -> Figures:
+    figures = Figures()
+    with tempfile.TemporaryDirectory() as folder:
+        fixed, live = (cut(Path(folder, str(live)), live=live) for live in (False, True))
+    figures.add("the batch changed after", live.changed_s, "s", at_most=10)
+    figures.add("late with fixed batches: the cut breaks the SLO", fixed.late, "%", at_least=20)
+    figures.add("late with a batch that changes", live.late, "%", at_most=fixed.late / 2)
+    figures.add(f"the same from {SETTLED_S:g} s after the cut on, fixed", fixed.settled, "%")
+    figures.add("changed", live.settled, "%", at_most=1)
+    figures.add("failed requests", live.failed, at_most=0)
+    figures.add("servers started", live.started, at_most=0)
+    return figures
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, default=100, help="in all, of the four kinds of clients")
     parser.add_argument("--onnx", action="store_true", help="a network in a Python stub")
+    parser.add_argument("--cut", action="store_true", help="a server that loses a part of its quota")
     given = parser.parse_args()
+    if given.cut:
+        return cut_figures().end()
     model = model_of(onnx=given.onnx)
     figures, failed = Figures(), 0
     delays: list[float] = []

@@ -71,7 +71,7 @@ class LaunchTimeout(EngineError):
 
 
 class LibraryIgnored(EngineError):
-    """A server's Triton did not load the batch library: nothing would limit its batches."""
+    """A server's Triton has not the batch library: it ignores it, or cannot load it."""
 
 
 class NotNow(EngineError):

@@ -51,6 +51,8 @@ class Labels:
 
 Batches = tuple[tuple[str, int], ...]
 """Models of a server, sorted, each with its largest dynamic batch."""
+BATCH_LIBRARY = "batchstrategy.so"
+"""The name under which Triton looks for a batch library, in the folders of a model and of its versions."""
 LIVE_BATCHES = "TRISECT_LIVE_BATCHES"
 """Set to `off`, batches are fixed in the configurations, and a plan with others starts other servers."""
 

@@ -17,7 +17,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from controlplane.domain import units
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Batches
+from controlplane.domain.fleet import BATCH_LIBRARY, Batches
 from controlplane.domain.plan import Partition, Plan, ServedModel
 from controlplane.files.pinned import CONFIG_NAME
 from controlplane.files.rendered import Link, Tree
@@ -46,9 +46,6 @@ _SHOWN = (
 """The fields of the interface, which an alias copies; those of the execution stay with the model."""
 
 _LATEST = -1
-
-BATCH_LIBRARY = "batchstrategy.so"
-"""The name under which Triton looks for a batch library, in the folders of a model and of its versions."""
 
 
 @dataclass(frozen=True, slots=True)

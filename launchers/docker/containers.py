@@ -211,8 +211,8 @@ def _target(source: Path, link_roots: Sequence[Path]) -> Path:
 def _batch_mounts(place: HostPlace) -> tuple[Mount, ...]:
     if place.batches is None:
         return ()
-    limits, seen = str(place.batches.limits), str(place.batches.seen)
-    return Mount(limits, limits, type="bind", read_only=True), Mount(seen, seen, type="bind")
+    both, seen = str(place.batches.folder), str(place.batches.seen)
+    return Mount(both, both, type="bind", read_only=True), Mount(seen, seen, type="bind")
 
 
 def user_of(place: HostPlace) -> tuple[int, int]:

@@ -48,7 +48,6 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
     """`controlplane.ports.Launcher` with containers. `say` receives the progress of a pull."""
 
     name = "docker"
-    _mounts_batches = True
 
     def __init__(
         self,

@@ -39,6 +39,7 @@ def capabilities(connect: Callable[[], ClusterApi], options: PodOptions) -> tupl
         _line("nodes", lambda name: _nodes(name, api)),
         _line("pods", lambda name: _admission(name, api, options)),
         _line("models", lambda name: _models(name, options)),
+        Capability("live batches", False, "pods keep theirs: a plan with other batches starts other pods"),
     )
 
 

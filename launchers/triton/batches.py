@@ -18,7 +18,7 @@ import time
 from collections.abc import Set
 from pathlib import Path
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, LibraryIgnored
 from controlplane.domain.fleet import LIVE_BATCHES, Batches
 from controlplane.ports import Capability
 
@@ -48,6 +48,11 @@ def capability() -> Capability:
     return Capability("live batches", False, f"{why}: a plan with other batches starts other servers")
 
 
+def without_library(problem: str) -> LibraryIgnored:
+    """Return the error of a server that has not the library, with the way out."""
+    return LibraryIgnored(f"{problem}: set ${LIVE_BATCHES}=off and apply again, and batches are fixed")
+
+
 def sweep(root: Path, alive: Set[str]) -> None:
     """Remove the folders below `root` whose server is not among `alive`; not those of starts under way."""
     for folder in root.glob("*"):
@@ -66,17 +71,18 @@ class BatchFiles:
     def make(self, batches: Batches, *, shared: bool) -> None:
         """Make the files before a start. Raises OSError.
 
-        `shared`: the server runs as another user. `folder` keeps out all others; a container has only the
-        two folders in it.
+        `shared`: the server is a container that runs as another user. It has only `folder`, and the folder
+        above keeps out all others.
         """
         self.remove()
-        self.folder.mkdir(parents=True, mode=0o700)
-        for folder, access in ((self.limits, 0o644), (self.seen, 0o666)):
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.parent.chmod(0o700)
+        for folder in (self.folder, self.limits, self.seen):
             folder.mkdir()
             folder.chmod(0o711 if shared else 0o700)
-            for model, batch in batches:
-                word = _word(1, batch) if folder == self.limits else 0
-                _write_page(folder / model, word, access if shared else 0o600)
+        for model, batch in batches:
+            _write_page(self.limits / model, _word(1, batch), 0o644 if shared else 0o600)
+            _write_page(self.seen / model, 0, 0o666 if shared else 0o600)
 
     def read(self) -> Batches:
         """Return the present batches, of the models whose batch can be changed."""
@@ -86,16 +92,13 @@ class BatchFiles:
             return ()
         return tuple((model, word & 0xFFFFFFFF) for model, word in words if word is not None)
 
-    def set(self, batches: Batches, *, mounted: bool = False) -> None:
-        """Change batches; a file that was lost is made anew. Raises EngineError where that cannot be.
-
-        `mounted`: the server is in a container, which finds no folder that is made later.
-        """
+    def set(self, batches: Batches) -> None:
+        """Change batches; a file that was lost is made anew. Raises EngineError where that cannot be."""
         for model, batch in batches:
             path, before = self.limits / model, _read(self.limits / model)
             try:
                 if before is None:
-                    self._make_again(path, batch, mounted)
+                    self._make_again(path, batch)
                     continue
                 with path.open("r+b", buffering=0) as file:
                     file.write(_WORD.pack(_word((before >> 32) + 1, batch)))
@@ -104,15 +107,14 @@ class BatchFiles:
                     f"the batch of {model} cannot be changed to {batch} while its server runs: {error}"
                 ) from error
 
-    def _make_again(self, path: Path, batch: int, mounted: bool) -> None:
+    def _make_again(self, path: Path, batch: int) -> None:
         """Make a lost file again, which the library of a server that runs finds. Raises OSError."""
         answered = _read(self.seen / path.name)
         if answered is None:
             raise FileNotFoundError("its server takes no other batch")
         access = stat.S_IMODE(self.seen.stat().st_mode)  # the same as that of `limits`
-        if not mounted:
-            self.limits.mkdir(exist_ok=True)
-            self.limits.chmod(access)
+        self.limits.mkdir(exist_ok=True)
+        self.limits.chmod(access)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from controlplane.domain.errors import NotNow, is_own_lack
-from controlplane.domain.fleet import UNIX, Server, socket_path
+from controlplane.domain.fleet import BATCH_LIBRARY, UNIX, Server, socket_path
 from controlplane.domain.triton_releases import way_out_for_backend
 from controlplane.sockets import connect
 
@@ -62,6 +62,12 @@ def reasons(log: str, most: int = 6) -> list[str]:
         told = [line for line in log.splitlines() if line.strip() and not line.startswith(("+", "|"))][-most:]
     lacking = dict.fromkeys(_NO_BACKEND.findall("\n".join(told)))
     return [line[:_LONGEST_LINE] for line in told[:most]] + list(map(way_out_for_backend, lacking))
+
+
+def failed_on_library(log: str) -> bool:
+    """Return whether a start failed since Triton could not load the batch library."""
+    failures = (line for line in log.splitlines() if "unable to load shared library" in line)
+    return any(BATCH_LIBRARY in line for line in failures)
 
 
 def failed_by_chance(log: str) -> bool:

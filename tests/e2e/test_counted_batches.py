@@ -14,7 +14,7 @@ import tritonclient.http as triton_http
 from background import Clients, until
 from bare_triton import BareTriton, bare_triton
 
-from controlplane.render.repository import BATCH_LIBRARY
+from controlplane.domain.fleet import BATCH_LIBRARY
 from launchers.triton import batches
 from launchers.triton.batches import BatchFiles, environment
 

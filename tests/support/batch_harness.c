@@ -100,10 +100,11 @@ static void replay(long requests)
         if (rand() % 50 == 0) {
             limit = 1 + rand() % PREFERRED;
             largest = 0;
-            if (rand() % 4 == 0) { /* another file in place of one that was removed */
-                unlink(path[0]);
-                write_file(path[0], page, PAGE);
-            }
+            for (int i = 0; i < 2; i++)
+                if (rand() % 4 == 0) { /* another file in place of one that was removed */
+                    unlink(path[i]);
+                    write_file(path[i], page, PAGE);
+                }
             write_word(path[0], (uint64_t)++generation << 32 | limit);
         }
         if (now->held && (saturated || rand() % 4 == 0))
@@ -185,9 +186,15 @@ static void fuzz(int rounds)
             assert(include == (held == 0 || held + counted <= bound));
             held += include ? counted : 0;
         }
-        if (kind > 1 && rand() % 2)
-            assert(truncate(path[0], rand() % 8) == 0);
-        TRITONBACKEND_ModelBatchInitialize(batcher, &slot);
+        bool without[] = {kind > 1 && rand() % 2, access(path[1], F_OK) == 0 && rand() % 2};
+        for (int i = 0; i < 2; i++)
+            assert(!without[i] || truncate(path[i], rand() % 8) == 0);
+        void *next = NULL;
+        Request request = {{1, 1}};
+        bool include = false;
+        TRITONBACKEND_ModelBatchInitialize(batcher, &next);
+        TRITONBACKEND_ModelBatchIncludeRequest(&request, next, &include);
+        assert(include);
         TRITONBACKEND_ModelBatcherFinalize(batcher);
     }
     without_inputs = false;
@@ -216,6 +223,22 @@ static void from_environment(void)
     unsetenv("TRISECT_BATCHES");
 }
 
+/* Triton's thread may come once more when the state of its model has ended. */
+static void after_the_end(void)
+{
+    Batcher *late[] = {NULL, NULL};
+    assert(!TRITONBACKEND_ModelBatcherInitialize(&late[0], NULL));
+    TRITONBACKEND_ModelBatcherFinalize(late[0]);
+    for (int i = 0; i < 2; i++) {
+        void *slot = NULL;
+        Request request = {{1, 1}};
+        bool include = false;
+        TRITONBACKEND_ModelBatchInitialize(late[i], &slot);
+        TRITONBACKEND_ModelBatchIncludeRequest(&request, slot, &include);
+        assert(include);
+    }
+}
+
 int main(int argc, char **argv)
 {
     assert(argc == 4);
@@ -230,6 +253,7 @@ int main(int argc, char **argv)
     unlink(path[0]);
     unlink(path[1]);
     from_environment();
+    after_the_end();
     replay(atol(argv[3]));
     assert(deleted > 0 && naps > 0);
     return 0;

@@ -17,9 +17,8 @@ import docker
 import pytest
 from background import until
 
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ShareUsage, socket_path
+from controlplane.domain.fleet import BATCH_LIBRARY, Labels, Role, Server, ServerSpec, ShareUsage, socket_path
 from controlplane.ports import GivesWay, Launcher, always
-from controlplane.render.repository import BATCH_LIBRARY
 from controlplane.sockets import connect
 from controlplane.triton.client import TritonClient
 from launchers.cpu_quota import CHAIN

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from controlplane.control.converge.desired import Rendered
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Batches, ServerSpec
+from controlplane.domain.fleet import BATCH_LIBRARY, Batches, ServerSpec
 from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.pinned import Applied, ModelFolder, Pin, PinRules, PinStore
@@ -28,7 +28,6 @@ from controlplane.ports import Launcher
 from controlplane.profiler.temporary import check_python_path
 from controlplane.render.config import instances_note
 from controlplane.render.repository import (
-    BATCH_LIBRARY,
     largest_batches,
     live_batches,
     partition_tree,

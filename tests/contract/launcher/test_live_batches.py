@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 from launcher_rig import Fleet, engines, largest, live
 
 from controlplane.domain.errors import EngineError, LibraryIgnored
+from controlplane.domain.fleet import BATCH_LIBRARY
 
 ON_THIS_HOST = pytest.mark.parametrize("engine", engines("process", "docker"), indirect=True)
 
@@ -33,7 +35,7 @@ def test_a_running_server_finds_the_file_that_is_made_in_place_of_a_lost_one(fle
     (file,) = (
         path for path in (Path(fleet.directory) / "state").rglob("spin") if path.parent.name == "limits"
     )
-    for lose in (Path.unlink, lambda path: os.truncate(path, 0)):
+    for lose in (Path.unlink, partial(os.truncate, length=0), lambda path: shutil.rmtree(path.parent)):
         lose(file)
         (listed,) = fleet.launcher.servers(fleet.name)
         assert listed.spec.batches == ()
@@ -43,8 +45,13 @@ def test_a_running_server_finds_the_file_that_is_made_in_place_of_a_lost_one(fle
 
 
 @ON_THIS_HOST
-def test_a_server_without_the_library_is_not_ready(fleet: Fleet) -> None:
-    spec = replace(fleet.spec(), batches=(("spin", 3),))
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_server_without_the_library_is_not_ready(fleet: Fleet, broken: bool) -> None:
+    spec = live(fleet, 3)
+    library = Path(spec.repository) / "spin" / BATCH_LIBRARY
+    library.unlink()
+    if broken:
+        library.write_text("made for another image")
     with pytest.raises(LibraryIgnored, match="TRISECT_LIVE_BATCHES=off"):
         fleet.start(spec)
     assert fleet.launcher.servers(fleet.name) == ()

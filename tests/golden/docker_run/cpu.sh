@@ -30,7 +30,7 @@ docker run --detach \
   --env=TRISECT_BATCH_SEEN=/state/default/batches/d1/seen \
   --mount=type=bind,source=/srv/rendered/W1,target=/srv/rendered/W1,readonly \
   --mount=type=bind,source=/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d,target=/home/ann/.local/state/trisect/default/servers/0123456789ab-0a1b2c3d \
-  --mount=type=bind,source=/state/default/batches/d1/limits,target=/state/default/batches/d1/limits,readonly \
+  --mount=type=bind,source=/state/default/batches/d1,target=/state/default/batches/d1,readonly \
   --mount=type=bind,source=/state/default/batches/d1/seen,target=/state/default/batches/d1/seen \
   --log-driver=json-file \
   --log-opt=max-size=10m \

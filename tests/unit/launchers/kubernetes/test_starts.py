@@ -314,6 +314,7 @@ def test_the_doctor_names_what_a_cluster_lacks(
     assert found["kubernetes permissions"].available
     assert found["kubernetes pods"].available
     assert not found["kubernetes models"].available
+    assert not found["live batches"].available
     cluster.faults.denied = {("patch", "pods/resize"), ("list", "nodes")}
     cluster.faults.refuses_pods = 'violates PodSecurity "restricted:latest"'
     found = {one.name: one for one in launcher.capabilities()}

@@ -17,6 +17,7 @@ from fake_host import Program
 from fleet_world import World, world
 
 from controlplane.domain.errors import EngineError
+from controlplane.domain.fleet import BATCH_LIBRARY, Cluster
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy
@@ -24,26 +25,24 @@ from controlplane.files import pinned
 from controlplane.files.pinned import PinRules, content
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import forget_rendered
-from controlplane.render.repository import BATCH_LIBRARY
 from controlplane.runtime.controller.watches import DriftWatch
 from controlplane.runtime.fleet.fleet import redirect
 from controlplane.runtime.fleet.preflight import ApplyRequest
 from controlplane.runtime.fleet.rendering import Place, pinned_plan, rendered_plan
 from launchers.docker import containers
 from launchers.kubernetes import files as pods
+from launchers.kubernetes.launcher import KubernetesLauncher
 
 MODELS = Path(__file__).parents[3] / "data" / "models"
 PLACEMENT = Placement("a", "a", "echo", 10.0, 50.0)
-PLAN = Plan(
-    "by-hand",
-    Rule.P99,
-    "ours",
-    (PlannedGpu("cpu-0", "cpu", (Partition("a", 20.0, (ServedModel("echo", 1),), (PLACEMENT,)),)),),
-)
-BATCHED = replace(
-    PLAN,
-    gpus=(PlannedGpu("cpu-0", "cpu", (Partition("a", 20.0, (ServedModel("echo", 4),), (PLACEMENT,)),)),),
-)
+
+
+def batched(batch: int) -> Plan:
+    partition = Partition("a", 20.0, (ServedModel("echo", batch),), (PLACEMENT,))
+    return Plan("by-hand", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", (partition,)),))
+
+
+PLAN = batched(1)
 
 
 def test_a_container_has_the_pinned_model_and_nothing_of_the_repository(tmp_path: Path) -> None:
@@ -61,6 +60,27 @@ def test_a_pod_has_the_version_of_its_volume(tmp_path: Path) -> None:
     assert set(files.texts) == {"a/config.pbtxt"}
 
 
+def batching_models(folder: Path) -> Path:
+    shutil.copytree(MODELS / "echo", folder / "models" / "echo")
+    config = folder / "models" / "echo" / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_batch_size: 0", "max_batch_size: 8"))
+    return folder / "models"
+
+
+def test_a_pod_has_the_plans_batch_in_its_configuration_where_another_is_another_pod(tmp_path: Path) -> None:
+    launcher, models = KubernetesLauncher(tmp_path / "state", Cluster()), batching_models(tmp_path)
+    place = Place(tmp_path / "out", "f", library=launcher.batch_library())
+    hashes = set()
+    for batch in (4, 5):
+        rendered = pinned_plan(batched(batch), models, place, PinRules(), {})[1]["a"]
+        found = pods.read(rendered.path)
+        assert f"preferred_batch_size: {batch}" in found.texts["a/config.pbtxt"]
+        assert set(found.links) == {"a/1"}, "no batch library"
+        assert rendered.batches == ()
+        hashes.add(rendered.content_hash)
+    assert len(hashes) == 2
+
+
 def test_a_preview_and_a_later_rendering_are_what_was_applied_wherever_it_is_written(tmp_path: Path) -> None:
     here, there = Place(tmp_path / "here", "f"), Place(tmp_path / "there", "f")
     preview = pinned_plan(PLAN, MODELS, Place(here.output, "f", write=False), PinRules(), {})
@@ -75,23 +95,20 @@ def test_a_preview_and_a_later_rendering_are_what_was_applied_wherever_it_is_wri
 def test_servers_start_with_the_batch_library_that_was_applied_wherever_the_installation_is(
     tmp_path: Path,
 ) -> None:
-    models, installed = tmp_path / "models", tmp_path / "installed" / "batch_limit.x86_64.so"
-    shutil.copytree(MODELS / "echo", models / "echo")
-    config = models / "echo" / "config.pbtxt"
-    config.write_text(config.read_text().replace("max_batch_size: 0", "max_batch_size: 8"))
+    models, installed = batching_models(tmp_path), tmp_path / "installed" / "batch_limit.x86_64.so"
     installed.parent.mkdir()
     installed.write_bytes(b"first")
     place = Place(tmp_path / "out", "f", library=str(installed))
-    applied, rendered = pinned_plan(BATCHED, models, place, PinRules(), {})
-    assert pinned_plan(BATCHED, models, replace(place, write=False), PinRules(), {}) == (applied, rendered)
+    applied, rendered = pinned_plan(batched(4), models, place, PinRules(), {})
+    assert pinned_plan(batched(4), models, replace(place, write=False), PinRules(), {}) == (applied, rendered)
     shutil.rmtree(installed.parent)
-    assert rendered_plan(BATCHED, applied, place) == rendered
+    assert rendered_plan(batched(4), applied, place) == rendered
     library = Path(rendered["a"].path, "a", BATCH_LIBRARY)
     assert library.read_bytes() == b"first"
     assert library.resolve().is_relative_to(place.output.resolve())
     installed.parent.mkdir()
     installed.write_bytes(b"second")
-    later = pinned_plan(BATCHED, models, place, PinRules(), {})[1]["a"]
+    later = pinned_plan(batched(4), models, place, PinRules(), {})[1]["a"]
     assert Path(later.path, "a", BATCH_LIBRARY).read_bytes() == b"second"
     assert later.content_hash == rendered["a"].content_hash, "a server of the first needs no restart"
     forget_rendered(place.output, "f", {rendered["a"].path})
