@@ -52,7 +52,7 @@ QUOTA_HURRIED_S = 0.1
 _NEARLY = 0.5
 """The evidence from which on Triton's counters are read as often as may be; ..."""
 _READ_NOW_AND_THEN_S = 0.5
-"""... and the interval below: a verdict needs two, and of twenty healthy queues one is under suspicion."""
+"""... and the interval below: a verdict needs two."""
 _SILENT_IF_CONTENDED = 8
 """Readings without an answer that show a hang on a contended host."""
 _IF_CONTENDED = 2
@@ -91,7 +91,7 @@ class Observer:
         self._servers: Mapping[str, Server] = {}
         self._records: dict[str, ServerRecord] = {}
         self._log = AnswerLog(requests, self._records, self._queue)
-        self._open = OpenRequests(gateway)
+        self._open = OpenRequests(gateway, self._records)
         self._idle = Agenda()
         self._canaries_left = CANARIES_RPS
         self._looked_s = time.monotonic()
