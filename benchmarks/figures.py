@@ -34,7 +34,17 @@ class Run:
 
     def changed(self) -> str:
         """Return the date and hash of the last commit to the code, where that is later; else nothing."""
-        command = ["git", "-C", str(ROOT), "log", "-1", "--format=%cs %h", "--", *self.measures]
+        command = [
+            "git",
+            "-C",
+            str(ROOT),
+            "log",
+            "-1",
+            "--no-merges",
+            "--format=%cs %h",
+            "--",
+            *self.measures,
+        ]
         last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
         return last if last.partition(" ")[0] > self.date.isoformat() else ""
 
