@@ -179,6 +179,9 @@ class Gateway(Protocol):
     def in_flight(self, backend: Backend) -> InFlight:
         """Return the requests that this server has not answered, including queued ones."""
 
+    def in_flights(self, backends: Sequence[Backend]) -> Mapping[str, InFlight]:
+        """Return the same by server: of the first one, and of the others where one reading has them all."""
+
     def missing(self) -> tuple[str, ...]:
         """Return its processes that should run and do not, by name. Never waits."""
 

@@ -49,11 +49,13 @@ _RUN = """#!/bin/bash
 # Unpacks the kit beside itself and runs its steps; arguments are passed on (--help).
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
-if [ ! -e "$here/kit/run" ]; then
-  rm -rf "$here/kit" && mkdir "$here/kit"
-  tar -C "$here/kit" -xJf "$here/kit.tar.xz" || python3 -m tarfile -e "$here/kit.tar.xz" "$here/kit"
-fi
 kit=$here/kit
+if [ ! -e "$kit" ]; then
+  echo "run: unpacks the kit beside itself, into $kit"
+  rm -rf "$kit.new" && mkdir "$kit.new"
+  tar -C "$kit.new" -xJf "$here/kit.tar.xz" || python3 -m tarfile -e "$here/kit.tar.xz" "$kit.new"
+  mv "$kit.new" "$kit"
+fi
 # For PyTorch, which only the host's own Python may have.
 HOST_PYTHON=$(command -v python3 || true) HOST_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
 export HOST_PYTHON HOST_LIBRARY_PATH

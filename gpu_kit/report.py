@@ -53,6 +53,9 @@ class Report:
         """Return the report for a reader."""
         title = f"rehearsal: {self.rehearsal} stood in for a GPU" if self.rehearsal else "on a GPU"
         lines = [f"GPU kit, {title}; {self.device}; {self.date}"]
+        for outcome in (DONE, FAILED, CUT_OFF, NOT_RUN):
+            if names := [step.name for step in self.steps if step.outcome == outcome]:
+                lines.append(f"{outcome}: {', '.join(names)}")
         for step in self.steps:
             lines.append(f"\n{step.name}: {step.outcome}, {step.seconds:.1f} s")
             if step.reason:

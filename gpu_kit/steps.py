@@ -63,7 +63,9 @@ def host(on: Subject, record: Record) -> None:
 def doctor(on: Subject, record: Record) -> None:
     """The lines of `ctl doctor`."""
     lines = examine((on.launcher,))
-    record("capabilities", [{"ok": one.available, "name": one.name, "detail": one.detail} for one in lines])
+    for one in lines:
+        way_out = f"; {one.remedy}" if one.remedy and not one.available else ""
+        record(one.name, f"{'yes' if one.available else 'no'}: {one.detail}{way_out}")
 
 
 def mps(on: Subject, record: Record) -> None:
@@ -297,7 +299,7 @@ def _told(command: list[str], environment: dict[str, str], user: int | None, que
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"no answer: {error}"
     words = (told.stdout + told.stderr).strip()
-    return words if told.returncode == 0 else f"exit code {told.returncode}: {words}"
+    return (words or "nothing") if told.returncode == 0 else f"exit code {told.returncode}: {words}"
 
 
 def _outcome(server: Server, **parameters: str) -> str:

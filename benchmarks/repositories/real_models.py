@@ -1,12 +1,13 @@
-"""Three real models from Python packages: profiled, planned, applied, and loaded at the planned rates.
+"""Real models from Python packages: profiled, planned, applied, and loaded at the planned rates.
 
-    python -m benchmarks.repositories.real_models [--seconds 60]
+    python -m benchmarks.repositories.real_models [--seconds 120] [--runs 3]
 
-silero-vad (speech in a second of audio), magika (the type of a file, from a string) and the text
-orientation of rapidocr-onnxruntime (images of open width), each in Triton's Python backend on onnxruntime.
-The wheels come from pip into .tools/real-models. One core is planned; the clients have the others. Every
-model is profiled on the inputs that its client then sends. The P99 that the plan predicts and that `ctl
-simulate` finds stand beside what the clients saw; exit code 1 where an SLO does not hold or a request fails.
+Speech in a second of audio (silero-vad), pitches in three seconds (basic-pitch), the layout and the reading
+of a line of text (rapidocr-onnxruntime) and an embedding of speech (openwakeword), each in Triton's Python
+backend on onnxruntime. The wheels come from pip into .tools/real-models. One core is planned; the clients
+have the others. Every model is profiled on the inputs that its client then sends. The P99 that the plan
+predicts and that `ctl simulate` finds are compared with what the clients saw in the median of the runs; exit
+code 1 where an SLO does not hold, a prediction misses or a request fails.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tritonclient.http as triton_http
 from host_ports import free_ports
 
 from benchmarks.harness import Figures
@@ -37,35 +37,37 @@ from controlplane.render.source import read_source
 from controlplane.runtime.demo import clients
 
 CORE = 0
-LEAST = 0.95
-"""Of the predicted P99 over the observed one."""
+LEAST, MEDIAN = 0.95, 1.3
+"""Of the predicted P99 over the observed one: for each model, and at most in the median of the models."""
 PERF = ROOT / ".tools" / "perf"
-CLIENTS = {"vad": "tritonclient gRPC", "orientation": "tritonclient HTTP", "filetype": "perf_analyzer gRPC"}
 WHEELS = ROOT / ".tools" / "real-models"
 WORKLOADS: tuple[dict[str, Any], ...] = (
-    {"name": "vad", "model": "vad", "slo_ms": 300, "rate_rps": 25},
-    {"name": "filetype", "model": "filetype", "slo_ms": 500, "rate_rps": 16},
-    {"name": "orientation", "model": "orientation", "slo_ms": 150, "rate_rps": 50},
+    {"name": "vad", "model": "vad", "slo_ms": 300, "rate_rps": 15},
+    {"name": "pitch", "model": "pitch", "slo_ms": 1500, "rate_rps": 3},
+    {"name": "layout", "model": "layout", "slo_ms": 300, "rate_rps": 20},
+    {"name": "ocr", "model": "ocr", "slo_ms": 400, "rate_rps": 10},
+    {"name": "embedding", "model": "embedding", "slo_ms": 200, "rate_rps": 30},
 )
 SPEC = {"schema_version": 1, "gpus": [{"type": "cpu", "count": 1}], "workloads": WORKLOADS}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One workload's P99, foretold and seen."""
+    """One workload's P99: planned, simulated, and observed in the median of the runs."""
 
     workload: str
-    package: str
-    client: str
     percent: float
     batch: int
-    rate_rps: float
     slo_ms: float
     predicted_ms: float
     simulated_ms: float
-    observed_ms: float
+    observed_ms: tuple[float, ...]
     answered: int
     failed: int
+
+    @property
+    def median_ms(self) -> float:
+        return float(np.median(self.observed_ms))
 
 
 class Bench:
@@ -75,8 +77,9 @@ class Bench:
         self.directory = directory
         self.fleet = f"real{os.getpid()}"
         self.http, self.grpc, self.metrics = free_ports(3)
-        self.inputs = real_repository.write_inputs(directory)
-        real_repository.make(WHEELS, directory / "models")
+        models = [w["model"] for w in WORKLOADS]
+        self.inputs = {m: path for m, path in real_repository.write_inputs(directory).items() if m in models}
+        real_repository.make(WHEELS, directory / "models", models)
 
     def ctl(self, *arguments: str) -> str:
         """Stdout of a verb; its progress goes to stderr. Raises CalledProcessError."""
@@ -91,7 +94,7 @@ class Bench:
             env={**os.environ, **tools},
             stdout=subprocess.PIPE,
             text=True,
-            timeout=300,
+            timeout=900,
             check=True,
         )
         return told.stdout
@@ -121,21 +124,19 @@ class Bench:
         finally:
             self.ctl("destroy", "--yes", "--fleet", self.fleet)
 
-    def load(self, seconds: float) -> dict[str, clients.Seen]:
+    def load(self, seconds: float, seed: int) -> dict[str, clients.Seen]:
         """Every workload at its planned rate at once, each by another client."""
-        random = np.random.default_rng(7)
-        rates = {w["name"]: float(w["rate_rps"]) for w in WORKLOADS}
-        due = {name: poisson_times(rate, seconds, random) for name, rate in rates.items()}
+        random = np.random.default_rng(seed)
         http, grpc = f"127.0.0.1:{self.http}", f"127.0.0.1:{self.grpc}"
-        with off_core(CORE), ThreadPoolExecutor(len(due)) as pool:
-            audio, image = self._tensors("vad"), self._tensors("orientation")
-            under_way = {
-                "vad": pool.submit(clients.over_grpc, grpc, "vad", audio, due["vad"]),
-                "orientation": pool.submit(
-                    other_clients.over_http, http, "orientation", image, due["orientation"]
-                ),
-                "filetype": pool.submit(self._perf_analyzer, "filetype", rates["filetype"], seconds),
-            }
+        with off_core(CORE), ThreadPoolExecutor(len(WORKLOADS)) as pool:
+            under_way = {}
+            for n, (name, rate_rps) in enumerate((w["name"], float(w["rate_rps"])) for w in WORKLOADS):
+                if name == "embedding":
+                    under_way[name] = pool.submit(self._perf_analyzer, name, rate_rps, seconds)
+                    continue
+                send, target = ((clients.over_grpc, grpc), (other_clients.over_http, http))[n % 2]
+                due_s = poisson_times(rate_rps, seconds, random)
+                under_way[name] = pool.submit(send, target, name, self._tensors(name), due_s)
             return {name: future.result() for name, future in under_way.items()}
 
     def _perf_analyzer(self, model: str, rate_rps: float, seconds: float) -> clients.Seen:
@@ -148,65 +149,63 @@ class Bench:
         source = read_source(self.directory / "models", model)
         return clients.tensors_of(requests_for(source, Inputs(data=self.inputs[model]))[0])
 
-    def check_labels(self) -> None:
-        """Raise AssertionError where the file types are not what they are."""
-        with triton_http.InferenceServerClient(f"127.0.0.1:{self.http}") as client:
-            for name, expected in real_repository.TYPED_FILES.items():
-                content = triton_http.InferInput("CONTENT", [1, 1], "BYTES")
-                content.set_data_from_numpy(np.array([[(ROOT / name).read_bytes()]], dtype=object))
-                label = client.infer("filetype", [content]).as_numpy("LABEL")[0, 0].decode()
-                assert label == expected, f"{name}: {label!r}, not {expected!r}"
-
 
 def rows(
-    plan: Mapping[str, Any], simulated_ms: Mapping[str, float], seen: Mapping[str, clients.Seen]
+    plan: Mapping[str, Any], simulated_ms: Mapping[str, float], runs: list[dict[str, clients.Seen]]
 ) -> list[Row]:
-    partitions = [p for gpu in plan["gpus"] for p in gpu["partitions"]]
-    return [
-        Row(
-            workload=w["name"],
-            package=real_repository.PACKAGED[w["model"]].requirement,
-            client=CLIENTS[w["name"]],
-            percent=p["percent"],
-            batch=p["models"][0]["batch"],
-            rate_rps=w["rate_rps"],
-            slo_ms=w["slo_ms"],
-            predicted_ms=w["predicted"]["p99_ms"],
-            simulated_ms=simulated_ms[w["name"]],
-            observed_ms=float(np.percentile(seen[w["name"]].latency_ms, 99)),
-            answered=int(seen[w["name"]].latency_ms.size),
-            failed=len(seen[w["name"]].failures),
-        )
-        for p in partitions
-        for w in p["workloads"]
-    ]
+    found = []
+    for partition in (p for gpu in plan["gpus"] for p in gpu["partitions"]):
+        for workload in partition["workloads"]:
+            name = workload["name"]
+            seen = [run[name] for run in runs]
+            found.append(
+                Row(
+                    workload=name,
+                    percent=partition["percent"],
+                    batch=partition["models"][0]["batch"],
+                    slo_ms=workload["slo_ms"],
+                    predicted_ms=workload["predicted"]["p99_ms"],
+                    simulated_ms=simulated_ms[name],
+                    observed_ms=tuple(float(np.percentile(one.latency_ms, 99)) for one in seen),
+                    answered=sum(int(one.latency_ms.size) for one in seen),
+                    failed=sum(len(one.failures) for one in seen),
+                )
+            )
+    return found
+
+
+def judged(found: list[Row]) -> int:
+    """Print the figures; return the exit code."""
+    figures = Figures()
+    figures.add("workloads served", len(found), at_least=len(WORKLOADS))
+    for row in found:
+        what = f"{row.workload}, {row.percent:g} % b{row.batch}"
+        figures.add(f"{what}: P99, worst run", max(row.observed_ms), "ms", at_most=row.slo_ms)
+        figures.add(f"{what}: P99, median run", row.median_ms, "ms")
+        figures.add(f"{what}: predicted over it", row.predicted_ms / row.median_ms, at_least=LEAST)
+        figures.add(f"{what}: simulated over it", row.simulated_ms / row.median_ms)
+        figures.add(f"{what}: failed of {row.answered + row.failed}", row.failed, at_most=0)
+    over = [row.predicted_ms / row.median_ms for row in found]
+    figures.add("predicted over observed P99, median of the models", float(np.median(over)), at_most=MEDIAN)
+    return figures.end()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0, help="of load")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="of load in a run")
+    parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="keep profiles, plan and logs here")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        directory = asked.keep.resolve() if asked.keep else Path(scratch)
+        directory = options.keep.resolve() if options.keep else Path(scratch)
         directory.mkdir(parents=True, exist_ok=True)
         bench = Bench(directory)
         bench.profile()
         plan = bench.plan()
         simulated_ms = bench.simulated_ms()
         with bench.serving():
-            bench.check_labels()
-            seen = bench.load(asked.seconds)
-    found = rows(plan, simulated_ms, seen)
-    figures = Figures()
-    figures.add("workloads served", len(found), at_least=len(WORKLOADS))
-    for row in found:
-        what = f"{row.workload}, {row.client}, {row.percent:g} % b{row.batch}"
-        figures.add(f"{what}: P99", row.observed_ms, "ms", at_most=row.slo_ms)
-        figures.add(f"{what}: predicted over it", row.predicted_ms / row.observed_ms, at_least=LEAST)
-        figures.add(f"{what}: simulated over it", row.simulated_ms / row.observed_ms)
-        figures.add(f"{what}: failed of {row.answered + row.failed}", row.failed, at_most=0)
-    return figures.end()
+            runs = [bench.load(options.seconds, seed) for seed in range(options.runs)]
+    return judged(rows(plan, simulated_ms, runs))
 
 
 if __name__ == "__main__":

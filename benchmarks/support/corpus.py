@@ -18,7 +18,6 @@ from benchmarks.support.real_repository import ROOT
 
 _SAMPLES = ("alexnet_tiny", "resnet_tiny", "transformer_tiny")
 _WAKE = "openwakeword==0.4.0"
-_OCR = "rapidocr-onnxruntime==1.4.4"
 _LIGHT = "onnx==1.23.2"
 
 
@@ -46,15 +45,15 @@ def _light(name: str) -> Entry:
 ENTRIES = {
     "vad": Entry("silero-vad==6.2.3", "--input-data"),
     "filetype": Entry("magika==1.0.3", "strings, --input-data"),
-    "orientation": Entry(_OCR, "open width, --input-data"),
+    "orientation": Entry(real_repository.OCR, "open width, --input-data"),
     "ocr_detect": Entry(
-        _OCR,
+        real_repository.OCR,
         "no config, open, --shape",
         ("--shape=ocr_detect:x:3,96,160",),
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
     ),
     "ocr_read": Entry(
-        _OCR,
+        real_repository.OCR,
         "no config, open, --shape",
         ("--shape=ocr_read:x:3,48,160",),
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
@@ -112,7 +111,7 @@ model_warmup [ { name: "zeros" batch_size: 0 inputs {
 def make(wheels: Path, directory: Path) -> dict[str, Path]:
     """Write the repository `directory`/models; return the files of real inputs by model."""
     repository = directory / "models"
-    real_repository.make(wheels, repository)
+    real_repository.make(wheels, repository, [name for name in ENTRIES if name in real_repository.PACKAGED])
     for name in _SAMPLES:
         shutil.copytree(ROOT / "model_repository" / name, repository / name)
     for write in (

@@ -139,7 +139,7 @@ def _compile(module: ModuleType, *names: str) -> None:
 
 _LEARNING = ("_sort_in", "_learn_first", "learn_block", "learn_batch", "forget", "known_place", "usual_at")
 _compile(baseline, *_LEARNING)
-_compile(batch_times, "own_s", "_delayed", "_scored", "_weigh_block")
+_compile(batch_times, "own_s", "_compared", "_delayed", "_scored", "_weigh_block")
 _compile(late_answers, "_moved", "_learned", "highest", "bounded_scale")
 scan_batches = njit(batch_times.scan)
 scan_late = njit(late_answers.scan)
@@ -174,7 +174,7 @@ class Guard:
         while to < len(ended):
             evidence = (self.queue.late, self.queue.batches, self.queue.rates_rps)
             evidence, to, late, certain = _hear(
-                evidence, (ended, took), alarm, (*constants, memories), (*looks, to)
+                evidence, (ended, took), alarm, (*constants, memories, np.array(p.batch_s)), (*looks, to)
             )
             self.queue = self.queue._replace(late=evidence[0], batches=evidence[1], rates_rps=evidence[2])
             planned = self.queue._replace(rates_rps=(p.rate_rps, p.rate_rps))
@@ -195,7 +195,7 @@ def _hear(evidence, requests, alarm, constants, looks):
     """
     late, batches, rates = evidence
     ended, took = requests
-    height, window_s, memories = constants
+    height, window_s, memories, planned_s = constants
     seldom, often, to = looks
     scale = late_answers.bounded_scale(late.sizes, alarm)
     while to < len(ended):
@@ -207,7 +207,7 @@ def _hear(evidence, requests, alarm, constants, looks):
         counted = took[at:to].copy()
         calm = late_answers.highest(late.charts) < batch_times.HOLD * alarm.rarity * scale
         batches = scan_batches(
-            batches, ended[at:to], counted, Weighing(height, HostPart(1.0, 0.0, False), calm)
+            batches, ended[at:to], counted, Weighing(height, planned_s, HostPart(1.0, 0.0, False), calm)
         )
         passed_s = max(ended[to - 1] - ended[max(0, at - 1)], 1e-6)
         short, long = math.exp(-passed_s / memories[0]), math.exp(-passed_s / memories[1])

@@ -1,4 +1,4 @@
-"""A model repository of three models that Python packages carry, and real inputs for each of them.
+"""A model repository of models that Python packages carry, and inputs as real ones for each of them.
 
 The wheels are downloaded with pip by name and version into a folder of their own, never installed; only the
 model files are taken out of them.
@@ -32,6 +32,7 @@ class Packaged:
     files: dict[str, str]
 
 
+OCR = "rapidocr-onnxruntime==1.4.4"
 PACKAGED = {
     "vad": Packaged("silero-vad==6.2.3", {"silero_vad/data/silero_vad_op18_ifless.onnx": "model.onnx"}),
     "filetype": Packaged(
@@ -42,9 +43,14 @@ PACKAGED = {
         },
     ),
     "orientation": Packaged(
-        "rapidocr-onnxruntime==1.4.4",
-        {"rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx": "model.onnx"},
+        OCR, {"rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx": "model.onnx"}
     ),
+    "layout": Packaged(OCR, {"rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx": "model.onnx"}),
+    "ocr": Packaged(OCR, {"rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx": "model.onnx"}),
+    "embedding": Packaged(
+        "openwakeword==0.4.0", {"openwakeword/resources/models/embedding_model.onnx": "model.onnx"}
+    ),
+    "pitch": Packaged("basic-pitch==0.4.0", {"basic_pitch/saved_models/icassp_2022/nmp.onnx": "model.onnx"}),
 }
 TYPED_FILES = {
     "README.md": "markdown",
@@ -54,9 +60,10 @@ TYPED_FILES = {
 """Files of this project, and what the model has to call them."""
 
 
-def make(wheels: Path, repository: Path) -> None:
-    """Write the repository; `wheels` keeps the downloads for the next run. Raises CalledProcessError."""
-    for model, packaged in PACKAGED.items():
+def make(wheels: Path, repository: Path, models: Iterable[str]) -> None:
+    """Write a repository of some of PACKAGED; `wheels` keeps the downloads. Raises CalledProcessError."""
+    for model in models:
+        packaged = PACKAGED[model]
         version = repository / model / "1"
         version.mkdir(parents=True)
         shutil.copyfile(SOURCES / model / "config.pbtxt", repository / model / "config.pbtxt")
@@ -88,16 +95,22 @@ def wheel(wheels: Path, requirement: str) -> Path:
 
 
 def write_inputs(directory: Path) -> dict[str, Path]:
-    """Real inputs for each model in perf_analyzer's JSON form: model -> file."""
+    """Inputs for each of PACKAGED in perf_analyzer's JSON form: model -> file."""
     random = np.random.default_rng(1)
     contents = [(ROOT / name).read_bytes() for name in TYPED_FILES]
     entries = {
-        "vad": [{"AUDIO": _b64(audio.tobytes())} for audio in _hums(random)],
+        "vad": [{"AUDIO": _b64(audio.tobytes())} for audio in _hums(random, RATE_HZ)],
         "filetype": [{"CONTENT": _b64(struct.pack("<I", len(c)) + c)} for c in contents],
         "orientation": [
             {"x": {"content": _b64(image.tobytes()), "shape": list(image.shape)}}
-            for image in _lines_of_text(random)
+            for image in _lines_of_text(random, 48, 192)
         ],
+        "layout": [{"x": _b64(image.tobytes())} for image in _lines_of_text(random, 96, 160)],
+        "ocr": [{"x": _b64(image.tobytes())} for image in _lines_of_text(random, 48, 160)],
+        "embedding": [
+            {"input_1": _b64(random.standard_normal((76, 32, 1)).astype("<f4").tobytes())} for _ in range(4)
+        ],
+        "pitch": [{"serving_default_input_2:0": _b64(audio.tobytes())} for audio in _hums(random, 43844)],
     }
     written = {}
     for model, data in entries.items():
@@ -110,19 +123,19 @@ def _b64(data: bytes) -> dict[str, str]:
     return {"b64": base64.b64encode(data).decode()}
 
 
-def _hums(random: np.random.Generator) -> Iterable[np.ndarray]:
-    """Seconds of a voice-like sound: a fundamental with overtones, and noise."""
-    at_s = np.arange(RATE_HZ) / RATE_HZ
+def _hums(random: np.random.Generator, samples: int) -> Iterable[np.ndarray]:
+    """A voice-like sound of so many samples: a fundamental with overtones, and noise."""
+    at_s = np.arange(samples) / RATE_HZ
     for pitch_hz in (110, 147, 196, 220):
         voice = sum(np.sin(2 * np.pi * k * pitch_hz * at_s) / k for k in range(1, 9))
-        yield (0.2 * voice + 0.02 * random.standard_normal(RATE_HZ)).astype("<f4")
+        yield (0.2 * voice + 0.02 * random.standard_normal(samples)).astype("<f4")
 
 
-def _lines_of_text(random: np.random.Generator) -> Iterable[np.ndarray]:
-    """Lines of dark strokes on a light ground, 48 x 192 pixels, as the package's own code scales them."""
+def _lines_of_text(random: np.random.Generator, height: int, width: int) -> Iterable[np.ndarray]:
+    """A line of dark strokes on a light ground, as the package's own code scales it."""
     for _ in range(4):
-        image = np.ones((3, 48, 192), "<f4")
-        for left in range(8, 184, 14):
+        image = np.ones((3, height, width), "<f4")
+        for left in range(8, width - 8, 14):
             top, bottom = random.integers(6, 20), random.integers(28, 42)
             image[:, top:bottom, left : left + 3] = -1.0
             image[:, top : top + 3, left : left + int(random.integers(4, 12))] = -1.0

@@ -86,7 +86,16 @@ def document(rate_rps: float, planned: Planned | None) -> dict[str, Any]:
     if planned is not None:
         predicted = {"p99_ms": planned.p99_ms, "batch_ms": planned.batch_ms, "utilisation": LOAD}
         partition["workloads"][0]["predicted"] = predicted
+        partition["shadow"]["covers"] = covers(rate_rps, planned)
     return plan(partition)
+
+
+def covers(rate_rps: float, planned: Planned) -> float:
+    """The error that the shadow covers as a plan computes it: the largest of 1 to 2 that keeps the P99."""
+    on_shadow_s = [ms / 1000.0 * PERCENT / (PERCENT + EXTRA_PERCENT) for ms in planned.batch_ms]
+    factors = np.arange(1.0, 2.0, 0.01)
+    kept = [1000.0 * p99_s(rate_rps, [f * s for s in on_shadow_s]) <= planned.slo_ms for f in factors]
+    return round(float(max(factors[kept], default=1.0)), 2)
 
 
 def measured(rates: Rates, tight: float, *, docker: bool) -> tuple[Planned, float, float]:

@@ -45,7 +45,7 @@ from controlplane.simulate.engine import Scaled, Settings, simulate
 
 FACTORS = (0.9, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0)
 RATES_RPS = (20.0, 100.0, 400.0)
-MODELS = {"alexnet": 40.0, "resnet50": 60.0, "vgg19": 200.0}
+MODELS = {"alexnet": 40.0, "resnet50": 60.0, "vgg19": 120.0}
 """With an SLO that the share is chosen by."""
 SUDDEN_S = 20.0
 TIGHT = 0.9

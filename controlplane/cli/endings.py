@@ -152,6 +152,8 @@ def end(error: Exception, arguments: Sequence[str]) -> int:
 def misused(error: typer.TyperException, arguments: Sequence[str]) -> int:
     """Print what is wrong with the command line, after the verb's usage, and return the exit code."""
     shown: Any = error
+    if hasattr(shown, "option_name") and any("--set" in one.opts for one in shown.ctx.command.params):
+        shown.message += f"; `ctl {shown.ctx.info_name} --set help` lists settings."
     shown.show()
     _print_document("usage", error.exit_code, error.format_message(), arguments)
     return error.exit_code

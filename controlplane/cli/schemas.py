@@ -18,7 +18,7 @@ from controlplane.domain.workload import Spec
 from controlplane.files.documents import SCHEMA_VERSION
 from controlplane.files.gateway.access import Limit
 from controlplane.planning.explain.explain import Explanation
-from controlplane.planning.replan.differences import Ending, PartitionChange, TermChange
+from controlplane.planning.replan.differences import Ending, PartitionChange, ShadowChange, TermChange
 from controlplane.ports import Capability
 from controlplane.report.tables.comparison_table import Comparison
 from controlplane.report.tables.demo_table import DemoRow, Repair
@@ -137,7 +137,13 @@ _DOCUMENTS: dict[str, Any] = {
     "plan": Plan,
     "show": _document("Explained", workload=str, explained=list[Explanation], infeasible=Infeasible | None)
     | _document("Section", serve=Serving)
-    | _document("Changed", changes=list[PartitionChange], endings=list[Ending], terms=list[TermChange]),
+    | _document(
+        "Changed",
+        changes=list[PartitionChange],
+        shadows=list[ShadowChange],
+        endings=list[Ending],
+        terms=list[TermChange],
+    ),
     "simulate": _document(
         "Simulate", **_RUN, workloads=_list(_SIMULATED), gpus=list[GpuOutcome], totals=_TOTALS
     )

@@ -71,7 +71,7 @@ LARGEST_COVER = 2.0
 WITHIN_S = 1.0
 """What a redirect should take at most where nothing is demanded: kept where that costs no GPU more."""
 REDIRECT_S = 0.2
-"""What one takes to a loaded shadow, from the death: 0.12 to 0.22 s were measured (docs/results/guard.md)."""
+"""What one takes to a loaded shadow, from the death: 0.08 to 0.26 s were measured (docs/results/guard.md)."""
 
 
 def redirect_s(policy: ShadowPolicy, load_s: float | None) -> float | None:

@@ -168,17 +168,20 @@ class HaproxyGateway:
 
         Raises GatewayError if one of the two runs and does not answer.
         """
+        return self.in_flights((backend,))[backend.server]
+
+    def in_flights(self, backends: Sequence[Backend]) -> dict[str, InFlight]:
+        """Return the same of each of these servers."""
         if not self._paths.settings.exists():
-            return NOTHING_IN_FLIGHT
-        found = self._haproxy.in_flight(self._table.get(), backend)
+            return {backend.server: NOTHING_IN_FLIGHT for backend in backends}
+        found, opened = self._haproxy.in_flights(self._table.get(), backends), {}
         try:
             opened = ask(self._paths.control_socket, {"do": "open"}, timeout_s=_OPEN_DEADLINE_S)
-            found = found.plus(InFlight(**opened.get(backend.server, {})))
         except Silent:
             raise
         except Unreachable:
             pass  # its calls ended with it
-        return found
+        return {server: held.plus(InFlight(**opened.get(server, {}))) for server, held in found.items()}
 
     def missing(self) -> tuple[str, ...]:
         """Return the roles of its processes that do not run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -232,15 +233,18 @@ class RunningHaproxy:
             )
         }
 
-    def in_flight(self, table: SlotTable, backend: Backend) -> InFlight:
-        """Return the requests on a server, in all slots that lead to it."""
-        leading = [slot for slot in table.slots if backend in slot.servers().values()]
+    def in_flights(self, table: SlotTable, backends: Sequence[Backend]) -> dict[str, InFlight]:
+        """Return the requests on each server, in all slots that lead to it."""
+        leading = [slot for slot in table.slots if not set(backends).isdisjoint(slot.servers().values())]
         sessions = self._runtime.sessions(_backends(leading))
-        found = NOTHING_IN_FLIGHT
-        for slot in leading:
+        found = {backend.server: NOTHING_IN_FLIGHT for backend in backends}
+        for slot, backend in itertools.product(leading, backends):
             lines = [name for name, member in slot.servers().items() if member == backend]
+            if not lines:
+                continue
             count = sum(_owed(sessions, f"{protocol}_{slot.index}", lines) for protocol in PROTOCOLS)
-            found = found.plus(InFlight(streaming=count) if slot.traits.pauses else InFlight(requests=count))
+            held = InFlight(streaming=count) if slot.traits.pauses else InFlight(requests=count)
+            found[backend.server] = found[backend.server].plus(held)
         return found
 
 

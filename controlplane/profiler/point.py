@@ -20,7 +20,15 @@ from controlplane.domain.profile import AnswerTimes, Measurement
 from controlplane.ports import Clock, Launcher
 from controlplane.profiler.load import ANSWER_LATE_S, Answers, ClosedLoop
 from controlplane.profiler.requests import Traffic, request_of
-from controlplane.profiler.sweep import FEWEST_BATCHES, LEAST_BATCHES, SLOW_S, Effort, Trust, least_batches
+from controlplane.profiler.sweep import (
+    COST_TURNS,
+    FEWEST_BATCHES,
+    LEAST_BATCHES,
+    SLOW_S,
+    Effort,
+    Trust,
+    least_batches,
+)
 from controlplane.triton import statistics
 from controlplane.triton.client import TritonClient
 
@@ -31,7 +39,6 @@ _LOOKS = 10
 LATE_S = 60.0
 _FIRST_S = 300.0
 """The longest wait for a model's first answers, of which nothing is known yet."""
-_TURNS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +199,11 @@ class Bench:
         if batch < 2 or not self._server.spec.device.startswith(CPU_DEVICE):
             return None
         more_ms = []
-        for _ in range(_TURNS):
-            singles = self._processor_ms(endpoint, traffic, batch, seconds / _TURNS)
+        for _ in range(COST_TURNS):
+            singles = self._processor_ms(endpoint, traffic, batch, seconds / COST_TURNS)
             large = replace(traffic, requests=(request_of(traffic.requests, batch),))
             try:
-                whole = self._processor_ms(endpoint, large, 1, seconds / _TURNS)
+                whole = self._processor_ms(endpoint, large, 1, seconds / COST_TURNS)
             except RequestRefused:
                 return None
             if singles is None or whole is None:

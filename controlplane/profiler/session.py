@@ -172,6 +172,8 @@ class _Run:
         self._profile = profile
         self._pace = Pace.of(profile.points)
         self._began_s = profiler.clock.monotonic()
+        self._expected_s = 0.0
+        self._up: float | None = None
         self._seconds = point_seconds(subject.budget_s, len(subject.points), 1 + self._starts(subject.points))
         self._failures: dict[Point, str] = {}
 
@@ -289,6 +291,7 @@ class _Run:
             with _refused_as_a_batch(top):
                 request_ms = bench.request_ms(endpoint, self._traffic, top.batch, 2.0 * self._seconds)
             self._profile = replace(self._profile, request_ms=request_ms)
+        self._expected_s += self._pace.alone_s(top, self._seconds)
         if top in self._left():
             self._keep(self._settled(bench, top))
         memory_mb = bench.memory_mb()
@@ -304,6 +307,7 @@ class _Run:
     def _together(self, percent: float, points: Sequence[Point]) -> None:
         """Measure all batches of one share on one server, one endpoint each: idle ones cost nothing."""
         with self._bench(percent, [p.batch for p in points]) as bench:
+            self._up = percent
             for point in points:
                 with self._going_on([point]):
                     self._keep(self._settled(bench, point))
@@ -315,6 +319,7 @@ class _Run:
             self._profiler.serving(self._source, self._place, percent, batches) as server,
             Bench(server, self._profiler.launcher, self._profiler.clock) as bench,
         ):
+            self._expected_s += needed_s((), 1, self._seconds)
             yield bench
 
     def _settled(self, bench: Bench, point: Point) -> Measurement:
@@ -331,6 +336,7 @@ class _Run:
             if not watched.trust.disturbed or self._late():
                 break
         assert best is not None
+        self._expected_s += self._pace.point_s(point, self._seconds)
         return best.point
 
     def _keep(self, point: Measurement) -> None:
@@ -338,9 +344,14 @@ class _Run:
         write_partial(self._profiler.profiles, self._profile)
 
     def _needed_s(self) -> float:
-        """Return the time of the points that are left."""
+        """Return the time of what is left, where it takes as much longer than expected as what was done."""
         left = self._left()
-        return needed_s(left, self._starts(left), self._seconds, self._pace)
+        started = any(point.percent == self._up for point in left)
+        expected_s = needed_s(left, self._starts(left) - started, self._seconds, self._pace)
+        if self._profile.frontend_ms is None:
+            expected_s += needed_s((), 1, self._seconds) + self._pace.alone_s(self._top, self._seconds)
+        passed_s = self._profiler.clock.monotonic() - self._began_s
+        return expected_s * max(1.0, passed_s / self._expected_s if self._expected_s else 1.0)
 
     def _late(self) -> bool:
         """Return whether the budget has no time for a repetition."""

@@ -41,6 +41,9 @@ FEWEST_BATCHES = 2
 _ENOUGH_S = 2.0
 """Batches of a slow model within this time are enough."""
 _RAMP_BATCHES = 3
+COST_TURNS = 5
+_COST_BATCHES = 2 * COST_TURNS * (_RAMP_BATCHES + LEAST_BATCHES)
+"""So many batches at least show the cost of a request: turns of two loops, each with a ramp."""
 _LATE_S = 60.0
 _PATIENCE = 4.0
 """How many times longer than expected a point may take before it counts as failed."""
@@ -222,6 +225,11 @@ class Pace:
         # At the end the requests under way are waited for: two batches.
         batches = effort(point.batch, batch_s).ramp + least_batches(batch_s) + 2
         return max(seconds / _WATCHED, batches * batch_s)
+
+    def alone_s(self, top: Point, seconds: float) -> float:
+        """Return the time of what is measured of the largest point before its batches, without the start."""
+        cost_s = 0.0 if self.slow else max(2.0 * seconds, _COST_BATCHES * self.batch_s(top))
+        return max(seconds / _WATCHED, (2 + FEWEST_BATCHES) * self.single_s) + cost_s
 
 
 def needed_s(points: Sequence[Point], starts: int, seconds: float, pace: Pace | None = None) -> float:

@@ -94,6 +94,10 @@ class Agenda:
                 return name
         return None
 
+    def until(self, at_s: float) -> list[str]:
+        """Return the names that are due by then, and stay so."""
+        return [name for name, due_s in self._at_s.items() if due_s <= at_s]
+
     def forget(self, name: str) -> None:
         """Drop a name."""
         self._at_s.pop(name, None)

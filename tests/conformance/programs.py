@@ -2,15 +2,17 @@
 
     .venv/bin/python tests/conformance/programs.py --client CLIENT --server SERVER [WORD ...]
 
-CLIENT and SERVER are checkouts of `triton-inference-server/client` and `server`; only programs whose path has
-one of the words are run. Nothing is copied from there but into a temporary folder. Models of other backends
-than Python have stand-ins here; those that fail a generated request, as no apply takes them, are left out.
-Prints a line for each program; exit code 1 where one passes on the plain server alone.
+CLIENT and SERVER are checkouts of `triton-inference-server/client` and `server`; only programs whose path or
+test has one of the words are run, each test by itself. Those of decoupled models wait by their own design, up
+to six minutes each. Nothing is copied from there but into a temporary folder. Models of other backends than
+Python have stand-ins here; those that fail a generated request, as no apply takes them, are left out.
+Prints a line for each; exit code 1 where one passes on the plain server alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
 import shutil
@@ -27,79 +29,69 @@ from bare_triton import HOST, bare_triton
 from ctl_fleet import Ctl
 from host_ports import free_ports
 
-_LONGEST_S = 120.0
-"""A test, or a program that has none by name."""
+_LONGEST_S = 600.0
 _STAND_IN = Path(__file__).parents[1] / "data" / "stand_in" / "model.py"
-_REPEAT = """backend: "python" max_batch_size: 0 model_transaction_policy {{ decoupled: {decoupled} }}
-      input [ {{ name: "IN" data_type: TYPE_INT32 dims: -1 }},
-              {{ name: "DELAY" data_type: TYPE_UINT32 dims: -1 }},
-              {{ name: "WAIT" data_type: TYPE_UINT32 dims: 1 }} ]
-      output [ {{ name: "OUT" data_type: TYPE_INT32 dims: 1 }},
-               {{ name: "IDX" data_type: TYPE_UINT32 dims: 1 }} ]
-      """
+
+
+def _model(batch: int, inputs: str, outputs: str, more: str = "") -> str:
+    """Return a configuration; a tensor is written as name, type and dimensions."""
+    text = f'backend: "python" max_batch_size: {batch} {more}'
+    for kind, tensors in (("input", inputs), ("output", outputs)):
+        for name, datatype, *dims in map(str.split, tensors.split(",")):
+            shape = ", ".join(dims)
+            text += f' {kind} {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {shape} ] }}'
+    return text
+
+
+def _identity(batch: int, kind: str, delay_ms: int, more: str = "") -> str:
+    delay = f'parameters {{ key: "execute_delay_ms" value: {{ string_value: "{delay_ms}" }} }}'
+    return _model(batch, f"INPUT0 {kind} -1", f"OUTPUT0 {kind} -1", f"{more} {delay}")
+
+
+_DECOUPLED = "model_transaction_policy { decoupled: true }"
+_REPEAT = (0, "IN INT32 -1, DELAY UINT32 -1, WAIT UINT32 1", "OUT INT32 1, IDX UINT32 1")
 _OWN = {
-    "repeat_int32": _REPEAT.format(decoupled="true"),
-    "square_int32": """backend: "python" max_batch_size: 0 model_transaction_policy { decoupled: true }
-      input [ { name: "IN" data_type: TYPE_INT32 dims: 1 } ]
-      output [ { name: "OUT" data_type: TYPE_INT32 dims: 1 } ]""",
+    "repeat_int32": _model(*_REPEAT, _DECOUPLED),
+    "square_int32": _model(0, "IN INT32 1", "OUT INT32 1", _DECOUPLED),
 }
 """Configurations of models that the repositories build from code."""
-
-
-def _identity(batch: int, kind: str, delay_ms: int, more: str) -> str:
-    return f"""backend: "python" max_batch_size: {batch} {more}
-      input [ {{ name: "INPUT0" data_type: TYPE_{kind} dims: -1 }} ]
-      output [ {{ name: "OUTPUT0" data_type: TYPE_{kind} dims: -1 }} ]
-      parameters [ {{ key: "execute_delay_ms" value: {{ string_value: "{delay_ms}" }} }} ]"""
-
-
 _IDLE = "max_sequence_idle_microseconds: 6000000"
 _STEP = """{ model_name: "dynamic_batch" model_version: -1 input_map { key: "INPUT0" value: "%s" }
       output_map { key: "OUTPUT0" value: "%s" } }"""
+_STEPS = f"ensemble_scheduling {{ step [ {_STEP % ('INPUT0', 'out')}, {_STEP % ('out', 'OUTPUT0')} ] }}"
 _SLOW = {
-    "custom_identity_int32": _identity(1024, "INT32", 10_000, ""),
-    "custom_zero_1_float32": _identity(1, "FP32", 1000, ""),
+    "custom_identity_int32": _identity(1024, "INT32", 10_000),
+    "custom_zero_1_float32": _identity(1, "FP32", 1000),
     "dynamic_batch": _identity(2, "FP32", 6000, "dynamic_batching { max_queue_delay_microseconds: 600000 }"),
     "sequence_direct": _identity(1, "FP32", 6000, f"sequence_batching {{ direct {{}} {_IDLE} }}"),
     "sequence_oldest": _identity(
         1, "FP32", 6000, f"sequence_batching {{ oldest {{ max_candidate_sequences: 1 }} {_IDLE} }}"
     ),
-    "ensemble_model": f"""platform: "ensemble" max_batch_size: 1
-      input [ {{ name: "INPUT0" data_type: TYPE_FP32 dims: -1 }} ]
-      output [ {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: -1 }} ]
-      ensemble_scheduling {{ step [ {_STEP % ("INPUT0", "out")}, {_STEP % ("out", "OUTPUT0")} ] }}""",
+    "ensemble_model": _model(1, "INPUT0 FP32 -1", "OUTPUT0 FP32 -1", _STEPS).replace(
+        'backend: "python"', 'platform: "ensemble"'
+    ),
+    "repeat_int32_non_decoupled": _model(*_REPEAT),
 }
 """Those that the tests of cancelled requests write."""
-_VALIDATED = {
-    "pt_identity": """backend: "python" max_batch_size: 8
-      input [ { name: "INPUT0" data_type: TYPE_FP32 dims: 8 } ]
-      output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: 8 } ]
-      dynamic_batching { max_queue_delay_microseconds: 1000000 }""",
-    "onnx_object_int32_int32": """backend: "python" max_batch_size: 8
-      input [ { name: "INPUT0" data_type: TYPE_STRING dims: 16 },
-              { name: "INPUT1" data_type: TYPE_STRING dims: 16 } ]
-      output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: 16 },
-               { name: "OUTPUT1" data_type: TYPE_INT32 dims: 16 } ]""",
+_WRITTEN = {
+    "pt_identity": _model(
+        8, "INPUT0 FP32 8", "OUTPUT0 FP32 8", "dynamic_batching { max_queue_delay_microseconds: 1000000 }"
+    ),
+    "onnx_object_int32_int32": _model(
+        8, "INPUT0 STRING 16, INPUT1 STRING 16", "OUTPUT0 INT32 16, OUTPUT1 INT32 16"
+    ),
+    "libtorch_nobatch_int32_int32_int32": _model(
+        0, "INPUT0 INT32 1, INPUT1 INT32 1", "OUTPUT__1 INT32 1, OUTPUT__0 INT32 1"
+    ),
 }
-"""Those that the test of inputs' sizes writes or copies."""
-_ADDED = """backend: "python" max_batch_size: 0
-      input [ { name: "INPUT0" data_type: TYPE_INT32 dims: 1 },
-              { name: "INPUT1" data_type: TYPE_INT32 dims: 1 } ]
-      output [ { name: "OUTPUT__1" data_type: TYPE_INT32 dims: 1 },
-               { name: "OUTPUT__0" data_type: TYPE_INT32 dims: 1 } ]"""
-"""That of a step of an ensemble, which needs the sum."""
-_PARAMETER = """backend: "python" max_batch_size: 0
-      input [ { name: "INPUT0" data_type: TYPE_FP32 dims: 1 } ]
-      output [ { name: "key" data_type: TYPE_STRING dims: -1 },
-               { name: "value" data_type: TYPE_STRING dims: -1 } ]
-      """
+"""Those that tests write or copy; of the last one, a step takes the sum."""
+_PARAMETER = _model(0, "INPUT0 FP32 1", "key STRING -1, value STRING -1")
 """That of a model whose code completes it."""
+_FIVE = "FP32 -1 -1 -1 -1 -1"
 _SHAPED = {
-    "non_contiguous": """backend: "python" max_batch_size: 0
-      input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 2, 10, 11, 6, 5 ] } ]
-      output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1, -1, -1, -1, -1 ] },
-               { name: "OUTPUT1" data_type: TYPE_FP32 dims: [ -1, -1, -1, -1, -1 ] },
-               { name: "OUTPUT2" data_type: TYPE_FP32 dims: [ -1, -1, -1, -1, -1 ] } ]""",
+    "non_contiguous": _model(
+        0, "INPUT0 FP32 2 10 11 6 5", f"OUTPUT0 {_FIVE}, OUTPUT1 {_FIVE}, OUTPUT2 {_FIVE}"
+    )
 }
 """With the one shape that its code takes, which a generated request has then."""
 _OF_PYTHON = """add_sub async_execute_decouple identity_bf16
@@ -149,7 +141,7 @@ GROUPS = (
             f"{_EXAMPLES}/simple*",
         ),
         (f"{_EXAMPLES}/simple_dyna_sequence",),
-        {**_OWN, **_VALIDATED, "libtorch_nobatch_int32_int32_int32": _ADDED},
+        {**_OWN, **_WRITTEN},
     ),
     Group(
         "server",
@@ -178,7 +170,7 @@ GROUPS = (
         "server",
         ("qa/L0_request_cancellation/[gs]*_test.py", "qa/L0_grpc_state_cleanup/*_test.py"),
         (),
-        own={**_OWN, **_SLOW, "repeat_int32_non_decoupled": _REPEAT.format(decoupled="false")},
+        own={**_OWN, **_SLOW},
     ),
 )
 
@@ -202,13 +194,14 @@ def main() -> int:
     roots = {"client": given.client.absolute(), "server": given.server.absolute()}
     rows: list[tuple[str, str, str]] = []
     for group in GROUPS:
-        programs = [p for p in _found(roots[group.root], group.programs, group.left_out)]
-        programs = [p for p in programs if not given.words or any(word in str(p) for word in given.words)]
-        if programs:
+        found = _found(roots[group.root], group.programs, group.left_out)
+        runs = [(program, test) for program in found for test in _tests(program)]
+        runs = [run for run in runs if not given.words or any(w in f"{run[0]} {run[1]}" for w in given.words)]
+        if runs:
             with tempfile.TemporaryDirectory(prefix="programs") as folder:
-                rows += _compared(Path(folder), group, programs, roots)
+                rows += _compared(Path(folder), group, runs, roots)
     passed = [sum(row[side] == "passes" for row in rows) for side in (1, 2)]
-    print(f"{len(rows)} programs: {passed[0]} pass on a plain Triton, {passed[1]} through a fleet")
+    print(f"{len(rows)} tests and programs: {passed[0]} pass on a plain Triton, {passed[1]} through a fleet")
     return int(any(plain == "passes" != fleet for _, plain, fleet in rows))
 
 
@@ -219,11 +212,22 @@ def _found(root: Path, patterns: Sequence[str], left_out: Sequence[str]) -> Iter
         )
 
 
+def _tests(program: Path) -> list[str]:
+    """A program's tests, for its command line; an empty text for one that has none."""
+    classes = [one for one in ast.parse(program.read_text()).body if isinstance(one, ast.ClassDef)]
+    return [
+        f"{one.name}.{test.name}"
+        for one in classes
+        for test in one.body
+        if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and test.name.startswith("test_")
+    ] or [""]
+
+
 def _compared(
-    here: Path, group: Group, programs: Sequence[Path], roots: dict[str, Path]
+    here: Path, group: Group, runs: Sequence[tuple[Path, str]], roots: dict[str, Path]
 ) -> list[tuple[str, str, str]]:
-    """Run a group's programs on both; print and return a row for each: its name and how it ended."""
-    names = [str(program.relative_to(roots[group.root])) for program in programs]
+    """Run a group's tests on both; print and return a row for each: its name and how it ended."""
+    names = [f"{program.relative_to(roots[group.root])} {test}".rstrip() for program, test in runs]
     models = here / "source"
     for source in _found(roots["server"], group.models, group.left_out):
         _add_model(source, models)
@@ -235,15 +239,15 @@ def _compared(
     plain = []
     with bare_triton(models, here / "plain.log", complete=True, deadline_s=120) as bare:
         servers = Servers(bare.http_port, bare.grpc_port, free_ports(1)[0])
-        plain = [_ended(program, servers, here / "plain", roots) for program in programs]
+        plain = [_ended(*run, servers, here / "plain", roots) for run in runs]
     with Ctl(here, models=models) as fleet:
         fleet.apply(
             _plan(models), "--allow", "all-cores", "--no-controller", "--set=serve.fleet_wide_calls=true"
         )
         servers = Servers(fleet.http, fleet.grpc, fleet.metrics)
         rows = []
-        for name, program, before in zip(names, programs, plain, strict=True):
-            rows.append((name, before, _ended(program, servers, here / "through", roots)))
+        for name, run, before in zip(names, runs, plain, strict=True):
+            rows.append((name, before, _ended(*run, servers, here / "through", roots)))
             print(
                 "  ".join(rows[-1]) if before == rows[-1][2] else f"{'  '.join(rows[-1])}  DIFFERS",
                 flush=True,
@@ -301,17 +305,16 @@ def _copy(source: Path, folder: Path, servers: Servers) -> None:
         code.write_text(re.sub(r"(?<=:)800[012]\b", lambda port: str(ports[port.group()]), code.read_text()))
 
 
-def _ended(program: Path, servers: Servers, here: Path, roots: dict[str, Path]) -> str:
-    """Run a program, with these servers' ports; return how it ended, with the tests that failed."""
+def _ended(program: Path, test: str, servers: Servers, here: Path, roots: dict[str, Path]) -> str:
+    """Run a test, or a program without any, with these servers' ports; return how it ended."""
     folder = here / program.parent.name
     for source in (program.parent, roots["server"] / "qa" / "common"):
         _copy(source, here / source.name, servers)
     address = f"{HOST}:{servers.grpc_port if 'grpc' in program.name else servers.http_port}"
-    arguments = ["-u", address] if program.is_relative_to(roots["client"]) else []
+    arguments = ["-u", address] if program.is_relative_to(roots["client"]) else [test] if test else []
     paths = [here / "common", folder]
     their_own = {"TRITONSERVER_IPADDR": HOST, "TEST_HEADER": "test_params"}
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), **their_own}
-    tests = len(re.findall(r"^ +(?:async )?def test_", program.read_text(), re.MULTILINE))
     try:
         done = subprocess.run(
             [sys.executable, program.name, *arguments],
@@ -319,16 +322,13 @@ def _ended(program: Path, servers: Servers, here: Path, roots: dict[str, Path]) 
             env=environment,
             capture_output=True,
             text=True,
-            timeout=_LONGEST_S * max(1, tests),
+            timeout=_LONGEST_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
         return "hangs"
-    (here / f"{program.stem}.log").write_text(done.stdout + done.stderr)
-    failed = sorted(set(re.findall(r"^(?:FAIL|ERROR): (\w+)", done.stderr, re.MULTILINE)))
-    if done.returncode == 0:
-        return "passes"
-    return f"fails in {', '.join(failed)}" if failed else f"ends with {done.returncode}"
+    (here / f"{program.stem}{test}.log").write_text(done.stdout + done.stderr)
+    return "passes" if done.returncode == 0 else f"ends with {done.returncode}"
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def host(private: tuple[PrivateEngine, str], tmp_path: Path) -> Iterator[Docker]
 def test_a_share_changes_in_containers_without_a_lost_request(host: Docker) -> None:
     # The guard is given no cause to act: a busy host makes a short SLO break.
     apply = partial(host.serve, slo_ms=5000.0)
-    told = apply(30, "--dry-run")
+    told = apply(30, "--dry-run", "-v")
     assert "docker run --detach" in told
     assert "--cpu-quota=3000" in told
     with host.client() as client:

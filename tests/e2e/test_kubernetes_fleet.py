@@ -94,7 +94,7 @@ def test_a_fleet_stays_in_its_namespace_and_a_wrong_device_is_refused(host: Ctl)
     refused = host.apply(document, *WHERE, exit_code=2)
     assert "cpu-x: there are 4: node-1/cpu-0, node-1/cpu-1, node-2/cpu-0, node-2/cpu-1" in refused.stderr
     document["gpus"][0]["id"] = "cpu-7"  # nodes come and go: a number is only where the search begins
-    shown = host.apply(document, *WHERE, "--dry-run")
+    shown = host.apply(document, *WHERE, "--dry-run", "-v")
     assert re.search(r"node-\d/cpu-\d", shown.stdout)
     assert "kind: Pod\n" in shown.stdout
 

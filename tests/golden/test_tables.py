@@ -89,8 +89,11 @@ def test_a_status() -> None:
             planned_rps=100,
             rate_rps=99.5,
             errors=0,
+            server="f.a.active.2b",
         ),
-        StatusRow("a", "shadow", "running", "cpu-0", 40, None, ("a",), False, "c", "d"),
+        StatusRow(
+            "a", "shadow", "running", "cpu-0", 40, None, ("a",), False, "c", "d", server="f.a.shadow.3c"
+        ),
     ]
     guard = [
         GuardRow(

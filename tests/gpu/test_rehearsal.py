@@ -47,7 +47,7 @@ def test_the_fault_of_one_client_ends_the_others_and_the_gpu_serves_again(rehear
 
 
 def test_the_mps_daemon_answers_its_user(rehearsal: Report) -> None:
-    assert rehearsal.figures("mps")["own_daemon"]["get_server_list"] == ""
+    assert rehearsal.figures("mps")["own_daemon"]["get_server_list"] == "nothing"
 
 
 def test_a_core_in_a_gpus_place_has_no_mps_and_the_report_says_rehearsal(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -307,6 +307,9 @@ class GatewayInMemory:
 
     def in_flight(self, backend: Backend) -> InFlight:
         return NOTHING_IN_FLIGHT
+
+    def in_flights(self, backends: Sequence[Backend]) -> dict[str, InFlight]:
+        return {backend.server: self.in_flight(backend) for backend in backends}
 
 
 class FakeGateway(GatewayInMemory):

@@ -16,7 +16,7 @@ from controlplane.control.guard.decide import begin
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer
 from controlplane.domain.errors import EngineError, GatewayError, NotNow
-from controlplane.domain.fleet import InFlight, QuotaUse, Route, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import Backend, InFlight, QuotaUse, Route, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Answer, Health, HostSeen, News, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.monitor.records import Record
@@ -91,6 +91,10 @@ class Gateway:
         if self.away:
             raise GatewayError("HAProxy does not answer")
         return InFlight(requests=self.open, streaming=self.streams)
+
+    def in_flights(self, backends: Sequence[Backend]) -> dict[str, InFlight]:
+        found = self.in_flight(backends[0])
+        return {backend.server: found for backend in backends}
 
     def routes(self) -> dict[str, Route]:
         return {}

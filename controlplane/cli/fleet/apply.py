@@ -20,7 +20,7 @@ def apply(
     fleet: options.Fleet = options.DEFAULT_FLEET,
     given: options.SetServe = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the steps and the servers' commands; change nothing.")
+        bool, typer.Option("--dry-run", help="Show the steps, with -v the servers' commands; change nothing.")
     ] = False,
     yes: options.Yes = False,
     require_quota: Annotated[
@@ -77,9 +77,9 @@ def diff(
     given: options.SetServe = None,
     json: options.Json = False,
 ) -> None:
-    """Show the steps and the servers' commands with which `ctl apply PLAN` would change the running fleet.
+    """Show the steps with which `ctl apply PLAN` would change the running fleet.
 
-    Exit code 1: something would change.
+    -v adds the servers' commands, which --json always has. Exit code 1: something would change.
     """
     from controlplane.cli.fleet.targets import Wish, target
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from controlplane.cli import cluster, launcher_registry, options, wiring
 from controlplane.cli.fleet import outcomes
 from controlplane.cli.options import Allowance
-from controlplane.cli.output import answer, say
+from controlplane.cli.output import Verbosity, answer, chosen, say
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Cluster
 from controlplane.domain.plan import Plan
@@ -203,8 +203,9 @@ class _Host:
         actions, terms = self.built.preview(self.request), self.built.changed_terms(self.request.plan)
         steps, changed = describe(actions), self._changed()
         shown = tuple(commands(actions, self.built.launcher))
+        long = shown if chosen() is Verbosity.VERBOSE else ()
         lines = outcomes.lines(changed)
-        text = "\n\n".join(("\n".join([*steps, *lines]) or terms_line(terms), *shown))
+        text = "\n\n".join(("\n".join([*steps, *lines]) or terms_line(terms), *long))
         document = {"fleet": self.wish.fleet, "steps": steps, "serve": changed, "terms": terms}
         answer({**document, "commands": shown}, text, json=json)
         return bool(steps or changed or terms)

@@ -233,7 +233,8 @@ def _print_line(line: str) -> None:
 
 def written_document(one: Written, beside: int) -> dict[str, object]:
     """Return a profile that was written as JSON; `beside` counts its points beside other models."""
-    error = one.profile.holdout_error.get("igniter")
+    from controlplane.latency.registry import DEFAULT
+
     return {
         "model": one.profile.model,
         "file": str(one.path),
@@ -241,21 +242,20 @@ def written_document(one: Written, beside: int) -> dict[str, object]:
         "points_missing": one.missing,
         "points_beside_others": beside,
         "seconds": one.seconds,
-        "holdout_error": error,
+        "holdout_error": one.profile.holdout_error.get(DEFAULT),
     }
 
 
 def _print(one: Written | Failed, result: Callable[[str], None]) -> None:
     """Print a model's file with `result`, and its problem on stderr."""
-    from controlplane.runtime.jobs.profile import Failed
+    from controlplane.runtime.jobs.profile import Failed, error_words
 
     if isinstance(one, Failed):
         warn(f"{one.model}: not profiled: {_refusal(one)}")
         return
     profile, model = one.profile, one.profile.model
-    error = profile.holdout_error.get("igniter")
-    fit = "" if error is None else f", Eq 11 is off by {100 * error:.1f} % on held-out points"
-    result(f"{one.path}: {counted(len(profile.points), 'point')} written after {one.seconds:.0f} s{fit}")
+    points = counted(len(profile.points), "point")
+    result(f"{one.path}: {points} written after {one.seconds:.0f} s{error_words(profile)}")
     if one.missing:
         warn(
             f"warning: {model}: {counted(one.missing, 'point')} failed: {one.reason}; plans use what was "

@@ -83,11 +83,12 @@ def _explain(plan: Plan, workload: str, profiles: Path, *, json: bool) -> None:
 
 
 def _compare(before: Plan, after: Plan, *, json: bool) -> None:
-    from controlplane.planning.replan.differences import changes, endings, terms
+    from controlplane.planning.replan.differences import changes, endings, shadow_changes, terms
     from controlplane.report.tables.change_table import change_table
 
     document = {
         "changes": changes(before, after),
+        "shadows": shadow_changes(before, after),
         "endings": endings(before, after),
         "terms": terms(before, after),
     }

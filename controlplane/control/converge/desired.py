@@ -201,10 +201,20 @@ def _present(
     return found
 
 
-def descendant(planned: ServerSpec, *fixed: object) -> str:
-    """The revision of a server that serves what a planned one does, on whatever `fixed` says it is."""
-    digest = hashlib.sha256("|".join(map(str, fixed)).encode()).hexdigest()
-    return f"{planned.labels.revision}-{digest[:10]}"
+def planned_servers(desired: Desired) -> dict[str, ServerSpec]:
+    """The planned server of each partition and shared shadow: the active one, where it has one."""
+    planned: dict[str, ServerSpec] = {}
+    for spec in desired.servers.values():
+        if spec.labels.role is Role.ACTIVE or spec.labels.partition not in planned:
+            planned[spec.labels.partition] = spec
+    return planned
+
+
+def successor(planned: ServerSpec, number: object) -> ServerSpec:
+    """A later server that serves what a planned one does; `number` makes its name unique."""
+    role = Role.SHARED if planned.labels.role is Role.SHARED else Role.SHADOW
+    revision = f"{planned.labels.revision}-{number}"
+    return replace(planned, labels=replace(planned.labels, role=role, revision=revision))
 
 
 def stands_for(present: ServerSpec, planned: ServerSpec, desired: Desired) -> bool:

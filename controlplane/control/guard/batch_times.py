@@ -54,6 +54,8 @@ LASTING_BLOCKS = 60.0
 """... and those over which a lasting one is."""
 LEAST_LASTING = 8.0
 """Fewer blocks show no lasting slowdown."""
+SURE = 3.0
+"""The standard errors by which batches must take longer than would break the P99."""
 HOLD = 0.3
 """From this strength on the baseline does not change."""
 ACCEPT_S = 30.0
@@ -113,18 +115,29 @@ class Recent(NamedTuple):
     batches: float = 0.0
 
 
-class Lasting(NamedTuple):
-    """The number of the last LASTING_BLOCKS, and the sums of their ratios and of the squares of these."""
+class BesidePlan(NamedTuple):
+    """The own times of batches of a kind beside the planned ones.
 
+    Of the block under way, as sums over the last RECENT_BLOCKS, and of the last LASTING_BLOCKS their number
+    and the sums of their multiples of the planned time and of the squares of these. A batch whose answers
+    come apart looks like a long one and a short one: together they have the right time.
+    """
+
+    own_s: float = 0.0
+    planned_s: float = 0.0
+    requests: float = 0.0
+    recent_s: float = 0.0
+    recent_planned_s: float = 0.0
     blocks: float = 0.0
-    ratios: float = 0.0
+    multiples: float = 0.0
     squares: float = 0.0
 
 
 class BatchTimes(NamedTuple):
-    """A server's baseline of one queue, and the chart against the server.
+    """A server's baseline of one queue, the chart against the server, and its batches beside the plan's.
 
-    `open` are the answers of a batch that may not be complete.
+    Of all batches, and of those that had to wait: after a rest they are faster at a quota. `open` are the
+    answers of a batch that may not be complete.
     """
 
     baseline: Baseline = baseline.EMPTY
@@ -132,7 +145,8 @@ class BatchTimes(NamedTuple):
     busy: BusyPeriod = BusyPeriod()
     block: Block = Block()
     recent: Recent = Recent()
-    lasting: Lasting = Lasting()
+    queued: BesidePlan = BesidePlan()
+    every: BesidePlan = BesidePlan()
     open: tuple[Answer, ...] = ()
 
 
@@ -152,9 +166,13 @@ NO_PART = HostPart()
 
 
 class Weighing(NamedTuple):
-    """The alarm's score, the host's part in a batch's time, and whether the baseline may learn."""
+    """The alarm's score, the planned times, the host's part of a batch's, and whether the baseline learns.
+
+    The planned times are of batches of 1, 2, ... requests; none where the plan has no prediction.
+    """
 
     alarm: float
+    planned_s: Sequence[float] = ()
     host: HostPart = NO_PART
     learns: bool = True
 
@@ -187,40 +205,48 @@ def own_s(took_s: float, batches: float, host: HostPart) -> float:
     return host.own * max(0.0, took_s - WAITS * host.wait_s * batches)
 
 
-def lasting(times: BatchTimes) -> tuple[float, float]:
-    """Return how many times their usual time the blocks of some seconds took, and its standard error.
+def beside_plan(times: BatchTimes) -> tuple[float, float]:
+    """Return how many times as long as planned batches have taken for some seconds, and its standard error.
 
-    Infinite errors stand for too few blocks.
+    Of all batches or of those that had to wait, whichever is the surer sign of slower ones. Infinite errors
+    stand for too few blocks.
     """
-    blocks, ratios, squares = times.lasting
-    if blocks < LEAST_LASTING:
+    return max(map(_multiple, (times.every, times.queued)), key=lambda one: one[0] - SURE * one[1])
+
+
+def _multiple(plan: BesidePlan) -> tuple[float, float]:
+    if plan.blocks < LEAST_LASTING:
         return 1.0, math.inf
-    mean = ratios / blocks
-    variance = max(0.0, squares / blocks - mean * mean)
-    return mean, math.sqrt(variance / blocks)
+    mean = plan.multiples / plan.blocks
+    variance = max(0.0, plan.squares / plan.blocks - mean * mean)
+    return mean, math.sqrt(variance / plan.blocks)
+
+
+def recently_beside_plan(times: BatchTimes) -> float:
+    """Return how many times as long as planned the last batches took; 1 where that is not known."""
+    return max(
+        (p.recent_s / p.recent_planned_s for p in (times.every, times.queued) if p.recent_planned_s),
+        default=1.0,
+    )
 
 
 def restart(times: BatchTimes) -> BatchTimes:
     """Return the baseline with a score of zero."""
     tail = times.baseline.tail._replace(new=0.0, over=0.0, far_over=0.0)
     kept, chart = times.baseline._replace(tail=tail), times.chart._replace(score=0.0)
-    return times._replace(baseline=kept, chart=chart, lasting=Lasting())
+    return times._replace(baseline=kept, chart=chart, every=BesidePlan(), queued=BesidePlan())
 
 
 def weigh(
     times: BatchTimes,
     answers: Sequence[Answer],
-    rate_rps: float,
     now_s: float,
-    host: HostPart = NO_PART,
-    *,
-    calm: bool = True,
+    weighing: Weighing,
 ) -> tuple[BatchTimes, list[Answer]]:
     """Return the baseline after these answers, in the order they ended, and the answers that count.
 
     Failed requests do not count; the others count with the times that they would have taken without a stall
-    and without the gateway's wait. The baseline learns only while it is `calm`: while late answers are hardly
-    evidence either.
+    and without the gateway's wait.
     """
     heard = [*times.open, *(a for a in answers if not a.failed)]
     if not heard:
@@ -233,8 +259,8 @@ def weigh(
     heard, waiting = heard[:complete], tuple(heard[complete:])
     ended_s, latency_s = [a.ended_s for a in heard], [a.latency_ms / 1000.0 for a in heard]
     learning = times._replace(baseline=baseline.copied(times.baseline))
-    after = scan(learning, ended_s, latency_s, Weighing(height(rate_rps), host, calm))
-    waited_s = WAITS * host.wait_s
+    after = scan(learning, ended_s, latency_s, weighing)
+    waited_s = WAITS * weighing.host.wait_s
     counted = zip(heard, latency_s, strict=True)
     counting = [Answer(a.ended_s, 1000.0 * (s - waited_s), False, a.endpoint, a.server) for a, s in counted]
     return after._replace(open=waiting), counting
@@ -248,6 +274,7 @@ def scan(
     Plain arithmetic, so that the bench compiles it.
     """
     busy, block, host = times.busy, times.block, weighing.host
+    queued, every, planned_s = times.queued, times.every, weighing.planned_s
     counts, means = times.baseline.counts, times.baseline.means
     begin = 0
     while begin < len(ended_s):
@@ -270,6 +297,11 @@ def scan(
         delay_s = busy.stalled_s + busy.longest_s - busy.second_s
         for i in range(begin, end):
             latency_s[i] -= delay_s
+        if took_s > 0.0 and end - begin <= len(planned_s):
+            one_s = planned_s[end - begin - 1]
+            every = _compared(every, spent_s, one_s, end - begin)
+            if place < SIZES:
+                queued = _compared(queued, spent_s, one_s, end - begin)
         if took_s > 0.0:
             if known > 0:
                 block = Block(
@@ -286,7 +318,35 @@ def scan(
                 times = _weigh_block(times, block, busy.free_s, weighing)
                 block = Block(0.0, 0.0, 0.0, 0.0, 0.0, False)
         begin = end
-    return BatchTimes(times.baseline, times.chart, busy, block, times.recent, times.lasting, times.open)
+    return BatchTimes(times.baseline, times.chart, busy, block, times.recent, queued, every, times.open)
+
+
+def _compared(plan: BesidePlan, own_s: float, planned_s: float, requests: int) -> BesidePlan:
+    """Return the times beside the planned ones after one more batch."""
+    block = BesidePlan(
+        plan.own_s + own_s,
+        plan.planned_s + planned_s,
+        plan.requests + requests,
+        plan.recent_s,
+        plan.recent_planned_s,
+        plan.blocks,
+        plan.multiples,
+        plan.squares,
+    )
+    if block.requests < BLOCK:
+        return block
+    multiple = min(block.own_s / block.planned_s, OUTLIER)
+    recent, lasting = 1.0 - 1.0 / RECENT_BLOCKS, 1.0 - 1.0 / LASTING_BLOCKS
+    return BesidePlan(
+        0.0,
+        0.0,
+        0.0,
+        recent * plan.recent_s + multiple * block.planned_s,
+        recent * plan.recent_planned_s + block.planned_s,
+        lasting * plan.blocks + 1.0,
+        lasting * plan.multiples + multiple,
+        lasting * plan.squares + multiple * multiple,
+    )
 
 
 def _delayed(
@@ -314,7 +374,7 @@ def _delayed(
 
 def _weigh_block(times: BatchTimes, block: Block, ended_s: float, weighing: Weighing) -> BatchTimes:
     """Return the evidence after one block; the baseline learns where it may and the score is not high."""
-    kept, chart, lately = times.baseline, times.chart, times.lasting
+    kept, chart = times.baseline, times.chart
     ratio = block.own_s / block.usual_s
     counted = min(ratio, OUTLIER)
     rest = 1.0 - 1.0 / RECENT_BLOCKS
@@ -326,13 +386,6 @@ def _weigh_block(times: BatchTimes, block: Block, ended_s: float, weighing: Weig
     )
     if kept.tail.blocks >= baseline.LEARN_BLOCKS:
         chart = _scored(chart, kept.tail, ratio, weighing.alarm)
-    if not block.estimated:
-        rest = 1.0 - 1.0 / LASTING_BLOCKS
-        lately = Lasting(
-            rest * lately.blocks + 1.0,
-            rest * lately.ratios + counted,
-            rest * lately.squares + counted * counted,
-        )
     tail = kept.tail
     if chart.score < HOLD * weighing.alarm:
         chart = Chart(chart.score, math.inf, chart.above)
@@ -345,9 +398,8 @@ def _weigh_block(times: BatchTimes, block: Block, ended_s: float, weighing: Weig
     elif ended_s - chart.since_s > ACCEPT_S:
         chart = Chart(0.0, math.inf, chart.above)
         tail = baseline.forget(kept)
-        lately = Lasting(0.0, 0.0, 0.0)
     kept = Baseline(kept.counts, kept.means, kept.first, tail)
-    return BatchTimes(kept, chart, times.busy, times.block, recent, lately, times.open)
+    return BatchTimes(kept, chart, times.busy, times.block, recent, times.queued, times.every, times.open)
 
 
 def _scored(chart: Chart, tail: baseline.Tail, ratio: float, alarm: float) -> Chart:

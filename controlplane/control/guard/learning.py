@@ -14,7 +14,7 @@ from typing import NamedTuple
 from controlplane.control.guard import baseline, batch_times
 from controlplane.control.guard.baseline import rounded_p99_s
 from controlplane.control.guard.queues import QueueState
-from controlplane.control.guard.rule import longer_than_planned, slower_than_planned
+from controlplane.control.guard.rule import longer_than_planned
 from controlplane.control.guard.state import GuardedPartition, ModelOnGpu, Slower, Watch
 
 TOGETHER_S = 10.0
@@ -77,10 +77,8 @@ def uncovered(partitions: Iterable[GuardedPartition], error: ModelError) -> tupl
 
 def _factor(queue: QueueState) -> float:
     """Return how many times as long as planned batches take, as far as that is certain; else 1."""
-    if not queue.promise.batch_ms:
-        return 1.0
     if queue.slowness >= 1.0:
-        return max(1.0, batch_times.slowdown(queue.batches) * slower_than_planned(queue))
+        return max(1.0, batch_times.recently_beside_plan(queue.batches))
     return longer_than_planned(queue)
 
 
@@ -98,7 +96,7 @@ def _factors(watch: Watch, seen: Slower) -> Iterator[float]:
 def _is_as_planned(watch: Watch, model: str) -> bool:
     """Return whether enough batches of a model take no longer than planned, on the planned share."""
     return _has_planned_share(watch) and any(
-        math.isfinite(batch_times.lasting(queue.batches)[1]) and _factor(queue) == 1.0
+        math.isfinite(batch_times.beside_plan(queue.batches)[1]) and _factor(queue) == 1.0
         for queue in watch.queues
         if queue.promise.model == model
     )
@@ -117,7 +115,7 @@ def _overrun(queue: QueueState, factor: float) -> float:
     promise, spread = queue.promise, baseline.spread(queue.batches.baseline)
     if promise.p99_ms is None or not promise.batch_ms:
         return 0.0
-    planned_s = [time_ms / 1000.0 for time_ms in promise.batch_ms]
+    planned_s = promise.batch_s
     rate_rps = min(promise.rate_rps, max(queue.rates_rps[-1], 1e-9))
     now_s = rounded_p99_s(rate_rps, [factor * time_s for time_s in planned_s], spread)
     then_s = rounded_p99_s(promise.rate_rps, planned_s, spread)

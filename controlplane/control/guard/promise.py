@@ -52,6 +52,11 @@ class Promise:
     largest: int = 0
 
     @property
+    def batch_s(self) -> tuple[float, ...]:
+        """The predicted times of batches in seconds."""
+        return tuple(time_ms / 1000.0 for time_ms in self.batch_ms)
+
+    @property
     def endpoints(self) -> tuple[str, ...]:
         """All endpoints that share the queue."""
         return (self.endpoint, *self.aliases)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from controlplane.control.guard import batch_times, late_answers
-from controlplane.control.guard.batch_times import HOLD, WAITS, BatchTimes, HostPart
+from controlplane.control.guard.batch_times import HOLD, WAITS, BatchTimes, HostPart, Weighing
 from controlplane.control.guard.late_answers import EXCESS, LateAnswers
 from controlplane.control.guard.promise import Promise
 from controlplane.domain.observation import Answer
@@ -131,7 +131,8 @@ def weigh(
     promise, batches, counted = queue.promise, queue.batches, answers
     if promise.instances == 1:
         calm = queue.lateness < HOLD and not host.cut
-        batches, counted = batch_times.weigh(batches, answers, promise.rate_rps, now_s, host, calm=calm)
+        weighing = Weighing(batch_times.height(promise.rate_rps), promise.batch_s, host, calm)
+        batches, counted = batch_times.weigh(batches, answers, now_s, weighing)
     elif host.wait_s:
         waited_ms = 1000.0 * WAITS * host.wait_s
         counted = [a._replace(latency_ms=a.latency_ms - waited_ms) for a in counted]

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from controlplane.control.guard import baseline, batch_times
 from controlplane.control.guard.baseline import rounded_p99_s
-from controlplane.control.guard.batch_times import NO_PART, HostPart
+from controlplane.control.guard.batch_times import NO_PART, SURE, HostPart
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.queues import MEMORIES, QueueState, broken, memory_s
 from controlplane.control.guard.state import Limits, Watch
@@ -25,8 +25,6 @@ SHARED = 0.8
 """The part of the evidence of late answers that batches which certainly take longer replace: some seven late
 answers are enough then, at 100 req/s and an SLO of 50 ms. Slower batches alone break no promise."""
 LATE = 1.0 - SHARED
-SURE = 3.0
-"""The standard errors by which batches must take longer than would break the P99."""
 MODEL_ERROR = 1.03
 """The queue model's P99 is off by as much, ..."""
 AHEAD = 1.1
@@ -113,22 +111,20 @@ def will_break(queue: QueueState, host: HostPart) -> bool:
 
 
 def breaks_as_measured(queue: QueueState) -> bool:
-    """Return whether the P99 is above the SLO at the times that batches have taken lately.
+    """Return whether the P99 is above the SLO at the times that batches take beside the plan's.
 
     It does so whatever was usual: a server that was slow from its first batch on has no faster baseline. The
-    planned P99 counts, in proportion to the queue model's at the measured and at the planned times: it knows
-    of pools and dispersion. The host's part is left out. Batches that are all as fast as planned need no
-    queue model, which takes milliseconds.
+    planned P99 counts, in proportion to the queue model's at these and at the planned times: it knows of
+    pools and dispersion. The host's part is left out. Batches as fast as planned need no queue model, which
+    takes milliseconds.
     """
     promise, known = queue.promise, queue.batches.baseline
-    ratio, error = batch_times.lasting(queue.batches)
+    ratio, error = batch_times.beside_plan(queue.batches)
     ratio -= SURE * error
-    if not promise.batch_ms or promise.p99_ms is None or ratio <= 0.0:
+    if promise.p99_ms is None or ratio <= 1.0:
         return False
-    planned_s = [time_ms / 1000.0 for time_ms in promise.batch_ms]
-    times_s = present_s(queue, promise.batch, ratio)
-    if len(times_s) <= len(planned_s) and all(t <= p for t, p in zip(times_s, planned_s, strict=False)):
-        return False
+    planned_s = promise.batch_s
+    times_s = [ratio * time_s for time_s in planned_s]
     spread, rate_rps = baseline.spread(known), max(queue.rates_rps[-1], 1e-9)
     now_s = rounded_p99_s(min(promise.rate_rps, rate_rps), times_s, spread)
     then_s = rounded_p99_s(promise.rate_rps, planned_s, spread)
@@ -144,18 +140,12 @@ def present_s(queue: QueueState, limit: int, ratio: float) -> tuple[float, ...]:
     measured_s = baseline.measured_s(queue.batches.baseline, limit)
     if not any(measured_s):
         return ()
-    planned_ms = dict(enumerate(queue.promise.batch_ms, 1))
-    planned_s = [time_ms / 1000.0 for time_ms in baseline.extended(planned_ms, limit)] or [0.0] * limit
+    planned = dict(enumerate(queue.promise.batch_s, 1))
+    planned_s = baseline.extended(planned, limit) or (0.0,) * limit
     factor = _slower(measured_s, planned_s) if any(planned_s) else 1.0
     both = enumerate(zip(measured_s, planned_s, strict=True), 1)
     known_s = {size: ratio * (m or factor * p) for size, (m, p) in both if m or p}
     return baseline.extended(known_s, limit)
-
-
-def slower_than_planned(queue: QueueState) -> float:
-    """Return how many times their planned time batches usually take; 1 where that is not known."""
-    planned_s = [time_ms / 1000.0 for time_ms in queue.promise.batch_ms]
-    return _slower(baseline.measured_s(queue.batches.baseline, len(planned_s)), planned_s)
 
 
 def _slower(measured_s: Sequence[float], planned_s: Sequence[float]) -> float:
@@ -165,8 +155,7 @@ def _slower(measured_s: Sequence[float], planned_s: Sequence[float]) -> float:
 
 def longer_than_planned(queue: QueueState) -> float:
     """Return how many times as long as planned batches certainly take; 1 where they do not."""
-    ratio, error = batch_times.lasting(queue.batches)
-    factor = ratio * slower_than_planned(queue)
+    factor, error = batch_times.beside_plan(queue.batches)
     return factor if factor > 1.0 + SURE * error else 1.0
 
 

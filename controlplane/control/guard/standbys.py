@@ -143,7 +143,8 @@ def _share(tick: Tick, watch: Watch) -> Watch:
             return replace(watch, standby=placed)
     name, percent = watch.partition.shared
     generation = 1 + max(one.generation for one in (watch, *sharers))
-    placed = PlacedServer(f"{name}.{generation}", watch.partition.gpu, percent, shared=True)
+    server = f"{watch.partition.shared_names or f'{name}.'}{generation}"
+    placed = PlacedServer(server, watch.partition.gpu, percent, shared=True)
     tick.effects.append(Launch(name, placed.server, placed.gpu, percent, watch.launches.failures + 1))
     for other in sharers:
         if other.standby is None and _may_share(other):
@@ -197,7 +198,7 @@ def next_server(tick: Tick, watch: Watch) -> PlacedServer | None:
             continue
         percent = min(least, room_percent(tick.owned, share, gpu))
         if percent >= min(share.percent, partition.percent) - 1e-6:
-            return PlacedServer(f"{partition.id}.{watch.generation + 1}", gpu, percent)
+            return PlacedServer(partition.launched(watch.generation + 1), gpu, percent)
     return None
 
 

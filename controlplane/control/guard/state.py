@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import NamedTuple
 
+from controlplane.control.converge.desired import Desired, planned_servers, successor
 from controlplane.control.guard.effects import Accused, Topic
 from controlplane.control.guard.promise import Promise, promise_of
 from controlplane.control.guard.queues import QueueState
 from controlplane.domain.device import CPU_DEVICE
-from controlplane.domain.fleet import Batches
 from controlplane.domain.observation import ServerSeen
 from controlplane.domain.plan import Plan, ServedModel
 from controlplane.domain.workload import ShadowPolicy
@@ -77,6 +76,7 @@ class GuardedPartition:
 
     `covers` is how many times slower than planned its models may be on the shadow; None where unknown.
     `shared` is the shadow that it shares with other partitions, by its id in the plan and with its share.
+    `names` and `shared_names` begin the names of the servers that are launched.
     """
 
     id: str
@@ -89,11 +89,17 @@ class GuardedPartition:
     gpu_type: str = ""
     covers: float | None = None
     shared: tuple[str, float] | None = None
+    names: str = ""
+    shared_names: str = ""
 
     @property
     def endpoints(self) -> tuple[str, ...]:
         """Return every endpoint of the partition: they are routed together."""
         return tuple(endpoint for promise in self.promises for endpoint in promise.endpoints)
+
+    def launched(self, number: int) -> str:
+        """Return the name of its launched server of this number."""
+        return f"{self.names or f'{self.id}.'}{number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,11 +321,10 @@ def overdrawn(used: Mapping[str, float], gpu: str) -> bool:
     return used.get(gpu, 0.0) > WHOLE_PERCENT + _ROUNDING
 
 
-def guarded_partitions(
-    plan: Plan, largest: Mapping[str, Batches] = MappingProxyType({})
-) -> tuple[GuardedPartition, ...]:
-    """Return the guarded partitions of a plan, in its order; `largest` as in `Desired`."""
-    result = []
+def guarded_partitions(plan: Plan, desired: Desired) -> tuple[GuardedPartition, ...]:
+    """Return the guarded partitions of a plan, in its order; `desired` is its fleet."""
+    largest, result = desired.largest, []
+    names = {name: successor(spec, "").name for name, spec in planned_servers(desired).items()}
     for gpu, partition in plan.partitions():
         shadow = partition.shadow
         served = {one.model: one for one in partition.models}
@@ -344,6 +349,8 @@ def guarded_partitions(
                 gpu_type=gpu.type,
                 covers=1.0 if shadow is None else shadow.covers,
                 shared=shared if policy is ShadowPolicy.SHARED else None,
+                names=names.get(partition.id, ""),
+                shared_names="" if gpu.shared is None else names.get(gpu.shared.id, ""),
             )
         )
     return tuple(result)

@@ -55,8 +55,11 @@ class Sequences:
     ) -> Backend | None:
         """The server of a request that begins now; one without a home is placed by `choose`.
 
-        A first request that starts anew may be placed anew: its server forgets what was before.
+        A first request that starts anew may be placed anew: its server forgets what was before. One without
+        an id is refused there, and leaves nothing behind.
         """
+        if not key[1]:
+            return choose()
         home = self._homes.get(key)
         if home is None or (start and not home.busy) or self._silent(home, now_s):
             backend = choose()

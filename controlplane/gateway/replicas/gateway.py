@@ -116,6 +116,10 @@ class ReplicatedGateway:
         found = (result for _, result in results if not isinstance(result, GatewayError))
         return functools.reduce(InFlight.plus, found, NOTHING_IN_FLIGHT)
 
+    def in_flights(self, backends: Sequence[Backend]) -> dict[str, InFlight]:
+        """Return the same of the first one alone: each is a call of every replica."""
+        return {backends[0].server: self.in_flight(backends[0])}
+
     def missing(self) -> tuple[str, ...]:
         """Return nothing: the cluster knows which replicas run."""
         return ()

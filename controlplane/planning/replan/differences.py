@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu
-from controlplane.domain.workload import Workload
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Shadow
+from controlplane.domain.workload import ShadowPolicy, Workload
 
 if TYPE_CHECKING:
     from controlplane.planning.protocol import Device
@@ -91,6 +91,32 @@ def _continued(name: str, was: tuple[str, Partition], now: tuple[str, Partition]
     ):
         found.append(PartitionChange(Change.RENAMED, *where, others))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowChange:
+    """The shadow of a partition that both plans have: another share, GPU or policy; None: no shadow."""
+
+    partition: str
+    before: Shadow | None
+    after: Shadow | None
+
+
+def shadow_changes(before: Plan, after: Plan) -> tuple[ShadowChange, ...]:
+    """Every shadow that starts anew or ends though its partition continues, by the partition's id."""
+    old = {p.id: p for _, p in before.partitions()}
+    both = [(old[now.id], now) for _, now in after.partitions() if now.id in old]
+    pairs = [(was.id, _standing(was), _standing(now)) for was, now in both if continues(was, now)]
+    return tuple(ShadowChange(*pair) for pair in pairs if _started_as(pair[1]) != _started_as(pair[2]))
+
+
+def _standing(partition: Partition) -> Shadow | None:
+    shadow = partition.shadow
+    return None if shadow is None or shadow.policy is ShadowPolicy.NONE else shadow
+
+
+def _started_as(shadow: Shadow | None) -> tuple[str, str, float] | None:
+    return None if shadow is None else (shadow.policy, shadow.gpu, shadow.percent)
 
 
 @dataclass(frozen=True, slots=True)

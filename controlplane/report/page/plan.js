@@ -43,7 +43,7 @@ function summary(plan) {
       (plan.strategy ? `The strategy ${plan.strategy} chose shares, batches and neighbours.` : "")),
     facts([
       [`${plan.noun}s`, String(plan.gpus.length)],
-      ["Lower bound", bound ? `at least ${bound}` : null],
+      ["Lower bound", bound ? `at least ${counted(bound, plan.noun)}` : null],
       ["Cost per hour", plan.priced ? number(totals.cost_per_hour, 2) : null],
       ["Workloads", String(plan.workloads.length)],
       ["Planned rate", `${Math.round(plan.workloads.reduce((sum, w) => sum + w.rate_rps, 0)).toLocaleString("en")} inferences/s`],
@@ -153,7 +153,7 @@ function apart(value, limit) {
   const digits = [1, 2, 3].find((n) => value === limit || number(value, n) !== number(limit, n)) || 3;
   return number(value, digits);
 }
-const margin = (w) => (known(w.value_ms) ? 1 - w.value_ms / w.limit_ms : -Infinity);
+const margin = (w) => (known(w.value_ms) ? 1 - w.value_ms / w.limit_ms : null);
 
 function workloadColumns(plan) {
   const late = plan.workloads.some((w) => known(w.late_percent));
@@ -162,14 +162,14 @@ function workloadColumns(plan) {
     { title: "Workload", key: (w) => w.name },
     { title: "Model", key: (w) => w.model, wide: true, cell: (w) => w.model },
     { title: "Rate/s", key: (w) => w.rate_rps, number: true, wide: true, cell: (w) => rate(w.rate_rps) },
-    ...(plan.seen ? [{ title: "Seen/s", key: (w) => w.seen_rps ?? -1, number: true, cell: (w) => rate(w.seen_rps) }] : []),
+    ...(plan.seen ? [{ title: "Seen/s", key: (w) => w.seen_rps, number: true, cell: (w) => rate(w.seen_rps) }] : []),
     { title: `${capital(limit)} ms`, key: (w) => w.limit_ms, number: true, cell: (w) => String(Number(w.limit_ms.toFixed(1))) },
-    { title: `${measure} ms`, key: (w) => w.value_ms ?? Infinity, number: true, cell: (w) => apart(w.value_ms, w.limit_ms) },
+    { title: `${measure} ms`, key: (w) => w.value_ms, number: true, cell: (w) => apart(w.value_ms, w.limit_ms) },
     { title: `${measure} of ${limit}`, key: margin, wide: true, cell: limitBar },
     { title: "Margin", key: margin, number: true, cell: (w) => (known(w.value_ms) ? percent(margin(w)) : dash) },
-    ...(late ? [{ title: "Late %", key: (w) => w.late_percent ?? -1, number: true, cell: (w) => number(w.late_percent, 2) }] : []),
-    { title: plan.seen ? "Utilisation planned" : "Utilisation", key: (w) => w.utilisation ?? -1, number: true, wide: true, cell: (w) => (known(w.utilisation) ? percent(w.utilisation) : dash) },
-    ...(plan.seen ? [{ title: "Utilisation measured", key: (w) => w.busy ?? -1, number: true, wide: true, cell: (w) => (known(w.busy) ? percent(w.busy) : dash) }] : []),
+    ...(late ? [{ title: "Late %", key: (w) => w.late_percent, number: true, cell: (w) => number(w.late_percent, 2) }] : []),
+    { title: plan.seen ? "Utilisation planned" : "Utilisation", key: (w) => w.utilisation, number: true, wide: true, cell: (w) => (known(w.utilisation) ? percent(w.utilisation) : dash) },
+    ...(plan.seen ? [{ title: "Utilisation measured", key: (w) => w.busy, number: true, wide: true, cell: (w) => (known(w.busy) ? percent(w.busy) : dash) }] : []),
     { title: "Holds", key: (w) => Number(w.holds), cell: (w) => el("span", { class: w.holds ? "good" : known(w.value_ms) ? "bad" : "soft" }, w.holds ? "yes" : known(w.value_ms) ? "no" : plan.seen ? "no request" : "unknown") },
     { title: `On`, key: (w) => w.gpus[0] || "", wide: true, cell: (w) => (w.gpus.length > 2 ? `${w.gpus[0]} and ${w.gpus.length - 1} more` : w.gpus.join(", ")) },
   ];
@@ -232,7 +232,7 @@ class WorkloadTable {
   draw(filter) {
     this.filter = filter;
     const { column, down } = this.sorted, key = this.columns[column].key, sign = down ? -1 : 1;
-    const order = (a, b) => (a < b ? -sign : a > b ? sign : 0);
+    const order = (a, b) => Number(!known(a)) - Number(!known(b)) || (a < b ? -sign : a > b ? sign : 0);
     const rows = this.plan.workloads.filter(filter).sort((a, b) => order(key(a), key(b)) || (a.name < b.name ? -1 : 1));
     this.heads.forEach((head, index) => head.setAttribute("aria-sort", index !== column ? "none" : down ? "descending" : "ascending"));
     this.body.replaceChildren(...rows.flatMap((w) => this.rows(w)));
@@ -276,7 +276,7 @@ function controls(plan, apply) {
     const words = search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
     apply((w) => {
       const text = `${w.name} ${w.endpoint} ${w.model} ${w.gpus.join(" ")}`.toLowerCase();
-      return words.every((word) => text.includes(word)) && (!model.value || w.model === model.value) && (!late.checked || !w.holds);
+      return words.every((word) => text.includes(word)) && (!model.value || w.model === model.value) && (!late.checked || (known(w.value_ms) && !w.holds));
     });
   };
   for (const input of [search, model, late]) input.addEventListener("input", changed);

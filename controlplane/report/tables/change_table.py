@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from controlplane.domain.plan import Plan
+from controlplane.domain.plan import Plan, Shadow
 from controlplane.domain.workload import Workload
 from controlplane.planning.replan.differences import (
     Ending,
@@ -17,6 +17,7 @@ from controlplane.planning.replan.differences import (
     endings,
     feasibility,
     moves,
+    shadow_changes,
     terms,
 )
 from controlplane.report.tables.terminal import table_of
@@ -24,24 +25,27 @@ from controlplane.report.words import counted, names
 
 
 def change_table(before: Plan, after: Plan, wanted: Sequence[Workload] = ()) -> RenderableType:
-    """Return the lines about endpoints that end, the changes of partitions, and those of workloads' terms.
+    """Return what ends, the changes of partitions and their shadows, and those of workloads' terms.
 
     `wanted` are the workloads of the second plan's spec.
     """
     found, new_terms = changes(before, after), terms(before, after, wanted)
+    standing = shadow_changes(before, after)
     lost, regained = feasibility(before, after)
-    if not (found or new_terms or lost or regained):
+    if not (found or standing or new_terms or lost or regained):
         return Text("\nnothing changes")
     partitions = counted(len({c.partition for c in found}), "partition")
     parts: list[RenderableType] = []
     if ended := endings(before, after):
         parts.append(Text("\n" + "\n".join(map(ending_line, ended)), style="bold"))
-    parts.append(Text(f"\n{partitions} changed, {moves(before, after)} started or moved"))
-    if found:
+    shadows = f"; {counted(len(standing), 'more shadow')} changed" if standing else ""
+    parts.append(Text(f"\n{partitions} changed, {moves(before, after)} started or moved{shadows}"))
+    if found or standing:
         rows = [
             (c.change.value, c.partition, _text_of(c.before), _text_of(c.after), names(c.workloads))
             for c in found
         ]
+        rows += [("shadow", s.partition, _shadow_text(s.before), _shadow_text(s.after), "") for s in standing]
         parts.append(table_of("change, partition, before, after, workloads", rows))
     if new_terms:
         workloads = counted(len({c.workload for c in new_terms}), "workload")
@@ -65,6 +69,10 @@ def _text_of(place: Place | None) -> str:
         return "–"
     gpu, percent, batches = place
     return f"{percent:g} % of {gpu}, batch {'+'.join(map(str, batches))}"
+
+
+def _shadow_text(shadow: Shadow | None) -> str:
+    return "–" if shadow is None else f"{shadow.policy}, {shadow.percent:g} % of {shadow.gpu}"
 
 
 def ending_line(ending: Ending) -> str:

@@ -55,7 +55,10 @@ class BatchRow:
 
 @dataclass(frozen=True, slots=True)
 class StatusRow:
-    """One server, with the figures of its workload. Unknown figures are None."""
+    """One server, with the figures of its workload. Unknown figures are None.
+
+    `role` is the present one; `server` is its name in events, logs and engine, with the role of its start.
+    """
 
     partition: str
     role: str
@@ -73,13 +76,14 @@ class StatusRow:
     rate_rps: float | None = None
     errors: int | None = None
     batches: tuple[BatchRow, ...] = ()
+    server: str = ""
 
 
 def status_table(rows: Sequence[StatusRow]) -> Table:
     """Return one line for each server."""
     table = table_of(
         "partition, role, state, device, >share %, held by, endpoint, routed, >rate/s, >planned/s, >P99 ms, "
-        ">SLO ms, >errors"
+        ">SLO ms, >errors, ~server"
     )
     for row in rows:
         table.add_row(
@@ -92,6 +96,7 @@ def status_table(rows: Sequence[StatusRow]) -> Table:
             _few(row.endpoints),
             "yes" if row.routed else "no",
             *_figures(row),
+            row.server,
         )
     return table
 

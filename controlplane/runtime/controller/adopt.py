@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from controlplane.control.converge.desired import Desired, NamedRoute, stands_for
+from controlplane.control.converge.desired import Desired, NamedRoute, planned_servers, stands_for
 from controlplane.control.guard import decide
 from controlplane.control.guard.effects import Ending
 from controlplane.control.guard.standbys import is_awaited
@@ -100,7 +100,7 @@ def adoption(
     }
     found = [s for s in servers if s.spec.labels.role is not Role.PROFILE]
     gpus = {device: gpu for gpu, device in settings.devices.items()}
-    running = _Running(found, desired, _planned(desired), routes, gpus, records, frozenset(endings))
+    running = _Running(found, desired, planned_servers(desired), routes, gpus, records, frozenset(endings))
     chosen = {partition.id: running.chosen(partition) for partition in guarded}
     kept = list({s.name: s for one in chosen.values() for s in one.servers}.values())
     surplus = tuple(server for server in found if server not in kept)
@@ -201,15 +201,6 @@ class _Running:
         if share is None and active.name not in routed:
             share = Share(partition.gpu, partition.percent)
         return share if share is not None and _lends(active, place, partition, share) else None
-
-
-def _planned(desired: Desired) -> dict[str, ServerSpec]:
-    """The planned server of each partition: the active one, where it has one."""
-    planned: dict[str, ServerSpec] = {}
-    for spec in desired.servers.values():
-        if spec.labels.role is Role.ACTIVE or spec.labels.partition not in planned:
-            planned[spec.labels.partition] = spec
-    return planned
 
 
 def _placed(

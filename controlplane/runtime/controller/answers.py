@@ -41,7 +41,7 @@ class Requests(Protocol):
 class AnswerLog:
     """Reads the log of one fleet. `queue_of` is the endpoints of the queue that an endpoint's requests share.
 
-    `records` are of the servers by the names that the guard gave them. The log was last heard at `heard_s`.
+    `records` are of the servers by name. The log was last heard at `heard_s`.
     Answers are kept until their server is looked at, at most for LOOK_S.
     """
 
@@ -115,8 +115,7 @@ class AnswerLog:
     def _remember(self, record: ServerRecord, end: Record, ended_s: float, now: float) -> None:
         record.spoke_s = now
         if end.unloaded:
-            own_name = record.server.name
-            record.note(News((own_name,), "it has unloaded its models", health=Health.ENDING))
+            record.note(News((record.server.name,), "it has unloaded its models", health=Health.ENDING))
         began_s = ended_s - end.latency_ms / 1000.0
         if end.failed:
             before = record.failed((end.endpoint,))
@@ -211,8 +210,9 @@ _RARE_RPS = 0.02
 class OpenRequests:
     """Reads a server's requests in flight once it has been silent for long enough."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, records: Mapping[str, ServerRecord]) -> None:
         self._gateway = gateway
+        self._records = records
         self._silences = Agenda()
         self._gateway_again_s = -math.inf
 
@@ -250,21 +250,34 @@ class OpenRequests:
             self._silences.put(name, since + silent_s)
             return NOTHING_IN_FLIGHT
         if now - record.in_flight_s > _SILENT_S and now > self._gateway_again_s:
-            try:
-                record.in_flight = self._gateway.in_flight(backend(record.server))
-            except GatewayError:
-                # A hanging gateway blocks each query until its deadline, so it is not queried again at once.
-                record.in_flight = NOTHING_IN_FLIGHT
-                self._gateway_again_s = time.monotonic() + _GATEWAY_AGAIN_S
-            record.in_flight_s = now
+            self._read(record, now, servers)
         self._silences.put(name, now)
         return record.in_flight
+
+    def _read(self, record: ServerRecord, now: float, servers: int) -> None:
+        """Read a server; others that rest are read with it, and from then on at the same times."""
+        due = (self._records.get(name) for name in self._silences.until(now + _lull_s(servers)))
+        resting = [one for one in due if one is not None and now - one.answered_s >= _SILENT_S]
+        read = {backend(one.server): one for one in (record, *resting)}
+        try:
+            found = self._gateway.in_flights(tuple(read))
+        except GatewayError:
+            # A hanging gateway blocks each query until its deadline, so it is not queried again at once.
+            found = {backend(record.server).server: NOTHING_IN_FLIGHT}
+            self._gateway_again_s = time.monotonic() + _GATEWAY_AGAIN_S
+        for at, one in read.items():
+            if at.server in found:
+                one.in_flight, one.in_flight_s = found[at.server], now
+
+
+def _lull_s(servers: int) -> float:
+    return max(_LULL_S, servers / _LULLS_RPS)
 
 
 def _read_after_s(watch: Watch, paused_s: float, servers: int) -> float:
     """Return the silence after which open requests are read, where none was open for `paused_s`."""
     rates_rps = [max(queue.rates_rps) for queue in watch.queues]
-    lull_s = max(_LULL_S, servers / _LULLS_RPS)
+    lull_s = _lull_s(servers)
     # The longer nothing was open, the less soon is it read again: requests have paused.
     expected_s = max(_SILENT_REQUESTS / max(sum(rates_rps), _RARE_RPS), min(paused_s, lull_s))
     return max(_SILENT_S, min(expected_s, lull_s) if max(rates_rps) > _RARE_RPS else expected_s)

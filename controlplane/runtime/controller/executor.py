@@ -126,7 +126,7 @@ class Executor(Actor):
         self._recorder.hear(decision.seen.answers, state.watches.values())
         if self._recorder.is_due():
             self._recorder.write(_active(state, workers))
-        self._status.show(state, workers.running(), changed=bool(decision.effects))
+        self._status.show(state, workers.ending(), changed=bool(decision.effects))
 
     def is_busy(self, state: GuardState | None, workers: Workers) -> bool:
         """Return whether a server starts, or is down and can still be started without help."""
@@ -203,7 +203,7 @@ def _carry_out(effect: Effect, adopted: Adopted, workers: Workers, observer: Obs
             running = [s.spec for s in workers.servers().values()]
             limit_mb = memory_limit_mb(planned, running, observer.exhausted_mb.get(effect.partition))
             spec = replace(spec, reloads=warm, memory_limit_mb=limit_mb)
-            workers.launch(effect, spec, partial(adopted.gives_way, effect.partition))
+            workers.launch(spec, partial(adopted.gives_way, effect.partition))
         case Load():
             workers.load(effect)
         case DrainAndStop():

@@ -249,7 +249,7 @@ class Controller:
         # From the clock, so that no server's name is used twice: starts take longer than a millisecond.
         generation = int(1000.0 * self._fleet.clock.wall())
         found = adoption(
-            guarded_partitions(plan, desired.largest),
+            guarded_partitions(plan, desired),
             desired,
             settings,
             servers,

@@ -52,7 +52,7 @@ QUOTA_HURRIED_S = 0.1
 _NEARLY = 0.5
 """The evidence from which on Triton's counters are read as often as may be; ..."""
 _READ_NOW_AND_THEN_S = 0.5
-"""... and the interval below: a verdict needs two, and of twenty healthy queues one is under suspicion."""
+"""... and the interval below: a verdict needs two."""
 _SILENT_IF_CONTENDED = 8
 """Readings without an answer that show a hang on a contended host."""
 _IF_CONTENDED = 2
@@ -66,7 +66,7 @@ _ABSENT = Condition(Health.GONE)
 
 
 class Observer:
-    """Observes one fleet, once for each tick. Servers have the names that the guard gave them."""
+    """Observes one fleet, once for each tick."""
 
     def __init__(
         self,
@@ -90,9 +90,8 @@ class Observer:
         self._conditions: Mapping[str, Condition] = {}
         self._servers: Mapping[str, Server] = {}
         self._records: dict[str, ServerRecord] = {}
-        self._by_own_name: dict[str, str] = {}
         self._log = AnswerLog(requests, self._records, self._queue)
-        self._open = OpenRequests(gateway)
+        self._open = OpenRequests(gateway, self._records)
         self._idle = Agenda()
         self._canaries_left = CANARIES_RPS
         self._looked_s = time.monotonic()
@@ -153,7 +152,7 @@ class Observer:
 
     @property
     def batches(self) -> Mapping[str, Batches]:
-        """The batches that can be changed, of each server by its own name, as the engine listed them last."""
+        """The batches that can be changed, of each server by its name, as the engine listed them last."""
         return self._engine.listed.batches
 
     def _renew(self, names: Iterable[str], now: float) -> None:
@@ -177,22 +176,18 @@ class Observer:
             for name, server in servers.items():
                 self._records.setdefault(name, ServerRecord(server)).server = server
             self._servers = servers
-            self._by_own_name = {s.name: name for name, s in servers.items()}
             self._log.serve(servers)
         return changed
 
     def _news(self, now: float, *, failed: bool) -> set[str]:
         """Return the servers of which the launcher or the engine has news."""
         believed, changed = self._engine.look(self._servers.values(), now, failed=failed)
-        found = self._named(changed)
+        found = self._servers.keys() & set(changed)
         for one in believed:
-            for name in self._named(one.servers):
+            for name in self._servers.keys() & set(one.servers):
                 self._records[name].note(one)
                 found.add(name)
         return found
-
-    def _named(self, own_names: Iterable[str]) -> set[str]:
-        return {self._by_own_name[name] for name in own_names if name in self._by_own_name}
 
     def _forget(self, name: str) -> None:
         """Drop the data of a stopped server: a controller runs for long, and a canary may be large."""
@@ -220,7 +215,7 @@ class Observer:
         doubtful = evidence > SUSPICIOUS or in_flight.unanswered > 0
         if doubtful:
             hurried = evidence > _NEARLY or in_flight.unanswered > 0
-            self._read_counters(name, server, now, READ_EVERY_S if hurried else _READ_NOW_AND_THEN_S)
+            self._read_counters(server, now, READ_EVERY_S if hurried else _READ_NOW_AND_THEN_S)
         if doubtful or now - record.answered_s <= LOOK_S:
             every_s = QUOTA_HURRIED_S if doubtful else QUOTA_EVERY_S
             self._quotas.ask(name, partial(read_quota, self._launcher, server), now, every_s)
@@ -246,7 +241,7 @@ class Observer:
         self, name: str, condition: Condition, record: ServerRecord, now: float
     ) -> tuple[Health, str]:
         health, reason = condition.health, condition.reason
-        own_name, news, listed = record.server.name, record.news, self._engine.listed
+        news, listed = record.news, self._engine.listed
         if health is Health.UNLOADED and news is not None and news.health is Health.IMPAIRED:
             record.news = None  # it concerned a model that was unloaded
         if health in (Health.READY, Health.UNLOADED) and news is not None and news.health is Health.GONE:
@@ -255,17 +250,17 @@ class Observer:
             return health, reason
         if record.ready_s is None:
             record.ready_s = now
-        if self._engine.is_missing(own_name, record.ready_s):
-            return Health.GONE, listed.ends.get(own_name, "its process ended")
-        if own_name in listed.paused:
+        if self._engine.is_missing(name, record.ready_s):
+            return Health.GONE, listed.ends.get(name, "its process ended")
+        if name in listed.paused:
             return Health.PAUSED, "it is paused"
         health, reason = self._verdict(name, record)
         if health is not Health.READY:
             return health, reason
         if news is not None:
             return news.health, news.reason
-        if own_name in listed.ends:
-            return Health.ENDING, listed.ends[own_name]
+        if name in listed.ends:
+            return Health.ENDING, listed.ends[name]
         return health, reason
 
     def _weigh(self, record: ServerRecord, verdict: Verdict, now: float) -> None:
@@ -310,7 +305,7 @@ class Observer:
         Other models of its server may answer all the while.
         """
         server = record.server
-        self._read_counters(self._by_own_name[server.name], server, now)
+        self._read_counters(server, now)
         queue = self._queue(server, verdict.endpoint)
         endpoint, since_s = record.unanswered or ("", -math.inf)
         works_s = max(record.answered(queue), record.signs.moved_s.get(queue[0], -math.inf))
@@ -322,9 +317,9 @@ class Observer:
         allowed_s = limits.overdue_s if watch is None else overdue_s(watch, limits, sequences)
         return now - since_s > allowed_s and record.signs.compared_s > since_s
 
-    def _read_counters(self, name: str, server: Server, now: float, every_s: float = READ_EVERY_S) -> None:
+    def _read_counters(self, server: Server, now: float, every_s: float = READ_EVERY_S) -> None:
         """Read the models' own counters: those of an alias do not have the time in its model's queue."""
-        self._readings.read(name, server, [queue[0] for queue in self._queues(server)], now, every_s)
+        self._readings.read(server.name, server, [queue[0] for queue in self._queues(server)], now, every_s)
 
     def _is_busy(self, record: ServerRecord, verdict: Verdict, now: float) -> bool:
         """Return whether a server may work on clients' requests, or that is not known.
@@ -407,8 +402,7 @@ class Observer:
     def _watch(self, server: Server) -> Watch | None:
         """Return the partition of a server; of a shared one, that which it serves."""
         own = self._state.watches.get(server.spec.labels.partition)
-        name = self._by_own_name.get(server.name)
-        return own or next((w for w in self._state.watches.values() if w.active.server == name), None)
+        return own or next((w for w in self._state.watches.values() if w.active.server == server.name), None)
 
     def _is_silent(self, record: ServerRecord, now: float) -> bool:
         """Return whether a process has been silent since it spoke; a contended core delays a healthy one."""

@@ -24,7 +24,7 @@ from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Answer, BatchStatistics, Guarding, ModelStatistics
 from controlplane.files.fleets import write_guarding
 from controlplane.ports import Clock
-from controlplane.runtime.controller.workers import Running
+from controlplane.runtime.controller.workers import Endings
 from controlplane.runtime.fleet.history import History, Key, Minute
 from controlplane.triton.client import TritonClient
 from controlplane.triton.statistics import difference
@@ -182,9 +182,9 @@ class StatusFile:
         self._written_s = -math.inf
         self._written: dict[str, Guarding] = {}
         self._watches: Mapping[str, Watch] = {}
-        self._running = Running({}, {})
+        self._ending: Endings = {}
 
-    def show(self, state: GuardState, running: Running, *, changed: bool) -> None:
+    def show(self, state: GuardState, ending: Endings, *, changed: bool) -> None:
         """Write a different state at most once a second, or at once if something `changed`.
 
         A phase keeps its start time.
@@ -198,17 +198,17 @@ class StatusFile:
         states = {}
         for name, watch in state.watches.items():
             before = self._written.get(name)
-            if before is not None and self._watches.get(name) is watch and self._running == running:
+            if before is not None and self._watches.get(name) is watch and self._ending == ending:
                 states[name] = before
                 continue
-            fresh = _guarding(watch, running, state.now_s, ahead_s)
+            fresh = _guarding(watch, ending, state.now_s, ahead_s)
             if before is not None and before.phase == fresh.phase:
                 fresh = replace(fresh, since_s=before.since_s)
             if before is not None and before.retry_at_s is not None and fresh.retry_at_s is not None:
                 same = abs(before.retry_at_s - fresh.retry_at_s) < 1.0
                 fresh = replace(fresh, retry_at_s=before.retry_at_s) if same else fresh
             states[name] = fresh
-        self._watches, self._running = state.watches, running
+        self._watches, self._ending = state.watches, ending
         if states == self._written:
             return
         self._written = states
@@ -216,7 +216,7 @@ class StatusFile:
             write_guarding(self._path, list(states.values()))
 
 
-def _guarding(watch: Watch, running: Running, now_s: float, ahead_s: float) -> Guarding:
+def _guarding(watch: Watch, ending: Endings, now_s: float, ahead_s: float) -> Guarding:
     starts, standby = watch.launches, watch.standby
     waits = starts.retry_at_s > now_s
     return Guarding(
@@ -230,7 +230,7 @@ def _guarding(watch: Watch, running: Running, now_s: float, ahead_s: float) -> G
         retry_at_s=round(starts.retry_at_s + ahead_s, 3) if waits else None,
         owned_gpu=watch.share.gpu,
         owned_percent=watch.share.percent,
-        active=running.names.get(watch.active.server, watch.active.server),
-        ending=running.ending.get(watch.partition.id, {}),
+        active=watch.active.server,
+        ending=ending.get(watch.partition.id, {}),
         lent=watch.owned is not None,
     )

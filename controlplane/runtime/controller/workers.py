@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from controlplane.control.converge.desired import descendant
+from controlplane.control.converge.desired import successor
 from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Load
 from controlplane.domain.errors import EngineError, GatewayError, LogOnce, MissingTool, NotNow, is_own_lack
-from controlplane.domain.fleet import InFlight, Role, Server, ServerSpec, ServerState
+from controlplane.domain.fleet import InFlight, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Health
 from controlplane.ports import Gateway, GivesWay, Launcher, always
 from controlplane.runtime.controller.probes import read_counters
@@ -49,22 +49,14 @@ class Condition:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """What a next controller needs to know of servers, by their labels.
-
-    `names` are those of servers by the guard's names, `ending` says how servers end, by partition.
-    """
-
-    names: Mapping[str, str]
-    ending: Mapping[str, Mapping[str, str]]
+Endings = Mapping[str, Mapping[str, str]]
+"""How servers end, by partition and name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A server to start by the guard's `name`; with `unload`, its models are unloaded then."""
+    """A server to start; with `unload`, its models are unloaded then."""
 
-    name: str
     spec: ServerSpec
     unload: bool
     gives_way: GivesWay
@@ -81,11 +73,9 @@ class _PutOff:
 
 
 def spec_for(launch: Launch, planned: ServerSpec, device: str) -> ServerSpec:
-    """Return the server of a launch: as planned, with another share. The guard's name makes it unique."""
-    revision = descendant(planned, device, f"{launch.percent:g}", launch.server)
-    role = planned.labels.role if planned.labels.role is Role.SHARED else Role.SHADOW
-    labels = replace(planned.labels, role=role, revision=revision)
-    return replace(planned, labels=labels, device=device, percent=launch.percent)
+    """Return the server of a launch by its name: as planned, with another share."""
+    spec = successor(planned, launch.server.rpartition("-")[2])
+    return replace(spec, device=device, percent=launch.percent)
 
 
 def memory_limit_mb(
@@ -168,7 +158,7 @@ class Drain:
 
 
 class Workers:
-    """Starts and stops one fleet's servers. Servers have the names that the guard gave them."""
+    """Starts and stops one fleet's servers."""
 
     def __init__(self, launcher: Launcher, gateway: Gateway, failed: Failed, limits: Limits) -> None:
         self._launcher = launcher
@@ -190,7 +180,7 @@ class Workers:
         self._said = LogOnce()
 
     def adopt(self, server: Server, health: Health = Health.READY) -> None:
-        """Add a server that runs already, under its own name."""
+        """Add a server that runs already."""
         with self._lock:
             self._servers[server.name] = server
             self._conditions[server.name] = Condition(health)
@@ -199,7 +189,7 @@ class Workers:
         """Add a server that runs and may not be ready yet; wait for it and test it like a new one."""
         with self._lock:
             self._conditions[server.name] = Condition(Health.STARTING)
-        self._starts.submit(self._launch, _Start(server.name, server.spec, False, gives_way), server)
+        self._starts.submit(self._launch, _Start(server.spec, False, gives_way), server)
 
     def resume_warm(self, server: Server) -> None:
         """Add a warm shadow that runs, and unload its models, which a killed controller may have left."""
@@ -209,7 +199,7 @@ class Workers:
         self._loads.submit(self._change, server.name, partial(self._unload, server), Health.UNLOADED)
 
     def server(self, name: str) -> Server | None:
-        """Return the server that the guard calls `name`; None while it starts."""
+        """Return the server of this name; None while it starts."""
         with self._lock:
             return self._servers.get(name)
 
@@ -219,21 +209,20 @@ class Workers:
             return dict(self._conditions)
 
     def servers(self) -> dict[str, Server]:
-        """Return the servers that run, by the guard's names."""
+        """Return the servers that run, by name."""
         with self._lock:
             return dict(self._servers)
 
-    def running(self) -> Running:
-        """Return the labels of the servers that run, and of those that end."""
+    def ending(self) -> Endings:
+        """Return the servers that end, for a next controller."""
         with self._lock:
-            names = {name: server.name for name, server in self._servers.items()}
-            return Running(names, {partition: dict(found) for partition, found in self._ending.items()})
+            return {partition: dict(found) for partition, found in self._ending.items()}
 
-    def launch(self, launch: Launch, spec: ServerSpec, gives_way: GivesWay = always) -> None:
+    def launch(self, spec: ServerSpec, gives_way: GivesWay = always) -> None:
         """Start a server and test it; one that reloads is a warm shadow, and its models are unloaded then."""
         with self._lock:
-            self._conditions[launch.server] = Condition(Health.STARTING)
-        self._starts.submit(self._launch, _Start(launch.server, spec, spec.reloads, gives_way))
+            self._conditions[spec.name] = Condition(Health.STARTING)
+        self._starts.submit(self._launch, _Start(spec, spec.reloads, gives_way))
 
     def load(self, load: Load) -> None:
         """Load a warm shadow's models."""
@@ -285,17 +274,17 @@ class Workers:
             self._taken_over = frozenset(servers)
         self.close(wait=False)
 
-    def _wanted(self, name: str, spec: ServerSpec) -> bool:
+    def _wanted(self, name: str) -> bool:
         """Return whether a start is still wanted, here or by the next workers. Needs the lock."""
         if self._taken_over is not None:
-            return spec.name in self._taken_over
+            return name in self._taken_over
         return name not in self._given_up
 
     def _launch(self, start: _Start, server: Server | None = None) -> None:
         """Start a server, or wait for it where it runs; that one ends where it is unwanted by now."""
-        name, spec = start.name, start.spec
+        spec, name = start.spec, start.spec.name
         with self._lock:
-            wanted = self._wanted(name, spec)
+            wanted = self._wanted(name)
         if not wanted:
             if server is not None:
                 self._stop(server, Ending.AT_ONCE)
@@ -322,7 +311,7 @@ class Workers:
                     self._conditions[name] = Condition(Health.GONE, str(error) or repr(error))
             return
         with self._lock:
-            wanted = self._wanted(name, spec)
+            wanted = self._wanted(name)
             if wanted:
                 self._servers[name] = server
                 self._conditions[name] = Condition(Health.UNLOADED if start.unload else Health.READY)

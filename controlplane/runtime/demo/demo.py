@@ -39,7 +39,7 @@ from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History
 from controlplane.runtime.jobs.plan import Choices, make_plan, mean_execution_ms
-from controlplane.runtime.jobs.profile import Failed, profile_models, read_subjects
+from controlplane.runtime.jobs.profile import Failed, error_words, profile_models, read_subjects
 from controlplane.triton import statistics
 from controlplane.triton.client import TritonClient
 
@@ -90,10 +90,9 @@ class Demo:
                 raise EngineError(f"{one.model}: {one.words}")
             profile = one.profile
             alone = next(p for p in profile.points if p.percent == 100 and p.batch == 1)
-            error = 100 * profile.holdout_error["igniter"]
             self.say(
                 f"  {profile.model}: {len(profile.points)} points, {alone.execution_ms:.1f} ms alone at "
-                f"batch 1, Eq 11 is off by {error:.1f} % on held-out points"
+                f"batch 1{error_words(profile)}"
             )
         for part in _RATES:
             workloads = tuple(replace(w, rate_rps=part * w.rate_rps) for w in spec.workloads)

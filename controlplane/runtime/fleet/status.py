@@ -232,6 +232,7 @@ def _row(
         rate_rps=sum(inferences[e] / w.seconds for e, w in seen.items()) if seen else None,
         errors=sum(w.errors for w in seen.values()) if seen else None,
         batches=tuple(BatchRow(name, batch, planned.get(name)) for name, batch in server.spec.batches),
+        server=server.name,
     )
 
 

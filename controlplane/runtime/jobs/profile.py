@@ -27,7 +27,7 @@ from controlplane.files.measurements.profiles import (
 from controlplane.files.mistakes import nearest
 from controlplane.files.models import read_sample_shapes, write_sample_shapes
 from controlplane.latency.evaluate import Disagreeing, assessed, disagreeing
-from controlplane.latency.registry import recorder
+from controlplane.latency.registry import DEFAULT, recorder
 from controlplane.profiler.colocate import Neighbourhood, merged
 from controlplane.profiler.findings import Spinning, spinning, with_repeats
 from controlplane.profiler.requests import Subject, Wishes, read_subject
@@ -215,6 +215,12 @@ def describe_device(profiles: Path, name: str, limits: DeviceLimits | None) -> P
     if limits is None or catalogue.device(name) is not None:
         return None
     return write_device(profiles, recorder().described(known_device(name, profiles), limits))
+
+
+def error_words(profile: Profile) -> str:
+    """Return how far the default model's fit is off on points that it leaves out; empty where unknown."""
+    error = profile.holdout_error.get(DEFAULT)
+    return "" if error is None else f"; points left out of the fit are missed by {100 * error:.1f} % (mean)"
 
 
 def with_fits(profile: Profile, counters: Counters = NO_COUNTERS, device: Device | None = None) -> Profile:

@@ -90,7 +90,7 @@ def _deploy(plan: Plan, fleet: SimulatedFleet) -> GuardState:
             case Commit(routes):
                 fleet.route(routes)
     placed = {partition.id: _placed(desired, gpu, partition) for gpu, partition in plan.partitions()}
-    return decide.begin(guarded_partitions(plan), placed, Limits())
+    return decide.begin(guarded_partitions(plan, desired), placed, Limits())
 
 
 def _contents(plan: Plan) -> list[str]:

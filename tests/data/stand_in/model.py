@@ -61,6 +61,11 @@ class TritonPythonModel:
             numbers = np.repeat(numbers, numbers[0])
         delays_s = [0] * len(numbers) if delays is None else delays.as_numpy().reshape(-1) / 1000
         sender = request.get_response_sender()
+        if len(delays_s) != len(numbers):
+            words = f"expected IN and DELAY shape to match, got [{len(numbers)}] and [{len(delays_s)}]"
+            failed = pb_utils.InferenceResponse(error=pb_utils.TritonError(words))
+            sender.send(failed, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            return
         threading.Thread(target=self._send, args=(sender, numbers.copy(), delays_s)).start()
 
     def _send(self, sender, numbers, delays_s):

@@ -125,6 +125,26 @@ def test_columns_sort_both_ways(opened: Opened) -> None:
     assert page.get_attribute("th:has-text('SLO ms')", "aria-sort") == "descending"
 
 
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_a_fleets_table_fits_and_has_its_idle_workload_last(
+    chromium: Browser, plan: Plan, tmp_path: Path, width: int
+) -> None:
+    basis = {"kind": "observed", "measure": "P99", "limit": "SLO", "source": "the last minute"}
+    document = plan_document(plan) | {"title": "Fleet", "basis": basis, "seen": True, "events": []}
+    for one in document["workloads"]:
+        one |= {"seen_rps": one["rate_rps"], "busy": 0.5}
+    idle = document["workloads"][3]
+    idle |= dict.fromkeys(("value_ms", "seen_rps", "busy")) | {"holds": False}
+    file = tmp_path / "fleet.html"
+    file.write_text(page_of("Fleet", document))
+    with browser.opened(chromium, address_of(file), width=width) as found:
+        assert names(found.page)[-1] == idle["name"]
+        found.page.get_by_role("button", name="Margin").click()
+        assert names(found.page)[-1] == idle["name"]
+        over = "all => all.map(one => one.scrollWidth - one.clientWidth)"
+        assert found.page.eval_on_selector_all(".scroll, html", over) == [0, 0]
+
+
 def test_search_and_filter_leave_what_fits(opened: Opened) -> None:
     page = opened.page
     page.fill("#search", "ssd v100-5")

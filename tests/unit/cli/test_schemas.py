@@ -197,7 +197,7 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
     repair = Repair("w", 40.0, 20.0, 10.0, 0.5, "slow", 0.6, 1.0, "shadow", (span,))
     kept = Kept("search", "P", 3, None, 100.0, 99.0, 0, 30.0, 29.0, 31.0, 40.0)
     environment = Environment("CPU", None, "2.51", "onnxruntime", "host", "2026-11-22")
-    profile = Profile("m", "cpu", ShareKind.CPU_QUOTA, environment, (), holdout_error={"igniter": 0.1})
+    profile = Profile("m", "cpu", ShareKind.CPU_QUOTA, environment, (), holdout_error={"ours": 0.1})
     written = Written(profile, Path("m.json"), 30.0)
     # Training imports torch, which takes seconds.
     from controlplane.papers.inss.training.training import Check

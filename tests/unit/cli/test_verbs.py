@@ -203,6 +203,15 @@ def test_what_is_no_allowance_is_refused_with_the_nearest(capsys: pytest.Capture
         assert "did you mean 'overcommit'" in error["message"]
 
 
+def test_an_option_that_is_a_setting_is_refused_with_the_way_to_find_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["plan", "file", "--quantile", "0.9", "--json"]) == 2
+    assert "`ctl plan --set help`" in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert run(["status", "--quantile"]) == 2
+    assert "--set help" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", [("status", "--check"), ("wait", "--timeout", "0")])
 def test_a_fleet_without_servers_is_exit_code_1(
     verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]

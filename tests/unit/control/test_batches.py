@@ -9,6 +9,7 @@ import pytest
 from guard_invariants import validate_state
 
 from controlplane.control import batches
+from controlplane.control.converge.desired import Desired
 from controlplane.control.guard import decide
 from controlplane.control.guard.effects import Cause, Effect, Redirect, SetBatch
 from controlplane.control.guard.promise import Promise
@@ -50,7 +51,7 @@ def test_where_memory_is_limited_the_batch_stays(gpu: str, limit_mb: float | Non
     placement = Placement("W", "w", "m", 10.0, 100.0)
     partition = Partition("P", 50.0, (ServedModel("m", 2),), (placement,), memory_limit_mb=limit_mb)
     plan = Plan("by-hand", Rule.P99, "ours", (PlannedGpu("g0", gpu, (partition,)),))
-    (found,) = guarded_partitions(plan, {"P": (("w", 8),)})
+    (found,) = guarded_partitions(plan, Desired({}, {}, largest={"P": (("w", 8),)}))
     assert found.promises[0].largest == largest
 
 

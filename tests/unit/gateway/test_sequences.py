@@ -53,6 +53,16 @@ def test_an_end_waits_for_what_is_still_under_way() -> None:
     assert sequences.living() == {"one": 1}
 
 
+def test_one_without_an_id_leaves_no_trace() -> None:
+    sequences = Sequences()
+    for where in (ONE, TWO):
+        assert (
+            sequences.enter(("m", ""), start=False, idle_s=1.0, now_s=0.0, choose=lambda w=where: w) is where
+        )
+    sequences.leave(("m", ""), end=False, now_s=0.0)
+    assert sequences.living() == {}
+
+
 def test_nobody_to_serve_it_leaves_no_trace() -> None:
     sequences = Sequences()
     assert enter(sequences, 0.0, None, start=True) is None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import grpc
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.gateway.facade.upstream import _End, _Inner
+from controlplane.gateway.facade.upstream import _End, _Inner, unconnected
 
 DATA, TRAILERS, RESET = 0, 1, 3
 
@@ -43,3 +45,20 @@ def test_all_frames_pass_but_resets_without_an_error(sent: list[bytes], data: st
     for start, end in zip((0, *cuts), (*cuts, len(stream)), strict=True):
         inner.data_received(stream[start:end])
     assert connection.content == b"".join(one for one in sent if one != frame(RESET, bytes(4)))
+
+
+@pytest.mark.parametrize(
+    ("words", "lost"),
+    [
+        ("failed to connect to all addresses; last error: UNKNOWN: unix:/s: No such file or directory", True),
+        ("Socket closed", True),
+        ("recvmsg:Connection reset by peer", True),
+        ("GOAWAY received; Error code: 0", True),
+        ("cannot connect to the database: Connection reset by peer", False),
+        ("Request timeout expired", False),
+    ],
+)
+def test_a_models_own_words_for_a_lost_connection_are_no_lost_server(words: str, lost: bool) -> None:
+    nothing = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details=words)
+    assert unconnected(error) is lost

@@ -6,7 +6,7 @@ import planning
 import pytest
 
 from benchmarks.harness import Figures
-from benchmarks.plans import changing_load
+from benchmarks.plans import changing_load, planners
 from benchmarks.support import covers, promises
 from controlplane.domain.plan import Rule
 from controlplane.planning.exact.prove import prove
@@ -22,6 +22,15 @@ def test_joint_takes_as_many_gpus_as_the_page_says(count: int, rule: Rule, gpus:
     latency = "ours" if rule is Rule.P99 else "igniter"
     plan = planning.planned("joint", planning.published(count), rule=rule, latency=latency)
     assert plan.verified
+    assert len(plan.gpus) == gpus
+
+
+@pytest.mark.parametrize(("listed", "gpus"), [(2, 31), (7, 35)])
+def test_lists_that_no_search_was_tuned_on_take_as_many_gpus_as_before(listed: int, gpus: int) -> None:
+    workloads = planners.fresh_lists()[listed]
+    plan = planning.planned("joint", workloads, rule=Rule.P99, latency="ours")
+    assert plan.verified
+    assert not plan.infeasible
     assert len(plan.gpus) == gpus
 
 

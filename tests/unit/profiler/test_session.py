@@ -30,14 +30,16 @@ class Host:
     """A model's servers, a clock that they move, and the progress that is shown.
 
     An inference takes `single_s` on the whole device; `fails` are by point, or by share where no server
-    starts.
+    starts; a start takes `start_s`.
     """
 
     single_s: float
     fails: dict[Point | float, EngineError] = field(default_factory=dict)
+    start_s: float = 0.0
     now_s: float = 0.0
     measured: list[Point] = field(default_factory=list)
     shown: list[tuple[int, int, float | None]] = field(default_factory=list)
+    shown_at_s: list[float] = field(default_factory=list)
 
     def monotonic(self) -> float:
         return self.now_s
@@ -50,6 +52,7 @@ class Host:
 
     def advance(self, what: str, done: int, total: int, seconds_left: float | None) -> None:
         self.shown.append((done, total, seconds_left))
+        self.shown_at_s.append(self.now_s)
 
 
 @dataclass
@@ -102,9 +105,10 @@ def _servers(monkeypatch: pytest.MonkeyPatch) -> None:
     def serving(
         self: Profiler, source: object, place: Place, percent: float, batches: object
     ) -> Iterator[float]:
-        fails = cast(Host, self.launcher).fails
-        if percent in fails:
-            raise fails[percent]
+        host = cast(Host, self.launcher)
+        if percent in host.fails:
+            raise host.fails[percent]
+        host.now_s += host.start_s
         yield percent
 
     monkeypatch.setattr(Profiler, "serving", serving)
@@ -175,6 +179,15 @@ def test_the_time_left_is_told_from_the_start_and_falls(repository: Path) -> Non
     assert known == sorted(known, reverse=True)
     assert known[-1] == 0.0
     assert host.shown[-1][0] == host.shown[-1][1]
+
+
+def test_the_time_left_follows_a_host_whose_starts_take_long(repository: Path) -> None:
+    host = Host(0.002, start_s=20.0)
+    measure(host, repository)
+    later = zip(host.shown[1:-1], host.shown_at_s[1:-1], strict=True)
+    over = [(left or 0.0) - (host.now_s - at_s) for (_, _, left), at_s in later]
+    assert min(over) > -10.0
+    assert max(over) < 30.0
 
 
 def test_a_failed_point_costs_no_other_point(repository: Path) -> None:

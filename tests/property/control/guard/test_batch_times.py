@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.control.guard import baseline, batch_times
-from controlplane.control.guard.batch_times import BatchTimes, HostPart
+from controlplane.control.guard.batch_times import NO_PART, BatchTimes, HostPart, Weighing
 from controlplane.domain.observation import Answer
 
 RATE_RPS = 50.0
@@ -18,8 +18,15 @@ def alone(times_s: list[float], since_s: float, every_s: float = 1.0) -> list[An
     return [Answer(since_s + every_s * i, 1e3 * took, False, "w", "s") for i, took in enumerate(times_s)]
 
 
-def weigh(record: BatchTimes, answers: list[Answer]) -> BatchTimes:
-    return batch_times.weigh(record, answers, RATE_RPS, answers[-1].ended_s + 1.0)[0]
+def weigh(record: BatchTimes, answers: list[Answer], part: HostPart = NO_PART) -> BatchTimes:
+    return looked(record, answers, part)[0]
+
+
+def looked(
+    record: BatchTimes, answers: list[Answer], part: HostPart = NO_PART
+) -> tuple[BatchTimes, list[Answer]]:
+    weighing = Weighing(batch_times.height(RATE_RPS), (0.01,), part)
+    return batch_times.weigh(record, answers, answers[-1].ended_s + 1.0, weighing)
 
 
 RECORD = weigh(BatchTimes(), alone([0.01 + 0.0001 * (i % 20) for i in range(400)], 0.0))
@@ -58,7 +65,7 @@ def test_evidence_never_leaves_its_range(times_s: list[float]) -> None:
 @given(TIMES, st.floats(0.2, 1e3))
 def test_no_answer_counts_for_longer_than_it_took(times_s: list[float], stall_s: float) -> None:
     answers = alone([*times_s, stall_s], 1e5)
-    _, counted = batch_times.weigh(RECORD, answers, RATE_RPS, 1e9)
+    _, counted = looked(RECORD, answers)
     assert all(a.latency_ms <= b.latency_ms for a, b in zip(counted, answers, strict=True))
 
 
@@ -67,7 +74,7 @@ def test_no_answer_counts_for_longer_than_it_took(times_s: list[float], stall_s:
 def test_a_delay_by_the_host_alone_is_no_evidence(starved: float, batches: int) -> None:
     own = 1.0 - starved
     delayed = alone([0.0109 / own] * batches, 1000.0)
-    after, _ = batch_times.weigh(RECORD, delayed, RATE_RPS, 1e5, HostPart(own))
+    after = weigh(RECORD, delayed, HostPart(own))
     assert batch_times.strength(after, RATE_RPS) < batch_times.HOLD
 
 
@@ -76,5 +83,5 @@ def test_a_delay_by_the_host_alone_is_no_evidence(starved: float, batches: int) 
 def test_a_doubled_time_is_certain_however_long_the_host_delays_it(starved: float) -> None:
     own = 1.0 - starved
     doubled = alone([0.022 / own] * 60, 1000.0, 0.4)
-    after, _ = batch_times.weigh(RECORD, doubled, RATE_RPS, 1e5, HostPart(own))
+    after = weigh(RECORD, doubled, HostPart(own))
     assert batch_times.strength(after, RATE_RPS) == 1.0

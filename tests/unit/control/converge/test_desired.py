@@ -13,9 +13,9 @@ from controlplane.control.converge.desired import (
     NamedRoute,
     Rendered,
     as_moved,
-    descendant,
     desired_fleet,
     moved,
+    successor,
 )
 from controlplane.control.converge.redirect import companions, redirected
 from controlplane.domain.errors import InputError
@@ -143,8 +143,7 @@ def test_a_redirect_leaves_a_dead_server_for_its_shadow_and_stays_there() -> Non
 
 def guards_own(desired: Desired, partition: str, percent: float) -> ServerSpec:
     planned = desired.servers[name(desired, partition, Role.ACTIVE)]
-    labels = replace(planned.labels, role=Role.SHADOW, revision=descendant(planned, percent))
-    return replace(planned, labels=labels, percent=percent)
+    return replace(successor(planned, percent), percent=percent)
 
 
 def test_a_plan_applied_again_keeps_what_the_guard_went_over_to() -> None:
@@ -256,7 +255,7 @@ def test_to_a_shared_shadow_an_endpoint_moves_without_the_others() -> None:
 def test_a_shared_shadow_that_was_started_since_stays_with_the_same_plan() -> None:
     desired = sharing("a", "b")
     planned = desired.servers[name(desired, "standby", Role.SHARED)]
-    later = replace(planned, labels=replace(planned.labels, revision=descendant(planned, "later")))
+    later = successor(planned, 1)
     running = [s for s in desired.servers.values() if s.name != planned.name] + [later]
     routes = {e: NamedRoute(r.members, later.name) for e, r in desired.routes.items()}
     running = [replace(one, batches=(("m", 4),)) for one in running]
@@ -285,8 +284,7 @@ def test_whichever_server_of_a_partition_another_one_replaced_it_gets_the_planne
     desired, wanted = fleet(part("W", "W")), (("m", 2),)
     servers = {key: replace(one, batches=wanted) for key, one in desired.servers.items()}
     planned = desired.servers[name(desired, "W", role)]
-    labels = replace(planned.labels, revision=descendant(planned, "elsewhere"))
-    running = build.server(replace(planned, labels=labels, batches=(("m", 4),)))
+    running = build.server(replace(successor(planned, 1), batches=(("m", 4),)))
     assert batches_as_planned(replace(desired, servers=servers), [running]) == [
         SetBatches(running.name, wanted)
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from controlplane.control.guard import baseline, batch_times
-from controlplane.control.guard.batch_times import BatchTimes, HostPart
+from controlplane.control.guard.batch_times import NO_PART, BatchTimes, HostPart, Weighing
 from controlplane.domain.observation import Answer
 
 RATE_RPS = 100.0
@@ -21,6 +21,8 @@ class Queue:
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     due_s: float = 0.0
     free_s: float = 0.0
+    apart_s: float = 0.0
+    """The gateway passes the first answer of a batch on, and so much later the others."""
 
     def answers(
         self, requests: int, *, rate_rps: float = RATE_RPS, slowdown: float = 1.0, stall_s: float = 0.0
@@ -36,12 +38,24 @@ class Queue:
             took_s = (0.004 + 0.002 * len(batch)) * slowdown * self.chance.lognormvariate(0.0, 0.1)
             self.free_s = start + took_s + stall_s
             stall_s = 0.0
-            found += [Answer(self.free_s, 1e3 * (self.free_s - due), False, "w", "s") for due in batch]
+            for n, due in enumerate(batch):
+                ended_s = self.free_s + (self.apart_s if n else 0.0)
+                found.append(Answer(ended_s, 1e3 * (ended_s - due), False, "w", "s"))
         return found
 
 
+PLANNED_S = tuple(0.004 + 0.002 * size for size in range(1, 9))
+
+
+def look(
+    times: BatchTimes, answers: list[Answer], after_s: float = 1.0, part: HostPart = NO_PART
+) -> tuple[BatchTimes, list[Answer]]:
+    weighing = Weighing(batch_times.height(RATE_RPS), PLANNED_S, part)
+    return batch_times.weigh(times, answers, answers[-1].ended_s + after_s, weighing)
+
+
 def weigh(times: BatchTimes, answers: list[Answer], own: float = 1.0) -> BatchTimes:
-    return batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0, HostPart(own))[0]
+    return look(times, answers, part=HostPart(own))[0]
 
 
 def learned(queue: Queue) -> BatchTimes:
@@ -55,23 +69,29 @@ def test_doubled_batch_times_are_certain_within_fifty_answers() -> None:
     assert batch_times.strength(weigh(times, queue.answers(50, slowdown=2.0)), RATE_RPS) == 1.0
 
 
-def test_times_that_have_become_usual_are_no_lasting_slowdown() -> None:
+@pytest.mark.parametrize("factor", [0.9, 1.0, 1.2, 2.0])
+def test_batches_are_compared_with_the_plan_from_the_first_on(factor: float) -> None:
+    times = weigh(BatchTimes(), Queue().answers(200, rate_rps=200.0, slowdown=factor))
+    ratio, error = batch_times.beside_plan(times)
+    assert ratio == pytest.approx(factor, rel=0.1)
+    assert error < 0.1
+    assert batch_times.recently_beside_plan(times) == pytest.approx(factor, rel=0.3)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_batches_whose_answers_come_apart_seem_no_slower_than_they_are(factor: float) -> None:
+    """What stands for two batches is planned with two fixed parts."""
+    times = weigh(BatchTimes(), Queue(apart_s=0.003).answers(200, rate_rps=200.0, slowdown=factor))
+    assert 0.7 * factor < batch_times.beside_plan(times)[0] < 1.05 * factor
+
+
+def test_an_error_stands_beside_the_plan_though_its_times_have_become_usual() -> None:
     queue = Queue()
     times = learned(queue)
-    ratios = []
     for _ in range(60):
         times = weigh(times, queue.answers(100, slowdown=2.0))
-        ratio, error = batch_times.lasting(times)
-        ratios.append((ratio, baseline.measured_s(times.baseline, 1)[0]) if error < 1.0 else (1.0, 0.0))
-    assert max(ratio for ratio, _ in ratios) == pytest.approx(2.0, rel=0.1)
-    assert max(ratio * usual_s for ratio, usual_s in ratios) == pytest.approx(0.012, rel=0.1)
-
-
-def test_batch_times_last_before_the_thresholds_are_known() -> None:
-    times = weigh(BatchTimes(), Queue().answers(150, slowdown=1.2))
-    assert times.baseline.tail.tenth == 0.0
-    ratio, error = batch_times.lasting(times)
-    assert ratio == pytest.approx(1.0, abs=0.1)
+    ratio, error = batch_times.beside_plan(times)
+    assert ratio == pytest.approx(2.0, rel=0.1)
     assert error < 0.1
 
 
@@ -107,7 +127,7 @@ def test_a_server_that_always_waits_for_its_core_is_known_to_be_slower() -> None
 def test_what_is_learned_while_the_gateway_waits_for_longer_than_batches_take_is_no_evidence_later() -> None:
     queue, part = Queue(), HostPart(1.0, 10.0)
     answers = queue.answers(3000)
-    times = batch_times.weigh(BatchTimes(), answers, RATE_RPS, answers[-1].ended_s + 1.0, part)[0]
+    times = look(BatchTimes(), answers, part=part)[0]
     assert batch_times.slowdown(times, part) == 0.0
     assert batch_times.strength(weigh(times, queue.answers(300)), RATE_RPS) < 1.0
     assert batch_times.strength(weigh(times, queue.answers(50, slowdown=2.0)), RATE_RPS) == 1.0
@@ -117,7 +137,7 @@ def test_answers_behind_batches_that_the_host_delays_count_without_a_stall_only(
     queue = Queue()
     times = learned(queue)
     delayed = queue.answers(200, slowdown=2.0)
-    _, counted = batch_times.weigh(times, delayed, RATE_RPS, delayed[-1].ended_s + 1.0, HostPart(0.5))
+    _, counted = look(times, delayed, part=HostPart(0.5))
     taken = sum(a.latency_ms - c.latency_ms for a, c in zip(delayed, counted, strict=True))
     assert taken < 0.35 * sum(a.latency_ms for a in delayed)
 
@@ -166,7 +186,7 @@ def test_the_answers_behind_a_stall_count_without_it() -> None:
     times = learned(queue)
     answers = queue.answers(200, stall_s=1.0)
     assert sum(a.latency_ms > 60.0 for a in answers) > 50
-    _, counted = batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+    _, counted = look(times, answers)
     assert sum(a.latency_ms > 60.0 for a in counted) == 0
 
 
@@ -174,7 +194,7 @@ def test_the_answers_of_a_slower_server_still_count() -> None:
     queue = Queue()
     times = learned(queue)
     answers = queue.answers(400, slowdown=4.0)
-    _, counted = batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+    _, counted = look(times, answers)
     assert sum(a.latency_ms > 60.0 for a in counted) > 100
 
 
@@ -183,7 +203,7 @@ def test_a_batch_that_two_looks_share_is_one_batch() -> None:
     answers = queue.answers(3000)
     times = BatchTimes()
     for at in range(0, len(answers), 7):
-        times, _ = batch_times.weigh(times, answers[at : at + 7], RATE_RPS, answers[at : at + 7][-1].ended_s)
+        times, _ = look(times, answers[at : at + 7], 0.0)
     whole = learned(Queue())
     assert sum(whole.baseline.counts) - sum(times.baseline.counts) < 20
     assert times.baseline.means[1] == pytest.approx(whole.baseline.means[1], rel=0.05)
@@ -228,7 +248,7 @@ def test_a_server_that_stalls_again_and_again_has_no_excuse() -> None:
     late = []
     for _ in range(30):
         answers = queue.answers(100, stall_s=0.5)
-        times, counted = batch_times.weigh(times, answers, RATE_RPS, answers[-1].ended_s + 1.0)
+        times, counted = look(times, answers)
         late.append(sum(a.latency_ms > 60.0 for a in counted))
     assert sum(late[:5]) == 0
     assert sum(late[-5:]) > 50
@@ -277,7 +297,7 @@ def test_two_slow_batches_of_a_busy_period_are_no_accident() -> None:
     two = [one[0], Answer(1000.028, 54.0, False, "w", "s")]
     taken = []
     for answers in (one, two):
-        _, counted = batch_times.weigh(times, answers, RATE_RPS, 1001.0)
+        _, counted = look(times, answers)
         taken.append(answers[-1].latency_ms - counted[-1].latency_ms)
     assert taken == pytest.approx([18.0, 0.0], abs=0.5)
 

@@ -9,6 +9,7 @@ import pytest
 from guard_bench import ALONE, CONTENDED, LIMITS, READY, TICK_S, bench, ends, of, partition, targets
 from guard_invariants import validate_state
 
+from controlplane.control.converge.desired import Desired
 from controlplane.control.guard import decide, observe
 from controlplane.control.guard.effects import (
     Cause,
@@ -352,7 +353,7 @@ def planned(*placements: Placement, models: Sequence[ServedModel] = ()) -> Guard
     shadow = Shadow(ShadowPolicy.HOT, "g0", 10.0, 50.0)
     kept = Partition("W1", 40.0, tuple(models), placements, shadow=shadow)
     plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("g0", "v100", (kept,)),))
-    return guarded_partitions(plan)[0]
+    return guarded_partitions(plan, Desired({}, {}))[0]
 
 
 def placement(endpoint: str, model: str, rate: float, slo_ms: float, ms: float, batch: int = 1) -> Placement:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.control.guard import baseline, batch_times, decide, learning, queues
-from controlplane.control.guard.batch_times import BatchTimes, Chart, Lasting, Recent
+from controlplane.control.guard import batch_times, decide, learning, queues
+from controlplane.control.guard.batch_times import BatchTimes, BesidePlan, Chart
 from controlplane.control.guard.learning import ModelError
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer, Slower, Watch
@@ -20,13 +20,9 @@ PROMISE = Promise(
 
 def took(factor: float, *, sudden: bool = False) -> BatchTimes:
     """Sixty blocks of `factor` times the planned time; `sudden`: at first they took the planned one."""
-    usual = 1.0 if sudden else factor
-    means = [0.0, *(usual * time_ms / 1000.0 for time_ms in PROMISE.batch_ms), *[0.0] * 29]
-    known = baseline.EMPTY._replace(counts=[0.0, *[99.0] * 4, *[0.0] * 29], means=means)
-    ratio = factor / usual
     chart = Chart(batch_times.height(PROMISE.rate_rps) if sudden else 0.0)
-    lasting = Lasting(60.0, 60.0 * ratio, 60.0 * ratio * ratio)
-    return BatchTimes(known, chart, recent=Recent(ratio, ratio, 1.0), lasting=lasting)
+    taken = BesidePlan(0.0, 0.0, 0.0, factor, 1.0, 60.0, 60.0 * factor, 60.0 * factor * factor)
+    return BatchTimes(chart=chart, queued=taken)
 
 
 def serving(name: str, batches: BatchTimes, *, gpu_type: str = "v100", percent: float = 40.0) -> Watch:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controlplane.control.guard import baseline, batch_times, late_answers, queues, rule
-from controlplane.control.guard.batch_times import BatchTimes, Chart, HostPart, Lasting, Recent
+from controlplane.control.guard.batch_times import BatchTimes, BesidePlan, Chart, HostPart, Recent, Weighing
 from controlplane.control.guard.decide import begin
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.queues import QueueState
@@ -47,7 +47,10 @@ def test_slower_batches_need_a_few_late_answers() -> None:
 
 def test_batches_of_whose_time_the_gateways_waits_leave_nothing_are_no_alarm() -> None:
     usual = batch_times.weigh(
-        BatchTimes(), [Answer(0.1 * i, 20.0, False, "w", "s") for i in range(400)], 10.0, 50.0
+        BatchTimes(),
+        [Answer(0.1 * i, 20.0, False, "w", "s") for i in range(400)],
+        50.0,
+        Weighing(batch_times.height(10.0)),
     )[0]
     slow = queue(usual._replace(chart=SURE.chart, recent=Recent(1.0, 0.0, 1.0, 10.0)), 3)
     assert slow.slowness == 1.0
@@ -113,12 +116,10 @@ def test_slower_batches_that_are_not_certain_break_nothing() -> None:
 PLANNED = replace(FOURS, p99_ms=45.0, batch_ms=(8.0, 10.0, 12.0, 14.0), rate_rps=200.0)
 
 
-def served_from_the_start(factor: float, blocks: float = 60.0, known: int = 4) -> BatchTimes:
-    """Batches that took `factor` times the planned time since the first one; so many sizes are `known`."""
-    means = [0.0, *(factor * time_ms / 1000.0 for time_ms in PLANNED.batch_ms), *[0.0] * 29]
-    counts = [0.0, *[99.0] * known, *[0.0] * (33 - known)]
-    lasting = Lasting(blocks, blocks, blocks)  # each took its usual time
-    return BatchTimes(baseline.EMPTY._replace(counts=counts, means=means), lasting=lasting)
+def served_from_the_start(factor: float, blocks: float = 60.0) -> BatchTimes:
+    """Batches that took `factor` times the planned time since the first one."""
+    taken = BesidePlan(blocks=blocks, multiples=factor * blocks, squares=factor * factor * blocks)
+    return BatchTimes(queued=taken)
 
 
 @pytest.mark.parametrize(
@@ -147,14 +148,7 @@ def test_few_blocks_or_no_prediction_show_no_slower_model() -> None:
     slow = served_from_the_start(2.0)
     assert rule.breaks_as_measured(queue(slow, 1, PLANNED))
     assert not rule.breaks_as_measured(queue(served_from_the_start(2.0, 5.0), 1, PLANNED))
-    assert not rule.breaks_as_measured(queue(slow, 1, replace(PLANNED, batch_ms=())))
     assert not rule.breaks_as_measured(queue(slow, 1, replace(PLANNED, p99_ms=None)))
-
-
-def test_sizes_that_were_hardly_seen_take_as_many_times_as_planned_as_the_others() -> None:
-    few = queue(served_from_the_start(1.5, known=2), 1, PLANNED)
-    assert rule.slower_than_planned(few) == pytest.approx(1.5)
-    assert rule.breaks_as_measured(few)
 
 
 def test_batches_as_fast_as_planned_need_no_queue_model(monkeypatch: pytest.MonkeyPatch) -> None:

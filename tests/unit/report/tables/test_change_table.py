@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
-from controlplane.domain.workload import Workload
+from controlplane.domain.plan import (
+    Infeasible,
+    Partition,
+    Placement,
+    Plan,
+    PlannedGpu,
+    Rule,
+    ServedModel,
+    Shadow,
+)
+from controlplane.domain.workload import ShadowPolicy, Workload
 from controlplane.planning.replan.differences import Ending, TermChange, endings
 from controlplane.report.tables.change_table import change_table, terms_line
 from controlplane.report.tables.terminal import plain
@@ -67,6 +76,18 @@ def test_an_endpoint_renamed_by_a_second_workload_is_a_warning_and_a_change() ->
     assert ["2", "partitions", "changed,", "1", "started", "or", "moved"] in told
     place = ["20", "%", "of", "v100-0,", "batch", "2"]
     assert ["renamed", "rank", *place, *place, "rank"] in told
+
+
+def test_a_shadow_that_starts_anew_is_a_change_though_its_partition_stays() -> None:
+    def standing(percent: float) -> Plan:
+        (gpu,) = shop(a="a", b="b").gpus
+        shadow = Shadow(ShadowPolicy.HOT, gpu.id, percent - 20.0, percent)
+        return replace(shop(), gpus=(replace(gpu, partitions=(replace(gpu.partitions[0], shadow=shadow),)),))
+
+    told = lines(standing(30), standing(40))
+    assert " ".join(told[0]) == "0 partitions changed, 0 started or moved; 1 more shadow changed"
+    assert " ".join(told[2]) == "shadow a hot, 30 % of v100-0 hot, 40 % of v100-0"
+    assert lines(standing(30), standing(30)) == [["nothing", "changes"]]
 
 
 def test_who_takes_over_an_endpoint_that_ends() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from monitor_log import accepted, line, listening
-from observer_rig import ANSWERED, SERVER, Clock, Rig, rested, state
+from observer_rig import ANSWERED, SERVER, SPEC, Clock, Gateway, Rig, rested, state
 
 from controlplane.control.guard.observe import LOOK_S
 from controlplane.domain.fleet import GatewayConfig
@@ -24,7 +24,8 @@ from controlplane.gateway.replicas.agent import ControlServer, Replica
 from controlplane.monitor.records import Record
 from controlplane.runtime.controller import answers as answers_module
 from controlplane.runtime.controller import observer as observer_module
-from controlplane.runtime.controller.answers import ReplicaLogs
+from controlplane.runtime.controller.answers import OpenRequests, ReplicaLogs
+from controlplane.runtime.controller.probes import ServerRecord
 
 TOKEN = "the-token"
 
@@ -188,3 +189,31 @@ def test_a_gateway_that_hangs_is_not_read_at_every_look(rig: Rig) -> None:
     assert not wait_until(lambda: (rig.in_flight(), rig.gateway.asked)[1] > 1, deadline_s=0.6)
     rig.gateway.away, rig.gateway.open, rig.observer._open._gateway_again_s = False, 4, 0.0
     assert wait_until(lambda: rig.in_flight() == 4, deadline_s=30.0)
+
+
+def test_servers_that_rest_are_read_together() -> None:
+    gateway: Any = Gateway()
+    watch, records = state().watches["W1"], dict[str, ServerRecord]()
+    for n in range(20):
+        labels = replace(SPEC.labels, partition=f"P{n}")
+        records[f"P{n}"] = ServerRecord(replace(SERVER, spec=replace(SPEC, labels=labels)))
+    requests, now = OpenRequests(gateway, records), 1000.0
+    watches = {n: replace(watch, active=replace(watch.active, server=n)) for n in records}
+
+    def look(name: str) -> int:
+        return requests.read(watches[name], records[name], now, 0.0, 40).requests
+
+    for name in records:
+        now += 0.05
+        look(name)
+    for _ in range(100):
+        now += 0.1
+        while (name := requests.due(now)) is not None:
+            look(name)
+    assert gateway.asked <= 15, "once a second, not once a second for each"
+    gateway.open, found = 4, set[str]()
+    for _ in range(13):
+        now += 0.1
+        while (name := requests.due(now)) is not None and name not in found:
+            found |= {name} if look(name) else set()
+    assert found == set(records), "within a second"

@@ -16,10 +16,17 @@ from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.control.guard import decide
 from controlplane.control.guard.effects import Cause, Ending, Launch, Redirect
 from controlplane.control.guard.promise import Promise
-from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer, Share
+from controlplane.control.guard.state import (
+    GuardedPartition,
+    Limits,
+    PlacedServer,
+    Share,
+    guarded_partitions,
+)
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Event, Guarding
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings, read_guarding
 from controlplane.runtime import SystemClock
@@ -27,7 +34,7 @@ from controlplane.runtime.controller.actor import changed_routes
 from controlplane.runtime.controller.adopt import adoption
 from controlplane.runtime.controller.executor import found_dead
 from controlplane.runtime.controller.recorder import StatusFile
-from controlplane.runtime.controller.workers import Running, spec_for
+from controlplane.runtime.controller.workers import spec_for
 from controlplane.runtime.fleet import history as history_module
 from controlplane.runtime.fleet.history import EventLog, History
 
@@ -227,12 +234,11 @@ def test_a_backup_stays_the_shadow_after_a_restart() -> None:
 
 
 def test_what_is_lent_and_what_ends_is_in_the_file_for_the_next_controller(tmp_path: Path) -> None:
-    placed = (PlacedServer("W1.2", "cpu-0", 60.0),)
+    placed = (PlacedServer(SHADOW.name, "cpu-0", 60.0),)
     state = decide.begin((GUARDED,), {"W1": placed}, Limits(), 0, {"W1": Share("cpu-0", 50.0)})
     file = StatusFile(tmp_path / "guard.json", SystemClock())
     for ending in ({ACTIVE.name: "HUNG"}, {}):
-        running = Running({"W1.2": SHADOW.name}, {"W1": ending})
-        file.show(replace(state, now_s=1.0), running, changed=True)
+        file.show(replace(state, now_s=1.0), {"W1": ending}, changed=True)
         (found,) = read_guarding(tmp_path / "guard.json")
         assert (found.owned_gpu, found.owned_percent) == ("cpu-0", 50.0)
         assert (found.active, found.ending) == (SHADOW.name, ending)
@@ -243,6 +249,16 @@ def test_each_launch_is_a_server_of_its_own() -> None:
     second = spec_for(Launch("W1", "W1.2", "cpu-0", 60.0, 2), ACTIVE, "cpu-0")
     assert first.name != second.name
     assert (first.labels.partition, first.labels.role, first.percent) == ("W1", Role.SHADOW, 60.0)
+
+
+@pytest.mark.parametrize("role", [Role.ACTIVE, Role.SHARED])
+def test_a_launched_server_has_the_name_that_the_guard_gave_it(role: Role) -> None:
+    planned = replace(ACTIVE, labels=replace(ACTIVE.labels, role=role))
+    partition = Partition("W1", 50.0, (ServedModel("m", 1),), (Placement("W1", "w1", "m", 1.0, 100.0),))
+    plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("cpu-0", "cpu", (partition,)),))
+    (guarded,) = guarded_partitions(plan, Desired({planned.name: planned}, {}))
+    launch = Launch("W1", guarded.launched(7), "cpu-0", 60.0, 1)
+    assert spec_for(launch, planned, "cpu-0").name == launch.server
 
 
 def test_a_server_found_dead_at_the_take_over_is_told_as_a_redirect() -> None:

@@ -29,6 +29,7 @@ from controlplane.ports import GivesWay
 from controlplane.runtime.controller.workers import _THREADS, Workers, memory_limit_mb, spec_for
 from controlplane.runtime.fleet.execute import Limits, backend
 
+LATER = replace(SPEC, labels=replace(SPEC.labels, revision="r-1"))
 LIMITS = Limits(drain_s=30.0, grace_s=2.0)
 
 
@@ -112,7 +113,7 @@ def test_a_server_that_was_taken_over_is_stopped_though_the_wait_for_it_never_be
     workers = Workers(engine, gateway, lambda subject, reason: None, LIMITS)
     for n in range(_THREADS):
         spec = replace(SPEC, labels=replace(SPEC.labels, partition=f"W{n + 2}"))
-        workers.launch(Launch(f"W{n + 2}", f"W{n + 2}.1", "cpu-0", 50.0, 1), spec)
+        workers.launch(spec)
     workers.resume(SERVER)
     workers.stop(DrainAndStop(SERVER.name, Ending.AT_ONCE, 60.0))
     engine.may_start.set()
@@ -176,10 +177,6 @@ def leave_twenty(rig: Rig, ending: Ending) -> None:
         rig.workers.stop(DrainAndStop(old.name, ending, 60.0))
 
 
-def launch(workers: Workers, one: ServerSpec = SPEC) -> None:
-    workers.launch(Launch("W1", "W1.1", "cpu-0", 60.0, 1), one)
-
-
 def test_a_start_that_fails_as_none_should_is_one_that_failed(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,9 +184,9 @@ def test_a_start_that_fails_as_none_should_is_one_that_failed(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(rig.engine, "start", start)
-    launch(rig.workers)
+    rig.workers.launch(LATER)
     rig.workers.close(wait=True)
-    found = rig.workers.conditions()["W1.1"]
+    found = rig.workers.conditions()[LATER.name]
     assert (found.health, found.reason) == (Health.GONE, "can't start new thread")
 
 
@@ -199,7 +196,7 @@ def test_what_starts_while_the_fleet_is_adopted_anew_is_stopped_unless_it_was_se
 ) -> None:
     may, begun = threading.Event(), threading.Event()
     monkeypatch.setattr(rig.engine, "start", lambda *_, **__: (begun.set(), may.wait(60.0), SERVER)[-1])
-    launch(rig.workers, replace(SPEC, endpoints=()))
+    rig.workers.launch(replace(SPEC, endpoints=()))
     assert begun.wait(60.0)
     rig.workers.hand_over(taken_over)
     may.set()
@@ -210,7 +207,7 @@ def test_what_starts_while_the_fleet_is_adopted_anew_is_stopped_unless_it_was_se
 def test_a_start_waits_for_no_drain_and_a_drain_outlasts_a_gateway_that_is_away(rig: Rig) -> None:
     rig.gateway.open = 1
     leave_twenty(rig, Ending.DRAINED)
-    launch(rig.workers)
+    rig.workers.launch(LATER)
     assert wait_until(lambda: rig.engine.starts == 1, deadline_s=30.0)
     rig.gateway.away = True
     asked = rig.gateway.asked
@@ -254,18 +251,18 @@ def test_a_start_the_engine_is_away_for_is_put_off_as_long_as_it_is_wanted(rig: 
         return rig.engine.starts >= starts
 
     rig.engine.away = True
-    launch(rig.workers)
+    rig.workers.launch(LATER)
     assert wait_until(lambda: tried(3), deadline_s=30.0)
-    assert rig.workers.conditions()["W1.1"].health is Health.STARTING
-    assert rig.workers.conditions()["W1.1"].reason == "the engine does not answer"
+    assert rig.workers.conditions()[LATER.name].health is Health.STARTING
+    assert rig.workers.conditions()[LATER.name].reason == "the engine does not answer"
     # Said by the thread of the first start, which may be the last to go on.
     assert wait_until(lambda: bool(rig.failed), deadline_s=30.0)
     assert len(rig.failed) == 1, "said once"
     if not wanted:
-        rig.workers.stop(DrainAndStop("W1.1", Ending.AT_ONCE, 60.0))
+        rig.workers.stop(DrainAndStop(LATER.name, Ending.AT_ONCE, 60.0))
     rig.engine.away, starts = False, rig.engine.starts
     rig.workers.retry(1e12)
     rig.workers.close(wait=True)
     assert rig.engine.starts == starts + wanted
-    found = rig.workers.conditions().get("W1.1")
+    found = rig.workers.conditions().get(LATER.name)
     assert (found.reason if found else None) == ("no such weights" if wanted else None)
