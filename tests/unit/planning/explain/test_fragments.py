@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from planning import workload
 
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.profile import Environment
 from controlplane.domain.workload import ShadowPolicy, ShadowWish
 from controlplane.planning import registry
 from controlplane.planning.explain.infeasible import exhausted, is_fragmented
@@ -61,7 +60,7 @@ def test_clients_run_out_where_a_server_and_its_shadow_find_too_few(
 ) -> None:
     """Each server of a Python model is two clients of MPS; a GPU takes 48."""
     device = planning.v100("ours", 1)
-    profile = replace(device.profiles["alexnet"], environment=Environment(backend="python"))
+    profile = replace(device.profiles["alexnet"], stubs={"alexnet": 1})
     device = replace(device, profiles={"alexnet": profile})
     running = [workload(f"W{i}", "alexnet", 500.0, 10.0) for i in range(servers)]
     gpu = gpu_of(0, device, [partition_of(w.name, [w], 2.5, 2, None) for w in running])
