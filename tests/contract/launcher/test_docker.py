@@ -211,19 +211,21 @@ def test_a_name_that_is_taken(fleet: Fleet, client: docker.DockerClient, engine:
         squatter.remove(force=True)
 
 
-def test_a_gpu_without_the_toolkit(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine is real and has no toolkit; GPU and MPS are fakes."""
+def test_a_gpu_without_the_toolkit(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine is real and has no toolkit; GPU and MPS are fakes, the daemon's folder one for all users."""
     uuid = "GPU-11111111-2222-3333-4444-555555555555"
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeGpu(uuid)))
     monkeypatch.setenv("PATH", f"{SUPPORT / 'fake_nvidia'}:{os.environ['PATH']}")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    launcher = fleet.engine.launcher()
-    try:
-        with pytest.raises(EngineError, match="install the NVIDIA container toolkit"):
-            launcher.start(fleet.spec(device=uuid), deadline_s=20)
-        assert fleet.leftovers() == []
-    finally:
-        assert launcher.sweep(fleet.name) == (f"MPS daemon of {uuid}",)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        launcher = fleet.engine.launcher()
+        try:
+            with pytest.raises(EngineError, match="install the NVIDIA container toolkit"):
+                launcher.start(fleet.spec(device=uuid), deadline_s=20)
+            assert fleet.leftovers() == []
+        finally:
+            assert launcher.sweep(fleet.name) == (f"MPS daemon of {uuid}",)
 
 
 def test_a_socket_that_is_not_for_us(fleet: Fleet, engine: DockerEngine, tmp_path: Path) -> None:
