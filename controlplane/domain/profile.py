@@ -152,7 +152,7 @@ class Profile(Checked):
     where that is unknown. `repeats` are points of earlier sessions beside later ones. `answers`: of
     a decoupled model. `options` are the user's, with which its servers ran. `executes` has the models that it
     executes itself, with the largest batch of each; `stubs` the processes of Python models that may use a
-    GPU, by the model, its own and those that it executes.
+    GPU, by the model, its own and those that it executes; None where a profile does not say.
     """
 
     model: Name
@@ -175,7 +175,7 @@ class Profile(Checked):
     load_s: Positive | None = None
     memory_by_batch: Mapping[int, float] = field(default_factory=dict)
     executes: Mapping[str, Count] = field(default_factory=dict)
-    stubs: Mapping[str, Count] = field(default_factory=dict)
+    stubs: Mapping[str, Count] | None = None
 
     @property
     def only_percent(self) -> float | None:

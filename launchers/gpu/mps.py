@@ -99,8 +99,10 @@ class MpsDaemons:
         with self._locked(f"launch-{client.uuid}", fcntl.LOCK_EX):
             ended, deadline = proof.server_exit(pipes), time.monotonic() + control.ANSWER_S
             if not control.servers(pipes):
-                with contextlib.suppress(EngineError):
+                try:
                     control.ask(pipes, f"start_server -uid {user}")
+                except EngineError:
+                    return
             while not (state := control.state(pipes)) or "INITIALIZING" in state:
                 if (now := proof.server_exit(pipes)) not in (None, ended):
                     raise EngineError(f"{client.uuid}: {now}")

@@ -65,11 +65,17 @@ def gpu_of(number: int, device: Device, partitions: Sequence[Partition]) -> Plan
 
 
 def clients_of(partition: Partition, device: Device) -> int:
-    """Return how many clients of MPS a server is: Triton, and what executes its models and their steps."""
+    """Return how many clients of MPS a server is: Triton, and what executes its models and their steps.
+
+    Where a profile does not say, a model of the Python backend is as many as its instances.
+    """
     stubs: dict[str, int] = {}
     for served in partition.models:
         profile = device.profiles.get(served.model)
-        stubs |= profile.stubs if profile else {}
+        if profile is not None and profile.stubs is not None:
+            stubs |= profile.stubs
+        elif profile is not None and profile.environment.backend == "python":
+            stubs[served.model] = served.instances
     return 1 + sum(stubs.values())
 
 
