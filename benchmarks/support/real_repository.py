@@ -52,12 +52,8 @@ PACKAGED = {
     ),
     "pitch": Packaged("basic-pitch==0.4.0", {"basic_pitch/saved_models/icassp_2022/nmp.onnx": "model.onnx"}),
 }
-TYPED_FILES = {
-    "README.md": "markdown",
-    "pyproject.toml": "toml",
-    "benchmarks/support/real_repository.py": "python",
-}
-"""Files of this project, and what the model has to call them."""
+TYPED_FILES = ("README.md", "pyproject.toml", "benchmarks/support/real_repository.py")
+"""Files of this project whose types are the input of a model."""
 
 
 def make(wheels: Path, repository: Path, models: Iterable[str]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import itertools
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,16 +235,28 @@ class RunningHaproxy:
 
     def in_flights(self, table: SlotTable, backends: Sequence[Backend]) -> dict[str, InFlight]:
         """Return the requests on each server, in all slots that lead to it."""
-        leading = [slot for slot in table.slots if not set(backends).isdisjoint(slot.servers().values())]
-        sessions = self._runtime.sessions(_backends(leading))
+        asked = frozenset(backends)
+        leading: list[tuple[Slot, dict[Backend, list[str]]]] = []
+        for slot in table.slots:
+            lines: dict[Backend, list[str]] = {}
+            for name, member in slot.servers().items():
+                if member in asked:
+                    lines.setdefault(member, []).append(name)
+            if lines:
+                leading.append((slot, lines))
+        sessions = self._runtime.sessions(_backends([slot for slot, _ in leading]))
+        given: Counter[str] = Counter()
+        for (name, line), one in sessions.items():
+            if line != "BACKEND":
+                given[name] += one.current
         found = {backend.server: NOTHING_IN_FLIGHT for backend in backends}
-        for slot, backend in itertools.product(leading, backends):
-            lines = [name for name, member in slot.servers().items() if member == backend]
-            if not lines:
-                continue
-            count = sum(_owed(sessions, f"{protocol}_{slot.index}", lines) for protocol in PROTOCOLS)
-            held = InFlight(streaming=count) if slot.traits.pauses else InFlight(requests=count)
-            found[backend.server] = found[backend.server].plus(held)
+        for slot, lines in leading:
+            for backend, names in lines.items():
+                count = sum(
+                    _owed(sessions, given, f"{protocol}_{slot.index}", names) for protocol in PROTOCOLS
+                )
+                held = InFlight(streaming=count) if slot.traits.pauses else InFlight(requests=count)
+                found[backend.server] = found[backend.server].plus(held)
         return found
 
 
@@ -288,11 +300,15 @@ def _lines(sessions: Mapping[tuple[str, str], Sessions]) -> slots.Held:
     return found
 
 
-def _owed(sessions: Mapping[tuple[str, str], Sessions], backend: str, lines: list[str]) -> int:
-    """Return the requests on these lines, and those of the backend without a line yet."""
+def _owed(
+    sessions: Mapping[tuple[str, str], Sessions], given: Mapping[str, int], backend: str, lines: list[str]
+) -> int:
+    """Return the requests on these lines, and those of the backend without a line yet.
+
+    `given` are the requests on all lines, by backend.
+    """
     whole = sessions[backend, "BACKEND"]
-    given = sum(s.current for (b, line), s in sessions.items() if b == backend and line != "BACKEND")
     # A commit that is under way may not have added all of its lines.
     found = [sessions[backend, line] for line in lines if (backend, line) in sessions]
     here = sum(one.current + one.queued for one in found)
-    return here + whole.queued + max(0, whole.current - given)
+    return here + whole.queued + max(0, whole.current - given[backend])
