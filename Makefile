@@ -29,11 +29,12 @@ export PYTHONDONTWRITEBYTECODE :=
 
 setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages launchers/triton/plugin/.done
 
-# The product with all extras, at the pinned versions.
+# The product with all extras, at the pinned versions; a plan compiles what the user's first one would wait for.
 .venv/.done: pyproject.toml constraints.txt
 	@echo "setup: virtual environment"
 	@test -x $(PY) || $(PYTHON) -m venv .venv
 	@$(PY) $(PIP) --constraint constraints.txt --editable '.[kubernetes,otel,docs,models,rl,stores,top,dev]'
+	@.venv/bin/ctl plan -q examples/twelve.yaml >/dev/null
 	@touch $@
 
 # A tritonserver laid out as in NVIDIA's images (bin, lib, backends). The wheel is only unpacked: it is a

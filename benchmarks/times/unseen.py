@@ -22,19 +22,17 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from rich.table import Table
-
-from benchmarks.harness import Figures, csv_folder, show, table
+from benchmarks.harness import Figures, csv_folder, show
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.latency import evaluate
 from controlplane.latency.evaluate import Tenant
 from controlplane.latency.registry import DEFAULT, FITS
 from controlplane.profiler.sweep import default_points
+from controlplane.report.tables.observed_table import validation_table
 
 GPU = Device("gpu", ShareKind.MPS_PERCENT, MPS_GRID)
 SEED = 2026
-SHOWN = 10
 Times = Mapping[tuple[float, int], float]
 """(percent, batch) -> ms."""
 
@@ -70,15 +68,6 @@ def judged(times: Mapping[str, Times], names: Sequence[str], fit: str) -> dict[s
     return report
 
 
-def worst(report: Mapping[str, Any]) -> Table:
-    made = table("the worst models", "model", ">n", ">mean error %", ">bias %", ">covered %")
-    ranked = sorted(report["per_model"].items(), key=lambda one: -one[1]["mape_percent"])
-    for model, figures in ranked[:SHOWN]:
-        values = (figures[key] for key in ("mape_percent", "bias_percent", "coverage_95_percent"))
-        made.add_row(model, str(figures["n"]), *(f"{value:.1f}" for value in values))
-    return made
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=csv_folder, required=True, help="none is built in")
@@ -105,7 +94,7 @@ def main() -> int:
     report = judged(times, sorted(times), options.latency)
     figures.add(f"all {len(times)}: mean error", report["overall"]["mape_percent"], "%")
     figures.add("all: below the upper 95 % bound", report["overall"]["coverage_95_percent"], "%")
-    show(worst(report), "")
+    show(validation_table({"latency_models": {options.latency: report}}), "")
     return figures.end()
 
 

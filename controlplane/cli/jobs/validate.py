@@ -48,7 +48,7 @@ def validate(
     """Compare the latency models' predictions with measurements on which they were not fitted.
 
     With --catalogue: each batch size predicted from the others. With --fleet: the execution times of
-    its servers, and P99s beside SLOs.
+    its servers, and P99s beside SLOs. Of many models the ten worst are shown, all by --json.
     """
     from controlplane.report.tables.observed_table import validation_table
     from controlplane.runtime.jobs.validate import measured_alone, validation

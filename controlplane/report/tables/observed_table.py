@@ -159,12 +159,17 @@ KINDS = {
 """How the kinds of points (`latency.fitting.kinds`) are called in a table."""
 
 
+WORST_MODELS = 10
+"""Shown for each latency model; the JSON has all."""
+
+
 def validation_table(document: Mapping[str, Any]) -> Table:
-    """Return the JSON of `ctl validate` as a table: all, each model and each kind, for each latency model."""
+    """Return the JSON of `ctl validate` as a table: all, the worst models and each kind, by latency model."""
     table = table_of("latency model, of, >n, >mean error %, >bias %, >95th %, >largest %, >below upper 95 %")
     for latency_model, assessed in document["latency_models"].items():
         kinds = {KINDS[kind]: figures for kind, figures in assessed["per_kind"].items()}
-        for model, figures in {"all": assessed["overall"], **assessed["per_model"], **kinds}.items():
+        worst = sorted(assessed["per_model"].items(), key=lambda one: -one[1]["mape_percent"])[:WORST_MODELS]
+        for model, figures in {"all": assessed["overall"], **dict(worst), **kinds}.items():
             table.add_row(
                 latency_model if model == "all" else "",
                 model,

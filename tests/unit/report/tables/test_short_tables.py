@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 
 import numpy as np
 from rich.console import Console
 
 from controlplane.domain.observation import RateSeen
+from controlplane.report.tables.observed_table import validation_table
 from controlplane.report.tables.simulation_table import guard_table, simulation_table
 from controlplane.report.tables.status_table import LoadView, load_table
 from controlplane.report.tables.terminal import plain
@@ -56,3 +58,14 @@ def test_planned_seen_and_forecast_rates_stand_side_by_side() -> None:
     assert rows[1] == ["steady", "100.0", "96.0", "94.0", "to", "98.5", "Poisson,", "dispersion", "1.0"]
     assert rows[2] == ["bursty", "20.0", "31.0", "27.0", "to", "35.0", "bursty,", "dispersion", "4.2"]
     assert rows[3] == ["unseen", "5.0", "–", "–", "–"]
+
+
+def test_of_many_models_the_worst_come_first_and_the_best_not_at_all() -> None:
+    def figures(error: float) -> dict[str, float]:
+        shares = dict.fromkeys(("bias_percent", "p95_percent", "max_percent", "coverage_95_percent"), 0.0)
+        return {"n": 3, "mape_percent": error} | shares
+
+    models = {f"m{n:02}": figures(float(n)) for n in range(12)}
+    assessed = {"overall": figures(5.5), "per_model": models, "per_kind": {"alone": figures(5.5)}}
+    lines = plain(validation_table({"latency_models": {"ours": assessed}})).splitlines()
+    assert re.findall(r"m\d\d", "".join(lines)) == [f"m{n:02}" for n in range(11, 1, -1)]
