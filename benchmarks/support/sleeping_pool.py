@@ -2,12 +2,10 @@
 
 As in `sleeping_triton` a model keeps its instance for t(k) ms a batch of k, whatever else runs, so what is
 compared is how requests are spread and batched. Beside it, the same servers as they were behind one queue.
-Once more as users have it, applied by ctl, each on a share of a core: there t(k) is what those Tritons say.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -15,12 +13,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import direct
 import numpy as np
 from bare_triton import BareTriton
-from ctl_fleet import plan
 from gateway_rig import a_gateway
-from guard_rig import Guarded
 from known_service import KnownService
 from open_load import open_loop
 from sleeping_triton import (
@@ -29,7 +24,6 @@ from sleeping_triton import (
     Overhead,
     Served,
     ahead_of_others,
-    lay_out,
     overhead,
     request,
     sleeping,
@@ -37,7 +31,6 @@ from sleeping_triton import (
 
 from controlplane.domain.fleet import Backend, Route
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
-from controlplane.files.gateway import read_slots
 from controlplane.profiler.load import ClosedLoop, poisson_times
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
@@ -127,56 +120,6 @@ def compare(
     seen = open_loop(pool.grpc, request(model), due, deadline_s=30.0).latency_ms
     measured = np.quantile(seen, [0.5, 0.99])
     return np.vstack([measured, simulated(model, Law.of(model, more), rate, due, seconds)])
-
-
-def told(backends: list[Backend], endpoint: str, batch: int) -> tuple[float, ...]:
-    """t(k) in ms by the statistics of these Tritons together; never falling."""
-    count, total = np.zeros(batch), np.zeros(batch)
-    for backend in backends:
-        (stats,) = direct.get(backend, f"/v2/models/{endpoint}/stats")["model_stats"]
-        for row in stats["batch_stats"]:
-            k = row["batch_size"] - 1
-            count[k] += row["compute_infer"]["count"]
-            total[k] += sum(row[part]["ns"] for part in ("compute_input", "compute_infer", "compute_output"))
-    return tuple(np.maximum.accumulate(total / np.maximum(count, 1) / 1e6).tolist())
-
-
-def applied_table(seconds: float = 15.0, repeats: int = 3) -> None:
-    """The same through `ctl apply`: SERVERS partitions of 30 % of a core. Not judged: shares are noisy."""
-    model, full_ms = Served(8, 1, 0), 40.0
-    with ahead_of_others(), tempfile.TemporaryDirectory() as folder, Guarded(Path(folder)) as fleet:
-        lay_out(fleet.repository, model)
-        rate = SERVERS * 1000.0 * model.batch / full_ms
-        workload = {"name": model.name, "endpoint": model.name, "model": model.name, "slo_ms": 200.0}
-        parts = [
-            {
-                "id": f"p{i}",
-                "percent": 30.0,
-                "models": [{"model": model.name, "batch": model.batch}],
-                "workloads": [{**workload, "rate_rps": 0.8 * rate / SERVERS}],
-            }
-            for i in range(SERVERS)
-        ]
-        fleet.apply(plan(*parts), "--no-controller")
-        target = f"127.0.0.1:{fleet.grpc}"
-        (slot,) = read_slots(fleet.files / "gateway" / "slots.json").slots
-        with ClosedLoop(target, [request(model)], 1) as lone:
-            lone.run(3.0)
-            alone_ms = float(np.median(lone.answers(5).latency_ms))
-        runs = []
-        for load, seed in itertools.product((0.6, 0.8), range(repeats)):
-            due = poisson_times(load * rate, seconds, np.random.default_rng(seed))
-            seen = open_loop(target, request(model), due, deadline_s=30.0).latency_ms
-            runs.append((load, due, float(np.quantile(seen, 0.99))))
-        service = told(list(slot.members), model.name, model.batch)
-    law = Law(service, 0.0, max(alone_ms - service[0], 0.0))
-    told_ms = " ".join(f"{t:.1f}" for t in service)
-    print(f"\n{SERVERS} partitions of 30 % of a core, by ctl apply; t(k) {told_ms} ms")
-    print("load    real    pool   error  one queue   error, P99 in ms")
-    for load, due, real in runs:
-        pool_ms, one_ms = simulated(model, law, load * rate, due, seconds)[:, 1]
-        row = f"{load:.2f} {real:7.2f} {pool_ms:7.2f} {100 * (pool_ms / real - 1):5.1f} %"
-        print(row, f"{one_ms:9.2f} {100 * (one_ms / real - 1):5.1f} %", flush=True)
 
 
 def table(seconds: float = 20.0, repeats: int = 3) -> bool:

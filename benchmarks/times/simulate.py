@@ -81,5 +81,4 @@ if __name__ == "__main__":
         from benchmarks.support import sleeping_pool
 
         figures.add("a real pool within the aims", sleeping_pool.table(), at_least=1)
-        sleeping_pool.applied_table()
     sys.exit(figures.end())
