@@ -212,7 +212,7 @@ def split(seen: ServerSeen) -> str:
 
 
 WAITING = 0.5
-"""Ready to run, it waits more than it runs. At 110 requests/s: 75 % on two cores at a load average of 7.5."""
+"""Ready to run, it waits for other work most of the time."""
 STEAL = 0.05
 THROTTLED = 0.05
 
