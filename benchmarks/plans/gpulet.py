@@ -5,15 +5,12 @@
 Sections: scenarios (all 19,682 on four GPUs, or one in N),
 standbys (60 scenarios for the default strategy under P99: held, GPUs, and what stands by; six models on as
 few GPUs as without shadows, and every partition redirected in turn),
-default (scenarios and rates for the default strategy with its standbys; the scenarios of nine models and one
-in N of the others, or in ten),
 turns (the GPUs that they save the default strategy),
-fig15 (a new plan every 20 s over two waves, beside ours); all but `default` and `fig15` unless named.
+fig15 (a new plan every 20 s over two waves, beside ours); all but `fig15` unless named.
 
 Times are the surrogate's but in the last one: they compare schedulers. Exit code 1 where one that is a
 strategy differs by more than 1 % from the authors' code, the default strategy refuses a scenario (with
-standbys), holds a lower rate than gpulet+int, lets a workload in turns be late, or is late in a window of
-Fig 15.
+standbys), lets a workload in turns be late, or is late in a window of Fig 15.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 import planning
@@ -67,9 +63,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "by default": {},
     "as coded": {"as_coded": True},
 }
-HIGHEST = (970, 790, 770, 630, 620, 2000, 690)
-"""The authors' gpulet+int on the surrogate: the highest rate a model, in the order of `turing.SCENES`."""
-STEP_RPS = 10
 MOST_GPUS_OF_SIX = {"none": 2, "hot": 4, "auto": 2, "within 1 s": 4}
 EVERY = 329
 """One in so many scenarios is 60 of them."""
@@ -143,7 +136,7 @@ def standbys(figures: Figures) -> None:
     columns = (">held", ">GPUs", ">hot", ">shared", ">warm", f">within {WITHIN_S:g} s")
     made = table(f"joint, P99, {len(some)} scenarios on {GPUS} GPUs, by shadows asked for", ">", *columns)
     for name, wish in planning.SHADOWS.items():
-        plans = [_planned(rates, turing.SLO_MS, Rule.P99, "ours", wish) for rates in some]
+        plans = [_planned(rates, wish) for rates in some]
         good = [plan for plan in plans if plan is not None]
         shadows = [p.shadow for plan in good for _, p in plan.partitions() if p.shadow is not None]
         by = Counter(s.policy for s in shadows)
@@ -160,7 +153,7 @@ def six(figures: Figures) -> None:
     """Plan six models whose hot shadows do not fit beside them, by the shadows asked for; redirect each."""
     plans = {}
     for name, wish in planning.SHADOWS.items():
-        plan = plans[name] = _planned(turing.SIX, turing.SLO_MS, Rule.P99, "ours", wish, None)
+        plan = plans[name] = _planned(turing.SIX, wish, None)
         assert plan is not None
         figures.add(f"six models, {name}", len(plan.gpus), "GPUs", at_most=MOST_GPUS_OF_SIX[name])
     plan, made = plans["auto"], table("six models, auto", "GPU", "partition", "shadow", ">s", ">MB", ">late")
@@ -177,53 +170,11 @@ def six(figures: Figures) -> None:
     show(made)
 
 
-def default(figures: Figures, every: int) -> None:
-    """Count the scenarios and find the rates that the default strategy holds, every plan verified."""
-    listed = turing.scenarios()
-    for what, some in (
-        ("nine models", [rates for rates in listed if len(rates) == len(turing.SLO_MS)]),
-        (f"one in {every}", listed[::every]),
-    ):
-        gpus = Counter(_gpus(rates, turing.SLO_MS, Rule.HALF_SLO) for rates in some)
-        figures.add(f"joint, half-SLO, {what}: refused of {len(some)}", gpus[None], at_most=0)
-    for rule, (scene, highest) in product(
-        (Rule.HALF_SLO, Rule.P99), zip(turing.SCENES, HIGHEST, strict=True)
-    ):
-        held = _highest_held(turing.SCENES[scene], rule)
-        least = highest if rule is Rule.HALF_SLO else None
-        figures.add(
-            f"joint, {rule}, {scene}: highest rate a model", held, "/s", at_least=least, reference=highest
-        )
-
-
-def _gpus(rates: Mapping[str, float], slo_ms: Mapping[str, float], rule: Rule) -> int | None:
-    """The number of GPUs of the default strategy's plan with standbys; None where it refuses a workload."""
-    plan = _planned(rates, slo_ms, rule, "gpulet", ShadowWish())
-    return None if plan is None else len(plan.gpus)
-
-
-def _planned(
-    rates: Mapping[str, float],
-    slo_ms: Mapping[str, float],
-    rule: Rule,
-    latency: str,
-    wish: ShadowWish,
-    gpus: int | None = GPUS,
-) -> Plan | None:
-    """The default strategy's verified plan; None where it refuses a workload."""
-    asked = tuple(replace(w, shadow=wish) for w in turing.asked(rates, slo_ms))
-    plan = registry.strategy("joint").plan(turing.question(asked, gpus, rule, latency))
+def _planned(rates: Mapping[str, float], wish: ShadowWish, gpus: int | None = GPUS) -> Plan | None:
+    """The default strategy's verified plan under P99; None where it refuses a workload."""
+    asked = tuple(replace(w, shadow=wish) for w in turing.asked(rates, turing.SLO_MS))
+    plan = registry.strategy("joint").plan(turing.question(asked, gpus, Rule.P99, "ours"))
     return plan if plan.verified and not plan.infeasible else None
-
-
-def _highest_held(slo_ms: Mapping[str, float], rule: Rule) -> int:
-    """The largest rate of all models that the default strategy holds, by bisection."""
-    low, high = 0, 512 * STEP_RPS
-    while high - low > STEP_RPS:
-        middle = (low + high) // 2 // STEP_RPS * STEP_RPS
-        held = _gpus(dict.fromkeys(slo_ms, float(middle)), slo_ms, rule) is not None
-        low, high = (middle, high) if held else (low, middle)
-    return low
 
 
 def fig15(figures: Figures) -> None:
@@ -298,7 +249,6 @@ def main(arguments: list[str]) -> int:
         "scenarios": lambda: all_scenarios(figures, every),
         "standbys": lambda: standbys(figures),
         "turns": lambda: turns(figures),
-        "default": lambda: default(figures, 10 if every == 1 else every),
         "fig15": lambda: fig15(figures),
     }
     for name in chosen(arguments, sections) if arguments else ("scenarios", "standbys", "turns"):

@@ -28,17 +28,6 @@ SLO_MS: Mapping[str, float] = {
     "bert": 22,
 }
 """Table 3 of the paper."""
-SCENES: Mapping[str, Mapping[str, float]] = {
-    "scen1": {m: SLO_MS[m] for m in ("googlenet", "bert", "mnasnet1_0", "mobilenet_v2")},
-    "scen2": {m: SLO_MS[m] for m in ("densenet161", "vgg16")},
-    "scen3": {m: SLO_MS[m] for m in ("resnet50", "vgg16", "mobilenet_v2")},
-    "scen4": {m: SLO_MS[m] for m in ("ssd-mobilenetv1", "mnasnet1_0", "densenet161")},
-    "scen5": {m: SLO_MS[m] for m in ("lenet1", "ssd-mobilenetv1", "vgg16", "mnasnet1_0")},
-    "game": {**{f"lenet{n}": 95.0 for n in range(1, 7)}, "resnet50": 95.0},
-    "traffic": {"ssd-mobilenetv1": 69.0, "googlenet": 67.0, "vgg16": 67.0},
-}
-"""Table 4 and the two applications: SLO in ms by model, all at one rate."""
-
 SIX = {
     "googlenet": 100.0,
     "resnet50": 200.0,
