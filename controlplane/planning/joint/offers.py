@@ -26,11 +26,11 @@ _MOST_PARTS = 8
 """The smallest share offered is this part of a GPU."""
 _USUAL_BATCH = 8
 """Of the neighbours that a part is measured beside."""
-_SPARE = 1.001
+_SPARE = 1.005
 """Every partition must tolerate this much more: a pool that the exact queue refuses takes a server more."""
 _TABLE_CARE = 0.99
 """Part of what the table says that a pool carries, before the exact queue is asked."""
-_LEFT_OVER = 0.95
+_LEFT_OVER = 0.9
 """Relative cost of a side whose other side stands already and would otherwise have no neighbour."""
 _NEAR, _LESS = 0.2, 0.01
 """Where the exact queue refuses a pool: SLOs this near (in logarithms) carry so much less."""
