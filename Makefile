@@ -151,7 +151,7 @@ $(NEWEST)/.done: pyproject.toml constraints.txt
 	@echo "setup: Debian's next release, with its Python"
 	@command -v debootstrap >/dev/null || $(APT) install -y --no-install-recommends debootstrap >/dev/null
 	@rm -rf $(NEWEST) && mkdir -p $(NEWEST)/trisect
-	@debootstrap --variant=minbase --include=ca-certificates,python3-venv testing $(NEWEST) >.tools/newest.log
+	@debootstrap --variant=minbase --include=ca-certificates,haproxy,python3-venv testing $(NEWEST) >.tools/newest.log
 	@for file in resolv.conf hosts ssl/certs/ca-certificates.crt; do cp -L /etc/$$file $(NEWEST)/etc/$$file; done
 	@$(INSIDE) python3 -m venv /venv
 	@$(INSIDE) python $(PIP) --constraint constraints.txt '.[kubernetes,otel,stores,top,dev]'
