@@ -4,7 +4,7 @@ function verdict(plan) {
   const served = plan.workloads.length, silent = plan.seen ? plan.workloads.filter((w) => !known(w.value_ms)).length : 0;
   const late = plan.workloads.filter((w) => !w.holds).length - silent;
   const kinds = [...new Set(plan.gpus.map((g) => g.type))].join(" and ");
-  const cost = plan.priced && plan.totals ? `, for ${number(plan.totals.cost_per_hour, 2)} per hour by the spec's prices` : "";
+  const cost = plan.priced && plan.totals ? `, for ${number(plan.totals.cost_per_hour, 2)} per hour` : "";
   const what = `${counted(served, "workload")} ${served === 1 ? "runs" : "run"} on ${counted(plan.gpus.length, plan.noun)} (${kinds})${cost}.`;
   const verb = { simulated: "stay", observed: "stay", predicted: "are predicted to stay" }[plan.basis.kind];
   const quiet = silent ? ` ${counted(silent, "workload")} had no request in the last minute.` : "";
