@@ -136,6 +136,7 @@ def serve(on: Subject, record: Record) -> None:
         output=on.folder / "rendered",
         scratch=on.folder / "scratch",
         section=Serving(listen=Listen("127.0.0.1", http, grpc, metrics)),
+        slowed_by_request=True,
         closed_loop_s=1.0 if on.short else 6.0,
         poisson_s=3.0 if on.short else 15.0,
     )

@@ -131,6 +131,7 @@ def _predicted(found: Evaluation, device: Device) -> list[PlannedGpu]:
             utilisation=one.utilisation,
             source=source_of(one.gpu, one.partition, one.served, device, measured),
             batch_ms=() if one.pool is None else tuple(one.pool.curve.tolist()),
+            frontend_ms=device.profiles[one.served.model].frontend_ms or None,
         )
         for one in found.verdicts()
     }
