@@ -1,20 +1,24 @@
 """What the upper 95 % quantile covers, by the kind of the point.
 
-    python -m benchmarks.times.quantiles
+    python -m benchmarks.times.quantiles [--sessions DIR DIR [DIR ...]]
 
 Every seventh co-location point of the V100 left out alone, its batch sizes, shares, pairs and models left out
-whole, and each of the RTX 2060's co-location points.
+whole, and each of the RTX 2060's co-location points. With --sessions: directories of `ctl profile --profiles
+DIR`, oldest first; fitted on the last but one (which knows its repeats from those before) and tested on the
+last.
 Aim: 93 % or more of each; where a kind is new to the fit, more than 98 % are no fault. Exits 1 where missed.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
@@ -22,8 +26,11 @@ import numpy as np
 from benchmarks.harness import Figures, show, table
 from controlplane.domain.profile import ColocationPoint, Neighbour, Profile
 from controlplane.files import catalogue
+from controlplane.files.measurements.profiles import read_profiles
 from controlplane.latency import default as ours
 from controlplane.latency.protocol import LatencyModel, Slots
+from controlplane.profiler.findings import with_repeats
+from controlplane.runtime.devices import known_device
 
 Profiles = Mapping[str, Profile]
 Chosen = Callable[[str, ColocationPoint], bool]
@@ -110,7 +117,27 @@ def single_points(device: str) -> list[Chosen]:
     ]
 
 
+def in_sessions(directories: list[Path]) -> Errors:
+    """Fitted on the last directory but one, with its repeats against those before; asked of the last."""
+    kind = known_device("cpu")
+    sessions = [read_profiles(d, kind.name) for d in directories]
+    fitted: Profiles = sessions[0]
+    for later in sessions[1:-1]:
+        fitted = {m: with_repeats(p, fitted.get(m)) for m, p in later.items()}
+    model = ours.fit(fitted, kind)
+    errors = Errors()
+    for name, profile in sessions[-1].items():
+        for p in profile.points:
+            errors.ask(model, [Neighbour(name, p.percent, p.batch)], p.execution_ms)
+        for c in profile.colocation:
+            errors.ask(model, (Neighbour(name, c.percent, c.batch), *c.neighbours), c.execution_ms)
+    return errors
+
+
 def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sessions", nargs="+", type=Path, default=[])
+    asked = parser.parse_args()
     models = list(catalogue.profiles("v100"))
     cases: dict[str, Callable[[], Errors]] = {
         "V100, single points": lambda: left_out("v100", single_points("v100")[::7]),
@@ -120,6 +147,8 @@ def main() -> int:
         "V100, models": lambda: left_out("v100", map(of_model, models)),
         "RTX 2060, each point": lambda: left_out("rtx2060", single_points("rtx2060")),
     }
+    if len(asked.sessions) > 1:
+        cases[f"cpu, session {len(asked.sessions)}"] = lambda: in_sessions(asked.sessions)
     columns = ("left out", ">n", ">mean error %", ">bias %", ">margin %", ">covered %", ">ratio to 95")
     made = table("The upper 95 % quantile on what the fit has not seen", *columns)
     figures = Figures()
