@@ -106,8 +106,8 @@ def will_break(queue: QueueState, host: HostPart) -> bool:
     slower = batch_times.slowdown(queue.batches, host)
     if not usual_s or rate_rps <= 0.0 or slower <= 0.0:
         return False
-    p99_s = rounded_p99_s(rate_rps, [slower * time_s for time_s in usual_s], baseline.spread(known))
-    return 1000.0 * p99_s > promise.slo_ms
+    times_s = [slower * time_s for time_s in usual_s]
+    return baseline.exceeds(promise.slo_ms / 1000.0, rate_rps, times_s, baseline.spread(known))
 
 
 def breaks_as_measured(queue: QueueState) -> bool:
@@ -220,7 +220,7 @@ def split(seen: ServerSeen) -> str:
 
 
 WAITING = 0.5
-"""Ready to run, it waits more than it runs. At 110 requests/s: 75 % on two cores at a load average of 7.5."""
+"""Ready to run, it waits for other work most of the time."""
 STEAL = 0.05
 THROTTLED = 0.05
 
