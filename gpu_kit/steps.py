@@ -26,6 +26,7 @@ from controlplane.cli import wiring
 from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.serving import LauncherName, Listen, Serving
+from controlplane.files.measurements.profiles import read_partial
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.requests import Wishes, read_subject
 from controlplane.profiler.temporary import running, to_its_end
@@ -115,7 +116,13 @@ def profile(on: Subject, record: Record) -> None:
     """The model through Triton at 12 points: do its shares bite, and how long does a batch take."""
     wishes = Wishes(PERCENTS[1:] if on.short else PERCENTS, (1, BATCH) if on.short else BATCHES)
     subject = read_subject(MODELS, MODEL, on.place.device, wishes)
-    measured = on.profiler().measure(subject, on.place, resume=False).profile
+    profiler = on.profiler()
+    try:
+        measured = profiler.measure(subject, on.place, resume=False).profile
+    except BaseException:  # as where the step is cut off
+        if (partial := read_partial(profiler.profiles, on.place.device.name, MODEL)) is not None:
+            record("points", [asdict(point) for point in partial.points])
+        raise
     record("environment", asdict(measured.environment))
     record("memory_mb", measured.memory_mb)
     record("points", [asdict(point) for point in measured.points])
@@ -136,6 +143,7 @@ def serve(on: Subject, record: Record) -> None:
         output=on.folder / "rendered",
         scratch=on.folder / "scratch",
         section=Serving(listen=Listen("127.0.0.1", http, grpc, metrics)),
+        slowed_by_request=True,
         closed_loop_s=1.0 if on.short else 6.0,
         poisson_s=3.0 if on.short else 15.0,
     )

@@ -18,6 +18,7 @@
  */
 #define _POSIX_C_SOURCE 200809L /* not _GNU_SOURCE, which may bind strtol to glibc 2.38: older images lack it */
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -49,7 +50,8 @@ static uint32_t low(uint64_t word) { return (uint32_t)word; }
 typedef struct {
     char *path; /* null: none is named */
     int access;
-    int file; /* -1: none */
+    int file;         /* -1: none */
+    atomic_flag held; /* while its file is in use: another thread may end the state, and close it, meanwhile */
 } Page;
 
 typedef struct {
@@ -69,11 +71,19 @@ typedef struct {
 static Page page_of(const char *variable, const char *model, int access)
 {
     const char *folder = getenv(variable);
-    Page page = {NULL, access, -1};
+    Page page = {NULL, access, -1, ATOMIC_FLAG_INIT};
     if (folder && (page.path = malloc(strlen(folder) + strlen(model) + 2)))
         sprintf(page.path, "%s/%s", folder, model);
     return page;
 }
+
+static void hold(Page *page)
+{
+    while (atomic_flag_test_and_set(&page->held))
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
+static void leave(Page *page) { atomic_flag_clear(&page->held); }
 
 /* A page's open file, -1 where there is none of the right size. Where it was removed another one may stand. */
 static int file_of(Page *page)
@@ -96,8 +106,11 @@ static int file_of(Page *page)
 static uint64_t word_of(Page *limits)
 {
     uint64_t word;
+    hold(limits);
     int file = file_of(limits);
-    return file >= 0 && pread(file, &word, sizeof word, 0) == sizeof word ? word : 0;
+    bool whole = file >= 0 && pread(file, &word, sizeof word, 0) == sizeof word;
+    leave(limits);
+    return whole ? word : 0;
 }
 
 /* The batch of a model at the server's start, from BATCH:MODEL/BATCH:MODEL/; 0 where it has none. */
@@ -137,9 +150,13 @@ static void answer(Batcher *batcher)
     if (batcher->accepted && batcher->held > largest)
         largest = batcher->held;
     uint64_t word = (uint64_t)batcher->generation << 32 | largest;
-    int file = word == batcher->said ? -1 : file_of(&batcher->seen);
+    if (word == batcher->said)
+        return;
+    hold(&batcher->seen);
+    int file = file_of(&batcher->seen);
     if (file >= 0 && pwrite(file, &word, sizeof word, 0) == sizeof word)
         batcher->said = word;
+    leave(&batcher->seen);
 }
 
 /* The inferences of a request: the first dimension of its first input. */
@@ -175,11 +192,12 @@ Error *TRITONBACKEND_ModelBatcherInitialize(Batcher **made, Model *model)
 
 static void end(Page *page)
 {
-    int file = page->file;
+    hold(page);
     page->path = NULL;
+    if (page->file >= 0)
+        close(page->file);
     page->file = -1;
-    if (file >= 0)
-        close(file);
+    leave(page);
 }
 
 /* Where a model is unloaded, Triton ends this state before the thread that forms batches, which may come once

@@ -207,7 +207,7 @@ def _hear(evidence, requests, alarm, constants, looks):
         counted = took[at:to].copy()
         calm = late_answers.highest(late.charts) < batch_times.HOLD * alarm.rarity * scale
         batches = scan_batches(
-            batches, ended[at:to], counted, Weighing(height, planned_s, HostPart(1.0, 0.0, False), calm)
+            batches, ended[at:to], counted, Weighing(height, planned_s, HostPart(1.0, 0.0, False), calm, 0.0)
         )
         passed_s = max(ended[to - 1] - ended[max(0, at - 1)], 1e-6)
         short, long = math.exp(-passed_s / memories[0]), math.exp(-passed_s / memories[1])

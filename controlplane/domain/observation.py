@@ -179,10 +179,10 @@ GONE = ServerSeen(Health.GONE)
 class HostSeen:
     """How much the host delayed the gateway recently, as fractions.
 
-    `waiting` is the part of the time ready to run that the gateway waited for a core. `steal` is the part of
-    the cores' time that the hypervisor gave to others. `throttled` is the part of the time that the gateway's
-    cgroup was at its own limit. `stood_s` is for how long the gateway has not run at all, in seconds, and
-    `wait_s` for how long it waited for a core each time that it was to run, in the mean.
+    `waiting` is the part of the time ready to run in which other work had the gateway's core. `steal` is the
+    part of the cores' time that the hypervisor gave to others. `throttled` is the part of the time that the
+    gateway's cgroup was at its own limit. `stood_s` is for how long the gateway has not run at all, in
+    seconds, and `wait_s` for how long it waited for a core each time that it was to run, in the mean.
     """
 
     waiting: float

@@ -51,6 +51,7 @@ class Prediction:
     `execution_ms`: a full batch with all neighbours busy. `utilisation`: rate over capacity. `source`: of
     the execution time, on which the others rest. `batch_ms`: batches of 1, 2, ... requests, at the plan's
     quantile; of a pool, at its slowest server. Empty where models take turns and under half-SLO.
+    `frontend_ms`: what a request spends outside queue and execution, a part of mean and P99.
     """
 
     execution_ms: float | None = None
@@ -60,6 +61,7 @@ class Prediction:
     utilisation: float | None = None
     source: Source | None = field(default=None, metadata=SPARSE)
     batch_ms: tuple[Positive, ...] = field(default=(), metadata=SPARSE)
+    frontend_ms: Positive | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

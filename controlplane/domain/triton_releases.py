@@ -94,14 +94,17 @@ NEEDS = (Needs("00.00", (6, 0), 470), Needs("25.03", (7, 5), 560), Needs("25.08"
 OLD_GPUS = "25.02"
 """The newest image before the first one that leaves Volta (V100) out; 24.10 is the newest one tested here."""
 
-LEFT = {"tensorflow": "25.03"}
-"""The backends that have left NVIDIA's images, with the first release without: `build.py` of its tag."""
+LEFT = {
+    "tensorflow": "NVIDIA's images have no tensorflow from 25.03 on: convert the model",
+    "tensorrtllm": "TensorRT-LLM has no C++ backend since July 2026: serve the model by its LLM API",
+}
+"""What to do where a backend has left the images: `build.py` of 25.03; NVIDIA/TensorRT-LLM#15907."""
 
 
 def way_out_for_backend(backend: str) -> str:
     """Return what helps where a Triton has no library of this backend."""
-    if (since := LEFT.get(backend)) is not None:
-        return f"NVIDIA's images have no {backend} from {since} on: convert the model, or take an older image"
+    if (left := LEFT.get(backend)) is not None:
+        return f"{left}, or take an older image"
     return f"take an image with the backend {backend}, or name a `runtime` in config.pbtxt"
 
 

@@ -135,22 +135,33 @@ def leave_batch_sizes_out(
     Each batch size is left out in turn, own or the neighbour's: a point with two sizes is predicted twice,
     one with the same size twice once. Raises InputError where fewer than two sizes were measured.
     """
+    apart = batch_sizes_left_out(profiles)
+    return _document(
+        names,
+        lambda fit: Predictions.joined([beside_one(fit, device, seen, unseen) for seen, unseen in apart]),
+    )
+
+
+def batch_sizes_left_out(
+    profiles: Mapping[str, Profile],
+) -> list[tuple[dict[str, Profile], list[Pair]]]:
+    """Return for each batch size beside others the profiles without it, and the pairs that have it.
+
+    Raises InputError where fewer than two sizes were measured.
+    """
     pairs = [p for profile in profiles.values() for p in _own_pairs(profile)]
     sizes = sorted({tenant.batch for pair in pairs for tenant in pair})
     if len(sizes) < 2:
         raise InputError(
             "co-location was measured at fewer than two batch sizes; none can be left out", field="colocation"
         )
-
-    def predict(fit: Fit) -> Predictions:
-        parts = []
-        for size in sizes:
-            seen = {model: _without(profile, size) for model, profile in profiles.items()}
-            unseen = [pair for pair in pairs if size in (pair[0].batch, pair[1].batch)]
-            parts.append(_pairs(fit, device, seen, unseen))
-        return Predictions.joined(parts)
-
-    return _document(names, predict)
+    return [
+        (
+            {model: _without(profile, size) for model, profile in profiles.items()},
+            [pair for pair in pairs if size in (pair[0].batch, pair[1].batch)],
+        )
+        for size in sizes
+    ]
 
 
 def leave_points_out(device: Device, profile: Profile, names: Iterable[str] = FITS) -> dict[str, object]:
@@ -239,8 +250,10 @@ def _points_left_out(fit: Fit, device: Device, profile: Profile) -> Predictions:
     return Predictions.joined(parts)
 
 
-def _pairs(fit: Fit, device: Device, profiles: Mapping[str, Profile], pairs: Sequence[Pair]) -> Predictions:
-    """Predict the first model of each pair, beside the second."""
+def beside_one(
+    fit: Fit, device: Device, profiles: Mapping[str, Profile], pairs: Sequence[Pair]
+) -> Predictions:
+    """Predict the first model of each pair beside the second, by a fit on these profiles."""
     model = fit(profiles, device)
     slots = Slots.of(
         [[model.models.index(tenant.model) for tenant in pair] for pair in pairs],

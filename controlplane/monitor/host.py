@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from controlplane.domain.fleet import waited_for_others_s
 from controlplane.domain.observation import HostSeen
 
 READ_S = 0.1
@@ -126,9 +127,10 @@ class GatewayHost:
 def _between(before: _Counters, lately: _Counters, after: _Counters) -> HostSeen:
     """Return the delays since `before`, and how long a wait has been since `lately`."""
     ran, waited = after.run_s - before.run_s, after.wait_s - before.wait_s
+    others_s = waited_for_others_s(waited, after.runs - before.runs)
     ticks = after.all_ticks - before.all_ticks
     return HostSeen(
-        waiting=waited / (ran + waited) if ran + waited >= _LEAST_READY_S else 0.0,
+        waiting=others_s / (ran + waited) if ran + waited >= _LEAST_READY_S else 0.0,
         steal=(after.steal_ticks - before.steal_ticks) / ticks if ticks > 0 else 0.0,
         throttled=(after.throttled_s - before.throttled_s) / (after.at_s - before.at_s),
         stood_s=after.at_s - after.moved_s if after.pids else 0.0,

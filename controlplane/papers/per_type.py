@@ -10,9 +10,8 @@ from controlplane.domain import device as domain
 from controlplane.domain.plan import Infeasible, Partition, Plan, Rule
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
-from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.judge.finalise import Draft, finalise
-from controlplane.planning.judge.placements import memory_of, partition_of
+from controlplane.planning.judge.placements import memory_of, partition_of, refusal
 from controlplane.planning.protocol import Device, PlanRequest
 
 M = TypeVar("M")

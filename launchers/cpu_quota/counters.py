@@ -67,13 +67,14 @@ class QuotaCounters:
             found = self._find(pid)
             if found is None:
                 return None
-            ran_ns, waited_ns = _scheduled_ns(found.thread)
+            ran_ns, waited_ns, runs = _scheduled(found.thread)
             throttled_s, used_ns = _group_times(found.group)
         except (OSError, ValueError):
             self._found.pop(pid, None)
             return None
         self._found[pid] = found.after(ran_ns, used_ns)
-        return QuotaUse(int(os.path.basename(found.thread)), ran_ns / 1e9, waited_ns / 1e9, throttled_s)
+        thread = int(os.path.basename(found.thread))
+        return QuotaUse(thread, ran_ns / 1e9, waited_ns / 1e9, throttled_s, runs)
 
     def _find(self, pid: int) -> _Found | None:
         found, now = self._found.get(pid), self._now()
@@ -96,7 +97,7 @@ class QuotaCounters:
             with contextlib.suppress(OSError):  # it has ended
                 for name in os.listdir(tasks):
                     with contextlib.suppress(OSError):
-                        yield (thread := f"{tasks}/{name}"), _scheduled_ns(thread)[0]
+                        yield (thread := f"{tasks}/{name}"), _scheduled(thread)[0]
 
 
 def _counting(pid: int, proc: Path) -> Path | None:
@@ -108,11 +109,11 @@ def _counting(pid: int, proc: Path) -> Path | None:
     return None
 
 
-def _scheduled_ns(thread: str) -> tuple[int, int]:
-    """Return how long a thread ran, and how long it was ready without running."""
+def _scheduled(thread: str) -> tuple[int, int, int]:
+    """Return how long a thread ran, how long it was ready without running, in ns, and how often it ran."""
     with open(f"{thread}/schedstat", "rb") as file:
-        ran, waited, _ = file.read().split()
-    return int(ran), int(waited)
+        ran, waited, runs = file.read().split()
+    return int(ran), int(waited), int(runs)
 
 
 def _group_times(group: Path) -> tuple[float, int]:

@@ -12,6 +12,7 @@ from typing import Any
 from controlplane.domain.device import DeviceLimits, DeviceReading
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Role, ServerSpec
+from launchers.host import process_table
 
 _PREFIX = "GPU-"
 _MODES = ("DEFAULT", "EXCLUSIVE_PROCESS", "PROHIBITED")
@@ -180,7 +181,7 @@ def processes(uuid: str) -> dict[int, float | None] | None:
         for one in (one for listed in lists for one in listed or ()):
             held = None if one.usedGpuMemory is None else one.usedGpuMemory / 2**20
             found[one.pid] = held if held is not None else found.get(one.pid)
-    comparable = lists != [None, None] and all(Path(f"/proc/{pid}").exists() for pid in found)
+    comparable = lists != [None, None] and all(map(process_table.is_there, found))
     return found if comparable else None
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from controlplane.domain.errors import EngineError
 from launchers.gpu import control, gpus
+from launchers.host import process_table
 
 LISTED_S = 10.0
 """How long a new client may be missing in the daemon's lists."""
@@ -79,8 +80,15 @@ def way_out(pipes: Path) -> str:
     ended = server_exit(pipes)
     if ended is not None:
         return ended
-    if control.servers(pipes) is None:
+    servers = control.servers(pipes)
+    if servers is None:
         return f"no MPS daemon answers in {pipes}: it has ended meanwhile; start the server again"
+    hidden = [pid for pid in servers if process_table.is_hidden(int(pid))]
+    if hidden:
+        return (
+            f"/proc hides mps-server {hidden[0]} (hidepid), which may serve another user: look with `ps` as "
+            "root, or mount /proc with gid= of a group of yours"
+        )
     return (
         f"it must run as user {control.owner(pipes)} with {control.PIPES}={pipes}, in a container with "
         "the host's IPC; `ctl doctor` checks the daemon and the GPU"

@@ -280,6 +280,22 @@ def read(path: str) -> bytes | None:
         raise _unknown(error) from error
 
 
+def is_there(pid: int) -> bool:
+    """Return whether this namespace has such a process; also one that /proc hides (`hidepid`)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
+def is_hidden(pid: int) -> bool:
+    """Return whether /proc hides a process that is there."""
+    return is_there(pid) and not os.path.exists(f"/proc/{pid}")
+
+
 def read_allowed(path: str) -> bytes | None:
     """Return the same; None also where this user may not read it."""
     with contextlib.suppress(Denied):

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fake_gpu_host import kit
+from fake_gpu_host import kit, without_cgroups
 
 from gpu_kit.report import TEXT, Report
 from gpu_kit.run import LIMITS_S
@@ -51,10 +51,15 @@ def test_the_mps_daemon_answers_its_user(rehearsal: Report) -> None:
 
 
 def test_a_core_in_a_gpus_place_has_no_mps_and_the_report_says_rehearsal(tmp_path: Path) -> None:
-    report = kit(os.environ, tmp_path, "--short", "--device", "cpu", "--only", "host,mps,kernels")
-    assert {step.name: step.outcome for step in report.steps} == {
-        "host": "done",
-        "mps": "not run",
-        "kernels": "not run",
+    """A server becomes slow although no quota can be set, as for a user who is not root."""
+    own = without_cgroups() if os.getuid() == 0 else ()
+    steps = ("--short", "--device", "cpu", "--only", "host,mps,kernels,serve")
+    report = kit(os.environ, tmp_path, *steps, within=own)
+    assert {step.name: (step.outcome, step.reason) for step in report.steps if step.name != "mps"} == {
+        "host": ("done", ""),
+        "kernels": ("not run", "needs a GPU"),
+        "serve": ("done", ""),
     }
+    assert report.figures("serve")["repair"]["redirected_s"] < 30.0
+    assert report.figures("serve")["requests_lost"] == 0
     assert "rehearsal" in (tmp_path / TEXT).read_text()

@@ -6,12 +6,14 @@
  */
 #include <assert.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,7 +25,8 @@ extern void *TRITONBACKEND_ModelBatchInitialize(Batcher *, void **);
 extern void *TRITONBACKEND_ModelBatchFinalize(void *);
 extern void *TRITONBACKEND_ModelBatchIncludeRequest(Request *, void *, bool *);
 
-static int naps, deleted;
+static _Atomic int naps, in_use = -1;
+static int deleted;
 static bool without_inputs;
 
 void *TRITONBACKEND_ModelName(void *model, const char **name) { (void)model; *name = "m"; return NULL; }
@@ -43,6 +46,33 @@ void *TRITONBACKEND_InputProperties(void *input, const char **name, int *type, c
 }
 void TRITONSERVER_ErrorDelete(void *error) { assert(error); deleted++; }
 int nanosleep(const struct timespec *time, struct timespec *left) { (void)left; naps += time->tv_nsec > 0; return 0; }
+
+static Batcher *ends_meanwhile; /* a state that another thread ends while its file is in use */
+static pthread_t ender;
+static void *end_it(void *state) { TRITONBACKEND_ModelBatcherFinalize(state); return NULL; }
+static void end_while_in_use(int file)
+{
+    if (!ends_meanwhile)
+        return;
+    int before = naps;
+    in_use = file;
+    assert(!pthread_create(&ender, NULL, end_it, ends_meanwhile));
+    ends_meanwhile = NULL;
+    while (naps == before) /* until it waits, and does not close */
+        ;
+    in_use = -1;
+}
+int close(int file) { assert(file != in_use); return syscall(SYS_close, file); }
+ssize_t pread(int file, void *to, size_t size, off_t at)
+{
+    end_while_in_use(file);
+    return syscall(SYS_pread64, file, to, size, at);
+}
+ssize_t pwrite(int file, const void *from, size_t size, off_t at)
+{
+    end_while_in_use(file);
+    return syscall(SYS_pwrite64, file, from, size, at);
+}
 
 enum { POOL = 5, PAGE = 4096, MAX_BATCH = 32, PREFERRED = 16, LONGEST_QUEUE = 64 };
 typedef struct { uint64_t held; bool taken; void *user; } Payload;
@@ -239,6 +269,30 @@ static void after_the_end(void)
     }
 }
 
+/* No file is closed under the thread that reads or writes it: its number may be another file's at once. */
+static void during_the_end(void)
+{
+    char page[PAGE] = {0};
+    for (int writes = 0; writes < 2; writes++) {
+        write_file(path[0], page, PAGE);
+        write_file(path[1], page, PAGE);
+        write_word(path[0], 1ULL << 32 | 4);
+        Batcher *batcher;
+        void *slot = NULL;
+        Request request = {{1, 1}};
+        bool include = false;
+        assert(!TRITONBACKEND_ModelBatcherInitialize(&batcher, NULL));
+        if (!writes)
+            ends_meanwhile = batcher;
+        TRITONBACKEND_ModelBatchInitialize(batcher, &slot);
+        if (writes)
+            ends_meanwhile = batcher;
+        TRITONBACKEND_ModelBatchIncludeRequest(&request, slot, &include);
+        assert(include && !ends_meanwhile && !pthread_join(ender, NULL));
+        assert(!writes || answer() == (1ULL << 32 | 1));
+    }
+}
+
 int main(int argc, char **argv)
 {
     assert(argc == 4);
@@ -254,6 +308,7 @@ int main(int argc, char **argv)
     unlink(path[1]);
     from_environment();
     after_the_end();
+    during_the_end();
     replay(atol(argv[3]));
     assert(deleted > 0 && naps > 0);
     return 0;

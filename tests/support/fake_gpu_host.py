@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fake_mps import PROGRAMS
@@ -41,9 +41,14 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def kit(environment: Mapping[str, str], out: Path, *arguments: str) -> Report:
-    """Run the kit; it may fail, which its report says."""
-    command = [sys.executable, "-m", "gpu_kit.run", "--out", str(out), *arguments]
+def without_cgroups() -> list[str]:
+    """Return the start of a command line without cgroups, which no user but root may write."""
+    return ["unshare", "--mount", "sh", "-c", 'umount -R /sys/fs/cgroup && exec "$@"', "sh"]
+
+
+def kit(environment: Mapping[str, str], out: Path, *arguments: str, within: Sequence[str] = ()) -> Report:
+    """Run the kit; it may fail, which its report says. `within` starts its command line."""
+    command = [*within, sys.executable, "-m", "gpu_kit.run", "--out", str(out), *arguments]
     said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert (out / JSON).exists(), said.stderr
     return read(out / JSON)

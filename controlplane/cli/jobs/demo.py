@@ -62,6 +62,7 @@ def demo(
         output=output,
         scratch=state_root() / "profiling",
         section=section,
+        slowed_by_request=repository == _ON_GPU[1],
     )
     cluster = Cluster(section.context, section.namespace)
     with progress_bar() as bar:

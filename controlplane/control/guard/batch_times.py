@@ -168,13 +168,15 @@ NO_PART = HostPart()
 class Weighing(NamedTuple):
     """The alarm's score, the planned times, the host's part of a batch's, and whether the baseline learns.
 
-    The planned times are of batches of 1, 2, ... requests; none where the plan has no prediction.
+    The planned times are of batches of 1, 2, ... requests; none where the plan has no prediction. They lack
+    `frontend_s`, what a request spends outside of queue and batch.
     """
 
     alarm: float
     planned_s: Sequence[float] = ()
     host: HostPart = NO_PART
     learns: bool = True
+    frontend_s: float = 0.0
 
 
 @functools.lru_cache(4096)
@@ -288,6 +290,8 @@ def scan(
         if arrived_s >= busy.free_s + RESTED_S:
             place += SIZES
         took_s = began_s - max(busy.free_s, arrived_s)
+        # The frontend works beside the batch before: only a request that finds the server free waits for it.
+        outside_s = min(max(0.0, arrived_s + weighing.frontend_s - busy.free_s), weighing.frontend_s)
         known = baseline.known_place(counts, place)
         usual_s = baseline.usual_at(means, known, place)
         spent_s = own_s(took_s, 1.0, host)
@@ -298,10 +302,10 @@ def scan(
         for i in range(begin, end):
             latency_s[i] -= delay_s
         if took_s > 0.0 and end - begin <= len(planned_s):
-            one_s = planned_s[end - begin - 1]
-            every = _compared(every, spent_s, one_s, end - begin)
+            one_s, inside_s = planned_s[end - begin - 1], own_s(took_s - outside_s, 1.0, host)
+            every = _compared(every, inside_s, one_s, end - begin)
             if place < SIZES:
-                queued = _compared(queued, spent_s, one_s, end - begin)
+                queued = _compared(queued, inside_s, one_s, end - begin)
         if took_s > 0.0:
             if known > 0:
                 block = Block(

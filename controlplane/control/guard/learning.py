@@ -11,10 +11,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from controlplane.control.guard import baseline, batch_times
-from controlplane.control.guard.baseline import rounded_p99_s
+from controlplane.control.guard import batch_times
 from controlplane.control.guard.queues import QueueState
-from controlplane.control.guard.rule import longer_than_planned
+from controlplane.control.guard.rule import longer_than_planned, overrun_at
 from controlplane.control.guard.state import GuardedPartition, ModelOnGpu, Slower, Watch
 
 TOGETHER_S = 10.0
@@ -60,7 +59,8 @@ def model_error(
 
 def overrun(watch: Watch, error: ModelError) -> float:
     """Return the P99 with this error as a part of its SLO, on the planned share."""
-    return max((_overrun(queue, error.factor) for queue in watch.queues if _runs(queue, error)), default=0.0)
+    own = (queue for queue in watch.queues if queue.promise.model == error.of[0])
+    return max((overrun_at(queue, error.factor) for queue in own), default=0.0)
 
 
 def uncovered(partitions: Iterable[GuardedPartition], error: ModelError) -> tuple[str, ...]:
@@ -104,19 +104,3 @@ def _is_as_planned(watch: Watch, model: str) -> bool:
 
 def _has_planned_share(watch: Watch) -> bool:
     return watch.active.percent <= watch.partition.percent
-
-
-def _runs(queue: QueueState, error: ModelError) -> bool:
-    return queue.promise.model == error.of[0]
-
-
-def _overrun(queue: QueueState, factor: float) -> float:
-    """Return the planned P99 times the queue model's quotient, as a part of the SLO."""
-    promise, spread = queue.promise, baseline.spread(queue.batches.baseline)
-    if promise.p99_ms is None or not promise.batch_ms:
-        return 0.0
-    planned_s = promise.batch_s
-    rate_rps = min(promise.rate_rps, max(queue.rates_rps[-1], 1e-9))
-    now_s = rounded_p99_s(rate_rps, [factor * time_s for time_s in planned_s], spread)
-    then_s = rounded_p99_s(promise.rate_rps, planned_s, spread)
-    return now_s * promise.p99_ms / (then_s * promise.slo_ms) if math.isfinite(then_s) else 0.0

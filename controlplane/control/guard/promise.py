@@ -30,7 +30,8 @@ class Promise:
     `longest_ms` is how long a rare request may take; None where the spec does not say. `widest_slo_ms` is the
     largest SLO of the queue's workloads, whose requests may be waited for; None: `slo_ms`, the strictest one.
     `model` is what serves it, `p99_ms` the predicted one and `batch_ms` the predicted times of batches of 1,
-    2, ... requests; None and empty without a prediction. `client_batch` is the inferences of a request,
+    2, ... requests; None and empty without a prediction. `frontend_ms` is what a request spends outside of
+    queue and batch, within `p99_ms` but not within `batch_ms`. `client_batch` is the inferences of a request,
     `largest` the largest batch in requests that the model takes while it serves; 0 where its batch is fixed.
     """
 
@@ -47,6 +48,7 @@ class Promise:
     widest_slo_ms: float | None = None
     p99_ms: float | None = None
     batch_ms: tuple[float, ...] = ()
+    frontend_ms: float = 0.0
     model: str = ""
     client_batch: int = 1
     largest: int = 0
@@ -115,6 +117,7 @@ def promise_of(queue: Sequence[Placement], served: ServedModel, largest: int = 0
         widest_slo_ms=max(p.slo_ms for p in queue) if others else None,
         p99_ms=first.predicted.p99_ms,
         batch_ms=first.predicted.batch_ms,
+        frontend_ms=first.predicted.frontend_ms or 0.0,
         model=served.model,
         client_batch=first.client_batch,
         largest=largest // first.client_batch,

@@ -131,7 +131,9 @@ def weigh(
     promise, batches, counted = queue.promise, queue.batches, answers
     if promise.instances == 1:
         calm = queue.lateness < HOLD and not host.cut
-        weighing = Weighing(batch_times.height(promise.rate_rps), promise.batch_s, host, calm)
+        weighing = Weighing(
+            batch_times.height(promise.rate_rps), promise.batch_s, host, calm, promise.frontend_ms / 1000.0
+        )
         batches, counted = batch_times.weigh(batches, answers, now_s, weighing)
     elif host.wait_s:
         waited_ms = 1000.0 * WAITS * host.wait_s

@@ -106,30 +106,38 @@ def will_break(queue: QueueState, host: HostPart) -> bool:
     slower = batch_times.slowdown(queue.batches, host)
     if not usual_s or rate_rps <= 0.0 or slower <= 0.0:
         return False
-    p99_s = rounded_p99_s(rate_rps, [slower * time_s for time_s in usual_s], baseline.spread(known))
-    return 1000.0 * p99_s > promise.slo_ms
+    times_s = [slower * time_s for time_s in usual_s]
+    return baseline.exceeds(promise.slo_ms / 1000.0, rate_rps, times_s, baseline.spread(known))
 
 
 def breaks_as_measured(queue: QueueState) -> bool:
     """Return whether the P99 is above the SLO at the times that batches take beside the plan's.
 
     It does so whatever was usual: a server that was slow from its first batch on has no faster baseline. The
-    planned P99 counts, in proportion to the queue model's at these and at the planned times: it knows of
-    pools and dispersion. The host's part is left out. Batches as fast as planned need no queue model, which
-    takes milliseconds.
+    host's part is left out. Batches as fast as planned need no queue model, which takes milliseconds.
     """
-    promise, known = queue.promise, queue.batches.baseline
     ratio, error = batch_times.beside_plan(queue.batches)
     ratio -= SURE * error
-    if promise.p99_ms is None or ratio <= 1.0:
-        return False
-    planned_s = promise.batch_s
-    times_s = [ratio * time_s for time_s in planned_s]
-    spread, rate_rps = baseline.spread(known), max(queue.rates_rps[-1], 1e-9)
-    now_s = rounded_p99_s(min(promise.rate_rps, rate_rps), times_s, spread)
-    then_s = rounded_p99_s(promise.rate_rps, planned_s, spread)
     least = MODEL_ERROR if any(queue.late.charts) else AHEAD
-    return now_s * promise.p99_ms > least * promise.slo_ms * then_s
+    return ratio > 1.0 and overrun_at(queue, ratio) > least
+
+
+def overrun_at(queue: QueueState, factor: float) -> float:
+    """Return the P99 as a part of the SLO where batches take so many times the planned ones; 0: unknown.
+
+    The planned P99 counts, in proportion to the queue model's at these and at the planned times: it knows of
+    pools and dispersion. What a request spends outside of the queue stays.
+    """
+    promise, spread = queue.promise, baseline.spread(queue.batches.baseline)
+    if promise.p99_ms is None or not promise.batch_ms:
+        return 0.0
+    rate_rps = min(promise.rate_rps, max(queue.rates_rps[-1], 1e-9))
+    now_s = rounded_p99_s(rate_rps, [factor * time_s for time_s in promise.batch_s], spread)
+    then_s = rounded_p99_s(promise.rate_rps, promise.batch_s, spread)
+    if math.isinf(then_s):
+        return 0.0
+    inside_ms = max(0.0, promise.p99_ms - promise.frontend_ms)
+    return (promise.frontend_ms + inside_ms * now_s / then_s) / promise.slo_ms
 
 
 def present_s(queue: QueueState, limit: int, ratio: float) -> tuple[float, ...]:
@@ -212,7 +220,7 @@ def split(seen: ServerSeen) -> str:
 
 
 WAITING = 0.5
-"""Ready to run, it waits more than it runs. At 110 requests/s: 75 % on two cores at a load average of 7.5."""
+"""Ready to run, it waits for other work most of the time."""
 STEAL = 0.05
 THROTTLED = 0.05
 

@@ -17,10 +17,9 @@ from controlplane.domain.workload import Workload
 from controlplane.papers.gpulet import latency as model
 from controlplane.papers.gpulet.sizing import GPULET, Demand, Runs, Sizing, Times
 from controlplane.papers.per_type import PerGpuType, alone, own_model
-from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.placements import gpu_of, memory_with_shadow
+from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, refusal
 from controlplane.planning.protocol import Device, PlanRequest
 
 MOST_ON_A_GPU = 2

@@ -20,9 +20,9 @@ from controlplane.papers.igniter import latency as model
 from controlplane.papers.igniter.latency import Igniter
 from controlplane.papers.igniter.strategy import draft_on
 from controlplane.papers.per_type import PerGpuType, own_model
-from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.judge.estimates import ask
 from controlplane.planning.judge.finalise import Draft
+from controlplane.planning.judge.placements import largest_batch
 from controlplane.planning.protocol import Device, PlanRequest
 
 FIRST_PERCENT = 30.0

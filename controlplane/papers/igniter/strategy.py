@@ -25,7 +25,6 @@ from controlplane.latency.protocol import FloatArray, IntArray, Slots
 from controlplane.papers.igniter import latency as model
 from controlplane.papers.igniter.latency import Igniter, percent_for
 from controlplane.papers.per_type import PerGpuType, alone, own_model, split
-from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.explain.infeasible import (
     fragmented,
     free_percents,
@@ -34,7 +33,7 @@ from controlplane.planning.explain.infeasible import (
     nearest_slo,
 )
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, too_large
+from controlplane.planning.judge.placements import gpu_of, largest_batch, memory_with_shadow, too_large
 from controlplane.planning.judge.shadows import EXTRA_PERCENT
 from controlplane.planning.protocol import Device, PlanRequest
 

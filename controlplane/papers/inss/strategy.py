@@ -32,10 +32,9 @@ from controlplane.papers.inss.problem import (
 )
 from controlplane.papers.inss.search import Placed, place
 from controlplane.papers.per_type import alone
-from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.explain.infeasible import nearest_rate, nearest_slo
 from controlplane.planning.judge.finalise import Draft, finalise
-from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, too_large
+from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, refusal, too_large
 from controlplane.planning.protocol import Device, OptionFile, PlanRequest
 
 NAME = "inss"

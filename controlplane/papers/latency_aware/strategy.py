@@ -15,10 +15,9 @@ from controlplane.domain.workload import Workload
 from controlplane.papers.latency_aware import latency as model
 from controlplane.papers.latency_aware.responses import Settled, Tables, Task, demand, settle
 from controlplane.papers.per_type import PerGpuType, alone, own_model, split
-from controlplane.planning.capacity.client_batches import refusal
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, too_large
+from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, refusal, too_large
 from controlplane.planning.protocol import Device, PlanRequest
 
 Placing = tuple[int, ...]

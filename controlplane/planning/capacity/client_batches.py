@@ -18,8 +18,8 @@ from controlplane.domain.plan import Infeasible, Partition, Placement
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import Estimate, IntArray, LatencyModel, Slots
-from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.finalise import Draft
+from controlplane.planning.judge.placements import largest_batch, refusal
 from controlplane.planning.protocol import Device, PlanRequest
 
 Kind = tuple[str, int]
@@ -49,7 +49,8 @@ class RequestLatency:
         """See `LatencyModel.estimate`; batches count requests."""
         inferences = slots.batch * self.client_batch[slots.model]
         return self.base.estimate(
-            Slots(self.real[slots.model], inferences, slots.percent, slots.mask, slots.batch), quantile
+            Slots(self.real[slots.model], inferences, slots.percent, slots.mask, slots.batch, slots.use),
+            quantile,
         )
 
 
@@ -123,25 +124,6 @@ def in_requests(
     return (
         tuple(_in_requests(w, names) for w in workloads),
         {name: _device(device, names) for name, device in devices.items()},
-    )
-
-
-def largest_batch(device: Device, model: str, client_batch: int = 1) -> int:
-    """The largest batch of a model, in inferences, that holds whole requests; 0 where not even one fits."""
-    largest = min(LARGEST_BATCH, device.profiles[model].largest_batch)
-    return largest // client_batch * client_batch
-
-
-def refusal(workload: Workload, device: Device) -> str | None:
-    """Why no partition of a device can serve any request of a workload; None where one may."""
-    name = device.pool.device.name
-    if workload.model not in device.profiles:
-        return f"{workload.model} has no profile on {name}"
-    if workload.client_batch == 1 or largest_batch(device, workload.model, workload.client_batch) > 0:
-        return None
-    return (
-        f"its clients send {workload.client_batch} inferences in a request, and the largest batch of "
-        f"{workload.model} on {name} is {largest_batch(device, workload.model)}"
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
-from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.judge.evaluate import QueueVerdict, Terms, judge
+from controlplane.planning.judge.placements import largest_batch
 from controlplane.planning.protocol import Device
 
 PLANNED = "as planned"

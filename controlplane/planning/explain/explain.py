@@ -11,7 +11,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule
 from controlplane.domain.units import spoken
 from controlplane.domain.workload import Workload
-from controlplane.planning.capacity.client_batches import in_requests, refusal
+from controlplane.planning.capacity.client_batches import in_requests
 from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
 from controlplane.planning.capacity.options import serving_options
 from controlplane.planning.explain.alternatives import (
@@ -24,8 +24,8 @@ from controlplane.planning.explain.alternatives import (
     alternatives,
 )
 from controlplane.planning.judge.evaluate import Terms
-from controlplane.planning.judge.finalise import sentence
-from controlplane.planning.judge.placements import PROCESS
+from controlplane.planning.judge.placements import PROCESS, refusal
+from controlplane.planning.judge.sources import sentence
 from controlplane.planning.protocol import Device
 
 

@@ -30,13 +30,13 @@ from controlplane.domain.plan import (
 from controlplane.domain.serving import MOST_RANKS, ranks_of
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import ShadowWish, Workload
-from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.capacity.context import Context
 from controlplane.planning.judge.evaluate import SLACK, Terms, judge
 from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import (
     common_step,
     gpu_of,
+    largest_batch,
     memory_together,
     partition_of,
     tells_apart,

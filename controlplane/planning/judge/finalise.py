@@ -13,27 +13,19 @@ from controlplane.domain.plan import (
     Plan,
     PlannedGpu,
     Prediction,
-    ServedModel,
-    Source,
     Totals,
     Violation,
 )
-from controlplane.domain.profile import Factor
 from controlplane.domain.units import spoken
 from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
-from controlplane.latency.calibration import Calibrated
 from controlplane.planning.judge.covers import with_covers
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate
 from controlplane.planning.judge.placements import limit_together
 from controlplane.planning.judge.queues import QueueCache
 from controlplane.planning.judge.shadows import short_of_cover, wish_of, with_shadows
+from controlplane.planning.judge.sources import measured_on, source_of
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.protocol import Device, PlanRequest
-
-_Neighbours = tuple[tuple[str, float, int], ...]
-"""Model, share and batch of each, sorted."""
-Measured = frozenset[tuple[str, float, int, _Neighbours]]
-"""Model, share, batch and neighbours of all points of a GPU type's profiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +131,7 @@ def _predicted(found: Evaluation, device: Device) -> list[PlannedGpu]:
             utilisation=one.utilisation,
             source=source_of(one.gpu, one.partition, one.served, device, measured),
             batch_ms=() if one.pool is None else tuple(one.pool.curve.tolist()),
+            frontend_ms=device.profiles[one.served.model].frontend_ms or None,
         )
         for one in found.verdicts()
     }
@@ -189,57 +182,3 @@ def _too_small_shadows(plan: Plan, wishes: Mapping[str, ShadowWish]) -> Iterator
                 f"its shadow with {spoken(p.shadow.percent)} % covers {p.shadow.covers:.2f} times the times, "
                 f"not {covers:g}: {host.id} has {spoken(100.0 - host.percent)} % left",
             )
-
-
-def measured_on(device: Device) -> Measured:
-    """What the profiles of a GPU type measured, alone and beside neighbours."""
-    profiles = device.profiles.items()
-    alone = {(name, p.percent, p.batch, ()) for name, profile in profiles for p in profile.points}
-    beside = {
-        (name, p.percent, p.batch, tuple(sorted((n.model, n.percent, n.batch) for n in p.neighbours)))
-        for name, profile in profiles
-        for p in profile.colocation
-    }
-    return frozenset(alone | beside)
-
-
-def source_of(
-    gpu: PlannedGpu, partition: Partition, served: ServedModel, device: Device, measured: Measured
-) -> Source:
-    """The source of a model's execution time in its partition."""
-    beside = _neighbours(gpu, partition)
-    if _factor(served, beside, device) is not None:
-        return Source.LEARNED
-    if (served.model, partition.percent, served.batch, beside) in measured:
-        return Source.MEASURED
-    return Source.PREDICTED
-
-
-def sentence(gpu: PlannedGpu, partition: Partition, served: ServedModel, device: Device) -> str:
-    """The same in words, with the evidence."""
-    beside = _neighbours(gpu, partition)
-    match source_of(gpu, partition, served, device, measured_on(device)):
-        case Source.MEASURED:
-            where = "beside these neighbours" if beside else "alone"
-            return f"execution time: measured at this share and batch, {where}"
-        case Source.PREDICTED:
-            return f"execution time: predicted by the latency model {device.latency.name!r} from the profile"
-        case Source.LEARNED:
-            factor = _factor(served, beside, device)
-            assert factor is not None
-            seen = ", ".join(factor.neighbours) or "no neighbour"
-            return (
-                f"execution time: learned from {factor.batches} batches of running fleets beside {seen}: "
-                f"{factor.factor:.2f} times what the latency model {device.latency.name!r} predicts"
-            )
-
-
-def _neighbours(gpu: PlannedGpu, partition: Partition) -> _Neighbours:
-    others = (p for p in gpu.partitions if p.id != partition.id)
-    return tuple(sorted((m.model, p.percent, m.batch) for p in others for m in p.models))
-
-
-def _factor(served: ServedModel, beside: _Neighbours, device: Device) -> Factor | None:
-    if not isinstance(device.latency, Calibrated):
-        return None
-    return device.latency.factor(served.model, (model for model, _, _ in beside))

@@ -1,4 +1,4 @@
-"""Builds the GPUs and partitions of a plan, and tells the memory that they take."""
+"""The GPUs and partitions of a plan: how they are built, what they take, what a GPU cannot serve."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from controlplane.domain.plan import MOST_BUSY_BITS, Partition, Placement, PlannedGpu, ServedModel
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import LOADED, ShadowPlace, ShadowPolicy, Workload
+from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.protocol import Device
 
 PROCESS = "process_mb"
@@ -62,6 +63,25 @@ def gpu_of(number: int, device: Device, partitions: Sequence[Partition]) -> Plan
     kind, price = device.pool.device, device.pool.price_per_hour
     name = f"{kind.name}-{number}"
     return PlannedGpu(name, kind.name, tuple(partitions), price_per_hour=price, memory_mb=kind.memory_mb)
+
+
+def largest_batch(device: Device, model: str, client_batch: int = 1) -> int:
+    """The largest batch of a model, in inferences, that holds whole requests; 0 where not even one fits."""
+    largest = min(LARGEST_BATCH, device.profiles[model].largest_batch)
+    return largest // client_batch * client_batch
+
+
+def refusal(workload: Workload, device: Device) -> str | None:
+    """Why no partition of a device can serve any request of a workload; None where one may."""
+    name = device.pool.device.name
+    if workload.model not in device.profiles:
+        return f"{workload.model} has no profile on {name}"
+    if workload.client_batch == 1 or largest_batch(device, workload.model, workload.client_batch) > 0:
+        return None
+    return (
+        f"its clients send {workload.client_batch} inferences in a request, and the largest batch of "
+        f"{workload.model} on {name} is {largest_batch(device, workload.model)}"
+    )
 
 
 def clients_of(partition: Partition, device: Device) -> int:

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from controlplane.domain.plan import MOST_SERVERS, Partition, Plan, PlannedGpu, Rule
-from controlplane.planning.capacity.client_batches import largest_batch
 from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.judge.finalise import Draft, finalise
-from controlplane.planning.judge.placements import gpu_of
+from controlplane.planning.judge.placements import gpu_of, largest_batch
 from controlplane.planning.protocol import Device, PlanRequest, Strategy
 from controlplane.planning.replan.differences import Change, changes
 from controlplane.planning.replan.reuse import cost_of, reused, with_stable_ids

@@ -214,11 +214,15 @@ class OpenRequests:
         self._gateway = gateway
         self._records = records
         self._silences = Agenda()
+        self._due: set[str] = set()
         self._gateway_again_s = -math.inf
 
-    def due(self, now: float) -> str | None:
-        """Return the first server to look at again, which is due no more; None where none is."""
-        return self._silences.take(now)
+    def due(self, now: float) -> set[str]:
+        """Return the servers to look at again, which are due no more."""
+        self._due = set()
+        while (name := self._silences.take(now)) is not None:
+            self._due.add(name)
+        return self._due
 
     def forget(self, name: str) -> None:
         """Drop a server."""
@@ -256,7 +260,8 @@ class OpenRequests:
 
     def _read(self, record: ServerRecord, now: float, servers: int) -> None:
         """Read a server; others that rest are read with it, and from then on at the same times."""
-        due = (self._records.get(name) for name in self._silences.until(now + _lull_s(servers)))
+        names = self._due.union(self._silences.until(now + _lull_s(servers)))
+        due = (self._records.get(name) for name in names)
         resting = [one for one in due if one is not None and now - one.answered_s >= _SILENT_S]
         read = {backend(one.server): one for one in (record, *resting)}
         try:

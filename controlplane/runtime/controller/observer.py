@@ -108,8 +108,7 @@ class Observer:
         for name, used in self._quotas.take():
             self._records[name].quota.take(used)
         new.update(state.watches[p].active.server for p in due(state, now))
-        while (silent := self._open.due(now)) is not None:
-            new.add(silent)
+        new |= self._open.due(now)
         since_s, answers = self._log.take(now, {"", *new})
         new.update(answer.server for answer in answers)
         new |= self._news(now, failed=any(a.failed and a.server for a in answers))

@@ -18,7 +18,6 @@ import numpy as np
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import EngineError, InfeasibleError, TrisectError
 from controlplane.domain.fleet import Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
@@ -51,13 +50,18 @@ _RATES = (1.0, 0.6, 0.35)
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The demo's files, how its fleet is served, and durations."""
+    """The demo's files, how its fleet is served, and durations.
+
+    `slowed_by_request`: its models take the parameter `slower` of a request, a factor of their later batches'
+    times. That needs no right over a server's share, which an unprivileged user may lack and a GPU has not.
+    """
 
     spec: Path
     repository: Path
     output: Path
     scratch: Path
     section: Serving
+    slowed_by_request: bool = False
     profile_budget_s: float = 20.0
     closed_loop_s: float = 6.0
     poisson_s: float = 15.0
@@ -164,8 +168,8 @@ class Demo:
         return violation.force(history, placed, hit, self._load, lambda: self._slow_down(hit))
 
     def _slow_down(self, hit: violation.Victim) -> None:
-        """Cut a server's quota; on a GPU, whose shares are fixed, have the demo's model be slower."""
-        if self.place.device.name == CPU_DEVICE:
+        """Make the server's model slower where it can be, else cut the server's quota."""
+        if not self.scene.slowed_by_request:
             self.launcher.resize(hit.server, hit.server.spec.percent * hit.part)
             return
         request = self._request(hit.placement)

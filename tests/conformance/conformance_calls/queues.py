@@ -41,13 +41,16 @@ def _(target: Target) -> Any:
 def _queued(
     target: Target, busy: tuple[str, float], requests: Iterable[tuple[str, str, dict[str, Any]]]
 ) -> list[Any]:
-    """Ends in their order, of requests that come while one of so many seconds executes."""
+    """Ends in their order, of requests that come while one of so many seconds executes.
+
+    Each takes 0.1 s: answers that are ready within a millisecond of each other reach a client in any order.
+    """
     ends: queue.Queue[Any] = queue.Queue()
     sent: list[tuple[str, str, dict[str, Any]]] = [("busy", busy[0], {}), *requests]
     with tg.InferenceServerClient(target.address("grpc")) as client:
         for number, (name, model, how) in enumerate(sent):
             shape = (1,) if model in ("plain", "slow", "unbatched") else (1, 1)
-            given = inputs(tg, x(0 if number else busy[1], shape=shape))
+            given = inputs(tg, x(0.1 if number else busy[1], shape=shape))
             client.async_infer(
                 model, given, lambda result, error, of=name: ends.put((of, error and refusal(error))), **how
             )

@@ -61,3 +61,17 @@ def test_every_message_of_the_page_on_trouble_is_in_the_code() -> None:
     missing = [part for part in parts if part not in code and not any(other in part for other in OF_OTHERS)]
     assert len(parts) > 15
     assert missing == []
+
+
+def test_every_row_on_gpus_names_a_test_that_exists() -> None:
+    text = (ROOT / "docs/results/gpu.md").read_text().split("## Behaviours")[1]
+    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    for row in rows:
+        named = re.findall(r"`((?:unit|contract|chaos|golden)/[^`]+)`", row.split(" | ")[-1])
+        assert named, row
+        for file, _, name in (one.partition("::") for one in named):
+            assert (
+                f"def {name}(" in (ROOT / "tests" / file).read_text()
+                if name
+                else (ROOT / "tests" / file).exists()
+            )

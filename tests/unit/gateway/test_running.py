@@ -12,8 +12,11 @@ import pytest
 
 from controlplane.gateway.running import RuntimeSocket, Sessions, Unreachable, reuses_grpc
 
-HEADER = "# pxname,svname,qcur,scur,status\n"
-ROWS = "h_1,s0,0,2,UP\nh_1,BACKEND,1,2,DOWN\n\n"
+HEADER = (
+    "# pxname,svname,qcur,qmax,scur,smax,slim,stot,bin,bout,dreq,dresp,ereq,econ,eresp,"
+    "wretr,wredis,status,weight,\n"
+)
+ROWS = "h_1,s0,0,1,2,4,,9,0,0,,0,,0,0,0,0,UP,1,\nh_1,BACKEND,1,1,2,4,10,9,0,0,0,0,,0,0,0,0,DOWN,1,\n\n"
 
 
 @contextmanager
@@ -50,7 +53,7 @@ def test_several_backends_are_one_question(nearby: Path) -> None:
     assert [key for key in found if key[1] == "BACKEND"] == [("h_1", "BACKEND"), ("g_1", "BACKEND")]
 
 
-@pytest.mark.parametrize("answer", ["", HEADER, HEADER + "h_1,s0,0,2\nh_1,BAC"])
+@pytest.mark.parametrize("answer", ["", HEADER, HEADER + "h_1,s0,0,1,2,4\nh_1,BAC", HEADER + ROWS[:-9]])
 def test_an_answer_that_is_cut_short_is_none(nearby: Path, answer: str) -> None:
     with answering(nearby, answer) as runtime, pytest.raises(Unreachable, match="HAProxy ended"):
         runtime.sessions(["h_1"])

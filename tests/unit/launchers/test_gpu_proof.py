@@ -137,6 +137,31 @@ def test_nothing_is_said_of_processes_that_the_driver_does_not_list_by_our_pids(
     assert proof.clients_of(UUID, tmp_path / "none").others is None
 
 
+HIDDEN = """
+import sys
+sys.path[:] = {path!r}
+from fake_nvml import FakeGpu, FakeNvml
+from launchers.gpu import control, gpus, proof
+foreign = FakeGpu("GPU-1", compute={{1: 100, 2**22 + 1: 300}})
+sys.modules["pynvml"] = FakeNvml(foreign, FakeGpu("GPU-2", compute={{1: 100}}))
+control.servers = lambda *_: ["1"]
+print(gpus.processes("GPU-1"), gpus.processes("GPU-2"), proof.way_out(gpus.Path("/p")))
+"""
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0, reason="HIDEPID NOT TRIED: only root mounts /proc and becomes another user"
+)
+def test_a_process_that_proc_hides_is_there_and_none_of_a_foreign_namespace_is() -> None:
+    other = "setpriv --reuid=4242 --regid=4242 --clear-groups --inh-caps=+dac_read_search"
+    hide = f'mount -t proc -o hidepid=2 proc /proc && exec {other} --ambient-caps=+dac_read_search "$@"'
+    program = [sys.executable, "-c", HIDDEN.format(path=sys.path)]
+    line = ["unshare", "--mount", "sh", "-c", hide, "sh", *program]
+    told = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert told.stdout.startswith("None {1: 100.0} "), told.stderr
+    assert "hidepid" in told.stdout
+
+
 def test_memory_without_lists_is_the_growth_since_the_start(
     daemons: MpsDaemons, nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

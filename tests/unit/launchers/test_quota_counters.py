@@ -44,7 +44,7 @@ def test_the_busiest_thread_speaks_for_its_server(kernel: Kernel) -> None:
     reader = QuotaCounters(kernel.root, lambda: kernel.now_s)
     kernel.write("throttled_usec 500000", t7_7=(0.5, 0.1), t7_8=(0.1, 0.0), t9_9=(2.0, 3.0))
     before = reader.read(7)
-    assert before == QuotaUse(9, 2.0, 3.0, 0.5)
+    assert before == QuotaUse(9, 2.0, 3.0, 0.5, 5)
     kernel.write("throttled_usec 900000", t9_9=(2.5, 3.5))
     after = reader.read(7)
     assert after is not None
@@ -55,7 +55,7 @@ def test_the_busiest_thread_speaks_for_its_server(kernel: Kernel) -> None:
 
 def test_version_1_counts_nanoseconds(kernel: Kernel) -> None:
     kernel.write("throttled_time 700000000", t7_7=(1.0, 1.0))
-    assert QuotaCounters(kernel.root).read(7) == QuotaUse(7, 1.0, 1.0, 0.7)
+    assert QuotaCounters(kernel.root).read(7) == QuotaUse(7, 1.0, 1.0, 0.7, 5)
 
 
 def test_the_thread_that_ran_most_since_the_search_before_takes_over(kernel: Kernel) -> None:
@@ -116,3 +116,11 @@ def test_more_throttled_than_waited_is_all_waited() -> None:
     before, after = QuotaUse(1, 0.0, 0.0, 0.0), QuotaUse(1, 0.5, 0.5, 0.8)
     assert after.since(before) == Delays(starved=0.0, throttled=0.5)
     assert QuotaUse(1, 0.001, 0.001, 0.0).since(before) is None, "hardly ready"
+
+
+def test_a_small_model_that_wakes_often_is_not_starved() -> None:
+    before, woken = QuotaUse(1, 1.0, 1.0, 0.0, 1000), QuotaUse(1, 1.2, 1.04, 0.0, 2000)
+    assert woken.since(before) == Delays(starved=0.0, throttled=0.0)
+    starved = QuotaUse(1, 1.2, 1.3, 0.0, 2000).since(before)
+    assert starved is not None
+    assert starved.starved == pytest.approx(0.5)

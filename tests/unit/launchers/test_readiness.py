@@ -46,6 +46,7 @@ def test_errors_where_no_model_failed() -> None:
     ("backend", "way_out"),
     [
         ("tensorflow", "no tensorflow from 25.03 on: convert the model"),
+        ("tensorrtllm", "no C++ backend since July 2026: serve the model by its LLM API"),
         ("mine", "image with the backend mine"),
     ],
 )

@@ -21,7 +21,7 @@ STRICT = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-saniti
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("harness") / "harness"
     sanitizers = "-fsanitize=address,undefined"
-    subprocess.run(["cc", *STRICT, sanitizers, "-o", str(built), *map(str, HARNESS)], check=True)
+    subprocess.run(["cc", *STRICT, "-pthread", sanitizers, "-o", str(built), *map(str, HARNESS)], check=True)
     return built
 
 

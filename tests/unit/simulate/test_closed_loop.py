@@ -93,12 +93,33 @@ def test_the_partitions_of_a_slow_model_move_in_one_commit_and_its_time_is_learn
     assert moved == {"w0-1", "w1-1", "w2-1"}, "all of them, with or before the one that shows the error"
 
 
+def test_the_time_that_requests_spend_outside_of_batches_makes_no_server_slow(plan_of) -> None:
+    """A model of 3 ms and a frontend of 2 ms, planned at 0.91 of the SLO: most batches follow a rest."""
+    truth = {"t4": KnownService({"a": (3.0,)}, {})}
+    noisy = Conditions(noise={("t4", "a"): Noise(jitter=0.05, frontend_ms=2.0)})
+    (p99_ms,) = (w.p99_ms for w in simulate(small(plan_of, 10.0), truth, Settings(900.0), noisy).workloads)
+    plan = small(plan_of, p99_ms / 0.91, p99_ms)
+    outcome = run(plan, truth, Settings(120.0), noisy)
+    assert (outcome.workloads[0].holds, outcome.happened) == (True, ())
+    slower = run(plan, truth, Settings(120.0), noisy, [Fault(Kind.SLOWER, "a", 20.0, 1.5)])
+    assert slower.repairs[0].redirected_s is not None
+
+
+def small(plan_of, slo_ms: float, p99_ms: float | None = None) -> Plan:
+    plan = shadowed(plan_of(("t4-0", "w-1", ServedModel("a", 1), [("w", 20.0)]), slo_ms=slo_ms))
+    known = Prediction(execution_ms=3.0, p99_ms=p99_ms, utilisation=0.06, batch_ms=(3.0,), frontend_ms=2.0)
+    return with_prediction(plan, known)
+
+
 def predicted(plan: Plan, p99_ms: float) -> Plan:
     """The plan with the true times of model a beside no neighbour."""
     known = Prediction(
         execution_ms=12.0, p99_ms=p99_ms, utilisation=0.4, batch_ms=tuple(4.0 + k for k in range(1, 9))
     )
+    return with_prediction(plan, known)
 
+
+def with_prediction(plan: Plan, known: Prediction) -> Plan:
     def with_times(partition: Partition) -> Partition:
         return replace(partition, workloads=tuple(replace(w, predicted=known) for w in partition.workloads))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
-from controlplane.control.guard.baseline import P99_STEP, p99_s, rounded_p99_s
+from controlplane.control.guard import baseline
+from controlplane.control.guard.baseline import P99_STEP, exceeds, p99_s, rounded_p99_s
 from controlplane.latency.queueing.batch_queue import solve
 
 
@@ -44,3 +46,18 @@ def test_a_rounded_p99_is_that_of_a_rate_and_times_nearby(rate_rps: float, slowd
         for by in (1.0 / off, off)
     )
     assert 0.98 * low <= found <= 1.02 * high
+
+
+def test_a_queue_far_below_its_limit_is_computed_a_few_times_whatever_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance, computed = random.Random(4), list[float]()
+    monkeypatch.setattr(baseline, "p99_s", lambda *of: computed.append(of[0]) or p99_s(*of))
+    baseline._kept_p99_s.cache_clear()
+    for _ in range(200):
+        rate_rps, slower = 43.0 * chance.uniform(0.95, 1.05), chance.uniform(0.95, 1.05)
+        times_s = [slower * time_s for time_s in (0.0051, 0.0072)]
+        assert not exceeds(1.0, rate_rps, times_s, (1.2, 1.5))
+    assert len(computed) <= 8
+    for slo_s in (0.001, 0.7 * rounded_p99_s(43.0, (0.0051, 0.0072), (1.2, 1.5))):
+        assert exceeds(slo_s, 43.0, (0.0051, 0.0072), (1.2, 1.5))

@@ -23,6 +23,8 @@ class Queue:
     free_s: float = 0.0
     apart_s: float = 0.0
     """The gateway passes the first answer of a batch on, and so much later the others."""
+    outside_s: float = 0.0
+    """What a request takes outside of queue and batch."""
 
     def answers(
         self, requests: int, *, rate_rps: float = RATE_RPS, slowdown: float = 1.0, stall_s: float = 0.0
@@ -39,7 +41,7 @@ class Queue:
             self.free_s = start + took_s + stall_s
             stall_s = 0.0
             for n, due in enumerate(batch):
-                ended_s = self.free_s + (self.apart_s if n else 0.0)
+                ended_s = self.free_s + self.outside_s + (self.apart_s if n else 0.0)
                 found.append(Answer(ended_s, 1e3 * (ended_s - due), False, "w", "s"))
         return found
 
@@ -76,6 +78,15 @@ def test_batches_are_compared_with_the_plan_from_the_first_on(factor: float) -> 
     assert ratio == pytest.approx(factor, rel=0.1)
     assert error < 0.1
     assert batch_times.recently_beside_plan(times) == pytest.approx(factor, rel=0.3)
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.0, 1.5])
+@pytest.mark.parametrize("rate_rps", [5.0, 50.0, 200.0])
+def test_the_time_outside_of_batches_is_no_part_of_theirs(rate_rps: float, factor: float) -> None:
+    answers = Queue(outside_s=0.005).answers(400, rate_rps=rate_rps, slowdown=factor)
+    weighing = Weighing(batch_times.height(rate_rps), PLANNED_S, frontend_s=0.005)
+    times = batch_times.weigh(BatchTimes(), answers, answers[-1].ended_s + 1.0, weighing)[0]
+    assert batch_times.beside_plan(times)[0] == pytest.approx(factor, rel=0.05)
 
 
 @pytest.mark.parametrize("factor", [1.0, 2.0])

@@ -10,7 +10,7 @@ import planning
 from controlplane.domain.plan import Partition, PlannedGpu, Source
 from controlplane.domain.profile import ColocationPoint, Factor, Neighbour
 from controlplane.latency.calibration import Calibrated
-from controlplane.planning.judge.finalise import measured_on, sentence, source_of
+from controlplane.planning.judge.sources import measured_on, sentence, source_of
 from controlplane.planning.protocol import Device
 
 

@@ -208,12 +208,12 @@ def test_servers_that_rest_are_read_together() -> None:
         look(name)
     for _ in range(100):
         now += 0.1
-        while (name := requests.due(now)) is not None:
+        for name in requests.due(now):
             look(name)
     assert gateway.asked <= 15, "once a second, not once a second for each"
     gateway.open, found = 4, set[str]()
     for _ in range(13):
         now += 0.1
-        while (name := requests.due(now)) is not None and name not in found:
+        for name in requests.due(now):
             found |= {name} if look(name) else set()
     assert found == set(records), "within a second"
