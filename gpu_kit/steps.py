@@ -26,6 +26,7 @@ from controlplane.cli import wiring
 from controlplane.domain.errors import EngineError, TrisectError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec
 from controlplane.domain.serving import LauncherName, Listen, Serving
+from controlplane.files.measurements.profiles import read_partial
 from controlplane.profiler.colocate import Neighbourhood
 from controlplane.profiler.requests import Wishes, read_subject
 from controlplane.profiler.temporary import running, to_its_end
@@ -115,7 +116,13 @@ def profile(on: Subject, record: Record) -> None:
     """The model through Triton at 12 points: do its shares bite, and how long does a batch take."""
     wishes = Wishes(PERCENTS[1:] if on.short else PERCENTS, (1, BATCH) if on.short else BATCHES)
     subject = read_subject(MODELS, MODEL, on.place.device, wishes)
-    measured = on.profiler().measure(subject, on.place, resume=False).profile
+    profiler = on.profiler()
+    try:
+        measured = profiler.measure(subject, on.place, resume=False).profile
+    except BaseException:  # as where the step is cut off
+        if (partial := read_partial(profiler.profiles, on.place.device.name, MODEL)) is not None:
+            record("points", [asdict(point) for point in partial.points])
+        raise
     record("environment", asdict(measured.environment))
     record("memory_mb", measured.memory_mb)
     record("points", [asdict(point) for point in measured.points])

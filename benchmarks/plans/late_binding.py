@@ -29,7 +29,8 @@ import numpy as np
 import planning
 import tritonclient.grpc as grpc_client
 from bare_triton import ROOT, bare_triton
-from gateway_rig import Load, Ports, a_gateway, closed_loop, tritons
+from gateway_rig import Load, Ports, a_gateway, tritons
+from perf_client import closed_loop
 from sleeping_triton import ahead_of_others
 from tritonclient.utils import triton_to_np_dtype
 

@@ -25,6 +25,7 @@ import tritonclient.grpc as tg
 import tritonclient.grpc.aio as tga
 import tritonclient.http as th
 from direct import get
+from perf_client import closed_loop
 
 from benchmarks.harness import Figures
 from controlplane.domain.fleet import Route
@@ -37,7 +38,7 @@ LARGE = 100 * 2**18
 
 def drive(protocol: str, port: int, connections: int, window_ms: int) -> tuple[float, float]:
     """Requests a second and p50 in ms of a closed loop."""
-    return rig.closed_loop(protocol, f"{rig.HOST}:{port}", connections, window_ms, "--shape", "INPUT:16")
+    return closed_loop(protocol, f"{rig.HOST}:{port}", connections, window_ms, "--shape", "INPUT:16")
 
 
 def against_direct(figures: Figures, ports: Any, triton: rig.Triton, rounds: int, window_ms: int) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import gateway_rig as rig
 from certificates import Authority
+from perf_client import closed_loop
 
 from benchmarks.harness import Figures
 from controlplane.domain.fleet import AccessConfig, Route
@@ -41,9 +42,9 @@ def drive(protocol: str, way: Way, given: argparse.Namespace) -> float:
         secured = ("--ssl-https-ca-certificates-file", str(ca))
     authorised = () if token is None else ("-H", f"authorization: Bearer {token}")
     address, shape = f"{scheme}{rig.HOST}:{port}", ("--shape", "INPUT:16")
-    return rig.closed_loop(
-        protocol, address, given.connections, given.window_ms, *shape, *secured, *authorised
-    )[0]
+    return closed_loop(protocol, address, given.connections, given.window_ms, *shape, *secured, *authorised)[
+        0
+    ]
 
 
 def main() -> int:

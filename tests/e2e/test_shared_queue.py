@@ -16,8 +16,8 @@ import httpx
 import pytest
 from background import until
 from ctl_fleet import plan
-from gateway_rig import perf_analyzer
 from guard_rig import Guarded, Load
+from perf_client import perf_analyzer
 
 from controlplane.triton.client import TritonClient
 

@@ -7,12 +7,18 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpu_kit import run
+from controlplane.domain.device import ShareKind
+from controlplane.domain.profile import Measurement, Profile
+from controlplane.files.measurements.profiles import write_partial
+from controlplane.profiler.session import Profiler
+from gpu_kit import run, steps
 from gpu_kit.build import NOT_IN_PROBE
 from gpu_kit.report import JSON, TEXT, Ran, Report, read
+from gpu_kit.subject import MODEL, Subject
 
 pytestmark = pytest.mark.unit
 
@@ -49,12 +55,12 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_report_of_a_gpu_holds_where_its_steps_were_done(
     rehearsal: str, outcomes: dict[str, str], held: bool
 ) -> None:
-    steps = [Ran(name, outcome) for name, outcome in outcomes.items()]
-    assert Report("2026-11-26", "gpu", rehearsal, steps).held is held
+    ran = [Ran(name, outcome) for name, outcome in outcomes.items()]
+    assert Report("2026-11-26", "gpu", rehearsal, ran).held is held
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Steps that are programs of this test."""
     program = tmp_path / "python"
     program.write_text(f"#!{sys.executable}\nimport sys\nsys.argv[1:3] = []\n{SLOW}")
@@ -63,7 +69,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "LIMITS_S", {"slow": 2.0, "quick": 30.0})
 
 
-@pytest.mark.usefixtures("steps")
+@pytest.mark.usefixtures("programs")
 def test_a_step_that_is_cut_off_leaves_its_figures_and_the_next_one_runs(tmp_path: Path) -> None:
     assert run.main(["--device", "cpu", "--out", str(tmp_path / "out")]) == 1
     told = json.loads((tmp_path / "out" / JSON).read_text())
@@ -71,10 +77,23 @@ def test_a_step_that_is_cut_off_leaves_its_figures_and_the_next_one_runs(tmp_pat
     assert [step["figures"] for step in told["steps"]] == [{"first": {"ms": 1.5}}] * 2
 
 
-@pytest.mark.usefixtures("steps")
+@pytest.mark.usefixtures("programs")
 def test_without_time_a_step_is_not_begun(tmp_path: Path) -> None:
     assert run.main(["--device", "cpu", "--out", str(tmp_path / "out"), "--seconds", "0"]) == 1
     assert {step.reason for step in read(tmp_path / "out" / JSON).steps} == {"no time was left"}
+
+
+def test_a_profile_that_is_cut_off_leaves_its_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(profiler: Profiler, *_: object, **__: object) -> None:
+        points = (Measurement(50.0, 4, 8.5),)
+        write_partial(profiler.profiles, Profile(MODEL, "cpu", ShareKind.CPU_QUOTA, points=points))
+        sys.exit(143)
+
+    monkeypatch.setattr(Profiler, "measure", cut_off)
+    recorded: dict[str, Any] = {}
+    with pytest.raises(SystemExit):
+        steps.profile(Subject.of("cpu", tmp_path, True, {}), recorded.__setitem__)
+    assert [(p["percent"], p["batch"], p["execution_ms"]) for p in recorded["points"]] == [(50.0, 4, 8.5)]
 
 
 PROGRAMS = (

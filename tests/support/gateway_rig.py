@@ -8,7 +8,6 @@ import http.client
 import itertools
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -239,26 +238,12 @@ def options(
 
 
 @contextlib.contextmanager
-def a_gateway(
-    directory: Path,
-    *,
-    compress_answers: bool = False,
-    fleet_wide_calls: bool = True,
-    protection: AccessConfig | None = None,
-    late_binding: bool = False,
-) -> Iterator[tuple[HaproxyGateway, Ports]]:
-    """A started gateway on free ports, stopped at the end."""
+def a_gateway(directory: Path, **asked: Any) -> Iterator[tuple[HaproxyGateway, Ports]]:
+    """A started gateway on free ports, with these `options`; stopped at the end."""
     ports = Ports(*free_ports(3))
     gateway = HaproxyGateway(directory / "gateway")
-    wanted = options(
-        ports,
-        compress_answers=compress_answers,
-        fleet_wide_calls=fleet_wide_calls,
-        protection=protection,
-        late_binding=late_binding,
-    )
     try:
-        gateway.start(wanted)
+        gateway.start(options(ports, **asked))
         yield gateway, ports
     finally:
         gateway.stop()
@@ -287,33 +272,6 @@ def noted(slow: Path, what: str) -> int:
     """How many requests the model `slow` in this folder has "begun", or seen "cancelled"."""
     note = slow / what
     return len(note.read_text()) if note.exists() else 0
-
-
-def perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """NVIDIA's load client, unmodified."""
-    return subprocess.run(
-        [str(TOOLS / "perf/bin/perf_analyzer"), *arguments],
-        env={**os.environ, "LD_LIBRARY_PATH": str(TOOLS / "perf/lib")},
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-
-
-def closed_loop(
-    protocol: str, address: str, connections: int, window_ms: int, *more: str, endpoint: str = "echo"
-) -> tuple[float, float]:
-    """Requests a second and p50 in ms of perf_analyzer's closed loop; SystemExit where it failed."""
-    done = perf_analyzer(
-        *("-m", endpoint, "-u", address, "-i", protocol, "-b", "1"),
-        *("--concurrency-range", str(connections), "-p", str(window_ms), "-s", "999", "-r", "8"),
-        *("--percentile=50", *more),
-    )
-    rate = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
-    p50 = re.search(r"p50 latency: (\d+) usec", done.stdout)
-    if done.returncode or rate is None or p50 is None:
-        raise SystemExit(f"perf_analyzer failed:\n{done.stdout}{done.stderr}")
-    return float(rate.group(1)), int(p50.group(1)) / 1000
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from build import Clock
+
 from controlplane.control.autoscaler.state import Kind, LoadState, Proposal, Propose, Unheld
 from controlplane.domain.device import Stock
 from controlplane.domain.errors import EngineError
@@ -27,17 +29,6 @@ def plan(rate_rps: float, gpus: int = 1) -> Plan:
     ]
     planned = tuple(PlannedGpu(f"cpu-{i}", "cpu", (part,)) for i, part in enumerate(parts))
     return Plan("joint", Rule.P99, "ours", planned, quantile=0.95, seed=1, spec="the spec")
-
-
-@dataclass
-class Clock:
-    now_s: float = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def wall(self) -> float:
-        return self.now_s + 1e9
 
 
 @dataclass

@@ -21,6 +21,7 @@ import psutil
 import pytest
 from background import until
 from host_ports import free_ports
+from perf_client import perf_analyzer
 
 from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Route
@@ -46,7 +47,7 @@ def test_perf_analyzer_sees_no_failure(gateway: Running, pair: Pair, protocol: s
         f"-m echo -u {rig.HOST}:{port} -i {protocol} -b 1 --shape INPUT:4 --async --max-threads=2 "
         "--request-rate-range=200 --request-distribution=poisson --request-count=400 --percentile=99"
     )
-    done = rig.perf_analyzer(*asked.split())
+    done = perf_analyzer(*asked.split())
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert "Failed" not in said, said

@@ -245,6 +245,11 @@ def test_a_redirected_partition_moves_to_another_gate_as_a_whole() -> None:
     assert slots.gates(table, ORDER) == {"short": 2, "long": 2}
 
 
+def test_an_endpoint_with_sequences_has_one_server() -> None:
+    with pytest.raises(GatewayError, match="m"):
+        assign(SlotTable.empty(2, 2), {"m": Route((ONE, TWO), THREE)}, {"m": Traits(sequence_idle_us=5)})
+
+
 def test_an_endpoint_with_sequences_or_without_an_order_has_no_gate() -> None:
     routes = {"short": AT_ONE, "long": AT_ONE, "unordered": AT_ONE}
     table = assign(SlotTable.empty(6, 2), routes, {"long": Traits(sequence_idle_us=1)}).table

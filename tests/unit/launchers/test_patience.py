@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from build import Clock
 
 from controlplane.domain.fleet import ShareUsage
 from launchers import patience
 from launchers.patience import Patience
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+    clock = Clock(0.0)
     monkeypatch.setattr(patience, "time", clock)
     return clock
 

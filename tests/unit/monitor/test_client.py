@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
+from build import Clock
 from monitor_log import accepted, line, listening
 
 from controlplane.monitor import client
@@ -15,19 +15,9 @@ from controlplane.monitor.client import BEAT_S, RequestLog, local
 from controlplane.monitor.records import Record
 
 
-@dataclass
-class Hand:
-    """A clock that is set by hand: on a busy host any two steps of a test may be far apart."""
-
-    now_s: float = 100.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Hand:
-    hand = Hand()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    hand = Clock(100.0)
     monkeypatch.setattr(client, "time", hand)
     return hand
 
@@ -67,7 +57,7 @@ def test_requests_that_were_answered_failed_or_left_with_a_server_are_taken_in_o
             log.close()
 
 
-def test_a_gap_in_hearing_is_known_and_the_log_followed_again(place: Path, clock: Hand) -> None:
+def test_a_gap_in_hearing_is_known_and_the_log_followed_again(place: Path, clock: Clock) -> None:
     log = RequestLog(partial(local, place))
     try:
         assert log.heard_since_s == 100.0, "nobody is there yet"
@@ -93,7 +83,7 @@ def test_a_gap_in_hearing_is_known_and_the_log_followed_again(place: Path, clock
         log.close()
 
 
-def test_a_monitor_that_is_held_up_is_waited_for(place: Path, clock: Hand) -> None:
+def test_a_monitor_that_is_held_up_is_waited_for(place: Path, clock: Clock) -> None:
     with listening(place) as server:
         log = RequestLog(partial(local, place))
         try:

@@ -8,9 +8,9 @@ import pytest
 from planning import planned, published, request, v100_with_memory, workload
 
 from controlplane.domain.plan import Rule
-from controlplane.domain.workload import ShadowPolicy, ShadowWish
+from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning import registry
-from controlplane.planning.judge.placements import limit_together, tells_apart
+from controlplane.planning.judge.placements import largest_batch_in_memory, limit_together, tells_apart
 
 
 def test_only_what_the_user_wrote_is_a_limit() -> None:
@@ -63,6 +63,23 @@ def test_what_fits_with_its_planned_batch_is_planned() -> None:
         assert plan.verified
         gpus.append(len(plan.gpus))
     assert gpus == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("wish", "servers"),
+    [
+        (ShadowWish(ShadowPolicy.NONE), 1),
+        (ShadowWish(ShadowPolicy.HOT, place=ShadowPlace.SAME_GPU), 2),
+        (ShadowWish(ShadowPolicy.HOT, place=ShadowPlace.OTHER_GPU), 1),
+    ],
+)
+def test_a_loaded_shadow_beside_its_server_halves_the_memory(wish: ShadowWish, servers: int) -> None:
+    device = v100_with_memory()
+    there = device.pool.device.memory_mb
+    assert there is not None
+    asked = replace(workload("v", "vgg19", 200.0, 30.0), shadow=wish)
+    most = largest_batch_in_memory(asked, device)
+    assert servers * (948.0 + 63.0 * most) <= there < servers * (948.0 + 63.0 * (most + 1.0))
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+import build
 import pytest
 from asked_triton import asked_triton
+from build import Clock
 
 from controlplane.control.guard.decide import begin
 from controlplane.control.guard.promise import Promise
-from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer
-from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
+from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer, Watch
+from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Answer, BatchStatistics
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.waiting import wait_until
@@ -21,29 +22,37 @@ from controlplane.runtime.fleet.history import History, Minute
 from controlplane.triton.client import TritonClient
 
 
-@dataclass
-class Hand:
-    """A clock that is set by hand."""
-
-    now_s: float = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def wall(self) -> float:
-        return self.now_s
+def guarded(
+    name: str = "W1", policy: ShadowPolicy = ShadowPolicy.NONE, aliases: tuple[str, ...] = ()
+) -> GuardedPartition:
+    promise = Promise("w1", 100.0, 10.0, aliases=aliases)
+    return GuardedPartition(name, "cpu-0", 50.0, (promise,), policy, "cpu-0", 0.0)
 
 
-def test_a_minute_is_written_once_it_is_over(tmp_path: Path) -> None:
-    history, clock = History(tmp_path / "h.sqlite"), Hand()
-    partition = GuardedPartition(
-        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
-    )
-    state = begin((partition,), {"W1": (PlacedServer("s", "cpu-0", 60.0),)}, Limits())
-    spec = ServerSpec(Labels("f", "p", "W1", Role.SHADOW, "r"), "/r", ("w1",), "cpu-0", 60.0)
+def watch_of(partition: GuardedPartition) -> Watch:
+    """Its server has 60 %."""
+    placed = {partition.id: (PlacedServer("s", "cpu-0", 60.0),)}
+    return begin((partition,), placed, Limits()).watches[partition.id]
+
+
+def server_at(port: int, *endpoints: str) -> Server:
+    return build.server(build.spec("W1", models=endpoints, percent=60.0), port=port)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(tmp_path / "h.sqlite")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_minute_is_written_once_it_is_over(history: History, clock: Clock) -> None:
+    watch = watch_of(guarded())
     # Nobody listens there: a server that does not answer leaves its counters out, not the minute.
-    server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", 9, 9, 9)
-    watch = state.watches["W1"]
+    server = server_at(9, "w1")
     recorder = Recorder(history, clock)
     recorder.hear((Answer(0.0, float(i), i == 100, "w1", "s") for i in range(1, 101)), [watch])
     assert not recorder.is_due()
@@ -58,12 +67,10 @@ def test_a_minute_is_written_once_it_is_over(tmp_path: Path) -> None:
     assert minute.batches is None
 
 
-def test_of_a_minute_a_killed_controller_takes_only_the_last_moments_along(tmp_path: Path) -> None:
-    history, clock = History(tmp_path / "h.sqlite"), Hand()
-    partition = GuardedPartition(
-        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
-    )
-    watch = begin((partition,), {"W1": (PlacedServer("s", "cpu-0", 60.0),)}, Limits()).watches["W1"]
+def test_of_a_minute_a_killed_controller_takes_only_the_last_moments_along(
+    history: History, clock: Clock
+) -> None:
+    watch = watch_of(guarded())
     recorder, active = Recorder(history, clock), [(watch, None)]
     told: list[list[tuple[float, int, int, float | None]]] = []
 
@@ -73,7 +80,7 @@ def test_of_a_minute_a_killed_controller_takes_only_the_last_moments_along(tmp_p
         clock.now_s += moment_s
         assert recorder.is_due()
         recorder.write(active)
-        at_s = clock.now_s
+        at_s = clock.wall()
         assert wait_until(lambda: any(m.at_s == at_s for m in history.minutes(0.0)), deadline_s=30.0)
         told.append([(m.seconds, m.requests, m.failed, m.p99_ms) for m in history.minutes(0.0)])
 
@@ -92,11 +99,8 @@ def test_of_a_minute_a_killed_controller_takes_only_the_last_moments_along(tmp_p
 def test_a_full_disk_costs_the_minute_nothing_once_there_is_room(tmp_path: Path) -> None:
     path = tmp_path / "h.sqlite"
     path.mkdir()
-    history, clock = History(path), Hand()
-    partition = GuardedPartition(
-        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
-    )
-    watch = begin((partition,), {"W1": (PlacedServer("s", "cpu-0", 60.0),)}, Limits()).watches["W1"]
+    history, clock = History(path), Clock()
+    watch = watch_of(guarded())
     recorder = Recorder(history, clock)
     recorder.hear([Answer(0.0, 1.0, False, "w1", "s")], [watch])
     clock.now_s += 5.0
@@ -108,25 +112,18 @@ def test_a_full_disk_costs_the_minute_nothing_once_there_is_room(tmp_path: Path)
     assert (minute.requests, minute.seconds) == (1, 5.0)
 
 
-def test_one_that_heard_nothing_writes_nothing_at_its_end(tmp_path: Path) -> None:
-    history, clock = History(tmp_path / "h.sqlite"), Hand()
-    partition = GuardedPartition(
-        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
-    )
-    watch = begin((partition,), {"W1": (PlacedServer("s", "cpu-0", 60.0),)}, Limits()).watches["W1"]
+def test_one_that_heard_nothing_writes_nothing_at_its_end(history: History, clock: Clock) -> None:
+    watch = watch_of(guarded())
     Recorder(history, clock).close([(watch, None)])
     assert history.minutes(0.0) == ()
 
 
-def test_a_minute_holds_what_was_asked_before_a_redirect_and_what_nobody_answered(tmp_path: Path) -> None:
-    history, clock = History(tmp_path / "h.sqlite"), Hand()
-    partition = GuardedPartition(
-        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.HOT, "cpu-0", 0.0
-    )
+def test_a_minute_holds_what_was_asked_before_a_redirect_and_what_nobody_answered(
+    history: History, clock: Clock
+) -> None:
+    partition = guarded(policy=ShadowPolicy.HOT)
     # A pool's second partition: what is known to be the first's is not counted here.
-    other = GuardedPartition(
-        "W1-2", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
-    )
+    other = guarded("W1-2")
     first, shadow, second = (PlacedServer(name, "cpu-0", 50.0) for name in ("s", "s.1", "t"))
     before = begin((partition, other), {"W1": (first, shadow), "W1-2": (second,)}, Limits()).watches
     after = begin((partition, other), {"W1": (shadow,), "W1-2": (second,)}, Limits()).watches
@@ -141,26 +138,24 @@ def test_a_minute_holds_what_was_asked_before_a_redirect_and_what_nobody_answere
     assert told == {"W1": (5, 3, 5.0, None), "W1-2": (1, 0, 5.0, None)}
 
 
-def test_what_a_queue_executed_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_queue_executed_is_counted_once(
+    history: History, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # A busy host may stand still for longer than a minute's end waits for an answer.
     monkeypatch.setattr(
         recorder_module,
         "TritonClient",
         lambda server, deadline_s: TritonClient(server, deadline_s=30.0),
     )
-    history, clock = History(tmp_path / "h.sqlite"), Hand()
-    promise = Promise("w1", 100.0, 10.0, aliases=("w2",))
-    partition = GuardedPartition("W1", "cpu-0", 50.0, (promise,), ShadowPolicy.NONE, "cpu-0", 0.0)
-    state = begin((partition,), {"W1": (PlacedServer("s", "cpu-0", 60.0),)}, Limits())
-    spec = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w2", "w1"), "cpu-0", 60.0)
+    watch = watch_of(guarded(aliases=("w2",)))
     recorder = Recorder(history, clock)
     with asked_triton() as (port, asked):
-        server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", port, 9, 9)
+        server = server_at(port, "w2", "w1")
         for turn in (1, 2):
             answers = [Answer(0.0, 5.0, False, "w1", "s"), Answer(0.0, 7.0, False, "w2", "s")]
-            recorder.hear(answers, state.watches.values())
+            recorder.hear(answers, [watch])
             clock.now_s += 61.0
-            recorder.write([(state.watches["W1"], server)])
+            recorder.write([(watch, server)])
             assert wait_until(lambda n=turn: len(history.minutes(0.0)) == 2 * n, deadline_s=30.0)
     recorder.close([])
     assert asked == ["/v2/models/w1/stats"] * 2, "an alias counts requests, not executions"
@@ -171,21 +166,16 @@ def test_what_a_queue_executed_is_counted_once(tmp_path: Path, monkeypatch: pyte
     assert told["w1"].batches[4].executions == 10
 
 
-def test_counters_are_read_after_minutes_with_requests_only(tmp_path: Path) -> None:
-    history, clock = History(tmp_path / "h.sqlite"), Hand()
-    partition = GuardedPartition(
-        "W1", "cpu-0", 50.0, (Promise("w1", 100.0, 10.0),), ShadowPolicy.NONE, "cpu-0", 0.0
-    )
-    state = begin((partition,), {"W1": (PlacedServer("s", "cpu-0", 60.0),)}, Limits())
-    spec = ServerSpec(Labels("f", "p", "W1", Role.ACTIVE, "r"), "/r", ("w1",), "cpu-0", 60.0)
+def test_counters_are_read_after_minutes_with_requests_only(history: History, clock: Clock) -> None:
+    watch = watch_of(guarded())
     recorder = Recorder(history, clock)
     answer = Answer(0.0, 5.0, False, "w1", "s")
     with asked_triton() as (port, asked):
-        server = Server("1", spec, ServerState.RUNNING, "127.0.0.1", port, 9, 9)
+        server = server_at(port, "w1")
         for number, answers in enumerate(((answer,), (), (answer,), (answer,)), 1):
-            recorder.hear(answers, state.watches.values())
+            recorder.hear(answers, [watch])
             clock.now_s += 61.0
-            recorder.write([(state.watches["W1"], server)])
+            recorder.write([(watch, server)])
             assert wait_until(lambda n=number: len(history.minutes(0.0)) == n, deadline_s=60.0)
     recorder.close([])
     assert len(asked) == 3
