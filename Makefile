@@ -9,6 +9,7 @@ PERF := .tools/perf
 CLIENT := .tools/client
 PROMETHEUS := .tools/prometheus
 HELM := .tools/helm
+NEWEST := .tools/newest
 # One worker a core. The tests of a file share a worker, and so their servers; files are run in their order. Both
 # workers must collect equal names, so no name may hold a time or the order of a set.
 PYTEST := $(PY) -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -18,13 +19,16 @@ SERVERS := tests/chaos tests/conformance tests/contract tests/e2e tests/gpu test
 # Twice quiet: errors only, not every note of this host's pip configuration. A mirror may be away for a moment.
 PATIENT := -qq --disable-pip-version-check --retries 10 --timeout 30
 PIP := -m pip install $(PATIENT)
+# A command in the root file system of `test-newest`, with the clone as its folder.
+INSIDE = unshare --mount sh -ec 'mount --bind /dev $(NEWEST)/dev; mount --bind /proc $(NEWEST)/proc; \
+  mount --bind . $(NEWEST)/trisect; exec chroot $(NEWEST) env --chdir /trisect PATH=/venv/bin:/usr/sbin:/usr/bin "$$@"' sh
 # A failed update is no end: what is known may be enough, and what is missing then is named.
 APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=5
 
 # Tests start `ctl` hundreds of times: where a shell switches bytecode off, each start would compile all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup docs links demo check test test-packages test-gpu gpu-kit release test-kubernetes lint bench bench-kubernetes conformance soak clean host-packages
+.PHONY: setup docs links demo check test test-packages test-newest test-gpu gpu-kit release test-kubernetes lint bench bench-kubernetes conformance soak clean host-packages
 .DELETE_ON_ERROR:
 
 setup: .venv/.done $(TRITON)/.done $(PERF)/.done host-packages launchers/triton/plugin/.done
@@ -135,6 +139,23 @@ test: setup test-packages
 	timed imports .venv/bin/lint-imports; \
 	timed unit env OPENBLAS_NUM_THREADS=1 $(PYTEST) --durations 20 -m "unit and not soak" $(UNIT); \
 	timed servers $(PYTEST) --numprocesses 3 --durations 20 -m "(e2e or docker or browser) and not soak" $(SERVERS)
+
+# The quick tests on the newest Python: that of Debian's next release, in a file system of its own. All tests run on the
+# oldest one, that of Debian 12. Needs root; the mounts end with the command.
+test-newest: $(NEWEST)/.done launchers/triton/plugin/.done
+	@echo "== newest: $$(chroot $(NEWEST) python3 --version)"
+	@OPENBLAS_NUM_THREADS=1 $(INSIDE) python -m pytest -q -p no:cacheprovider --numprocesses 2 --dist loadfile \
+	  -m "unit and not slow" --ignore tests/unit/papers/inss/training tests/unit tests/golden
+
+$(NEWEST)/.done: pyproject.toml constraints.txt
+	@echo "setup: Debian's next release, with its Python"
+	@command -v debootstrap >/dev/null || $(APT) install -y --no-install-recommends debootstrap >/dev/null
+	@rm -rf $(NEWEST) && mkdir -p $(NEWEST)/trisect
+	@debootstrap --variant=minbase --include=ca-certificates,haproxy,python3-venv testing $(NEWEST) >.tools/newest.log
+	@for file in resolv.conf hosts ssl/certs/ca-certificates.crt; do cp -L /etc/$$file $(NEWEST)/etc/$$file; done
+	@$(INSIDE) python3 -m venv /venv
+	@$(INSIDE) python $(PIP) --constraint constraints.txt '.[kubernetes,otel,stores,top,dev]'
+	@touch $@
 
 # On a host with an NVIDIA GPU: the kit's steps, whose report is written to docs/results/gpu, and what it must show.
 test-gpu: setup

@@ -20,6 +20,7 @@ from controlplane.domain.fleet import Cluster
 from controlplane.domain.server_options import NO_OPTIONS, ServerOptions
 from controlplane.domain.serving import LauncherName
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets, state_root
+from controlplane.files.reading import exists
 from controlplane.runtime import SystemClock
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _unknown(files: FleetFiles) -> InputError:
     applied = fleets(state_root())
     others = f"fleets that were applied: {', '.join(applied)}" if applied else "no fleet was applied"
     problem = f"there is no fleet {files.fleet!r}; {others}"
-    if files.ended.exists():
+    if exists(files.ended):
         problem += f"; the history of the destroyed one: `ctl events --fleet {files.fleet}`"
     return InputError(problem, field="--fleet")
 
@@ -222,10 +223,10 @@ def fleet_to_end(name: str) -> Fleet | None:
     """
     unrecorded = fleet(name, launcher_name=None)
     files = unrecorded.files
-    begun = files.directory.exists() and not files.exists()
+    begun = exists(files.directory) and not files.exists()
     if begun or (not files.exists() and unrecorded.launcher.servers(name)):
         return unrecorded
-    if not files.exists() and files.ended.exists():
+    if not files.exists() and exists(files.ended):
         return None
     return existing_fleet(name)[0]
 
@@ -290,7 +291,7 @@ def recent_events(name: str, *, since_s: float | None, limit: int) -> tuple[Even
 
     files = fleet_files(name)
     if not files.exists():
-        if not files.ended.exists():
+        if not exists(files.ended):
             raise _unknown(files)
         say(f"fleet {name!r} was destroyed; its events until then:")
     begin = 0.0 if since_s is None else time.time() - since_s

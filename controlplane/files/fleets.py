@@ -20,6 +20,7 @@ from controlplane.domain.observation import Guarding
 from controlplane.domain.serving import LauncherName, Serving
 from controlplane.domain.units import Positive
 from controlplane.files.documents import read, read_listed, read_text, versioned
+from controlplane.files.reading import exists
 from controlplane.files.writing import append_line, to_json, write_derived, write_json, write_text
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class FleetFiles:
 
     def check_host(self, host: str) -> None:
         """Raise InputError where another host applied the fleet: its servers cannot be seen from here."""
-        if self._host.exists() and (owner := read_text(self._host).strip()) not in ("", host):
+        if exists(self._host) and (owner := read_text(self._host).strip()) not in ("", host):
             raise InputError(
                 f"fleet {self.fleet!r} runs on another host ({owner}; this one is {host}): a state directory "
                 "serves one host; set XDG_STATE_HOME to a folder of this host, or remove the file if it is "
@@ -151,7 +152,7 @@ class FleetFiles:
 
     def exists(self) -> bool:
         """Return whether the fleet was applied and not destroyed."""
-        return self._settings.exists()
+        return exists(self._settings)
 
     def settings(self) -> FleetSettings | None:
         """Return the settings of the last apply; None if there was none."""
@@ -184,7 +185,7 @@ class FleetFiles:
 
     def planned_s(self) -> float | None:
         """Return the time of the last apply in seconds since the epoch; None if there was none."""
-        return self._plan.stat().st_mtime if self._plan.exists() else None
+        return self._plan.stat().st_mtime if exists(self._plan) else None
 
     def changed_s(self) -> float | None:
         """Return when a command last wrote the settings or the plan; None if there is neither.
@@ -192,7 +193,7 @@ class FleetFiles:
         A command writes the settings before it starts a server and the plan after, so one that was killed in
         between counts too.
         """
-        times = [path.stat().st_mtime for path in (self._settings, self._plan) if path.exists()]
+        times = [path.stat().st_mtime for path in (self._settings, self._plan) if exists(path)]
         return max(times, default=None)
 
     def previous_plan(self) -> Plan | None:
@@ -200,7 +201,7 @@ class FleetFiles:
         return self._applied(self._previous)
 
     def _applied(self, path: Path) -> Plan | None:
-        if not path.exists():
+        if not exists(path):
             return None
         from controlplane.files.plans import read_applied
 
@@ -239,7 +240,7 @@ class FleetFiles:
 
 def fleets(root: Path) -> list[str]:
     """Return the names of all fleets that were applied and not destroyed."""
-    if not root.is_dir():
+    if not exists(root):
         return []
     return sorted(p.name for p in root.iterdir() if FleetFiles(root, p.name).exists())
 

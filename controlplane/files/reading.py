@@ -45,6 +45,19 @@ def read_bytes(path: Path, limit_bytes: int | None = None) -> bytes:
     return content
 
 
+def exists(path: Path) -> bool:
+    """Return whether a file or folder is there. Raises OSError where that cannot be seen.
+
+    `Path.exists` is False there from Python 3.14 on, and a fleet whose folder cannot be looked into, as on a
+    failed disk, would count as destroyed.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 T = TypeVar("T")
 
 GRAIN_NS = 10**9

@@ -15,6 +15,7 @@ from typing import Any
 
 from controlplane.domain.errors import TrisectError
 from controlplane.files.fleets import FleetFiles
+from controlplane.files.reading import exists
 from controlplane.files.waiting import is_free
 from controlplane.files.writing import log_file, to_json, write_derived
 from controlplane.gateway.processes import LABEL, ROLE_LABEL
@@ -66,8 +67,8 @@ class ControllerKeeper:
         if self._running_since_s is not None and now - self._running_since_s > _YOUNG_S:
             self._starts, self._due_s = 0, now
         self._running_since_s = None
-        if not files.controller_kept.exists():
-            untold, self._told = files.controller_pid.exists() and not self._told, True
+        if not exists(files.controller_kept):
+            untold, self._told = exists(files.controller_pid) and not self._told, True
             return "ended by a signal; not started again: `ctl apply` did not start it" if untold else None
         if now < self._due_s:
             return None

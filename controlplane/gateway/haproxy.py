@@ -14,7 +14,7 @@ from controlplane.domain.serving import Order
 from controlplane.files.gateway import GatewaySettings, Traits, read_order, write_order
 from controlplane.files.gateway.discounts import add_discounts
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.files.reading import Remembered
+from controlplane.files.reading import Remembered, exists
 from controlplane.files.waiting import locked
 from controlplane.gateway import processes, slots, startup, store
 from controlplane.gateway.running import RunningHaproxy
@@ -58,7 +58,7 @@ class HaproxyGateway:
 
     def routes(self) -> Routes:
         """Return the present routes."""
-        if not self._paths.settings.exists():
+        if not exists(self._paths.settings):
             return {}
         return self._routes.get()
 
@@ -72,7 +72,7 @@ class HaproxyGateway:
         Raises GatewayError where a route does not fit or the gateway does not run. Where slots are short, it
         raises one after it has changed as many routes as it could, of dead servers first.
         """
-        if not self._paths.settings.exists():
+        if not exists(self._paths.settings):
             raise GatewayError("the gateway does not run; start it before routes are committed")
         settings = store.settings_of(self._paths)
         with locked(self._paths.lock):
@@ -172,7 +172,7 @@ class HaproxyGateway:
 
     def in_flights(self, backends: Sequence[Backend]) -> dict[str, InFlight]:
         """Return the same of each of these servers."""
-        if not self._paths.settings.exists():
+        if not exists(self._paths.settings):
             return {backend.server: NOTHING_IN_FLIGHT for backend in backends}
         found, opened = self._haproxy.in_flights(self._table.get(), backends), {}
         try:
@@ -202,14 +202,14 @@ class HaproxyGateway:
 
     def finish(self, patience_s: float) -> None:
         """Stop listening, and return once all requests have ended, or after `patience_s` without them."""
-        if not self._paths.state.exists():
+        if not exists(self._paths.state):
             return
         with locked(self._paths.start_lock):
             self._startup.finish(patience_s)
 
     def stop(self) -> None:
         """End the supervisor, then its processes, and remove the gateway's files and sockets. Idempotent."""
-        if not self._paths.state.exists():
+        if not exists(self._paths.state):
             self._startup.end()  # of one whose files were removed
             return
         with locked(self._paths.start_lock):

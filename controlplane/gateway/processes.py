@@ -20,6 +20,7 @@ from pathlib import Path
 import controlplane
 from controlplane.domain.errors import is_own_lack
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.reading import exists
 from controlplane.files.waiting import is_free, wait_until
 from controlplane.files.writing import log_file
 from controlplane.gateway.listeners import Held
@@ -129,7 +130,7 @@ def missing(paths: GatewayPaths) -> tuple[str, ...]:
 
     Raises OSError where that cannot be known, for want of descriptors say.
     """
-    if not paths.settings.exists():
+    if not exists(paths.settings):
         return ()
     listening = {
         HAPROXY: paths.runtime_socket,

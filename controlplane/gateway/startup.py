@@ -16,6 +16,7 @@ from controlplane.domain.fleet import GatewayConfig
 from controlplane.domain.plan import MOST_SERVERS
 from controlplane.files.gateway import FormerFacade, GatewaySettings, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.reading import exists
 from controlplane.files.waiting import locked, wait_until
 from controlplane.files.writing import fields_of
 from controlplane.gateway import processes, store
@@ -48,7 +49,7 @@ class Startup:
 
     def start(self, wanted: GatewayConfig, endpoints: int) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the options wanted."""
-        settings = store.settings_of(self._paths) if self._paths.settings.exists() else None
+        settings = store.settings_of(self._paths) if exists(self._paths.settings) else None
         runs = settings is not None and self.runs()
         if settings is None or not runs or settings.protection != wanted.protection:
             # One that runs was accepted when it was started, by an earlier version perhaps.
@@ -90,11 +91,11 @@ class Startup:
 
     def _begin(self, wanted: GatewayConfig, endpoints: int) -> None:
         slots = slot_count(endpoints)
-        if self._paths.settings.exists():
+        if exists(self._paths.settings):
             # The table on disk may use the last of them.
             slots = max(slots, store.settings_of(self._paths).slots)
         settings = _new(wanted, slots)
-        if not self._paths.settings.exists() or store.settings_of(self._paths) != settings:
+        if not exists(self._paths.settings) or store.settings_of(self._paths) != settings:
             self._write(settings)
         processes.start_supervisor(self._paths)
         try:

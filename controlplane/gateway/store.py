@@ -21,6 +21,7 @@ from controlplane.files.gateway import (
 )
 from controlplane.files.gateway.access import read_clients, read_held
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.reading import exists
 from controlplane.files.writing import write_derived
 from controlplane.gateway import slots
 from controlplane.gateway.listeners import Listeners
@@ -115,17 +116,17 @@ def write_certificate(
     try:
         content = certificate.combined(Path(files.certificate or ""), Path(files.key or ""))
     except InputError as error:
-        if not paths.certificate.exists():
+        if not exists(paths.certificate):
             raise
         say(f"the certificate is not renewed: {error}")
         return False
-    if paths.certificate.exists() and paths.certificate.read_bytes() == content:
+    if exists(paths.certificate) and paths.certificate.read_bytes() == content:
         return False
     load(content)
     try:
         certificate.write(paths.certificate, content)
     except EngineError as error:
-        if not paths.certificate.exists():
+        if not exists(paths.certificate):
             raise
         say(f"the copy of the certificate is not renewed: {error}")
         return False

@@ -13,7 +13,7 @@ from typing import Any
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import Backend, name_of
 from controlplane.files.gateway import SlotsRecord, read_slots
-from controlplane.files.reading import Remembered
+from controlplane.files.reading import Remembered, exists
 from controlplane.monitor.records import Losses, Unlogged, parse
 from controlplane.monitor.totals import Promises, Totals
 from controlplane.monitor.windows import Windows
@@ -55,7 +55,7 @@ def read_promises(plan: Path) -> Promises:
     """Return the promises of an applied plan; none without the file. Raises InputError for a broken one."""
     from controlplane.files.plans import read_applied
 
-    return Promises.of(read_applied(plan)) if plan.exists() else Promises()
+    return Promises.of(read_applied(plan)) if exists(plan) else Promises()
 
 
 class Monitor:

@@ -22,6 +22,7 @@ from controlplane.domain.fleet import AccessConfig
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import read_settings
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.reading import exists
 from controlplane.gateway.security.certificate import is_loopback
 from controlplane.monitor.page_access import PageAccess
 from controlplane.report.page import page
@@ -239,7 +240,7 @@ def page_access(files: FleetFiles, host: str) -> PageAccess | None:
     if is_loopback(host):
         return None
     places = GatewayPaths.of(files.gateway)
-    protection = read_settings(places.settings).protection if places.settings.exists() else AccessConfig()
+    protection = read_settings(places.settings).protection if exists(places.settings) else AccessConfig()
     if protection.certificate is None and not protection.plain_text:
         raise InputError(
             f"{host} can be reached from other hosts, and the page would pass in plain text; give the "

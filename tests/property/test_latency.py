@@ -195,6 +195,7 @@ def test_a_point_moved_within_its_repeatability_moves_no_prediction_by_more_than
     }
     percent, batch = np.meshgrid(np.arange(20.0, 100.1, 5.0), np.arange(1.0, 9.0))
     asked = [Slots.alone(m, batch.ravel(), percent.ravel()) for m in (0, 1)]
+    asked.append(Slots.of([[0, 1]] * batch.size, batch.reshape(-1, 1), percent.reshape(-1, 1) / 2.0))
     step = sign * 0.05
     before, after = (
         ours.fit({"a": profile("a", moved), "b": profile("b", 0.0)}, device) for moved in (0.0, step)

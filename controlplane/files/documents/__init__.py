@@ -21,7 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from controlplane.domain.errors import InputError
 from controlplane.files.mistakes import Location, field_of, first, named
-from controlplane.files.reading import read_bytes
+from controlplane.files.reading import exists, read_bytes
 
 SCHEMA_VERSION = 1
 _YAML_LIMIT_BYTES = 16 * 2**20
@@ -125,7 +125,7 @@ def parsed_yaml(file: str, text: str) -> Document:
 
 def read_state(path: Path, kind: type[Value]) -> Value | None:
     """Read a file that only this program writes; None without one. Raises InputError where it is broken."""
-    return read(path).parse(kind, newer=True) if path.exists() else None
+    return read(path).parse(kind, newer=True) if exists(path) else None
 
 
 def read_listed(path: Path, key: str, kind: type[Value]) -> tuple[Value, ...]:

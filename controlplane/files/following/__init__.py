@@ -16,6 +16,7 @@ from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.observation import RateSeen
 from controlplane.files.documents import read_state, versioned
 from controlplane.files.measurements.profiles import NAME as CALIBRATION
+from controlplane.files.reading import exists
 from controlplane.files.writing import to_compact_json, write_derived, write_json
 
 
@@ -49,7 +50,7 @@ class FollowingFiles:
 
     def changed_s(self) -> float | None:
         """Return the time of the last change of the settings; None where there are none."""
-        return self._settings.stat().st_mtime if self._settings.exists() else None
+        return self._settings.stat().st_mtime if exists(self._settings) else None
 
     def keep_profiles(self, profiles: Path) -> None:
         """Keep profiles, devices and the calibration. Raises EngineError where the disk refuses.

@@ -16,6 +16,7 @@ from controlplane.control.autoscaler.days import DAYS, PARTS, Days
 from controlplane.control.autoscaler.rates import KEPT, Rates
 from controlplane.control.autoscaler.state import FollowedWorkload, LoadLimits, LoadState
 from controlplane.files.documents import read
+from controlplane.files.reading import exists
 from controlplane.files.writing import fields_of, to_compact_json, write_derived
 
 _VERSION = 1
@@ -78,7 +79,7 @@ def write_load(path: Path, state: LoadState) -> None:
 
 def read_load(path: Path) -> LoadState | None:
     """Read the file; None where there is none. Raises InputError if it is broken or of another version."""
-    if not path.exists():
+    if not exists(path):
         return None
     parsed = read(path).parse(_File, newer=True)
     known = fields_of(parsed)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from controlplane.domain.errors import InputError, TrisectError
 from controlplane.domain.observation import Entry, combine
-from controlplane.files.reading import read_bytes
+from controlplane.files.reading import exists, read_bytes
 from controlplane.files.writing import append_line, write_derived
 
 _MOST_FILES = 1024
@@ -41,7 +41,7 @@ def add_discounts(folder: Path, server: str, counters: Sequence[Entry] | None) -
     """Add counters to a server's, or forget them all; a full disk changes nothing."""
     file = _file(folder, server)
     with contextlib.suppress(OSError, TrisectError):
-        if not file.exists():
+        if not exists(file):
             folder.mkdir(exist_ok=True, mode=0o700)
             _remove_old(folder)
         elif counters is not None and file.stat().st_size < _LONGEST:

@@ -15,6 +15,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Factor, Profile
 from controlplane.domain.units import Name, Percent, Positive
 from controlplane.files.documents import read, versioned
+from controlplane.files.reading import exists
 from controlplane.files.writing import write_json
 
 _PARTIAL = ".partial.json"
@@ -71,7 +72,7 @@ def read_profiles(directory: Path, device: str) -> dict[str, Profile]:
 def read_partial(directory: Path, device: str, model: str) -> Profile | None:
     """Read an unfinished measurement; None if there is none. Raises InputError as `read_profile` does."""
     path = partial_path(directory, device, model)
-    return read_profile(path) if path.exists() else None
+    return read_profile(path) if exists(path) else None
 
 
 def write_partial(directory: Path, profile: Profile) -> None:
@@ -102,7 +103,7 @@ def read_calibration(directory: Path) -> tuple[Factor, ...]:
     Raises InputError naming file and line for a broken file.
     """
     path = directory / NAME
-    return read(path).parse(_Calibration).factors if path.exists() else ()
+    return read(path).parse(_Calibration).factors if exists(path) else ()
 
 
 def write_calibration(directory: Path, factors: Iterable[Factor]) -> Path:

@@ -25,6 +25,7 @@ from controlplane.files.gateway.access import (
     write_held,
 )
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.reading import exists
 from controlplane.files.waiting import locked, wait_until
 from controlplane.gateway import processes, store
 from controlplane.gateway.running import RuntimeSocket, Unreachable
@@ -127,7 +128,7 @@ def _changing(paths: GatewayPaths) -> Iterator[None]:
     paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(paths.lock):
         yield
-        if paths.settings.exists():
+        if exists(paths.settings):
             _send(paths)
 
 

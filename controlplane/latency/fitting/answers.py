@@ -159,12 +159,13 @@ class Repeatability:
 
         deviation of ln(second / first) = alone w(p)
 
-    with w(p) = 1 for a share of a GPU's processors. A quota of a core has w(p) = 100 / p: the host takes the
-    same time from every share, which matters more the smaller the share is.
+    with w(p) = 1 for a share of a GPU's processors. A quota of a core has w(p) = sqrt(100 / p): what the host
+    takes matters more the smaller the share is, but comes and goes while a batch waits for its quota
+    (docs/results/latency.md).
 
-    `alone`: the deviation where w(p) = 1. `quota`: whether w(p) = 100 / p. The margin is a normal's: the rank
-    of the few repeats of a host would be the largest of them, and one disturbed point of one model would
-    widen every model's quantile.
+    `alone`: the deviation where w(p) = 1. `quota`: whether w(p) is that of a quota. The margin is a normal's:
+    the rank of the few repeats of a host would be the largest of them, and one disturbed point of one model
+    would widen every model's quantile.
     """
 
     alone: float
@@ -190,4 +191,4 @@ class Repeatability:
 
 def _weight(percent: FloatArray, quota: bool) -> FloatArray:
     """Return w(p): how much more a share's solo time differs than a whole device's."""
-    return 100.0 / percent if quota else np.ones_like(percent)
+    return np.sqrt(100.0 / percent) if quota else np.ones_like(percent)

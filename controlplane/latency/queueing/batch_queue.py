@@ -14,7 +14,6 @@ ch. 4), so gaps of the shape 1 / dispersion have the dispersion that was seen. T
 
     times = solve(rate_rps=[300, 600], service_ms=[4, 5, 6, 7], batch=4)
     times.p99_ms           # array of 2
-    largest_rate(slo_ms=20, service_ms=np.array([4.0, 5.0, 6.0, 7.0]))
 
 Times run from the arrival to the end of the batch; the caller adds the time spent elsewhere (network, front
 end). Inside, times and rates are per ms and a point is the mean and P99 of the sojourn time.
@@ -103,20 +102,6 @@ def solve(
     rows = zip(*asked, dispersions.tolist(), strict=True)
     points = np.array([_point(rate, own[:b], *more) for rate, own, b, *more in rows]).reshape(rates.size, 2)
     return SojournTimes(points[:, 0], points[:, 1])
-
-
-def largest_rate(slo_ms: float, service_ms: FloatArray, servers: int = 1, dispersion: float = 1.0) -> float:
-    """Return the largest rate of one queue, in inferences per second, at which the P99 is at most `slo_ms`.
-
-    `service_ms` ends with its batch. Bisection to a 4096th of the capacity, from below: the P99 holds.
-    """
-    service = np.ascontiguousarray(service_ms)
-    low, high = 0.0, servers * service.size / float(service[-1])
-    for _ in range(12):
-        middle = 0.5 * (low + high)
-        holds = _point(middle, service, servers, dispersion)[1] <= slo_ms
-        low, high = (middle, high) if holds else (low, middle)
-    return low * MILLIS_PER_SECOND
 
 
 def _point(rate: float, service: FloatArray, servers: int, dispersion: float) -> Point:

@@ -11,7 +11,6 @@ from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Arrivals, Workload
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planning.capacity.gpu_types import GpuType
-from controlplane.planning.judge.queues import JITTER_P99
 
 _LONGEST_NAME = 120
 """Leaves room for a server's number."""
@@ -138,11 +137,6 @@ class ItemArrays:
     def queue_slo_ms(self) -> FloatArray:
         """What of the SLO is left for the queue."""
         return np.maximum(self.slo_ms - self.outside_ms, 0.0)
-
-    @property
-    def jitter_p99(self) -> FloatArray:
-        """What the spread of a batch's time adds to its P99, relative to the batch's time."""
-        return JITTER_P99 * self.jitter
 
     def take(self, rows: IntArray) -> ItemArrays:
         """These items."""

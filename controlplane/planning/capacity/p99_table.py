@@ -26,7 +26,7 @@ from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.planning.capacity.gpu_types import BatchTimes, GpuType
 from controlplane.planning.capacity.items import ItemArrays
 from controlplane.planning.judge.evaluate import SLACK
-from controlplane.planning.judge.queues import JITTER_P99
+from controlplane.planning.judge.queues import with_jitter
 
 BATCHES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 SHAPES = (0.0, 0.03, 0.08, 0.2, 0.5, 1.0)
@@ -88,7 +88,11 @@ def tolerated_slowdown(
     per_ms = items.rate / 1000.0
     rows = all_pool_sizes()[np.minimum(items.servers, POOL_SIZES[-1]) - 1, batch_index]
     slo_ms = items.queue_slo_ms
-    loads = _max_utilisation_slowed(slo_ms * per_ms / batch, rows + items.jitter_p99[:, None, None])
+    single = 1.0 / batch[:, None]
+    first = (single + np.array(SHAPES) * (1.0 - single))[..., None]
+    each = batch[:, None, None] * np.array(LOADS)
+    waits = with_jitter(rows, first, 1.0, each, items.jitter[:, None, None])
+    loads = _max_utilisation_slowed(slo_ms * per_ms / batch, waits)
     # A batch of one has rows for all shapes, and they are equal.
     cell, part = _between(_shape_of(first_ms / full_ms, batch[:, None]))
     item = np.arange(items.rate.size)[:, None]
@@ -142,14 +146,16 @@ def largest_rate(
         return np.repeat(np.where(in_time, most, 0.0).max(axis=1)[:, None], len(pool_sizes), axis=1)
     profile = gpu_type.device.profiles[model]
     queue_slo = (slo_ms - (profile.frontend_ms or 0.0)) * (1.0 + SLACK)
-    waits = _waits(full, first, batches, pool_sizes) + JITTER_P99 * (profile.jitter or 0.0)
-    most, wait_ms, longest = 1000.0 * batch / full, full * wait_factor, np.where(batch > 1, full, 0.0)
+    waits = _waits(full, first, batches, pool_sizes) * np.broadcast_to(wait_factor, full.shape)[..., None]
+    first_part = np.where(np.isfinite(full), first / full, 1.0)[..., None]
+    waits = with_jitter(waits, first_part, 1.0, batch[..., None] * np.array(LOADS), profile.jitter or 0.0)
+    most, longest = 1000.0 * batch / full, np.where(batch > 1, full, 0.0)
     found = []
     for start in range(0, queue_slo.size, _SLOS_AT_ONCE):
         slo = queue_slo[start : start + _SLOS_AT_ONCE, None, None]
         late = (slo < first * wait_factor) | (longest > most_of_slo * slo)
         # (SLOs, pool sizes, batches, shares)
-        load = max_utilisation((slo / wait_ms)[:, None], waits)
+        load = max_utilisation((slo / full)[:, None], waits)
         found.append(np.where(late[:, None], 0.0, most * load).max(axis=2))
     return np.concatenate(found)
 

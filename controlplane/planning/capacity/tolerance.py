@@ -24,6 +24,7 @@ from controlplane.planning.capacity.p99_table import (
     tolerated_slowdown,
 )
 from controlplane.planning.judge.placements import memory_law, servers_loaded, shared_mb
+from controlplane.planning.judge.queues import with_jitter
 
 TYPICAL_SLOWDOWN = 1.04
 """By average neighbours: only a guess."""
@@ -217,6 +218,7 @@ def _calibrate_constant(alone: BatchTimes, items: ItemArrays, found: Tolerance) 
         middle = (low + high) / 2.0
         slowed = curves * middle[:, None]
         p99 = batch_queue.solve(item.rate * item.servers, slowed, own, item.servers, dispersion=0.0).p99_ms
-        kept = p99 + item.jitter_p99 * slowed[:, -1] <= item.queue_slo_ms
+        load = item.rate * slowed[:, -1] / 1000.0
+        kept = with_jitter(p99, slowed[:, 0], slowed[:, -1], load, item.jitter) <= item.queue_slo_ms
         low, high = np.where(kept, middle, low), np.where(kept, high, middle)
     found.execution[rows, shares] = np.maximum(low, found.execution[rows, shares])

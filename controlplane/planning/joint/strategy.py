@@ -24,17 +24,17 @@ from controlplane.planning.joint.demands import (
 )
 from controlplane.planning.joint.spread import spread
 from controlplane.planning.joint.turns import Turns
-from controlplane.planning.judge.evaluate import SLACK, Evaluation, Terms, evaluate
+from controlplane.planning.judge.evaluate import SLACK, Evaluation, Terms, evaluate, pool_times
 from controlplane.planning.judge.finalise import Draft, finalise
-from controlplane.planning.judge.queues import JITTER_P99
 from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.replan.reuse import cost_of, reused, with_stable_ids
 
 _ROUNDS = 8
 _FASTEST = 2.0
 """The Poisson rate grows by at most this factor in a round: a larger server may have another batch."""
-_ROUNDING = 1.0 + 1.0 / 2048.0
-"""The largest rate of a queue is known to a 4096th of its capacity."""
+_HALVINGS = 12
+_ROUNDING = 1.0 + 2.0 ** (1 - _HALVINGS)
+"""The largest rate that a queue holds is known to a 4096th."""
 
 DraftOf = Callable[[PlanRequest], Draft]
 
@@ -228,20 +228,19 @@ def _held_parts(request: PlanRequest, gpus: Sequence[PlannedGpu]) -> dict[str, f
         late = (layout.dispersion > 1.0) & (found.p99_ms > layout.slo_ms * (1.0 + SLACK))
         for at, queue in layout.columns():
             if late[at]:
-                part = _held_part(found, at)
+                part = _held_part(found, at, terms)
                 held |= {w.name: min(part, held.get(w.name, part)) for w in queue.workloads}
     return held
 
 
-def _held_part(found: Evaluation, at: tuple[int, int]) -> float:
-    """The largest rate that the servers of a queue hold, as a part of its rate."""
-    from controlplane.latency.queueing import batch_queue
-
-    layout, pool = found.layout, found.pools[at]
-    outside = layout.frontend_ms[at] + JITTER_P99 * layout.jitter[at] * pool.curve[-1]
-    slo_ms, dispersion = float(layout.slo_ms[at] - outside), float(layout.dispersion[at])
-    largest = batch_queue.largest_rate(slo_ms, pool.curve, pool.servers, dispersion)
-    return float(largest * layout.client_batch[at] / (layout.rate[at] * pool.servers))
+def _held_part(found: Evaluation, at: tuple[int, int], terms: Terms) -> float:
+    """The largest rate that the servers of a queue hold, as a part of its rate, which they do not hold."""
+    own, pools, low, high = [(found.layout, at)], [found.pools[at]], 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        holds = pool_times(own, pools, terms.queues, middle).p99_ms[0] <= found.layout.slo_ms[at]
+        low, high = (middle, high) if holds else (low, middle)
+    return low
 
 
 def _refusal(request: PlanRequest, name: str, part: float) -> Infeasible:

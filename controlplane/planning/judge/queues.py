@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.latency.queueing.turns import SojournTimes, bound_order, bound_turns
 from controlplane.planning.judge.layout import Layout
 
-JITTER_P99 = 2.326
-"""Deviations by which the 99th percentile of a batch's own time lies above its mean, for a normal."""
+_DEVIATIONS = 2.326
+"""By which the 99th percentile of a batch's own time lies above its mean, for a normal."""
 
 
 @dataclass(slots=True)
@@ -71,7 +72,31 @@ def sojourn_times(
         return SojournTimes(np.empty(0), np.empty(0))
     solved = (queues or QueueCache()).solve(rate, curves, batch, servers, dispersion)
     own = curves[np.arange(rate.size), batch - 1]
-    return SojournTimes(solved[:, 0] + frontend_ms, solved[:, 1] + frontend_ms + JITTER_P99 * jitter * own)
+    load = rate / servers * own / MILLIS_PER_SECOND
+    p99_ms = with_jitter(solved[:, 1], curves[:, 0], own, load, jitter, dispersion)
+    return SojournTimes(solved[:, 0] + frontend_ms, p99_ms + frontend_ms)
+
+
+def with_jitter(
+    p99: FloatArray,
+    first: FloatArray,
+    full: FloatArray | float,
+    load: FloatArray,
+    jitter: FloatArray | float,
+    dispersion: FloatArray | float = 1.0,
+) -> FloatArray:
+    """The P99 of queues whose batches deviate from their times by `jitter`, relatively; shapes broadcast.
+
+    `p99` is that of a queue without it, `first` and `full` are t(1) and t(b), `load` the requests that arrive
+    at a server within t(b). What a request waits grows with the variance of what arrives in a batch's time,
+    from D load to D load + (load jitter)^2. The deviation of its own batch is independent of that, so it
+    adds to its square: 99th percentiles of both together are rarer than one in a hundred
+    (docs/results/simulator.md).
+    """
+    if not np.any(jitter):
+        return p99
+    waits = np.maximum(p99 - first, 0.0) * (1.0 + load * jitter**2 / np.maximum(dispersion, 1.0))
+    return np.asarray(first + np.hypot(waits, _DEVIATIONS * jitter * np.minimum(p99, full)))
 
 
 def turn_sojourn_times(
@@ -104,5 +129,5 @@ def turn_sojourn_times(
             bound = queues.bound(rate, [curves[n] for n in own])
         frontend_ms = np.array([layout.frontend_ms[at] for at in places])
         spread_ms = max(layout.jitter[at] * curves[n][-1] for at, n in zip(places, own, strict=True))
-        p99_ms = bound.p99_ms + frontend_ms + JITTER_P99 * spread_ms
+        p99_ms = bound.p99_ms + frontend_ms + _DEVIATIONS * spread_ms
         yield places, SojournTimes(bound.mean_ms + frontend_ms, p99_ms)

@@ -44,7 +44,7 @@ function summary(plan) {
     facts([
       [`${plan.noun}s`, String(plan.gpus.length)],
       ["Lower bound", bound ? `at least ${counted(bound, plan.noun)}` : null],
-      ["Cost per hour", plan.priced ? number(totals.cost_per_hour, 2) : null],
+      ["Cost per hour, by the spec's prices", plan.priced ? number(totals.cost_per_hour, 2) : null],
       ["Workloads", String(plan.workloads.length)],
       ["Planned rate", `${Math.round(plan.workloads.reduce((sum, w) => sum + w.rate_rps, 0)).toLocaleString("en")} inferences/s`],
       [`Mean share of a ${plan.noun} assigned`, `${Math.round(used)} %`],
@@ -135,7 +135,7 @@ function fill(models, colours) {
 
 function shadowWords(gpu, shadow) {
   if (!stands(shadow)) return "; no shadow";
-  return `; ${shadow.policy} shadow with ${share(shadow.percent)}${shadow.gpu !== gpu.id ? ` on ${shadow.gpu}` : ""}${known(shadow.covers) ? `, covers ${number(shadow.covers, 2)} times` : ""}${known(shadow.redirect_s) ? `, answers after ${number(shadow.redirect_s, 1)} s` : ""}`;
+  return `; ${shadow.policy} shadow with ${share(shadow.percent)}${shadow.gpu !== gpu.id ? ` on ${shadow.gpu}` : ""}${known(shadow.covers) ? `, covers ${number(shadow.covers, 2)} times the planned times` : ""}${known(shadow.redirect_s) ? `, answers after ${number(shadow.redirect_s, 1)} s` : ""}`;
 }
 
 function lossWords(partition) {

@@ -21,6 +21,7 @@ from controlplane.domain.observation import BatchStatistics, Event
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.gateway import read_restarts
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.files.reading import exists
 
 if TYPE_CHECKING:
     from controlplane.runtime.fleet.fleet import Fleet, Outcome
@@ -232,7 +233,7 @@ class History:
         return {event.subject: event for event in (Event(*row) for row in rows)}
 
     def _read(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        if not self._path.exists():
+        if not exists(self._path):
             return []
         try:
             try:
@@ -310,7 +311,7 @@ def events(files: FleetFiles, *, since_s: float, limit: int) -> tuple[Event, ...
 
     Raises EngineError for a broken history.
     """
-    if not files.exists() and files.ended.exists():
+    if not files.exists() and exists(files.ended):
         return History(files.ended).events(since_s=since_s, limit=limit)
     told = History(files.history).events(since_s=since_s, limit=limit)
     again = (event for event in restarts(files) if event.at_s >= since_s)

@@ -199,7 +199,7 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
     environment = Environment("CPU", None, "2.51", "onnxruntime", "host", "2026-11-22")
     profile = Profile("m", "cpu", ShareKind.CPU_QUOTA, environment, (), holdout_error={"ours": 0.1})
     written = Written(profile, Path("m.json"), 30.0)
-    # Training imports torch, which takes seconds.
+    pytest.importorskip("torch", reason="the extra rl is not installed")  # takes seconds
     from controlplane.papers.inss.training.training import Check
 
     check_point = Check(*(0.5 for _ in fields(Check)))

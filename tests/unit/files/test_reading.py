@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.cli.main import run
 from controlplane.domain.errors import InputError
-from controlplane.files.reading import Remembered, read_bytes
+from controlplane.files.reading import Remembered, exists, read_bytes
 
 TENSOR = '[ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]'
 CONFIG = f'backend: "b"\ninput {TENSOR}\noutput {TENSOR}\n'
@@ -24,6 +24,16 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
             with pytest.raises(InputError, match="not a file") as caught:
                 read_bytes(place)
             assert caught.value.file == str(place)
+
+
+def test_what_cannot_be_looked_into_does_not_count_as_missing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = [
+        exists(path) for path in (tmp_path, tmp_path / "file", tmp_path / "none", tmp_path / "file" / "in")
+    ]
+    assert found == [True, True, False, False]
+    with pytest.raises(OSError, match="too long"):  # as root nothing is forbidden
+        exists(tmp_path / ("a" * 300))
 
 
 def test_a_file_that_is_missing_or_too_large_is_named(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from grpc import StatusCode
 
 from controlplane.domain.errors import TrisectError
+from controlplane.files.reading import exists
 from controlplane.files.writing import write_json
 from controlplane.gateway.facade.refusals import Refusal
 from controlplane.gateway.processes import say
@@ -89,7 +90,7 @@ class Kept:
         return {**self._entries.get(key, {}), **body} if re.fullmatch(_SETTING, key) else body
 
     def _read(self) -> dict[str, Body]:
-        if not self._file.exists():
+        if not exists(self._file):
             return {}
         try:
             with self._file.open("rb") as stream:

@@ -16,7 +16,12 @@ def sessions(deviation: float, count: int, quota: bool = False) -> list[Repeat]:
     """Repeats whose times differ by this deviation, on a quota by so much of a whole core."""
     rng = np.random.default_rng(3)
     return [
-        Repeat(p, 1, 10.0, 10.0 * float(np.exp(rng.normal(0.0, deviation * (100.0 / p if quota else 1.0)))))
+        Repeat(
+            p,
+            1,
+            10.0,
+            10.0 * float(np.exp(rng.normal(0.0, deviation * (np.sqrt(100.0 / p) if quota else 1.0)))),
+        )
         for p in np.resize(PERCENTS, count).tolist()
     ]
 
@@ -31,7 +36,7 @@ def test_the_margin_covers_another_session(deviation: float) -> None:
 def test_a_small_share_of_a_core_repeats_less_well_than_a_large_one() -> None:
     found = Repeatability.fit(sessions(0.03, 99, quota=True), ShareKind.CPU_QUOTA)
     small, large = found.margin(np.array([20.0, 100.0]), 0.95)
-    assert small == pytest.approx(5.0 * large)
+    assert small == pytest.approx(np.sqrt(5.0) * large)
     assert 0.03 < large < 0.07
 
 

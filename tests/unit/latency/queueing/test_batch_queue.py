@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from controlplane.domain.errors import InputError
-from controlplane.latency.queueing.batch_queue import largest_rate, solve
+from controlplane.latency.queueing.batch_queue import solve
 
 AFFINE = 2.0 + 0.5 * np.arange(1, 33)
 
@@ -129,15 +129,6 @@ def test_an_overloaded_queue_takes_for_ever():
 def test_no_load_is_a_request_alone():
     result = solve(0.0, [3.0, 4.0], 2)
     assert (result.mean_ms[0], result.p99_ms[0]) == (3.0, 3.0)
-
-
-@pytest.mark.parametrize("dispersion", [0.0, 1.0, 4.0])
-@pytest.mark.parametrize("batch", [1, 4, 16])
-def test_the_largest_rate_holds_and_a_little_more_does_not(batch, dispersion):
-    rate = largest_rate(25.0, AFFINE[:batch], dispersion=dispersion)
-    holds, late = solve([rate, 1.01 * rate], AFFINE, batch, dispersion=dispersion).p99_ms
-    assert holds <= 25.0 < late
-    assert largest_rate(2.4, AFFINE[:batch], dispersion=dispersion) == 0.0, "one alone takes longer"
 
 
 @pytest.mark.parametrize(
