@@ -28,11 +28,15 @@ from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.planning.protocol import PlanRequest, Strategy
 from controlplane.planning.replan.differences import changes, prediction_error
 from controlplane.planning.replan.headroom import with_headroom
-from controlplane.planning.replan.reuse import cost_of
+from controlplane.planning.replan.reuse import cost_of, reused
 from controlplane.planning.replan.smallest_change import (
     Changed,
     Extent,
+    holds,
+    judged,
+    late_of,
     moved_cost,
+    pressure_of,
     smallest_change,
 )
 from controlplane.report.words import counted
@@ -42,6 +46,10 @@ from controlplane.runtime.jobs.plan import devices_for, profile_uses
 
 _ROUNDS = 3
 """Attempts with lower rates for what no plan holds."""
+_LATER = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
+"""Multiples of the SLOs that no plan keeps."""
+_NAMED = 3
+"""Broken promises in a message."""
 _KINDS = {Extent.NOTHING: Kind.HOLD, Extent.BATCHES: Kind.BATCHES, Extent.SERVERS: Kind.PLAN}
 
 
@@ -100,6 +108,31 @@ def _unheld(changed: Changed, planned_rps: Mapping[str, float], *, last: bool) -
             if name in planned_rps and name not in found:
                 found[name] = Unheld(name, planned_rps[name], violation.reason)
     return found
+
+
+def least_late(strategy: Strategy, request: PlanRequest, move_price: float = 1.0) -> Found | None:
+    """The plan that is least late at rates that no plan holds; None where none is less late than what runs.
+
+    It is the one for the smallest multiple of the SLOs that break now. The others hold, and the plan states
+    which promises it breaks.
+    """
+    running = None if request.previous is None else reused(request.previous, request)
+    if running is None:
+        return None
+    late = late_of(pressure_of(running, request))
+    names = {w.name for g in running for p in g.partitions if p.id in late for w in p.workloads}
+    for times in _LATER:
+        eased = tuple(
+            replace(w, slo_ms=times * w.slo_ms) if w.name in names else w for w in request.workloads
+        )
+        changed = smallest_change(strategy, replace(request, workloads=eased), move_price=move_price)
+        if holds(changed.plan):
+            gpus = reused(changed.plan, request)
+            if changed.extent is Extent.NOTHING or gpus is None:
+                return None
+            rates = {w.name: w.rate_rps for w in request.workloads}
+            return Found(_KINDS[changed.extent], judged(strategy, request, gpus), rates)
+    return None
 
 
 def _as_applied(
@@ -170,6 +203,9 @@ def proposed(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock:
     if found is None:
         summary = f"{off}no plan holds the rates that run now{'' if off else ' and more'}"
         return Proposed(Proposal(asked.number, Kind.NONE, summary=summary, error=error))
+    if found.plan.violations:
+        breaks = "; ".join(f"{one.subject}: {one.reason}" for one in found.plan.violations[:_NAMED])
+        off += f"no plan holds the rates that run now, and this one is less late: {breaks}; "
     new = _as_applied(found.plan, plan, document.sha256, every)
     without_more = None
     if stock.grows and _needs_more(new, stock):
@@ -195,7 +231,10 @@ def proposed(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock:
 def _found_on(
     devices: Mapping[str, PlanningDevice], served: tuple[Workload, ...], plan: Plan, asked: Propose
 ) -> Found | None:
-    """Return the plan on these devices, beside the one that runs; None where none holds what runs now."""
+    """Return the plan on these devices, beside the one that runs; None where none holds what runs now.
+
+    A review finds the least late one then.
+    """
     request = PlanRequest(
         served,
         dict(devices),
@@ -209,7 +248,10 @@ def _found_on(
     for _, _, w in plan.placements():
         planned[w.name] = planned.get(w.name, 0.0) + w.rate_rps
     strategy = registry.strategy(plan.strategy, late_binding=plan.ordered or None)
-    return find(strategy, request, planned, asked.direction, asked.move_price)
+    found = find(strategy, request, planned, asked.direction, asked.move_price)
+    if found is None and asked.direction is Direction.REVIEW:
+        return least_late(strategy, request, asked.move_price)
+    return found
 
 
 def _needs_more(plan: Plan, stock: Stock) -> bool:

@@ -125,14 +125,21 @@ class Applying:
         self._under_way: Future[None] | None = None
 
     def begin(self, reason: str, made_from: str) -> None:
-        """Apply the proposal for this reason, if the plan with the hash `made_from` still runs."""
+        """Apply the proposal for this reason, if the plan with the hash `made_from` still runs.
+
+        A cluster's object takes no plan that breaks promises unless a person allows it.
+        """
+        if self._cluster is not None and read_plan(self._fleet.files.following.proposal)[0].violations:
+            self.announce(reason)
+            return
         self._event("load", self._fleet.name, reason)
         self._under_way = self._pool.submit(self._apply, made_from)
 
     def announce(self, reason: str) -> None:
         """Propose the plan for this reason."""
         where, name = self._fleet.files.following.proposal, self._fleet.name
-        self._event("would apply", name, f"{reason}; `ctl apply {where} --fleet {name}` accepts")
+        allow = " --allow violations" if read_plan(where)[0].violations else ""
+        self._event("would apply", name, f"{reason}; `ctl apply {where} --fleet {name}{allow}` accepts")
         self._under_way = Future()
         self._under_way.set_exception(EngineError("it was only proposed"))
 

@@ -11,6 +11,7 @@ import contextlib
 import math
 import multiprocessing
 import signal
+import threading
 import time
 import traceback
 from collections import Counter
@@ -66,6 +67,7 @@ class SearchProcess:
         self._process = context.Process(target=work or _answer, args=(fleet, there), daemon=True)
         self._process.start()
         there.close()
+        self._asking: threading.Thread | None = None
         self._number = 0
         self._longest_s = longest_s
         self._ends_s = math.inf
@@ -75,10 +77,19 @@ class SearchProcess:
         return not self._process.is_alive()
 
     def ask(self, asked: Propose, state: LoadState, stock: Stock) -> None:
-        """Pass the question on; without effect on a process that has failed, which its answer says."""
+        """Pass the question on; without effect on a process that has failed, which its answer says.
+
+        In a thread: that of some 10,000 workloads is more than a pipe holds, and a process that prepares
+        itself does not read yet.
+        """
         self._number, self._ends_s = asked.number, time.monotonic() + self._longest_s
+        question = asked, [workload.name for workload in state.workloads], stock
+        self._asking = threading.Thread(target=self._send, args=(question,), daemon=True)
+        self._asking.start()
+
+    def _send(self, question: tuple[Propose, list[str], Stock]) -> None:
         with contextlib.suppress(OSError):
-            self._here.send((asked, [workload.name for workload in state.workloads], stock))
+            self._here.send(question)
 
     def answer(self) -> Proposal | None:
         """Return the proposal; None while the process runs."""
@@ -99,6 +110,8 @@ class SearchProcess:
         """End the process, if it still runs."""
         self._process.kill()
         self._process.join()
+        if self._asking is not None:
+            self._asking.join()  # nothing reads the pipe any more
         self._here.close()
 
     def _failed(self, reason: str) -> Proposal:

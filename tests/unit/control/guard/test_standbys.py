@@ -115,6 +115,7 @@ def test_a_fault_of_a_gpu_is_one_event_and_accuses_no_request() -> None:
     assert len(of(Redirect, effects)) == 2
     assert [(one.level, one.subject) for one in of(Report, effects)] == [(Level.CRITICAL, "g0")]
     assert of(Refuse, effects) == []
+    assert {watch.share.gpu for watch in b.state.watches.values()} == {"g1"}, "nothing is owned on a lost GPU"
 
 
 def test_a_death_while_the_next_shadow_starts_is_no_fault_of_the_gpu() -> None:

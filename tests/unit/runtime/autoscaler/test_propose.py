@@ -87,6 +87,33 @@ def test_an_error_that_the_guard_found_is_in_the_plan_that_is_proposed(files: Fl
         assert execution_ms() == pytest.approx(1.2 * before_ms, rel=0.01)
 
 
+def test_where_no_plan_keeps_the_slo_with_the_learned_times_the_least_late_one_is_proposed(
+    files: FleetFiles,
+) -> None:
+    slower = replace(asked(Direction.REVIEW, 25.0), errors=(Learn("m", "cpu", 6.0),))
+    answer = propose(files, slower, ["W"], STOCK)
+    plan, _ = read_plan(files.following.proposal)
+    (subject,) = {one.subject for one in plan.violations}
+    assert (answer.kind, answer.rates_rps, subject, subject in answer.summary) == (
+        Kind.PLAN,
+        (25.0,),
+        "W",
+        True,
+    )
+    predicted = [(w.slo_ms, w.predicted.p99_ms) for _, _, w in plan.placements()]
+    assert len(predicted) == 2, "one core cannot even carry the rate"
+    assert all(slo == 300.0 < p99 < 5 * 300.0 for slo, p99 in predicted)
+    files.write_plans(plan, files.plan())
+    again = propose(files, slower, ["W"], STOCK)
+    assert again.kind is Kind.NONE, "it runs already"
+
+
+def test_what_no_plan_can_carry_is_left_as_it_runs(files: FleetFiles) -> None:
+    slower = replace(asked(Direction.REVIEW, 25.0), errors=(Learn("m", "cpu", 20.0),))
+    assert propose(files, slower, ["W"], STOCK).kind is Kind.NONE
+    assert not files.following.proposal.exists()
+
+
 def test_what_this_host_cannot_hold_is_planned_as_far_as_it_can(files: FleetFiles) -> None:
     answer = propose(files, asked(Direction.UP, 5000.0), ["W"], STOCK)
     (unheld,) = answer.unheld

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -14,7 +14,8 @@ from load_rig import Fleet, Load, Planning, plan
 from controlplane.control.autoscaler.state import LoadState, Propose
 from controlplane.domain.device import HeldDevice, Stock
 from controlplane.domain.errors import EngineError, NotNow
-from controlplane.domain.plan import PlannedGpu
+from controlplane.domain.observation import Event
+from controlplane.domain.plan import PlannedGpu, Violation
 from controlplane.files.following import Following
 from controlplane.files.plans import plan_hash, write_plan
 from controlplane.runtime.autoscaler import running
@@ -113,6 +114,27 @@ def test_pods_that_the_cluster_refuses_are_one_event(load: Load, around: Surroun
     load.run([45] * 30 + [150] * 20)
     said = [event.reason for event in load.told if event.kind == "nodes" and event.level == "warning"]
     assert said == ["quota exceeded"], "once, though many tries failed"
+
+
+@pytest.mark.parametrize("broken", [(), (Violation("W", "its P99 is 120 ms and its SLO 100 ms"),)])
+def test_a_plan_that_breaks_promises_is_applied_on_a_host_and_proposed_in_a_cluster(
+    fleet: Fleet, around: Surroundings, broken: tuple[Violation, ...]
+) -> None:
+    made_from, proposed = fleet.files.plan(), replace(plan(60.0), violations=broken)
+    assert made_from is not None
+    write_plan(fleet.files.following.proposal, proposed)
+    told: list[Event] = []
+    for cluster in (around, None):
+        applying = Applying(cast(Any, fleet), told.append, cluster)
+        applying.begin("slower", plan_hash(made_from))
+        applying.wait()
+        applied, _ = applying.outcome()
+        assert applied is not (cluster is not None and bool(broken))
+        applying.close()
+        fleet.files.write_plans(made_from, None)
+    said = [event.reason for event in told if event.kind == "would apply"]
+    assert len(said) == len(broken)
+    assert all("proposal.json --fleet f --allow violations`" in reason for reason in said)
 
 
 def test_no_pod_waits_again_soon_for_nodes_that_did_not_come(fleet: Fleet, around: Surroundings) -> None:

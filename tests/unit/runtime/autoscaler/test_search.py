@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,20 @@ def test_an_answer_larger_than_a_pipe_is_read() -> None:
     found = answered(search_work.echo)
     assert (found.number, found.kind, found.rates_rps, found.made_from) == (3, Kind.PLAN, (20.0,), "W")
     assert found.summary == search_work.LONG
+
+
+def test_a_question_larger_than_a_pipe_waits_for_no_reader() -> None:
+    many = replace(STATE, workloads=tuple(FollowedWorkload(f"W{i}", "w", 10.0) for i in range(50_000)))
+    read, unread = SearchProcess("f", work=search_work.echo), SearchProcess("f", work=search_work.hang)
+    for search in (read, unread):
+        search.ask(ASKED, many, Stock({}))
+    assert unread.answer() is None
+    until(read._here.poll)
+    found = read.answer()
+    assert found is not None
+    assert (found.kind, found.made_from) == (Kind.PLAN, "W0")
+    unread.close()
+    assert unread.ended()
 
 
 @pytest.mark.parametrize(
