@@ -24,6 +24,7 @@ class Authority:
         self.certificate, self._key = directory / "ca.pem", directory / "ca.key"
         _openssl(
             *("req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=authority", "-days", "2"),
+            *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),  # demanded from Python 3.13 on
             *("-keyout", str(self._key), "-out", str(self.certificate)),
         )
 

@@ -42,7 +42,7 @@ function summary(plan) {
       `100 of its requests should be answered. The times here come from ${plan.basis.source}. ` +
       (plan.strategy ? `The strategy ${plan.strategy} chose shares, batches and neighbours.` : "")),
     facts([
-      [`${plan.noun}s`, String(plan.gpus.length)],
+      [capital(`${plan.noun}s`), String(plan.gpus.length)],
       ["Lower bound", bound ? `at least ${counted(bound, plan.noun)}` : null],
       ["Cost per hour, by the spec's prices", plan.priced ? number(totals.cost_per_hour, 2) : null],
       ["Workloads", String(plan.workloads.length)],
@@ -79,7 +79,7 @@ function gpuSection(plan, colours) {
   if (reserve) entries.push(el("li", {}, el("span", { class: "swatch shadow-fill" }), "room for a shadow, one at a time"));
   entries.push(el("li", {}, el("span", { class: "swatch" }), "free"));
   return section(
-    "gpus", `${plan.noun}s`,
+    "gpus", capital(`${plan.noun}s`),
     el("p", {},
       `Each bar is one ${plan.noun}, and each block a partition: one Triton server with a fixed share of the ${plan.noun}. ` +
       `Workloads of one model may share a server, and one workload may be served by several. ` +
@@ -281,7 +281,7 @@ function controls(plan, apply) {
   };
   for (const input of [search, model, late]) input.addEventListener("input", changed);
   return el("form", { class: "controls", role: "search", onsubmit: (event) => event.preventDefault() },
-    el("label", {}, "Search workloads, models, GPUs", search), el("label", {}, "Model", model),
+    el("label", {}, `Search workloads, models, ${plan.noun}s`, search), el("label", {}, "Model", model),
     el("label", { class: "check" }, late, "only those that miss their SLO"));
 }
 

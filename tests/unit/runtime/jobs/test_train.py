@@ -60,6 +60,7 @@ def test_a_trained_policy_plans(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the extra rl is not installed")
     with pytest.raises(InputError, match=r"must end in \.npz"):
         learn(tmp_path, output=tmp_path / "p.json")
     with pytest.raises(InputError, match="did you mean 'paper'"):
