@@ -148,13 +148,16 @@ test-newest: $(NEWEST)/.done launchers/triton/plugin/.done
 	@OPENBLAS_NUM_THREADS=1 $(INSIDE) python -m pytest -q -p no:cacheprovider --numprocesses 2 --dist loadfile \
 	  -m "unit and not slow" --ignore tests/unit/papers/inss/training tests/unit tests/golden
 
-$(NEWEST)/.done: pyproject.toml constraints.txt
+$(NEWEST)/.root:
 	@echo "setup: Debian's next release, with its Python"
 	@command -v debootstrap >/dev/null || $(APT) install -y --no-install-recommends debootstrap >/dev/null
 	@rm -rf $(NEWEST) && mkdir -p $(NEWEST)/trisect
 	@debootstrap --variant=minbase --include=ca-certificates,haproxy,python3-venv testing $(NEWEST) >.tools/newest.log
+	@touch $@
+
+$(NEWEST)/.done: pyproject.toml constraints.txt $(NEWEST)/.root
 	@for file in resolv.conf hosts ssl/certs/ca-certificates.crt; do cp -L /etc/$$file $(NEWEST)/etc/$$file; done
-	@$(INSIDE) python3 -m venv /venv
+	@$(INSIDE) python3 -m venv --clear /venv
 	@$(INSIDE) python $(PIP) --constraint constraints.txt '.[kubernetes,otel,stores,top,dev]'
 	@touch $@
 

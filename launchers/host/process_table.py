@@ -282,6 +282,8 @@ def read(path: str) -> bytes | None:
 
 def is_there(pid: int) -> bool:
     """Return whether this namespace has such a process; also one that /proc hides (`hidepid`)."""
+    if pid <= 0:  # kill(2) takes it for a group
+        return False
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -101,11 +101,12 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Apply the plan of a proposal, if the plan with the hash `made_from` still runs."""
+    """Apply the plan of a proposal, if the plan with the hash `made_from` still runs; `breaks`: see there."""
 
     number: int
     reason: str
     made_from: str
+    breaks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ class Proposal:
     `moved_cost` is the cost of what runs twice while the plan is applied. `rates_rps` are those it is for:
     less than what was asked for only for `unheld` workloads. `error` is how far the running plan's execution
     times are off, as a part of them; None where that is unknown. `made_from` is the hash of the running plan.
+    `breaks`: the plan states promises that it does not keep.
     """
 
     number: int
@@ -148,6 +150,7 @@ class Proposal:
     summary: str = ""
     error: float | None = None
     made_from: str = ""
+    breaks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,11 +207,11 @@ class Autoscaler:
                 self._search.ask(effect, state, self._stock)
                 self._asked_s = self._fleet.clock.monotonic()
                 self._errors = () if effect.errors else self._errors
-            case Apply(_, reason, _) if only_propose:
-                self._applying.announce(reason)
-            case Apply(_, reason, made_from):
+            case Apply(_, reason, _, breaks) if only_propose:
+                self._applying.announce(reason, breaks=breaks)
+            case Apply(_, reason, made_from, breaks):
                 took_s = self._fleet.clock.monotonic() - self._asked_s
-                self._applying.begin(f"{reason}; found in {took_s:.1f} s", made_from)
+                self._applying.begin(f"{reason}; found in {took_s:.1f} s", made_from, breaks=breaks)
             case Report(level, subject, reason):
                 self._event(level, subject, reason)
 

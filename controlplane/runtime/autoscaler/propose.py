@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,9 +35,7 @@ from controlplane.planning.replan.smallest_change import (
     Extent,
     holds,
     judged,
-    late_of,
     moved_cost,
-    pressure_of,
     smallest_change,
 )
 from controlplane.report.words import counted
@@ -114,25 +113,38 @@ def least_late(strategy: Strategy, request: PlanRequest, move_price: float = 1.0
     """The plan that is least late at rates that no plan holds; None where none is less late than what runs.
 
     It is the one for the smallest multiple of the SLOs that break now. The others hold, and the plan states
-    which promises it breaks.
+    which promises it breaks. A plan that makes any of them later than it is now is none.
     """
-    running = None if request.previous is None else reused(request.previous, request)
-    if running is None:
+    gpus = None if request.previous is None else reused(request.previous, request)
+    if gpus is None:
         return None
-    late = late_of(pressure_of(running, request))
-    names = {w.name for g in running for p in g.partitions if p.id in late for w in p.workloads}
+    running = judged(strategy, request, gpus)
+    late = {name for one in running.violations for name in one.subject.split("+")}
+    if late.isdisjoint(w.name for w in request.workloads):
+        return None
     for times in _LATER:
         eased = tuple(
-            replace(w, slo_ms=times * w.slo_ms) if w.name in names else w for w in request.workloads
+            replace(w, slo_ms=times * w.slo_ms) if w.name in late else w for w in request.workloads
         )
         changed = smallest_change(strategy, replace(request, workloads=eased), move_price=move_price)
         if holds(changed.plan):
             gpus = reused(changed.plan, request)
             if changed.extent is Extent.NOTHING or gpus is None:
                 return None
-            rates = {w.name: w.rate_rps for w in request.workloads}
-            return Found(_KINDS[changed.extent], judged(strategy, request, gpus), rates)
+            plan, rates = judged(strategy, request, gpus), {w.name: w.rate_rps for w in request.workloads}
+            before, after = _p99s(running), _p99s(plan)
+            later = any(after[name] > before[name] for name in late & after.keys())
+            return None if later else Found(_KINDS[changed.extent], plan, rates)
     return None
+
+
+def _p99s(plan: Plan) -> dict[str, float]:
+    """The longest predicted P99 of each workload's servers, in ms."""
+    found: dict[str, float] = {}
+    for _, _, w in plan.placements():
+        known = math.inf if w.predicted.p99_ms is None else w.predicted.p99_ms
+        found[w.name] = max(known, found.get(w.name, 0.0))
+    return found
 
 
 def _as_applied(
@@ -211,7 +223,7 @@ def proposed(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock:
     if stock.grows and _needs_more(new, stock):
         there, _ = known(_within(spec, replace(stock, grows=False)), cores=0)
         less = _found_on(there, served, plan, asked)
-        if less is not None:
+        if less is not None and not less.plan.violations:
             without_more = _as_applied(less.plan, plan, document.sha256, every)
     made = Proposal(
         asked.number,
@@ -224,6 +236,7 @@ def proposed(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock:
         off + _summary(found.kind, plan, new),
         error,
         plan_hash(plan),
+        breaks=bool(found.plan.violations),
     )
     return Proposed(made, new, without_more)
 

@@ -124,21 +124,21 @@ class Applying:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="follow")
         self._under_way: Future[None] | None = None
 
-    def begin(self, reason: str, made_from: str) -> None:
+    def begin(self, reason: str, made_from: str, *, breaks: bool) -> None:
         """Apply the proposal for this reason, if the plan with the hash `made_from` still runs.
 
-        A cluster's object takes no plan that breaks promises unless a person allows it.
+        A cluster's object takes no plan that `breaks` promises unless a person allows it.
         """
-        if self._cluster is not None and read_plan(self._fleet.files.following.proposal)[0].violations:
-            self.announce(reason)
+        if self._cluster is not None and breaks:
+            self.announce(reason, breaks=breaks)
             return
         self._event("load", self._fleet.name, reason)
         self._under_way = self._pool.submit(self._apply, made_from)
 
-    def announce(self, reason: str) -> None:
+    def announce(self, reason: str, *, breaks: bool) -> None:
         """Propose the plan for this reason."""
         where, name = self._fleet.files.following.proposal, self._fleet.name
-        allow = " --allow violations" if read_plan(where)[0].violations else ""
+        allow = " --allow violations" if breaks else ""
         self._event("would apply", name, f"{reason}; `ctl apply {where} --fleet {name}{allow}` accepts")
         self._under_way = Future()
         self._under_way.set_exception(EngineError("it was only proposed"))

@@ -93,6 +93,15 @@ def test_the_partitions_of_a_slow_model_move_in_one_commit_and_its_time_is_learn
     assert moved == {"w0-1", "w1-1", "w2-1"}, "all of them, with or before the one that shows the error"
 
 
+def test_a_partition_with_few_requests_moves_with_the_one_that_shows_the_error(plan_of) -> None:
+    """Of 1/s it would take many seconds to see anything of its own."""
+    rows = [(f"t4-{n}", f"w{n}-1", ServedModel("a", 8), [(f"w{n}", rate)]) for n, rate in enumerate((300.0, 1.0))]
+    plan = predicted(shadowed(plan_of(*rows, slo_ms=30.0)), p99_ms=25.0)
+    happened = served(plan, Fault(Kind.SLOWER, "a", 1.0, 1.5)).happened
+    moved = {h.subject: h.at_s for h in happened if h.redirect}
+    assert moved["w1-1"] == moved["w0-1"]
+
+
 def test_the_time_that_requests_spend_outside_of_batches_makes_no_server_slow(plan_of) -> None:
     """A model of 3 ms and a frontend of 2 ms, planned at 0.91 of the SLO: most batches follow a rest."""
     truth = {"t4": KnownService({"a": (3.0,)}, {})}

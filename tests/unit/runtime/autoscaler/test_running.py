@@ -126,7 +126,7 @@ def test_a_plan_that_breaks_promises_is_applied_on_a_host_and_proposed_in_a_clus
     told: list[Event] = []
     for cluster in (around, None):
         applying = Applying(cast(Any, fleet), told.append, cluster)
-        applying.begin("slower", plan_hash(made_from))
+        applying.begin("slower", plan_hash(made_from), breaks=bool(broken))
         applying.wait()
         applied, _ = applying.outcome()
         assert applied is not (cluster is not None and bool(broken))
@@ -141,7 +141,7 @@ def test_no_pod_waits_again_soon_for_nodes_that_did_not_come(fleet: Fleet, aroun
     applying = Applying(cast(Any, fleet), lambda event: None, around)
     write_plan(fleet.files.following.proposal, plan(150.0, 2))
     for asked in ([1, 0], []):
-        applying.begin("asked", plan_hash(plan(50.0)))
+        applying.begin("asked", plan_hash(plan(50.0)), breaks=False)
         applying.wait()
         applied, failed = applying.outcome()
         assert not applied
@@ -159,7 +159,7 @@ def test_pods_wait_no_longer_once_another_plan_runs(
     around.heard = asked.set
     applying = Applying(cast(Any, fleet), lambda event: None, around)
     write_plan(fleet.files.following.proposal, plan(150.0, 2))
-    applying.begin("asked", plan_hash(plan(50.0)))
+    applying.begin("asked", plan_hash(plan(50.0)), breaks=False)
     assert asked.wait(10)
     fleet.files.write_plans(plan(60.0), None)
     began_s = time.monotonic()
