@@ -186,19 +186,11 @@ def rows(
 
 def judged(found: list[Row]) -> int:
     """Print the figures; return the exit code."""
-    names = (
-        ">always beside",
-        ">planned",
-        ">means",
-        ">steady",
-        ">simulated",
-        ">observed",
-        ">planned/observed",
-    )
+    names = ">planned", ">means", ">steady", ">simulated", ">observed", ">planned/observed"
     shown = table("P99 in ms", "workload", *names)
     for row in found:
         parts = row.predicted
-        times_ms = parts.always, parts.planned, parts.means, parts.steady, row.simulated_ms, row.median_ms
+        times_ms = parts.planned, parts.means, parts.steady, row.simulated_ms, row.median_ms
         shown.add_row(row.workload, *(f"{ms:.0f}" for ms in times_ms), f"{row.over:.2f}")
     show(shown)
     figures = Figures()

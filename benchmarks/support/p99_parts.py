@@ -8,33 +8,19 @@ from pathlib import Path
 
 from controlplane.domain.plan import Plan
 from controlplane.files.plans import read_plan
-from controlplane.latency.adjusted import Adjusted, Change
-from controlplane.latency.protocol import Slots
 from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.protocol import Device
 from controlplane.runtime.jobs.plan import devices_of
 
 
 @dataclass(frozen=True, slots=True)
-class AlwaysThere(Adjusted):
-    """A latency model to which neighbours execute all the time."""
-
-    def asked(self, slots: Slots) -> Slots:
-        return replace(slots, use=None)
-
-    def change(self, slots: Slots) -> Change:
-        return lambda time_ms: time_ms
-
-
-@dataclass(frozen=True, slots=True)
 class Parts:
     """P99 of a workload in ms.
 
-    `always`: as planned, but all neighbours execute all the time. `means`: with mean execution times in place
-    of their upper quantile. `steady`: means, and every batch takes its time exactly.
+    `means`: with mean execution times in place of their upper quantile. `steady`: means, and every batch
+    takes its time exactly.
     """
 
-    always: float
     planned: float
     means: float
     steady: float
@@ -44,12 +30,11 @@ def parts_of(plan_file: Path, profiles: Path) -> dict[str, Parts]:
     """By workload."""
     plan, _ = read_plan(plan_file)
     devices = devices_of(plan, profiles)
-    every = {kind: replace(d, latency=AlwaysThere(d.latency)) for kind, d in devices.items()}
     steady = {
         kind: replace(d, profiles={m: replace(p, jitter=0.0) for m, p in d.profiles.items()})
         for kind, d in devices.items()
     }
-    asked = ((every, plan.quantile), (devices, plan.quantile), (devices, None), (steady, None))
+    asked = ((devices, plan.quantile), (devices, None), (steady, None))
     found = [_p99_ms(plan, known, quantile) for known, quantile in asked]
     return {name: Parts(*(one[name] for one in found)) for name in found[0]}
 

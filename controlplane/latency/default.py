@@ -52,11 +52,12 @@ class Ours:
         """See `LatencyModel.estimate`."""
         check_question(slots, len(self.models), quantile)
         execution, cycle, deviation = self.tables.look_up(slots.model, slots.batch, slots.percent)
-        normal = STANDARD_NORMAL.inv_cdf(quantile)
-        slowdown, deviation_beside, unknown = self.interference.slowdown(slots, execution, normal)
+        slowdown, deviation_beside, unknown = self.interference.slowdown(slots, execution)
         factors = np.array([scores.at(quantile) for scores in self.solo_scores])
         surface_margin = factors[slots.model] * deviation
-        beside = self.shared_scores.at(quantile) * deviation_beside + normal * unknown
+        beside = (
+            self.shared_scores.at(quantile) * deviation_beside + STANDARD_NORMAL.inv_cdf(quantile) * unknown
+        )
         # A point beside others repeats no better than a solo one; errors beside others contain that already.
         floor = self.repeatability.margin(slots.percent, quantile)
         margin = np.hypot(surface_margin, np.maximum(beside / (1.0 + slowdown), floor))

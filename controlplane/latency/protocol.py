@@ -27,9 +27,7 @@ class Slots:
     `model` indexes `LatencyModel.models`; `batch` is at least 1; `percent` is in (0, 100]. Slots where
     `mask` is False are empty; their values are ignored. All other slots are busy: the estimate is for a
     full batch of each with all its neighbours running. `requests` is the number of requests that carry a
-    batch; None means one inference in each, as profiles are measured. `use`: the part of the time that each
-    executes, None for all of it; a model may take what it does not know of neighbours the less seriously the
-    less they execute.
+    batch; None means one inference in each, as profiles are measured.
     """
 
     model: IntArray
@@ -37,7 +35,6 @@ class Slots:
     percent: FloatArray
     mask: BoolArray
     requests: FloatArray | None = None
-    use: FloatArray | None = None
 
     @staticmethod
     def of(model: ArrayLike, batch: ArrayLike, percent: ArrayLike, mask: ArrayLike | None = None) -> Slots:

@@ -285,9 +285,7 @@ def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect
 
 def _apply(state: LoadState, asked: Propose, proposal: Proposal) -> tuple[LoadState, tuple[Effect, ...]]:
     reason = f"{asked.reason}: {proposal.summary}"
-    return replace(state, applying=True), (
-        Apply(asked.number, reason, proposal.made_from, proposal.breaks),
-    )
+    return replace(state, applying=True), (Apply(asked.number, reason, proposal.made_from, proposal.breaks),)
 
 
 def _is_right(state: LoadState, proposal: Proposal) -> bool:

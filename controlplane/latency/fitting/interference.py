@@ -203,13 +203,10 @@ class Interference:
     peak: FloatArray
     known: Known
 
-    def slowdown(
-        self, slots: Slots, alone_ms: FloatArray, present: float = 0.0
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def slowdown(self, slots: Slots, alone_ms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the relative slowdown of each slot by its neighbours; shapes (GPUs, slots).
 
-        Also its deviation by the process, and the deviation by neighbours that are not in `known`. `present`:
-        a normal's quantile, up to which the number of neighbours that execute at once counts.
+        Also its deviation by the process, and the deviation by neighbours that are not in `known`.
         """
         here, m = slots.mask, np.where(slots.mask, slots.model, 0)
         batch, percent = np.where(here, slots.batch, 1.0), np.where(here, slots.percent, 100.0)
@@ -230,8 +227,9 @@ class Interference:
         beside = here & (count > 1)
         return (
             np.where(beside, total, 0.0),
-            _at_once(np.where(together, deviation, 0.0), slots.use, present),
-            COST_SD * _at_once(np.where(together & unknown, effect, 0.0), slots.use, present),
+            # Deviations of one model's neighbours share their cause: they add up, not average out.
+            np.where(together, deviation, 0.0).sum(axis=2),
+            COST_SD * np.where(together & unknown, effect, 0.0).sum(axis=2),
         )
 
     def _beside_each(
@@ -251,20 +249,6 @@ class Interference:
                 along = (1.0 - z) * self.table[(*at, knot[other])] + z * self.table[(*at, knot[other] + 1)]
                 found += weight[..., None] * along
         return found[..., 0], found[..., 1]
-
-
-def _at_once(each: FloatArray, use: FloatArray | None, present: float) -> FloatArray:
-    """Sum what neighbours do, (GPUs, slots, others), while each executes for its `use` (GPUs, others).
-
-    Deviations of one model's neighbours share their cause: they add up, not average out. Which of them
-    execute is independent, so of that the mean counts, and `present` deviations.
-    """
-    every: FloatArray = each.sum(axis=2)
-    if use is None:
-        return every
-    part = use[:, None, :]
-    apart = np.sqrt((each**2 * part * (1.0 - part)).sum(axis=2))
-    return np.minimum(every, (each * part).sum(axis=2) + present * apart)
 
 
 def tabulate(

@@ -49,8 +49,7 @@ class RequestLatency:
         """See `LatencyModel.estimate`; batches count requests."""
         inferences = slots.batch * self.client_batch[slots.model]
         return self.base.estimate(
-            Slots(self.real[slots.model], inferences, slots.percent, slots.mask, slots.batch, slots.use),
-            quantile,
+            Slots(self.real[slots.model], inferences, slots.percent, slots.mask, slots.batch), quantile
         )
 
 

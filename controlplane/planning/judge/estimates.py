@@ -61,8 +61,7 @@ def ask(latency: LatencyModel, slots: Slots, quantile: float | None) -> tuple[Fl
 def take(slots: Slots, rows: IntArray) -> Slots:
     """These rows, in this order, repeated where named twice; arrays are copies."""
     requests = None if slots.requests is None else slots.requests[rows]
-    use = None if slots.use is None else slots.use[rows]
-    return Slots(slots.model[rows], slots.batch[rows], slots.percent[rows], slots.mask[rows], requests, use)
+    return Slots(slots.model[rows], slots.batch[rows], slots.percent[rows], slots.mask[rows], requests)
 
 
 def service_curves(
@@ -97,33 +96,14 @@ def service_curves(
     return curves
 
 
-def use_of(latency: LatencyModel, layout: Layout, quantile: float | None) -> FloatArray:
-    """The part of the time that each queue executes, if no batch had more than one request.
-
-    (GPUs, columns), at most 1, beside full batches of all neighbours.
-    """
-    rows, slots = _choices(layout)
-    at, columns = np.nonzero(slots.mask)
-    asked, here = take(slots, at), np.arange(at.size)
-    asked.batch[here, columns] = layout.client_batch[rows[at], columns]
-    if asked.requests is not None:
-        asked.requests[here, columns] = 1.0
-    each_ms = np.zeros(layout.mask.shape)
-    np.maximum.at(each_ms, (rows[at], columns), ask(latency, asked, quantile)[0][here, columns])
-    rate = layout.rate / layout.client_batch / MILLIS_PER_SECOND
-    return np.minimum(rate * each_ms * layout.slower, 1.0)
-
-
-def layout_times(
-    latency: LatencyModel, layout: Layout, rule: Rule, quantile: float | None, use: FloatArray | None = None
-) -> Times:
-    """What is expected of full batches with all neighbours busy; (GPUs, columns). `use`: see `use_of`.
+def layout_times(latency: LatencyModel, layout: Layout, rule: Rule, quantile: float | None) -> Times:
+    """What is expected of full batches with all neighbours busy; (GPUs, columns).
 
     Half-SLO: in a round every model of a partition executes one full batch, so a round is the sum of their
     times, and a model's capacity its batch per round. P99: a model's capacity is what it would serve if all
     rates of its partition grew alike until full batches fill it.
     """
-    rows, slots = _choices(layout, use)
+    rows, slots = _choices(layout)
     execution, cycle = np.zeros(layout.mask.shape), np.zeros(layout.mask.shape)
     execution_each, cycle_each = ask(latency, slots, quantile)
     np.maximum.at(execution, rows, np.where(slots.mask, execution_each, 0.0))
@@ -141,11 +121,9 @@ def layout_times(
     return Times(execution, capacity, _per_partition(layout, execution))
 
 
-def layout_curves(
-    latency: LatencyModel, layout: Layout, quantile: float | None, use: FloatArray | None = None
-) -> list[FloatArray]:
+def layout_curves(latency: LatencyModel, layout: Layout, quantile: float | None) -> list[FloatArray]:
     """Times in ms of 1, 2, ... requests in a batch of each column, in the order of `Layout.columns`."""
-    rows, slots = _choices(layout, use)
+    rows, slots = _choices(layout)
     at, columns = np.nonzero(slots.mask)
     each = service_curves(latency, slots, at, columns, quantile, layout.client_batch[rows])
     curves = np.zeros((*layout.mask.shape, each.shape[1]))
@@ -154,7 +132,7 @@ def layout_curves(
     return [curves[here][: layout.requests(*here)] for here, _ in layout.columns()]
 
 
-def _choices(layout: Layout, use: FloatArray | None = None) -> tuple[IntArray, Slots]:
+def _choices(layout: Layout) -> tuple[IntArray, Slots]:
     """One row for each choice of a model from every partition of a GPU, and its row in the layout."""
     rows: list[int] = []
     masks: list[BoolArray] = []
@@ -170,8 +148,7 @@ def _choices(layout: Layout, use: FloatArray | None = None) -> tuple[IntArray, S
     at = np.array(rows, dtype=np.int64)
     chosen = take(layout.all_busy, at)
     mask = np.array(masks, dtype=np.bool_).reshape(at.size, layout.mask.shape[1])
-    used = None if use is None else use[at]
-    return at, Slots(chosen.model, chosen.batch, chosen.percent, mask, chosen.requests, used)
+    return at, Slots(chosen.model, chosen.batch, chosen.percent, mask, chosen.requests)
 
 
 def _rate(batch: FloatArray, cycle_ms: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ import numpy as np
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel
 from controlplane.latency.queueing.turns import SojournTimes
-from controlplane.planning.judge.estimates import Times, layout_curves, layout_times, use_of
+from controlplane.planning.judge.estimates import Times, layout_curves, layout_times
 from controlplane.planning.judge.layout import Layout, ServedQueue
 from controlplane.planning.judge.queues import QueueCache, sojourn_times, turn_sojourn_times
 from controlplane.planning.protocol import Device
@@ -209,14 +209,11 @@ def with_guest(host: PlannedGpu, guest: Partition, percent: float, device: Devic
 def without_pools(layout: Layout, latency: LatencyModel, terms: Terms) -> tuple[Evaluation, list[Unsettled]]:
     """The times of a layout and the waits of models that take turns; under P99 the other queues."""
     nothing = np.full(layout.rate.shape, np.nan)
-    # Means have no margin for what neighbours may do.
-    used = terms.quantile is not None and layout.gpus
-    use = use_of(latency, layout, terms.quantile) if used else None
-    expected = layout_times(latency, layout, terms.rule, terms.quantile, use)
+    expected = layout_times(latency, layout, terms.rule, terms.quantile)
     found = Evaluation(layout, terms.rule, expected, nothing, nothing.copy(), {})
     if terms.rule is not Rule.P99 or not layout.gpus:
         return found, []
-    curves = layout_curves(latency, layout, terms.quantile, use)
+    curves = layout_curves(latency, layout, terms.quantile)
     for places, own in turn_sojourn_times(layout, curves, terms.queues):
         at = tuple(np.array(places).T)
         found.mean_ms[at], found.p99_ms[at] = own.mean_ms, own.p99_ms

@@ -73,7 +73,7 @@ def sojourn_times(
     solved = (queues or QueueCache()).solve(rate, curves, batch, servers, dispersion)
     own = curves[np.arange(rate.size), batch - 1]
     load = rate / servers * own / MILLIS_PER_SECOND
-    p99_ms = with_jitter(solved[:, 1], curves[:, 0], own, load, jitter, dispersion)
+    p99_ms = with_jitter(solved[:, 1], curves[:, 0], own, load, jitter)
     return SojournTimes(solved[:, 0] + frontend_ms, p99_ms + frontend_ms)
 
 
@@ -83,20 +83,21 @@ def with_jitter(
     full: FloatArray | float,
     load: FloatArray,
     jitter: FloatArray | float,
-    dispersion: FloatArray | float = 1.0,
 ) -> FloatArray:
     """The P99 of queues whose batches deviate from their times by `jitter`, relatively; shapes broadcast.
 
     `p99` is that of a queue without it, `first` and `full` are t(1) and t(b), `load` the requests that arrive
-    at a server within t(b). What a request waits grows with the variance of what arrives in a batch's time,
-    from D load to D load + (load jitter)^2. The deviation of its own batch is independent of that, so it
-    adds to its square: 99th percentiles of both together are rarer than one in a hundred
-    (docs/results/simulator.md).
+    at a server within t(b). What arrives in a batch's time has the variance load + (load jitter)^2, not load:
+    a backlog, which is what a P99 has beyond t(b), grows with it, and a wait within a batch's time with its
+    root. The deviation of the request's own batch is independent of that, so their squares add up: 99th
+    percentiles of both together are rarer than one in a hundred (docs/results/simulator.md).
     """
     if not np.any(jitter):
         return p99
-    waits = np.maximum(p99 - first, 0.0) * (1.0 + load * jitter**2 / np.maximum(dispersion, 1.0))
-    return np.asarray(first + np.hypot(waits, _DEVIATIONS * jitter * np.minimum(p99, full)))
+    own = np.minimum(p99, full)
+    more = 1.0 + load * jitter**2
+    waits = np.maximum(own - first, 0.0) * np.sqrt(more) + (p99 - own) * more
+    return np.asarray(first + np.hypot(waits, _DEVIATIONS * jitter * own))
 
 
 def turn_sojourn_times(

@@ -123,9 +123,7 @@ def least_late(strategy: Strategy, request: PlanRequest, move_price: float = 1.0
     if late.isdisjoint(w.name for w in request.workloads):
         return None
     for times in _LATER:
-        eased = tuple(
-            replace(w, slo_ms=times * w.slo_ms) if w.name in late else w for w in request.workloads
-        )
+        eased = tuple(replace(w, slo_ms=times * w.slo_ms) if w.name in late else w for w in request.workloads)
         changed = smallest_change(strategy, replace(request, workloads=eased), move_price=move_price)
         if holds(changed.plan):
             gpus = reused(changed.plan, request)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -146,23 +144,3 @@ def test_profiles_it_cannot_fit_are_refused() -> None:
         with pytest.raises(InputError) as caught:
             ours.fit(profiles, GPU)
         assert caught.value.field == field
-
-
-def test_what_is_unknown_of_neighbours_counts_for_the_part_of_the_time_that_they_execute() -> None:
-    names = ("a", "b", "c", "d")
-    model = ours.fit({name: profile(name, 2.0) for name in names}, GPU)
-    beside = Slots.of([[0, 1, 2, 3]], 4.0, 20.0)
-
-    def margin(use: float | None) -> float:
-        asked = beside if use is None else replace(beside, use=np.full((1, 4), use))
-        found = model.estimate(asked)
-        assert np.array_equal(found.execution_ms, model.estimate(beside).execution_ms), "the mean stays"
-        return float(found.execution_upper_ms[0, 0] / found.execution_ms[0, 0] - 1.0)
-
-    alone = model.estimate(Slots.alone(0, 4.0, 20.0))
-    rising = [margin(use) for use in (0.0, 0.1, 0.3, 0.6)]
-    assert rising == sorted(rising)
-    assert rising[0] == pytest.approx(alone.execution_upper_ms[0, 0] / alone.execution_ms[0, 0] - 1.0)
-    # Of four neighbours that execute for three tenths each, rarely all do.
-    assert 0.3 < rising[2] / margin(None) < 0.9
-    assert margin(1.0) == margin(None)
