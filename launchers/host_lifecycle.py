@@ -77,6 +77,7 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
         mps.check_user(client, user)
         if start:
             self._mps.await_server(client, user)
+            self._mps.prove_share(client, user)
             self._used_before_mb[spec.name] = gpus.used_mb(spec.device)
         return HostPlace(gpu=client, batches=files)
 

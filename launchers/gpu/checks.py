@@ -63,8 +63,7 @@ def _daemon_and_processes(gpu: HostGpu, daemons: MpsDaemons) -> Iterator[Capabil
         yield Capability(name, False, str(error))
         return
     if daemon.available:
-        idle = not seen.clients and seen.others == frozenset()
-        yield _share(f"gpu {gpu.index} share", gpu, daemons, idle=idle)
+        yield _share(f"gpu {gpu.index} share", gpu, daemons, idle=seen.are_none)
 
 
 def _share(name: str, gpu: HostGpu, daemons: MpsDaemons, *, idle: bool) -> Capability:
@@ -77,9 +76,7 @@ def _share(name: str, gpu: HostGpu, daemons: MpsDaemons, *, idle: bool) -> Capab
         with daemons.starting(gpu.uuid):
             client = daemons.client(spec, start=True)
             daemons.await_server(client, os.getuid())
-            environment = {**os.environ, **client.environment, "CUDA_VISIBLE_DEVICES": gpu.uuid}
-            whole_ms, half_ms = (probe.measured(environment, percent) for percent in (100.0, 50.0))
-        held, said = probe.verdict(half_ms, whole_ms)
+            held, said = probe.enforced(client.own_environment)
         return Capability(name, held, said, _NOT_HELD)
     except EngineError as error:
         return Capability(name, False, str(error))

@@ -23,7 +23,7 @@ from pathlib import Path
 from controlplane.domain.device import MAX_MPS_CLIENTS
 from controlplane.domain.errors import EngineError, LaunchTimeout
 from controlplane.domain.fleet import ServerSpec
-from launchers.gpu import control, gpus, proof
+from launchers.gpu import control, gpus, probe, proof
 from launchers.gpu.control import PERCENTAGE, PIPES
 from launchers.host import process_table
 
@@ -51,6 +51,11 @@ class MpsClient:
     def uid(self) -> int:
         """The user that a container runs as."""
         return self.daemon_uid or _UNPRIVILEGED
+
+    @property
+    def own_environment(self) -> dict[str, str]:
+        """The environment of a client that this program starts itself."""
+        return {**os.environ, **self.environment, "CUDA_VISIBLE_DEVICES": self.uuid}
 
     @property
     def gid(self) -> int:
@@ -109,6 +114,28 @@ class MpsDaemons:
                 if time.monotonic() > deadline:
                     return
                 time.sleep(0.02)
+
+    def prove_share(self, client: MpsClient, user: int) -> None:
+        """Before the first server of a daemon of ours, time kernels on its idle GPU.
+
+        Where nothing can be measured (another user's clients, a busy GPU, no libcuda) nothing is said: the
+        daemon's lists still count. Raises EngineError where half of the GPU is no slower than all of it.
+        """
+        pipes = Path(client.pipe_directory)
+        measured = pipes.parent / "share"
+        if os.environ.get(PIPES) or user != os.getuid():
+            return
+        # No other server starts meanwhile: beside one that loads, times prove nothing.
+        with self._locked(f"launch-{client.uuid}", fcntl.LOCK_EX):
+            if measured.exists() or not proof.clients_of(client.uuid, pipes).are_none:
+                return
+            try:
+                held, said = probe.enforced(client.own_environment)
+            except EngineError as error:
+                held, said = True, f"not measured: {error}"
+            if not held:
+                raise EngineError(f"{client.uuid}: {said}: look at MPS's logs and at the driver's release")
+            measured.write_text(said)
 
     def shorten_log(self, uuid: str) -> None:
         """Empty the log of a daemon of ours where it is long: each command adds lines to it."""

@@ -134,6 +134,15 @@ def measured(environment: Mapping[str, str], percent: float) -> float:
     return float(told.stdout)
 
 
+def enforced(environment: Mapping[str, str]) -> tuple[bool, str]:
+    """Return whether percentages are enforced on the idle GPU of this environment, and the times in words.
+
+    Raises EngineError where a probe failed.
+    """
+    whole_ms, half_ms = (measured(environment, percent) for percent in (100.0, 50.0))
+    return verdict(half_ms, whole_ms)
+
+
 def verdict(half_ms: float, whole_ms: float) -> tuple[bool, str]:
     """Return whether a percentage is enforced on an idle GPU, and the two times in words."""
     ratio = half_ms / whole_ms

@@ -44,6 +44,11 @@ class GpuClients:
     clients: Mapping[int, Held] = field(default_factory=dict)
     others: frozenset[int] | None = frozenset()
 
+    @property
+    def are_none(self) -> bool:
+        """Whether the GPU is certainly idle."""
+        return not self.clients and self.others == frozenset()
+
 
 def clients_of(uuid: str, pipes: Path, answer_s: float | None = None) -> GpuClients:
     """Return what the GPU's MPS daemon and its driver list; no clients where no daemon answers.

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import build
 import pytest
-from fake_mps import PROGRAMS
+from fake_mps import PROGRAMS, fake_daemons
+from fake_nvml import FakeGpu, FakeNvml
 
 from controlplane.domain.errors import EngineError
 from launchers.gpu import gpus, probe
@@ -16,6 +18,7 @@ from launchers.gpu import gpus, probe
 pytestmark = pytest.mark.slow
 
 COMPILER = shutil.which("cc")
+UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 
 @pytest.fixture
@@ -39,6 +42,24 @@ def test_a_percentage_that_changes_nothing_is_not_enforced(environment: dict[str
     held, said = probe.verdict(half_ms, whole_ms)
     assert not held
     assert "not enforced" in said
+
+
+def test_the_first_server_of_a_device_needs_an_enforced_percentage(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LD_LIBRARY_PATH", "FAKE_UNENFORCED"):
+        monkeypatch.setenv(name, environment[name])
+    unenforced = Path(environment["FAKE_UNENFORCED"])
+    with fake_daemons(tmp_path / "mps", FakeNvml(FakeGpu(UUID)), monkeypatch) as daemons:
+        client = daemons.client(build.spec(device=UUID), start=True)
+        unenforced.touch()
+        with pytest.raises(EngineError, match=f"{UUID}: .*not enforced"):
+            daemons.prove_share(client, os.getuid())
+        daemons.prove_share(client, os.getuid() + 1)  # of whom nothing can be measured
+        unenforced.unlink()
+        daemons.prove_share(client, os.getuid())
+        unenforced.touch()
+        daemons.prove_share(client, os.getuid())  # once for a daemon
 
 
 def test_the_drivers_words_and_its_missing_file_are_said(
