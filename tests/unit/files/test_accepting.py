@@ -52,7 +52,8 @@ def test_a_server_of_asyncio_waits_for_descriptors(
                     client.connect(path)
                     client.sendall(b"word\n")
                 await asyncio.wait_for(enough.wait(), 30)
-                assert time.monotonic() - began_s > 0.1 * (TRIES - 2), "a pause between two tries"
+                # From Python 3.14 on a round tries twice.
+                assert time.monotonic() - began_s > 0.1 * (TRIES // 2 - 1), "a pause between two rounds"
             for client in clients:
                 client.setblocking(False)
                 assert await asyncio.wait_for(loop.sock_recv(client, 9), 30) == b"word\n"
