@@ -51,7 +51,7 @@ def test_the_mps_daemon_answers_its_user(rehearsal: Report) -> None:
 
 
 def test_a_core_in_a_gpus_place_has_no_mps_and_the_report_says_rehearsal(tmp_path: Path) -> None:
-    """A server becomes slow although no quota can be set, as for a user who is not root."""
+    """The server is slowed without a quota, which only root can set."""
     own = without_cgroups() if os.getuid() == 0 else ()
     steps = ("--short", "--device", "cpu", "--only", "host,mps,kernels,serve")
     report = kit(os.environ, tmp_path, *steps, within=own)

@@ -147,7 +147,7 @@ class World:
                 assert not any(n.startswith("g0.shared") and m.health is Health.READY for n, m in holding)
             if standby is not None and standby.health is Health.READY and active is not None:
                 assert routes[partition.id].backup is not None
-        # What nobody sits on was told to stop: nothing is left behind.
+        # A server that is neither active nor a standby has been stopped: nothing is left behind.
         seated = {s.server for w in self.state.watches.values() for s in (w.active, w.standby) if s}
         alive = {name for name, m in self.machines.items() if m.health is not Health.GONE}
         assert alive <= seated

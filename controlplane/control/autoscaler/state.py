@@ -101,7 +101,10 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Apply the plan of a proposal, if the plan with the hash `made_from` still runs; `breaks`: see there."""
+    """Apply the plan of a proposal, if the plan with the hash `made_from` still runs.
+
+    `breaks`: the proposed plan states promises that it does not keep.
+    """
 
     number: int
     reason: str

@@ -55,7 +55,7 @@ def test_the_first_server_of_a_device_needs_an_enforced_percentage(
         unenforced.touch()
         with pytest.raises(EngineError, match=f"{UUID}: .*not enforced"):
             daemons.prove_share(client, os.getuid())
-        daemons.prove_share(client, os.getuid() + 1)  # of whom nothing can be measured
+        daemons.prove_share(client, os.getuid() + 1)  # measures nothing for another user
         unenforced.unlink()
         daemons.prove_share(client, os.getuid())
         unenforced.touch()
