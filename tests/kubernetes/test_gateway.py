@@ -2,72 +2,46 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import gateway_rig as rig
 import pytest
-import yaml
 from background import until
-from kube import echo_server, own_image
+from kube import echo_server
 from kube.cluster import Cluster
+from kube.installed import TOKEN, Installation
 from service import service
 
 from controlplane.domain.fleet import GatewayConfig, Route
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
 
 NAMESPACE = "gateway-test"
-TOKEN = "the-token"
-SELECTOR = "app.kubernetes.io/component=gateway,trisect.dev/fleet=default"
-PLACES = {
-    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
-    "Service": f"/api/v1/namespaces/{NAMESPACE}/services",
-    "Deployment": f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments",
-    "PodDisruptionBudget": f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets",
-}
-DEPLOYMENT = f"{PLACES['Deployment']}/trisect-gateway"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/trisect-gateway"
 RATE_RPS = 400
 STREAMS = 20
 
 
-@dataclass(frozen=True)
-class Installed:
-    """The gateway in the cluster."""
-
-    cluster: Cluster
-
-    def pods(self) -> list[dict[str, Any]]:
-        found = self.cluster.get(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={SELECTOR}")
-        return [pod for pod in found["items"] if pod["status"].get("podIP")]
-
-    def control_ports(self) -> list[str]:
-        return [f"{pod['status']['podIP']}:8003" for pod in self.pods()]
-
-    def targets(self, port: int) -> list[tuple[str, int]]:
-        """The Service's ready addresses, as kube-proxy has them."""
-        where = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
-        slices = self.cluster.get(f"{where}?labelSelector=kubernetes.io/service-name=trisect")["items"]
-        ends = [end for one in slices for end in one["endpoints"] if end["conditions"]["ready"]]
-        return [(address, port) for end in ends for address in end["addresses"]]
-
-
 @pytest.fixture(scope="module")
-def installed(cluster: Cluster, trisect_image: str, triton_image: str) -> Iterator[Installed]:
+def installed(
+    cluster: Cluster, trisect_image: str, triton_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """The gateway alone."""
     cluster.namespace(NAMESPACE)
-    secret = {"token": base64.b64encode(TOKEN.encode()).decode()}
-    where = f"/api/v1/namespaces/{NAMESPACE}/secrets"
-    cluster.create(where, {"metadata": {"name": "trisect-gateway"}, "data": secret})
-    manifests = yaml.safe_load_all((own_image.ROOT / "deploy/kubernetes/gateway.yaml").read_text())
-    for manifest in manifests:
-        cluster.create(PLACES[manifest["kind"]], manifest)
-    yield Installed(cluster)
+    made = Installation(cluster, NAMESPACE, tmp_path_factory.mktemp("no-models"))
+    made.install("gateway.yaml")
+    yield made
     cluster.forget(NAMESPACE)
+
+
+def replicas(installed: Installation) -> dict[str, str]:
+    """Name and address of each pod that has one."""
+    found = installed.pods("gateway")
+    return {p["metadata"]["name"]: p["status"]["podIP"] for p in found if p["status"].get("podIP")}
 
 
 @contextmanager
@@ -102,10 +76,10 @@ def all_open(load: rig.Load) -> bool:
     return len(load.streamed) == STREAMS
 
 
-def test_a_rolling_update_of_the_gateway_loses_no_request(installed: Installed) -> None:
+def test_a_rolling_update_of_the_gateway_loses_no_request(installed: Installation) -> None:
     cluster = installed.cluster
     one, two = (echo_server.start(cluster, NAMESPACE, name) for name in ("one", "two"))
-    gateway = ReplicatedGateway(installed.control_ports, TOKEN)
+    gateway = ReplicatedGateway(lambda: [f"{ip}:8003" for ip in replicas(installed).values()], TOKEN)
     gateway.start(GatewayConfig())
     gateway.commit({"echo": Route((one,), two)})
     with (
@@ -113,14 +87,14 @@ def test_a_rolling_update_of_the_gateway_loses_no_request(installed: Installed) 
         service(lambda: installed.targets(8000), lambda: installed.targets(8001)) as (http, grpc),
     ):
         cluster.await_until(DEPLOYMENT, rolled_out)
-        before = {pod["metadata"]["name"] for pod in installed.pods()}
+        before = replicas(installed).keys()
         load = rig.Load(rig.Ports(http, grpc, 0))
 
         def replace() -> None:
             note = {"metadata": {"annotations": {"restarted": "once"}}}
             cluster.merge(DEPLOYMENT, {"spec": {"template": note}})
             cluster.await_until(DEPLOYMENT, rolled_out)
-            until(lambda: before.isdisjoint(pod["metadata"]["name"] for pod in installed.pods()), 120)
+            until(lambda: before.isdisjoint(replicas(installed)), 120)
 
         streams = [partial(load.stream, 0.2, n) for n in range(STREAMS)]
         with rig.under_load(partial(load.unary, RATE_RPS), *streams):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import gateway_rig as rig
@@ -11,11 +11,21 @@ import pytest
 from background import until
 from ctl_fleet import plan
 from kube.cluster import Cluster
-from kube.story import PATIENCE_S, RATE_RPS, Blow, ClusterHost, active, kill, partition, under_load
+from kube.story import (
+    PATIENCE_S,
+    RATE_RPS,
+    WITHOUT_API_S,
+    Blow,
+    ClusterHost,
+    active,
+    kill,
+    partition,
+    under_load,
+    without_api_server,
+)
 
 from controlplane.domain.observation import OUT_OF_MEMORY
 
-WITHOUT_API_S = 60.0
 FLEET = "lived"
 """No word of the command that runs this file, which would count as left over."""
 REDIRECTED_S = 1.2
@@ -85,19 +95,6 @@ def test_an_out_of_memory_kill_loses_no_request_beyond_those_in_flight(host: Clu
     assert OUT_OF_MEMORY in told.stdout, told.stdout + told.stderr
 
 
-def without_api_server(host: ClusterHost, happens: Callable[[], None]) -> None:
-    """Something happens, and the API server is away from before it to a minute after it."""
-    control_plane = host.cluster.control_plane
-    control_plane.stop_api_server()
-    try:
-        began = time.monotonic()
-        happens()
-        until(lambda: time.monotonic() > began + WITHOUT_API_S, 2 * WITHOUT_API_S)
-    finally:
-        control_plane.start_api_server()
-    until(host.settled, PATIENCE_S)
-
-
 def test_without_the_api_server_a_killed_server_loses_no_request_beyond_those_in_flight(
     host: ClusterHost,
 ) -> None:
@@ -106,12 +103,10 @@ def test_without_the_api_server_a_killed_server_loses_no_request_beyond_those_in
     def stop(load: rig.Load) -> None:
         name = active(load)
         node, container = host.container(name)
-
-        def end() -> None:
+        with without_api_server(host.cluster):
             blows.append(kill(name, node.pids(container)))
             until(lambda: active(load) != name, PATIENCE_S)
-
-        without_api_server(host, end)
+        until(host.settled, PATIENCE_S)
 
     what = f"API server stopped for {WITHOUT_API_S:g} s, active server killed"
     assert report(what, under_load(host, stop), blows) < REDIRECTED_S
@@ -124,14 +119,12 @@ def test_without_the_api_server_the_guard_redirects_from_a_slow_server(host: Clu
     def stop(load: rig.Load) -> None:
         name = active(load)
         node, container = host.container(name)
-
-        def slow_down() -> None:
+        with without_api_server(host.cluster):
             began = time.monotonic()
             node.cut(container, SLOW_PERCENT)
             blows.append(Blow(name, began, began))
             until(lambda: active(load) != name, PATIENCE_S)
-
-        without_api_server(host, slow_down)
+        until(host.settled, PATIENCE_S)
 
     load = under_load(host, stop)
     report(f"API server stopped for {WITHOUT_API_S:g} s, active server slow", load, blows)

@@ -1,4 +1,4 @@
-"""The tutorial with kubectl and helm, as its page has it, and an upgrade while its fleet serves."""
+"""The tutorial with kubectl and helm, as its page has it, and an upgrade from the version before."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import former_version
 import httpx
 import pytest
 from background import Background, until
 from host_ports import free_ports
 from kube import images
 from kube.cluster import Cluster, is_true
-from kube.installed import Installation
-from kube.own_image import ROOT, TAG
+from kube.installed import Installation, is_applied
+from kube.own_image import FORMER, ROOT, TAG
 from kube.processes import program
 from kube.story import PATIENCE_S
 from service import service
@@ -30,6 +31,7 @@ INSTALL, FLEET, BREAK, WRONG, END = (
     for block in re.findall(r"^```console\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     if "port-forward" not in block
 )
+CHART, EXAMPLE = "deploy/kubernetes", "examples/kubernetes/fleet.yaml"
 CALL = "curl --retry 20 --retry-all-errors --fail --silent localhost:{port}/v2/models/alexnet"
 
 
@@ -39,11 +41,11 @@ class User:
 
     folder: Path
 
-    def run(self, *commands: str) -> str:
+    def run(self, *commands: str, image: str = TAG) -> str:
         """Run commands of the page, with this cluster's images; return what they print."""
         text = "\n".join(("set -e", *commands))
         text = text.replace(
-            "image=REGISTRY/trisect:0.1.0", f"image={TAG} --set servers.image={images.TRITON}"
+            "image=REGISTRY/trisect:0.1.0", f"image={image} --set servers.image={images.TRITON}"
         )
         text = text.replace("examples/kubernetes/models.yaml", str(self.folder / "models.yaml"))
         path = f"{ROOT / '.tools' / 'helm'}:{Path(program('kubectl')).parent}:{os.environ['PATH']}"
@@ -66,32 +68,37 @@ def is_gone(cluster: Cluster, path: str) -> bool:
     return cluster.api.get(path).status_code == 404
 
 
-@pytest.fixture(scope="module")
-def user(
-    cluster: Cluster, trisect_image: str, triton_image: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[User]:
-    folder = tmp_path_factory.mktemp("tutorial")
-    shutil.copy(cluster.kubeconfig, folder / "kubeconfig")
+@pytest.fixture
+def user(cluster: Cluster, trisect_image: str, triton_image: str, tmp_path: Path) -> Iterator[User]:
+    shutil.copy(cluster.kubeconfig, tmp_path / "kubeconfig")
     copying = (ROOT / "examples" / "kubernetes" / "models.yaml").read_text()
-    (folder / "models.yaml").write_text(copying.replace("debian:bookworm-slim", TAG))
+    (tmp_path / "models.yaml").write_text(copying.replace("debian:bookworm-slim", TAG))
     # What a storage class would provide; no container's user owns a folder of the node.
-    (folder / "volume").mkdir()
-    (folder / "volume").chmod(0o777)
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "volume").chmod(0o777)
     volume = {
         "capacity": {"storage": "1Gi"},
         "accessModes": ["ReadWriteOnce"],
-        "hostPath": {"path": str(folder / "volume")},
+        "hostPath": {"path": str(tmp_path / "volume")},
     }
-    cluster.create("/api/v1/persistentvolumes", {"metadata": {"name": "tutorial"}, "spec": volume})
+    volumes = "/api/v1/persistentvolumes"
+    cluster.create(volumes, {"metadata": {"name": "tutorial"}, "spec": volume})
     # Another test's, which are none of helm's.
-    for path in (
+    remove(
+        cluster,
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/fleets.trisect.dev",
         "/apis/rbac.authorization.k8s.io/v1/clusterroles/trisect-devices",
-    ):
+    )
+    yield User(tmp_path)
+    cluster.forget(NAMESPACE)
+    remove(cluster, f"/api/v1/namespaces/{NAMESPACE}", f"{volumes}/tutorial")
+
+
+def remove(cluster: Cluster, *paths: str) -> None:
+    """Delete objects, and return once they are gone."""
+    for path in paths:
         cluster.api.delete(path)
         until(partial(is_gone, cluster, path), PATIENCE_S)
-    yield User(folder)
-    cluster.forget(NAMESPACE)
 
 
 class Requests(Background):
@@ -136,33 +143,41 @@ def test_the_page_holds_from_the_installation_to_the_end(user: User, cluster: Cl
     told = user.run(f"({wrong}) && exit 1 || true")
     assert "spec.plan.gpus[0].partitions[0].percent" in told, told
 
-    upgrade(user, Installation(cluster, NAMESPACE, user.folder))
     user.run(*END)
     user.run('test -z "$(kubectl get pods --selector app.kubernetes.io/component=server --output name)"')
 
 
-def upgrade(user: User, release: Installation) -> None:
-    """Upgrade the release with other values: gateway and controllers are replaced, the servers are not."""
-    until(lambda: len(serving(release)) == 2, PATIENCE_S)  # the deleted one has ended, and another stands by
+def test_a_release_of_the_version_before_is_upgraded_without_a_lost_request(
+    user: User, cluster: Cluster
+) -> None:
+    """Gateway and controllers are replaced; the servers are not until the fleet is changed."""
+    former = former_version.unpack(user.folder / "former", "deploy")
+    if former is None:
+        pytest.skip(former_version.NOT_RUN)
+    user.run(*(command.replace(CHART, str(former / CHART)) for command in INSTALL), image=FORMER)
+    user.run(*FLEET)
+    release = Installation(cluster, NAMESPACE, user.folder)
+    until(lambda: len(serving(release)) == 2, PATIENCE_S)
     before = serving(release)
     replicas = {pod["metadata"]["uid"] for pod in release.pods("gateway")}
-    given = "--set gateway.resources.requests.cpu=400m --set controller.resources.requests.cpu=150m"
     with service(lambda: release.targets(8000)) as (port,), Requests(port) as requests:
         requests.await_more(20)
-        user.run(f"helm upgrade trisect deploy/kubernetes --reuse-values {given}")
+        user.run(f"helm upgrade trisect {CHART} --reuse-values --set image={TAG}")
         for name in ("gateway", "controller"):
             user.run(f"kubectl rollout status deployment/trisect-{name} --timeout=5m")
         until(
             lambda: replicas.isdisjoint(pod["metadata"]["uid"] for pod in release.pods("gateway")), PATIENCE_S
         )
         # The one that leads now has adopted the fleet.
-        release.cluster.await_until(
-            release.fleet, lambda fleet: fleet["status"]["leader"] == release.leader()
-        )
+        cluster.await_until(release.fleet, lambda fleet: fleet["status"]["leader"] == release.leader())
+        requests.await_more(20)
+        assert serving(release) == before
+        user.run(f"sed 's/percent: 40.0/percent: 35.0/' {EXAMPLE} | kubectl apply --server-side -f -")
+        cluster.await_until(release.fleet, is_applied)
         requests.await_more(20)
     print(f"\nhelm upgrade: {requests.answered} requests answered, {len(requests.failed)} failed")
     assert requests.failed == []
-    assert serving(release) == before
+    user.run(*END)
 
 
 def serving(release: Installation) -> set[str]:

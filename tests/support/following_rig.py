@@ -64,21 +64,31 @@ def loaded(host: Ctl, rate_rps: float) -> Load:
     return Load(host.grpc, MODEL.name, rate_rps, work_s=0.0)
 
 
-def profile(host: Ctl, times: dict[tuple[float, int], float]) -> None:
+def profile(host: Ctl, times: dict[tuple[float, int], float], model: Served = MODEL) -> None:
     """The model's profile: ms by share and batch."""
     points = (
         Measurement(percent, batch, ms, capacity_rps=1000.0 * batch / ms)
         for (percent, batch), ms in times.items()
     )
     made = Profile(
-        MODEL.name, "cpu", ShareKind.CPU_QUOTA, Environment(), tuple(points), frontend_ms=2.0, max_batch=2
+        model.name,
+        "cpu",
+        ShareKind.CPU_QUOTA,
+        Environment(),
+        tuple(points),
+        frontend_ms=2.0,
+        max_batch=model.batch,
     )
     write_profile(host.directory / "profiles", made)
 
 
 def planned(host: Ctl, rate_rps: float = 25.0, slo_ms: float = SLO_MS) -> dict[str, Any]:
     """A plan for one workload."""
-    spec = SPEC.format(model=MODEL.name, slo_ms=slo_ms, rate_rps=rate_rps)
+    return planned_for(host, SPEC.format(model=MODEL.name, slo_ms=slo_ms, rate_rps=rate_rps))
+
+
+def planned_for(host: Ctl, spec: str) -> dict[str, Any]:
+    """The plan for a spec."""
     (host.directory / "spec.yaml").write_text(spec)
     made = host.directory / "made.json"
     where = ["--profiles", str(host.directory / "profiles"), "--allow", "all-cores"]

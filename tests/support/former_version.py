@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 COMMIT = "d436825ee5bb677195e5555ef8c9070481486c3b"
 NOT_RUN = "UPGRADE NOT RUN: this copy has no history of the repository, from which the version before comes"
-_PACKAGES = ("controlplane", "launchers")
+PACKAGES = ("controlplane", "launchers")
 
 
 class Installed:
@@ -30,11 +30,16 @@ class Installed:
 
 def install(directory: Path) -> Installed | None:
     """Return the earlier version installed below `directory`; None in a copy without its history."""
-    command = ["git", "-C", str(ROOT), "archive", "--format=tar", COMMIT, *_PACKAGES]
+    former = unpack(directory / "former", *PACKAGES)
+    return None if former is None else Installed(directory, former)
+
+
+def unpack(folder: Path, *places: str) -> Path | None:
+    """Write these folders of the earlier version into `folder`; None in a copy without its history."""
+    command = ["git", "-C", str(ROOT), "archive", "--format=tar", COMMIT, *places]
     packed = subprocess.run(command, capture_output=True, check=False)
     if packed.returncode != 0:
         return None
-    former = directory / "former"
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-        archive.extractall(former, filter="data")
-    return Installed(directory, former)
+        archive.extractall(folder, filter="data")
+    return folder

@@ -30,7 +30,7 @@ from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
 
 FIXED_MS, EACH_MS = 15.0, 2.5
-MODEL = f"""
+MODEL = """
 import time
 import triton_python_backend_utils as pb
 
@@ -39,7 +39,7 @@ class TritonPythonModel:
     def execute(self, requests):
         start = time.perf_counter()
         tensors = [pb.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
-        end = start + ({FIXED_MS} + {EACH_MS} * sum(len(t) for t in tensors)) / 1000
+        end = start + ({fixed_ms} + {each_ms} * sum(len(t) for t in tensors)) / 1000
         answers = [pb.InferenceResponse([pb.Tensor("Y", t)]) for t in tensors]
         while (left := end - time.perf_counter()) > 0:
             time.sleep(left)
@@ -146,11 +146,11 @@ def ahead_of_others() -> Iterator[None]:
             os.sched_setscheduler(0, before, priority)
 
 
-def lay_out(repository: Path, model: Served) -> None:
+def lay_out(repository: Path, model: Served, fixed_ms: float = FIXED_MS) -> None:
     """Write the model into a repository."""
     home = repository / model.name
     (home / "1").mkdir(parents=True)
-    (home / "1" / "model.py").write_text(MODEL)
+    (home / "1" / "model.py").write_text(MODEL.format(fixed_ms=fixed_ms, each_ms=EACH_MS))
     config = CONFIG.format(
         name=model.name, batch=model.batch, instances=model.instances, delay_us=model.delay_us
     )

@@ -52,13 +52,14 @@ def missing_gpus(plan: Plan, available: Available) -> tuple[PlannedGpu, ...]:
 
 
 def packed_devices(plan: Plan, available: Available, known: Mapping[str, str]) -> dict[str, str]:
-    """Map as `map_devices`, on as few nodes as are enough: the others are left without a server.
+    """Map as `map_devices`, and leave nodes without a server whose GPUs the other ones in use hold too.
 
-    The emptiest node is tried first; where the rest holds its GPUs too, they move there.
+    The emptiest node is tried first. Nothing moves to a node that is not in use: that would empty none.
     """
     found = map_devices(plan, available, known)
     node_of = {device.name: device.node for devices in available.values() for device in devices}
     used = Counter(node_of[name] for name in found.values())
+    available = {kind: [d for d in devices if d.node in used] for kind, devices in available.items()}
     for node, _ in sorted(used.items(), key=lambda one: (one[1], one[0])):
         rest = {kind: [d for d in devices if d.node != node] for kind, devices in available.items()}
         with contextlib.suppress(InputError):

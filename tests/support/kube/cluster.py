@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,19 @@ from kube.control_plane import ControlPlane, Credentials
 from kube.node import Node
 
 _NODE_NAMES = ("a", "b")
+_ADDED = "c"
+"""What joins later has its token from the beginning: the API server reads them once."""
 _FIRST_SUBNET = 10
 _PATIENCE_S = 180.0
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Two nodes under one API server, which `api` calls with all rights."""
+    """Two nodes, and at times a third, under one API server, which `api` calls with all rights."""
 
     folder: Path
     control_plane: ControlPlane
-    nodes: tuple[Node, ...]
+    nodes: list[Node]
     kubeconfig: Path
     api: httpx.Client
 
@@ -60,6 +62,22 @@ class Cluster:
 
     def node(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)
+
+    def add_node(self, labels: Mapping[str, str], *archives: Path) -> Node:
+        """Start a further node with these labels and images, and return it once it is ready."""
+        number = _FIRST_SUBNET + len(self.nodes)
+        node = Node(self.folder, _ADDED, number, self.control_plane.credentials)
+        self.nodes.append(node)
+        node.start(*archives)
+        _await_node(self, node)
+        self.merge(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": {**labels}}})
+        return node
+
+    def remove_node(self, node: Node) -> None:
+        """End a node as a cloud does, which takes back the machine."""
+        node.lose()
+        self.delete(f"/api/v1/nodes/{node.name}")
+        self.nodes.remove(node)
 
     def namespace(self, name: str, *, security: str = "restricted") -> None:
         """Make a namespace where there is none yet, and return once pods can be created in it."""
@@ -107,11 +125,12 @@ def running(names: Sequence[str] = _NODE_NAMES) -> Iterator[Cluster]:
 def _started(names: tuple[str, ...]) -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix=leftovers.FOLDER_PREFIX, dir=leftovers.FOLDERS))
     started: list[processes.Process] = []
+    nodes: list[Node] = []
     try:
-        credentials = Credentials.make(folder, names)
+        credentials = Credentials.make(folder, (*names, _ADDED))
         control_plane = ControlPlane(folder, credentials)
-        nodes = tuple(Node(folder, name, _FIRST_SUBNET + i, credentials) for i, name in enumerate(names))
-        started += [*control_plane.processes, *(p for node in nodes for p in (node.kubelet, node.containerd))]
+        started += control_plane.processes
+        nodes += [Node(folder, name, _FIRST_SUBNET + i, credentials) for i, name in enumerate(names)]
         control_plane.start(controllers=bool(names))
         for node in nodes:
             node.start()
@@ -122,7 +141,7 @@ def _started(names: tuple[str, ...]) -> Iterator[Cluster]:
             yield cluster
     finally:
         leftovers.clear()
-        for process in started:
+        for process in (*started, *(p for node in nodes for p in (node.kubelet, node.containerd))):
             process.end()
 
 

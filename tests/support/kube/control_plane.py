@@ -67,7 +67,7 @@ class ControlPlane:
     """The four programs. Losing its API server ends the scheduler, so both are started together."""
 
     def __init__(self, folder: Path, credentials: Credentials) -> None:
-        self._credentials = credentials
+        self.credentials = credentials
         client_port, peer_port, scheduler_port, manager_port = free_ports(4)
         etcd_url = f"http://127.0.0.1:{client_port}"
         admin = credentials.kubeconfig("admin")
@@ -114,13 +114,13 @@ class ControlPlane:
         return httpx.Client(
             base_url=URL,
             verify=self.trust(),
-            headers={"Authorization": f"Bearer {self._credentials.tokens['admin']}"},
+            headers={"Authorization": f"Bearer {self.credentials.tokens['admin']}"},
             timeout=30.0,
         )
 
     def trust(self) -> ssl.SSLContext:
         """What a client believes."""
-        return ssl.create_default_context(cafile=str(self._credentials.authority.certificate))
+        return ssl.create_default_context(cafile=str(self.credentials.authority.certificate))
 
     def await_ready(self) -> None:
         deadline = time.monotonic() + _READY_S

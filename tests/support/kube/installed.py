@@ -14,6 +14,8 @@ from kube.cluster import Cluster, is_true
 
 FOLDER = own_image.ROOT / "deploy" / "kubernetes"
 FLEET = "default"
+TOKEN = "the-token"
+"""Of the gateway's replicas."""
 _PLURALS = {
     "ClusterRole": "clusterroles",
     "ClusterRoleBinding": "clusterrolebindings",
@@ -30,15 +32,18 @@ class Installation:
     namespace: str
     models: Path
 
-    def install(self) -> None:
-        secret = {"metadata": {"name": "trisect-gateway"}, "data": {"token": _encoded("the-token")}}
+    def install(self, *files: str) -> None:
+        """Create the objects of these files of the folder; of all without any."""
+        secret = {"metadata": {"name": "trisect-gateway"}, "data": {"token": _encoded(TOKEN)}}
         self.cluster.create(f"/api/v1/namespaces/{self.namespace}/secrets", secret)
-        for file in ("fleets.yaml", "gateway.yaml", "controller.yaml", "users.yaml"):
+        for file in files or ("fleets.yaml", "gateway.yaml", "controller.yaml", "users.yaml"):
             for manifest in map(self._here, yaml.safe_load_all((FOLDER / file).read_text())):
                 collection = self._collection(manifest)
                 # Another test's installation may have left what belongs to no namespace.
                 if not self.cluster.api.get(f"{collection}/{manifest['metadata']['name']}").is_success:
                     self.cluster.create(collection, manifest)
+        if files:
+            return
         crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/fleets.trisect.dev"
         self.cluster.await_until(crd, is_true("Established"))
 

@@ -65,12 +65,14 @@ class Node:
         """The name of the node's control groups."""
         return self.subnet.bridge
 
-    def start(self) -> None:
+    def start(self, *archives: Path) -> None:
+        """Start it with these images and that of a pod's sandbox."""
         network.add_bridge(self.subnet.bridge, f"{self.subnet.node_address}/24")
         self._make_groups()
         self.containerd.start()
         self._await_containerd()
-        self.load(images.pause(self.folder.parent))
+        for archive in (images.pause(self.folder.parent), *archives):
+            self.load(archive)
         self.kubelet.start()
 
     def kill(self) -> None:

@@ -10,17 +10,28 @@ import subprocess
 import sys
 from pathlib import Path
 
+import former_version
 from private_engine import PrivateEngine, private_engine
 
 from kube.processes import program
 
 ROOT = Path(__file__).parents[3]
 TAG = "trisect:0.1.0"
+FORMER = "trisect:former"
+"""The earlier version's code on the packages of this one, which an upgrade begins with."""
 _BASE = "debian:bookworm-slim"
+_PACKAGES = "/opt/trisect/lib/python3.11/site-packages"
+_REPLACED = f"""
+FROM {TAG}
+USER 0:0
+RUN cd {_PACKAGES} && rm -r {" ".join(former_version.PACKAGES)}
+COPY . {_PACKAGES}
+USER 1000:1000
+"""
 
 
 def build(folder: Path) -> Path:
-    """An archive of the image, as `docker save` writes it."""
+    """An archive of the image, as `docker save` writes it, with `FORMER` where this clone has its history."""
     out = folder / "trisect.tar"
     _wheels(folder / "context")
     _debian(folder / "debian")
@@ -35,7 +46,11 @@ def build(folder: Path) -> Path:
         _docker(engine, "build", *host, f"--file={dockerfile}", f"--tag={TAG}", str(folder / "context"))
         said = _docker(engine, "run", "--rm", "--network=none", TAG, "--version")
         assert said.startswith("ctl "), said
-        _docker(engine, "save", f"--output={out}", TAG)
+        former = former_version.unpack(folder / "former", *former_version.PACKAGES)
+        if former is not None:
+            (former / "Dockerfile").write_text(_REPLACED)
+            _docker(engine, "build", f"--tag={FORMER}", str(former))
+        _docker(engine, "save", f"--output={out}", TAG, *(() if former is None else (FORMER,)))
     return out
 
 

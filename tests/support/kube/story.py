@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from kube.node import Node
 ECHO = Path(__file__).parents[1] / "gateway_models" / "echo"
 RATE_RPS = 200
 PATIENCE_S = 180.0
+WITHOUT_API_S = 60.0
 
 
 def partition(percent: float, slo_ms: float = 5000) -> dict[str, Any]:
@@ -107,6 +108,18 @@ def loaded(ports: rig.Ports, rate_rps: int, happens: Callable[[rig.Load], None])
         enough = len(load.outcomes) + 5 * rate_rps
         until(lambda: len(load.outcomes) > enough)
     return load
+
+
+@contextlib.contextmanager
+def without_api_server(cluster: Cluster) -> Iterator[None]:
+    """Within, and for a minute from its beginning on, the API server is away."""
+    cluster.control_plane.stop_api_server()
+    try:
+        began = time.monotonic()
+        yield
+        until(lambda: time.monotonic() > began + WITHOUT_API_S, 2 * WITHOUT_API_S)
+    finally:
+        cluster.control_plane.start_api_server()
 
 
 def active(load: rig.Load) -> str:

@@ -128,5 +128,7 @@ def test_fewer_gpus_leave_whole_nodes() -> None:
     assert packed_devices(three, nodes(2, 2), known) == {
         name: known[name] for name in ("cpu-1", "cpu-2", "cpu-3")
     }
+    two = plan(gpu("cpu-0"), gpu("cpu-1"))
+    assert packed_devices(two, nodes(2, 2), known) == {name: known[name] for name in ("cpu-0", "cpu-1")}
     apart = plan(gpu("cpu-1", "cpu-2"), gpu("cpu-2"))
     assert len({node_of(device) for device in packed_devices(apart, nodes(2, 2), known).values()}) == 2
