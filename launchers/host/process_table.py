@@ -51,7 +51,9 @@ class Member:
     """A process of one server: Triton (`leader`), a model's or its child, or a helper of the server.
 
     The programs that one after the other become Triton are the leader too: beside a busy neighbour they take
-    a while, and a server that starts is no dead one.
+    a while, and a server that starts is no dead one. For the same reason the shell that starts it (`starter`)
+    shows nothing of a server: it is there before Triton, also while Triton is read from the disk, and ends
+    with it.
     `text` is the label it carries.
     """
 
@@ -60,6 +62,7 @@ class Member:
     fleet: str
     text: str
     leader: bool
+    starter: bool
 
 
 class ServerProcess(NamedTuple):
@@ -365,10 +368,15 @@ def _member(pid: int) -> Member | None:
     name = environment.get(labels.NAME)
     if not name:
         return None
+    command = _command(pid)
+    if not command[0]:
+        return None  # it began an exec or ended since its environment was read
+    starter = _DETACH in command
     return Member(
         pid,
         name,
         environment.get(labels.FLEET, ""),
         environment.get(labels.SERVER, ""),
-        leader=f"--id={name}" in (command := _command(pid)) and _DETACH not in command,
+        leader=f"--id={name}" in command and not starter,
+        starter=starter,
     )

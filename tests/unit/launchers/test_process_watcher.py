@@ -220,7 +220,9 @@ def test_without_descriptors_no_living_process_counts_as_gone_and_no_death_is_mi
                 lambda: process_table.members(name=NAME),
                 lambda: process_table.find(pid),
                 lambda: process_table.server_processes({pid: NAME}),
-                lambda: process_table.kill_all(lambda: (Member(pid, NAME, "f", "", leader=True),)),
+                lambda: process_table.kill_all(
+                    lambda: (Member(pid, NAME, "f", "", leader=True, starter=False),)
+                ),
             ):
                 with pytest.raises(NotNow, match="Too many open files"):
                     look()
