@@ -32,8 +32,8 @@ CONTINUE = signal.SIGCONT
 _DETACH = '("$@" >&2 & echo $!; exec >&2; trap "kill -INT $!" TERM; until wait; do :; done) &'
 DETACHED = ("sh", "-c", _DETACH, "sh")
 
-_KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD of Linux's include/linux/sched.h."""
+_KERNEL_THREAD, _EXITING = 0x00200000, 0x00000004
+"""PF_KTHREAD and PF_EXITING of Linux's include/linux/sched.h."""
 _STUB = "triton_python_backend_stub"
 _LABEL = labels.NAME.encode()
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})
@@ -148,6 +148,12 @@ def died(pid: int) -> str | None:
         return None
     number = status & 0x7F
     return f"by {signal.Signals(number).name}" if number else f"with exit code {status >> 8}"
+
+
+def is_ending(pid: int) -> bool:
+    """Return whether a process has begun to end, or is gone."""
+    fields = _stat(pid)
+    return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
 
 
 def is_stopped(pid: int) -> bool:

@@ -107,7 +107,7 @@ def test_a_kill_after_a_plan_that_changes_only_an_slo_is_mended_by_the_same_plan
     assert changed.stdout.strip() == told
     assert {s["http"] for s in host.servers()} == ports
 
-    host.kill("a", "active")
+    host.kill("a")
     host.kill_controller()
     host.apply(after, ports=False)
     # Where the requests had moved before the controller ended, the next controller starts the next shadow.

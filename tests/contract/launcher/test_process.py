@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from background import until
-from launcher_rig import HANGING, Fleet, ProcessEngine, infer, largest, live
+from launcher_rig import HANGING, Fleet, ProcessEngine, has_batch, infer, live
 
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import Server, ServerState
@@ -262,7 +262,7 @@ def test_a_server_starts_on_a_full_disk(fleet: Fleet, engine: ProcessEngine, tmp
         assert infer(server) == [0.0, 0.0]
         (listed,) = fleet.launcher.servers(fleet.name)
         assert listed.spec.batches == (), "they cannot be changed"
-        assert largest(server) == 3
+        assert has_batch(server, 3)
         fleet.launcher.stop(server, drain_s=0.0)
     finally:
         subprocess.run(["umount", "--lazy", engine.state], check=True)
