@@ -239,5 +239,9 @@ def needed_s(points: Sequence[Point], starts: int, seconds: float, pace: Pace | 
 
 
 def fits(points: Sequence[Point], starts: int, seconds: float, pace: Pace, budget_s: float) -> bool:
-    """Return whether a model of this pace can be measured at these points within about its budget."""
-    return needed_s(points, starts, seconds, pace) <= _OVER_BUDGET * budget_s
+    """Return whether a model of this pace can be measured at these points within about its budget.
+
+    The largest point is measured alone first, on a server of its own; of long batches that takes longest.
+    """
+    alone_s = pace.alone_s(max(points, key=lambda p: (p.percent, p.batch)), seconds)
+    return needed_s(points, 1 + starts, seconds, pace) + alone_s <= _OVER_BUDGET * budget_s
