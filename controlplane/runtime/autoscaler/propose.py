@@ -146,12 +146,14 @@ def _p99s(plan: Plan) -> dict[str, float]:
 
 
 def _as_applied(
-    found: Plan, plan: Plan, spec_sha256: str, every: Mapping[str, Mapping[str, Profile]]
+    found: Plan, plan: Plan, spec: Spec, spec_sha256: str, every: Mapping[str, Mapping[str, Profile]]
 ) -> Plan:
-    """A found plan with what the fleet's own one says of its spec and of how it is served."""
+    """A found plan with what the spec and the fleet's own plan say of its nodes and of how it is served."""
     used = {(p.model, g.type) for g, _, p in found.placements()}
+    selectors = {gpu.type: gpu.node_selector for gpu in spec.gpus}
     return replace(
         found,
+        gpus=tuple(replace(gpu, node_selector=selectors[gpu.type]) for gpu in found.gpus),
         spec_sha256=spec_sha256,
         profiles=profile_uses(used, every),
         triton_args=plan.triton_args,
@@ -216,13 +218,13 @@ def proposed(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock:
     if found.plan.violations:
         breaks = "; ".join(f"{one.subject}: {one.reason}" for one in found.plan.violations[:_NAMED])
         off += f"no plan holds the rates that run now, and this one is less late: {breaks}; "
-    new = _as_applied(found.plan, plan, document.sha256, every)
+    new = _as_applied(found.plan, plan, spec, document.sha256, every)
     without_more = None
     if stock.grows and _needs_more(new, stock):
         there, _ = known(_within(spec, replace(stock, grows=False)), cores=0)
         less = _found_on(there, served, plan, asked)
         if less is not None and not less.plan.violations:
-            without_more = _as_applied(less.plan, plan, document.sha256, every)
+            without_more = _as_applied(less.plan, plan, spec, document.sha256, every)
     made = Proposal(
         asked.number,
         found.kind,

@@ -93,6 +93,7 @@ class Cluster:
     def forget(self, namespace: str) -> None:
         """Delete a namespace, and return once its pods are gone: later tests need their cores."""
         path = f"/api/v1/namespaces/{namespace}"
+        self.api.delete(f"{path}/pods", params={"gracePeriodSeconds": 1}).raise_for_status()
         self.api.delete(path).raise_for_status()
         deadline = time.monotonic() + _PATIENCE_S
         while pods := self.get(f"{path}/pods")["items"]:

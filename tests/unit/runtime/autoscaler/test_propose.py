@@ -126,15 +126,16 @@ def test_what_this_host_cannot_hold_is_planned_as_far_as_it_can(files: FleetFile
 def test_a_cluster_plans_with_nodes_to_come_and_keeps_the_plan_without_them(files: FleetFiles) -> None:
     running = files.plan()
     assert running is not None
-    counted = SPEC.replace("{type: cpu}", "{type: cpu, count: 4}")
+    counted = SPEC.replace("{type: cpu}", "{type: cpu, count: 4, node_selector: {pool: a}}")
     code = hashlib.sha256(counted.encode()).hexdigest()
     files.write_plans(replace(running, spec=counted, spec_sha256=code), None)
     grows = Stock({"cpu": 2}, grows=True)
     answer = propose(files, asked(Direction.UP, 260.0), ["W"], grows)
     assert answer.unheld == ()
-    assert len(read_plan(files.following.proposal)[0].gpus) > 2
+    more, _ = read_plan(files.following.proposal)
     less, _ = read_plan(files.following.without_more)
-    assert len(less.gpus) <= 2
+    assert len(less.gpus) <= 2 < len(more.gpus)
+    assert all(gpu.node_selector == {"pool": "a"} for gpu in (*more.gpus, *less.gpus))
     propose(files, asked(Direction.UP, 60.0), ["W"], grows)
     assert not files.following.without_more.exists(), "there is nothing to wait for"
 
