@@ -29,11 +29,11 @@ MODEL, FIXED_MS, SLO_MS = Served(1, 1, 0), 60.0, 1000.0
 """A core holds 15 requests/s, so that a few of them need another one."""
 
 
-def spec(rate_rps: float) -> str:
+def spec(rate_rps: float, cores: int) -> str:
     workload = f"name: W, model: {MODEL.name}, slo_ms: {SLO_MS:g}, rate_rps: {rate_rps:g}"
     return f"""
 schema_version: 1
-gpus: [{{type: cpu, count: 4, node_selector: {{pool: {NAMESPACE}}}}}]
+gpus: [{{type: cpu, count: {cores}, node_selector: {{pool: {NAMESPACE}}}}}]
 workloads: [{{{workload}, shadow: {{policy: none}}}}]
 """
 
@@ -50,11 +50,18 @@ class Followed:
         """The hash of the plan that is applied."""
         return str(self.made.cluster.get(self.made.fleet)["status"]["plan"])
 
-    def begin(self, rate_rps: float) -> None:
-        """Apply the user's own plan for a rate; whatever ran before, no server of it is left."""
-        document = rig.planned_for(self.host, spec(rate_rps))
+    def begin(self, rate_rps: float, cores: int) -> None:
+        """Apply a plan for a rate to a new fleet: what replaces servers would need cores beside theirs."""
+        self.end()
+        document = rig.planned_for(self.host, spec(rate_rps, cores))
         rig.applied(self.host, document, "--set", "serve.follow_load.stabilisation_s=20", ports=False)
         until(lambda: self.servers() == len(document["gpus"]), PATIENCE_S)
+
+    def end(self) -> None:
+        """Delete the fleet, and return once none is left."""
+        api, fleet = self.made.cluster.api, self.made.fleet
+        api.delete(fleet)
+        until(lambda: api.get(fleet).status_code == 404, PATIENCE_S)
 
     def servers(self) -> int:
         return len(self.made.pods("server"))
@@ -129,15 +136,15 @@ def followed(
         made.install()
         until(lambda: placed(made.pods("gateway")) == placed(made.pods("controller")) == 2, PATIENCE_S)
     cluster.merge(f"/api/v1/nodes/{free}", {"metadata": {"labels": POOL}})
-    yield Followed(made, host)
-    cluster.api.delete(made.fleet).raise_for_status()
-    until(lambda: cluster.api.get(made.fleet).status_code == 404, PATIENCE_S)
+    here = Followed(made, host)
+    yield here
+    here.end()
     cluster.forget(NAMESPACE)
 
 
 def test_a_rate_that_rises_is_followed_though_the_leader_is_killed_in_the_change(followed: Followed) -> None:
     made = followed.made
-    followed.begin(8.0)
+    followed.begin(8.0, cores=2)
     leader, term = made.leader(), made.lease()["leaseTransitions"]
 
     def kill() -> None:
@@ -156,7 +163,7 @@ def test_a_rate_that_rises_is_followed_though_the_leader_is_killed_in_the_change
 
 
 def test_a_change_is_completed_though_the_api_server_is_away_in_it_for_a_minute(followed: Followed) -> None:
-    followed.begin(7.0)
+    followed.begin(7.0, cores=2)
 
     def away() -> None:
         with without_api_server(followed.made.cluster):
@@ -178,7 +185,7 @@ def test_a_node_comes_for_more_requests_and_goes_once_they_are_fewer(
 ) -> None:
     cluster = followed.made.cluster
     image = images.triton(tmp_path_factory.mktemp("image"))
-    followed.begin(20.0)
+    followed.begin(20.0, cores=4)
     assert followed.servers() == 2, "all cores of the pool are used"
     with NodeScaler(cluster, POOL, image) as nodes, followed.loaded(20.0) as load:
         before = followed.plan
