@@ -187,19 +187,22 @@ def test_a_node_comes_for_more_requests_and_goes_once_they_are_fewer(
     image = images.triton(tmp_path_factory.mktemp("image"))
     followed.begin(20.0, cores=4)
     assert followed.servers() == 2, "all cores of the pool are used"
-    with NodeScaler(cluster, POOL, image) as nodes, followed.loaded(20.0) as load:
-        before = followed.plan
-        load.rate_rps, more_s = 32.0, time.time()
-        until(lambda: nodes.brought_s, PATIENCE_S, "a pod that waits brings a node")
-        followed.await_other_plan(before)
-        served_s, most = time.time(), followed.servers()
-        assert nodes.node is not None
-        assert nodes.node.name in followed.nodes()
-        load.rate_rps, fewer_s = 5.0, time.time()
-        until(lambda: nodes.ended_s, PATIENCE_S, "the new node is left without a server")
+    with NodeScaler(cluster, POOL, image) as nodes:
+        with followed.loaded(20.0) as load:
+            before = followed.plan
+            load.rate_rps, more_s = 32.0, time.time()
+            until(lambda: nodes.brought_s, PATIENCE_S, "a pod that waits brings a node")
+            followed.await_other_plan(before)
+            served_s, most = time.time(), followed.servers()
+            assert nodes.node is not None
+            assert followed.nodes() == {cluster.nodes[1].name, nodes.node.name}
+            load.rate_rps, fewer_s = 5.0, time.time()
+            until(lambda: len(followed.nodes()) == 1, PATIENCE_S, "one of them is left without a server")
+            emptied_s, fewest = time.time(), followed.servers()
+        followed.end()
+        until(lambda: nodes.ended_s, PATIENCE_S, "the new node is removed, with the fleet at the latest")
     print(
         f"\n20 requests/s planned, 32 arrive: a node is ready after {nodes.brought_s - more_s:.1f} s, "
-        f"{most} servers answer after {served_s - more_s:.1f} s; 5 arrive: it is removed after "
-        f"{nodes.ended_s - fewer_s:.1f} s; {len(load.requests)} requests, {len(load.failed())} failed; "
-        f"{followed.servers()} servers"
+        f"{most} servers answer after {served_s - more_s:.1f} s; 5 arrive: {fewest} on one node after "
+        f"{emptied_s - fewer_s:.1f} s; {len(load.requests)} requests, {len(load.failed())} failed"
     )
