@@ -79,6 +79,11 @@ def test_each_rule(number: int, change: Callable[[Partition], Partition], said: 
     assert said in reasons(with_partition(number, change))
 
 
+def test_a_rate_below_one_is_one() -> None:
+    plan = with_partition(0, lambda p: placed(p, rate_rps=0.5))
+    assert "rate_rps is" not in reasons(plan)
+
+
 def test_a_shadow_that_breaks_a_neighbour_once_active() -> None:
     # W6 stands beside W8, which holds by a hair: its shadow with the full extra would break W8.
     plan = good()
