@@ -63,7 +63,9 @@ def test_how_a_request_ended(http: int, grpc: str, flags: str, expected: str) ->
     assert " ".join(name for name in FLAGS if getattr(found, name)) == expected
 
 
-@pytest.mark.parametrize(("http", "grpc", "succeeded"), [(200, "-", True), (400, "-", False), (200, "3", False)])
+@pytest.mark.parametrize(
+    ("http", "grpc", "succeeded"), [(200, "-", True), (400, "-", False), (200, "3", False)]
+)
 def test_a_bad_request_did_not_succeed(http: int, grpc: str, succeeded: bool) -> None:
     found = record(f"grpc:h1 1 m one:abc g_3 {http} {grpc} --/0/- 9 9 1700 1800")
     assert (found.succeeded, found.failed) == (succeeded, False)
