@@ -26,7 +26,7 @@ def controller(
         bool,
         typer.Option(
             "--elected",
-            help="In a pod: apply what the fleet's Fleet object asks for, while this replica is the leader.",
+            help="In a pod: apply the plan of the fleet's Fleet object, while this replica is the leader.",
         ),
     ] = False,
     repository: Annotated[

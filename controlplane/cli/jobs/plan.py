@@ -139,8 +139,8 @@ def _warn(planned: Planned) -> None:
 
     for kind in blind_types(planned):
         say(
-            f"warning: the latency model {planned.plan.latency_model} knows no interference on {kind}: it is "
-            "in no catalogue, and neighbours count as free; measure models beside each other: `ctl profile "
+            f"warning: the latency model {planned.plan.latency_model} has no interference on {kind}, which "
+            "is in no catalogue: neighbours count as free; measure models beside each other: `ctl profile "
             "--colocation SECONDS`"
         )
     for model, kind, percent in models_of_one_share(planned):

@@ -104,7 +104,7 @@ def test_a_redirect_by_hand_is_told_a_partition() -> None:
     before = {"w": NamedRoute(("a1", "b1")), "v": NamedRoute(("a1",)), "x": NamedRoute(("gone",))}
     after = {"w": NamedRoute(("a2", "b2")), "v": NamedRoute(("a2",)), "x": NamedRoute(("b2",))}
     assert moves(before, after, ["w", "v"], partitions) == [("A", "a1", "a2"), ("B", "b1", "b2")]
-    assert moves(before, after, ["x"], partitions) == [("B", "nobody", "b2")]
+    assert moves(before, after, ["x"], partitions) == [("B", "no server", "b2")]
     assert moves(before, before, ["w"], partitions) == []
     partly = {"w": NamedRoute(("a1", "b2"))}
     assert moves(before, partly, ["w"], partitions) == [("B", "b1", "b2")], "of a pool, what changed"
