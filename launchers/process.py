@@ -75,7 +75,7 @@ class ProcessLauncher(HostLifecycle[None]):
         self._stubs[fleet] = tuple(p for p in processes if p.pid != p.triton)
         for member in members:
             known = found.get(member.name)
-            if known is None or known.state is ServerState.EXITED:
+            if not member.starter and (known is None or known.state is ServerState.EXITED):
                 found[member.name] = _server(member)
         return self._with_shares(found[name] for name in sorted(found))
 

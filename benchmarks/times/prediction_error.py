@@ -1,7 +1,7 @@
 """A model slower than its profile says, on every server of it: how soon the guard acts, and what it saves.
 
     python -m benchmarks.times.prediction_error                     simulated: a minute
-    python -m benchmarks.times.prediction_error --real 12           and twelve cells on real Tritons
+    python -m benchmarks.times.prediction_error --real 12 --kept FILE  and twelve cells on real Tritons
     python -m benchmarks.times.prediction_error --without-guard     a product that does nothing
 
 A cell is a model, a rate, and a factor of the planned times, from the first request on or from second 20 on.
@@ -9,7 +9,7 @@ The planned P99 is 0.9 of the SLO. By brute force, without the guard: `breaks`, 
 planned share; `cured`, no more than that on the share of the shadow. Simulated cells are those of
 `ctl simulate --guard --fault slower:`. Real ones (two to three minutes each), chosen by seed and every second
 one in containers, have a model that works as long as its requests say, planned with its own measured times
-(benchmarks/support/slower_model.py).
+(benchmarks/support/slower_model.py). Those that FILE has are not measured again.
 
 The verdict is a redirect, or an event that says that nothing which stands by cures. `late` counts the
 clients' answers above the SLO from the fault to the end, `alone` those without the guard. `broken` counts the
@@ -20,12 +20,14 @@ than of the same requests on the shadow's share from the beginning.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 from planning import StoppedClock, v100, workload
@@ -196,12 +198,24 @@ def real(case: Case, *, guard: bool, docker: bool) -> Found:
     )
 
 
-def real_cells(count: int, seed: int, *, guard: bool) -> list[Found]:
-    """So many cells on real servers."""
+def real_cells(count: int, seed: int, kept: Path | None, *, guard: bool) -> list[Found]:
+    """So many cells on real servers, each added to the file `kept`, and those that it has."""
+    found = []
+    if kept is not None and kept.exists():
+        rows = map(json.loads, kept.read_text().splitlines())
+        found = [Found(Case(**row.pop("case")), **row) for row in rows]
+    known = {(one.case, one.where) for one in found}
     every = [*cases(["spin"])]
     drawn = random.Random(seed).sample(every, len(every))
     drawn = [case for case in drawn if case.rate_rps <= MOST_REAL_RPS]
-    return [real(case, guard=guard, docker=n % 2 == 1) for n, case in enumerate(drawn[:count])]
+    for n, case in enumerate(drawn[:count]):
+        docker = n % 2 == 1
+        if (case, where(docker=docker)) not in known:
+            found.append(real(case, guard=guard, docker=docker))
+            if kept is not None:
+                with kept.open("a") as file:
+                    file.write(json.dumps(asdict(found[-1])) + "\n")
+    return found
 
 
 def where(*, docker: bool) -> str:
@@ -304,6 +318,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--real", type=int, default=0, help="so many cells on real servers, chosen by seed")
     parser.add_argument("--only-real", action="store_true")
+    parser.add_argument("--kept", type=Path, help="a file of those that were measured, to go on with")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--models", type=lambda text: text.split(","), default=[*MODELS])
     parser.add_argument("--without-guard", action="store_true")
@@ -311,7 +326,7 @@ def main() -> int:
     guard = not options.without_guard
     found = [] if options.only_real else [simulated(case, guard=guard) for case in cases(options.models)]
     if options.real:
-        found += real_cells(options.real, options.seed, guard=guard)
+        found += real_cells(options.real, options.seed, options.kept, guard=guard)
     shown(found)
     return judged(found)
 

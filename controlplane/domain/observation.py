@@ -136,7 +136,7 @@ class News(NamedTuple):
     """A report that the health of servers is now another, with the reason.
 
     A fault of a GPU (`device`, its UUID) names every server on it, other news one server. `certain`: this
-    host's kernel reports it, not an engine that may be shutting down.
+    host's kernel or a cluster's API server reports it, not an engine that may be shutting down.
     """
 
     servers: tuple[str, ...]

@@ -32,8 +32,8 @@ CONTINUE = signal.SIGCONT
 _DETACH = '("$@" >&2 & echo $!; exec >&2; trap "kill -INT $!" TERM; until wait; do :; done) &'
 DETACHED = ("sh", "-c", _DETACH, "sh")
 
-_KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD of Linux's include/linux/sched.h."""
+_KERNEL_THREAD, _EXITING = 0x00200000, 0x00000004
+"""PF_KTHREAD and PF_EXITING of Linux's include/linux/sched.h."""
 _STUB = "triton_python_backend_stub"
 _LABEL = labels.NAME.encode()
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})
@@ -51,7 +51,9 @@ class Member:
     """A process of one server: Triton (`leader`), a model's or its child, or a helper of the server.
 
     The programs that one after the other become Triton are the leader too: beside a busy neighbour they take
-    a while, and a server that starts is no dead one.
+    a while, and a server that starts is no dead one. For the same reason the shell that starts it (`starter`)
+    shows nothing of a server: it is there before Triton, also while Triton is read from the disk, and ends
+    with it.
     `text` is the label it carries.
     """
 
@@ -60,6 +62,7 @@ class Member:
     fleet: str
     text: str
     leader: bool
+    starter: bool
 
 
 class ServerProcess(NamedTuple):
@@ -145,6 +148,12 @@ def died(pid: int) -> str | None:
         return None
     number = status & 0x7F
     return f"by {signal.Signals(number).name}" if number else f"with exit code {status >> 8}"
+
+
+def is_ending(pid: int) -> bool:
+    """Return whether a process has begun to end, or is gone."""
+    fields = _stat(pid)
+    return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
 
 
 def is_stopped(pid: int) -> bool:
@@ -359,10 +368,15 @@ def _member(pid: int) -> Member | None:
     name = environment.get(labels.NAME)
     if not name:
         return None
+    command = _command(pid)
+    if not command[0]:
+        return None  # it began an exec or ended since its environment was read
+    starter = _DETACH in command
     return Member(
         pid,
         name,
         environment.get(labels.FLEET, ""),
         environment.get(labels.SERVER, ""),
-        leader=f"--id={name}" in (command := _command(pid)) and _DETACH not in command,
+        leader=f"--id={name}" in command and not starter,
+        starter=starter,
     )

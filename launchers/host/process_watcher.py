@@ -58,7 +58,11 @@ class ProcessWatcher:
                 if process.pid == process.triton:
                     found[name] = News((name,), _ENDED, certain=True)
                 elif name not in self._reported and (how := process_table.died(process.pid)):
-                    found.setdefault(name, self._impaired(process, how))
+                    if process_table.is_ending(process.triton):
+                        # The first process of a container takes the others with it, just before its own end.
+                        self._unread.append(process)
+                    else:
+                        found.setdefault(name, self._impaired(process, how))
             except NotNow:
                 self._unread.append(process)
         self._reported |= {name: news.health for name, news in found.items()}

@@ -23,7 +23,7 @@ from launchers.kubernetes.capabilities import capabilities
 from launchers.kubernetes.devices import NodeDevice
 from launchers.kubernetes.options import PodOptions
 from launchers.kubernetes.pod import PRE_STOP_S, PodPlace, cpu_quantity, cpu_resources, pod
-from launchers.kubernetes.pods import PodState, PodWatcher, way_out
+from launchers.kubernetes.pods import PodEnds, PodState, PodWatcher, way_out
 from launchers.lifecycle import Lifecycle, StartState
 from launchers.triton import readiness
 
@@ -51,6 +51,8 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
         self._opened: ClusterApi | None = None
         self._refused_s: dict[str, float] = {}
         """Since when the scheduler refuses a pod, by its uid."""
+        self._ends: dict[str, PodEnds] = {}
+        """By fleet."""
 
     def enforcement(self) -> str | None:
         """Return the kubelet's CPU limit; on a GPU it is MPS, per server."""
@@ -193,7 +195,8 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
 
     def _watchers(self, fleet: str) -> tuple[PodWatcher]:
         """Watch the fleet's pods, from the last version seen, and wait for an API server that is away."""
-        return (PodWatcher(ClusterApi(self._cluster, patience_s=0.0), fleet),)
+        ends = self._ends.setdefault(fleet, PodEnds())
+        return (PodWatcher(ClusterApi(self._cluster, patience_s=0.0), fleet, ends),)
 
     def _api(self) -> ClusterApi:
         with self._lock:

@@ -1,16 +1,17 @@
 """What the cluster says of a server's pod, in words why it ended or does not start, and a watch of pods.
 
 The watch goes on from the last version seen. Where the server has forgotten that version (410), or was away,
-the pods are listed again and compared with what was known, so that no end is missed.
+the pods are listed again and compared with what was known, so that no end is missed. A kubelet restarts a
+container in place, which no later list shows: so what was known outlives a watch, and an end is kept until
+someone asks for the news of its pod.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import lightkube
@@ -186,7 +187,7 @@ def _ended(state: ContainerStateTerminated) -> str:
     return f"its container ended: {why}"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Known:
     """What was last seen of a pod."""
 
@@ -194,15 +195,68 @@ class _Known:
     health: Health
 
 
-class PodWatcher:
-    """Watches the pods of a fleet in a thread. `api` is its own, which it closes."""
+class PodEnds:
+    """The pods of a fleet as they were last seen, and the ends that were not asked for yet.
 
-    def __init__(self, api: ClusterApi, fleet: str) -> None:
+    By uid: a name may be used again, and an earlier end is not its. Threads may use it side by side.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, _Known] = {}
+        self._heard: dict[str, News] = {}
+
+    def news(self, servers: Collection[Server]) -> tuple[News, ...]:
+        """Return the news of these servers. Those of other pods are kept for as long as the pod is there."""
+        if not self._heard:
+            return ()
+        asked = {server.id: server for server in servers}
+        with self._lock:
+            found = {uid: news for uid, news in self._heard.items() if uid in asked}
+            self._heard = {
+                uid: news for uid, news in self._heard.items() if uid not in asked and uid in self._known
+            }
+        return tuple(
+            news._replace(servers=(asked[uid].name,), reason=in_full(news.reason, asked[uid]))
+            for uid, news in found.items()
+        )
+
+    def see_all(self, pods: Sequence[PodState]) -> None:
+        """Compare all pods with what was known of them."""
+        with self._lock:
+            for uid in self._known.keys() - {pod.uid for pod in pods}:
+                del self._known[uid]
+                self._tell(uid, _DELETED)
+        for pod in pods:
+            self.see(pod, deleted=False)
+
+    def see(self, pod: PodState, *, deleted: bool) -> None:
+        """Compare one pod with what was known of it."""
+        now = _Known(pod.restarts, pod.health)
+        with self._lock:
+            before = self._known.get(pod.uid, now)
+            if deleted:
+                self._known.pop(pod.uid, None)
+                if before.health is not Health.GONE:
+                    self._tell(pod.uid, pod.end or _DELETED)
+                return
+            self._known[pod.uid] = now
+            if now.health is not before.health and now.health is not Health.READY:
+                self._tell(pod.uid, pod.end or "", now.health)
+            elif now.restarts > before.restarts and before.health is Health.READY:
+                self._tell(pod.uid, pod.last_end)
+
+    def _tell(self, uid: str, reason: str, health: Health = Health.GONE) -> None:
+        self._heard[uid] = News((uid,), reason, health=health, certain=True)
+
+
+class PodWatcher:
+    """Watches the pods of a fleet in a thread, and notes their `ends`. `api` is its own, which it closes."""
+
+    def __init__(self, api: ClusterApi, fleet: str, ends: PodEnds) -> None:
         self._api = api
         self._labels = names.fleet_labels(fleet)
-        self._known: dict[str, _Known] = {}
-        # By uid: a name may be used again, and an earlier end is not its.
-        self._heard: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._ends = ends
         self._loop = asyncio.new_event_loop()
         # Before this returns, so that an end right after it is noticed.
         self._version = self._list()
@@ -212,18 +266,7 @@ class PodWatcher:
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
         """Return the news of these servers."""
-        if self._heard.empty():
-            return ()
-        asked = {server.id: server for server in servers}
-        found: dict[str, News] = {}
-        with contextlib.suppress(queue.Empty):
-            while True:
-                news = self._heard.get_nowait()
-                (uid,) = news.servers
-                if uid in asked:
-                    reason = in_full(news.reason, asked[uid])
-                    found[uid] = news._replace(servers=(asked[uid].name,), reason=reason)
-        return tuple(found.values())
+        return self._ends.news(servers)
 
     def close(self) -> None:
         """End the watch and the thread."""
@@ -267,7 +310,7 @@ class PodWatcher:
             while True:
                 kind, pod = await asyncio.wait_for(anext(stream), _QUIET_S)
                 seen = PodState(pod)
-                self._see(seen, deleted=kind == "DELETED")
+                self._ends.see(seen, deleted=kind == "DELETED")
                 self._version = seen.version or self._version
 
     def _list(self) -> str | None:
@@ -276,28 +319,5 @@ class PodWatcher:
             pods, version = self._api.find_with_version(Pod, self._labels)
         except EngineError:
             return None
-        seen = [PodState(pod) for pod in pods]
-        for uid in self._known.keys() - {pod.uid for pod in seen}:
-            self._tell(uid, _DELETED)
-            del self._known[uid]
-        for pod in seen:
-            self._see(pod, deleted=False)
+        self._ends.see_all([PodState(pod) for pod in pods])
         return version
-
-    def _see(self, pod: PodState, *, deleted: bool) -> None:
-        """Compare one pod with what was known of it."""
-        now = _Known(pod.restarts, pod.health)
-        before = self._known.get(pod.uid, now)
-        if deleted:
-            self._known.pop(pod.uid, None)
-            if before.health is not Health.GONE:
-                self._tell(pod.uid, pod.end or _DELETED)
-            return
-        self._known[pod.uid] = now
-        if now.health is not before.health and now.health is not Health.READY:
-            self._tell(pod.uid, pod.end or "", now.health)
-        elif now.restarts > before.restarts and before.health is Health.READY:
-            self._tell(pod.uid, pod.last_end)
-
-    def _tell(self, uid: str, reason: str, health: Health = Health.GONE) -> None:
-        self._heard.put(News((uid,), reason, health=health))

@@ -163,7 +163,12 @@ import time
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
-    """Takes as many seconds as its input says, unless cancelled; below 0: fails."""
+    """Takes as many seconds as its input says, unless cancelled; below 0: fails. Counts what it begins."""
+
+    def initialize(self, args):
+        kind = pb_utils.MetricFamily.COUNTER
+        self.family = pb_utils.MetricFamily(name="begun", description="Begun", kind=kind)
+        self.begun = self.family.Metric(labels={"model": args["model_name"]})
 
     def execute(self, requests):
         return [self._answer(request) for request in requests]
@@ -173,6 +178,7 @@ class TritonPythonModel:
         seconds = float(tensor.as_numpy().flat[0])
         if seconds < 0:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError("X is below zero"))
+        self.begun.increment(1)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if request.is_cancelled():

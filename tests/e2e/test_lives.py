@@ -106,8 +106,8 @@ def test_what_ends_after_a_newer_version_wrote_the_files_is_started_again(host: 
 
 
 def test_a_fleet_is_served_again_after_the_host_started_cold(host: Ctl) -> None:
-    kill(host.all_processes())
-    assert host.all_processes() == []
+    # What dies first may be started again while the rest is killed.
+    until(lambda: not (kill(host.all_processes()) or host.all_processes()))
     # As a boot leaves it: no shared memory, no sockets.
     for region in Path("/dev/shm").iterdir():
         if host.fleet in region.name:
@@ -133,7 +133,7 @@ def test_a_clock_that_is_set_costs_no_request_and_hides_no_death(tmp_path: Path)
                 until(lambda: "a" in telemetry.windows(1.0))
             assert traffic.failed == []
             before = routed(host)
-            host.kill("a", "active")
+            host.kill("a")
             until(lambda: routed(host) not in ([], before))
             traffic.await_more(20)
         assert len(traffic.failed) <= 2 * CLIENTS, traffic.failed
@@ -147,9 +147,9 @@ def test_a_controller_without_descriptors_ends_no_server(tmp_path: Path) -> None
         before, controller = ports(host), host.document("status")["controller"]
         with Traffic(host) as traffic:
             with without_descriptors(controller):
-                # It lists the servers every 5 s, and sends a canary to each shadow as often.
+                # It lists the servers every 5 s, and sends a canary to each shadow now and then.
                 end = time.monotonic() + 7.0
-                while time.monotonic() < end:
+                while time.monotonic() < end or "Too many open files" not in host.log():
                     traffic.await_more(20)
             # It can write no event meanwhile.
             until(lambda: "the engine answers again" in host.ctl("events").stdout)

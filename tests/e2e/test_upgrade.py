@@ -32,7 +32,8 @@ def test_a_fleet_of_the_version_before_is_upgraded_without_a_lost_request(tmp_pa
             installed.upgrade()
             host.kill_controller()
             host.apply(PLAN, ports=False)
-            assert places.supervisor_lock.read_text() == processes.code_version()
+            # A supervisor has its lock a moment before it writes its version there.
+            until(lambda: places.supervisor_lock.read_text() == processes.code_version())
             for role in (processes.FACADE, processes.MONITOR):
                 _replaced(places, role, signal.SIGTERM)
             traffic.await_more(20)

@@ -114,7 +114,7 @@ def test_requests_at_once_are_limited_for_all_clients_together(
             assert limited.http("/v2/models/slow/ready", None)[0] == 200, "a question is no inference"
             assert limited.infer("echo")[0] == 200, "another endpoint"
         assert first.result()
-    until(lambda: limited.infer("slow", value=0.0)[0] == 200, deadline_s=5)
+    until(lambda: limited.infer("slow", value=0.0)[0] == 200)
 
 
 def test_the_limit_is_reached_by_as_many_requests_as_it_says(limited: Limited) -> None:

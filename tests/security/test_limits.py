@@ -23,6 +23,7 @@ from controlplane.render.haproxy import LARGEST_BODY_BYTES
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 BODY = b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [2], "data": [5, 6]}]}'
 INFER = "/v2/models/echo/infer"
+BEGUN = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n".encode()
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,9 @@ def test_one_source_leaves_connections_to_the_others(
     limit = store.maxconn(20_000, settings) // 2
     with contextlib.ExitStack() as opened:
         for _ in range(limit):
-            opened.enter_context(_connected(target.http, source="127.0.0.2"))
+            connection = opened.enter_context(_connected(target.http, source="127.0.0.2"))
+            # One that says nothing would be closed before a slow host has opened them all.
+            connection.sendall(BEGUN)
         assert _refused(target.http, source="127.0.0.2")
         status, _, _ = target.raw("POST", INFER, BODY)
         assert status == 200

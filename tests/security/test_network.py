@@ -11,6 +11,7 @@ import signal
 import socket
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -228,13 +229,16 @@ def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Netw
                 assert network.grpc("ModelInfer", infer("slow"), token) is Code.RESOURCE_EXHAUSTED
             assert first.result()
         quick = infer("slow", 0.0)
-        until(lambda: network.grpc("ModelInfer", quick, token) is Code.OK, deadline_s=5)
+        until(lambda: network.grpc("ModelInfer", quick, token) is Code.OK)
 
 
 def test_the_rate_of_a_client_is_limited(network: Network) -> None:
+    seen: Counter[int] = Counter()
     with created(network, Client("hasty", ("first",), max_rate_rps=3)) as token:
-        statuses = [network.http("GET", "/v2/models/first/ready", token)[0] for _ in range(30)]
-    assert set(statuses) == {200, 429}
+        # However slowly they go: at last more than three come within a second.
+        until(lambda: seen.update([network.http("GET", "/v2/models/first/ready", token)[0]]) or seen[429])
+    assert seen[200] >= 3
+    assert seen.keys() == {200, 429}
 
 
 def test_a_client_cannot_say_for_haproxy_which_client_it_is(network: Network) -> None:
@@ -264,7 +268,8 @@ def test_every_request_is_audited_with_its_client_and_id(network: Network, token
         return [e for e in map(json.loads, lines) if e["request"] in ("mine.1", refused["x-request-id"])]
 
     until(lambda: len(audited()) == 2)
-    allowed, denied = audited()
+    # Several threads of HAProxy may write them in any order.
+    allowed, denied = sorted(audited(), key=lambda entry: entry["request"] != "mine.1")
     assert allowed["client"].startswith("client-")
     assert (allowed["server"], allowed["endpoint"], allowed["http"]) == ("one", "first", 200)
     assert (denied["client"], denied["http"]) == (None, 401)

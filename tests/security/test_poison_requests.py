@@ -157,13 +157,14 @@ def test_a_refusal_of_before_the_clock_was_set_back_is_over(poisoned: Poisoned) 
 
 def test_what_is_refused_reaches_no_server_until_it_ends(poisoned: Poisoned) -> None:
     poisoned.route("one", backup="two")
-    poisoned.gateway.refuse("text", "", time.time() + 4.0)
+    poisoned.gateway.refuse("text", "", time.time() + 50.0)
     for document in (POISON, HARMLESS):
         assert poisoned.http(document) == 429
     for compression in (None, "gzip"):
         assert poisoned.grpc(2, compression) == "StatusCode.RESOURCE_EXHAUSTED"
     assert REFUSED in poisoned.streamed()
     assert poisoned.alive() >= {"one", "two"}
+    poisoned.gateway.refuse("text", "", time.time() + 1.0)
     until(lambda: poisoned.http(HARMLESS) == 200)
     poisoned.gateway.refuse("other", "", time.time() + 60.0)
     assert poisoned.http(HARMLESS) == 200

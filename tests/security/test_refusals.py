@@ -99,7 +99,7 @@ def busy(guarded: Guarded) -> Iterator[None]:
     ):
         begun = rig.noted(guarded.triton.slow, "begun")
         method = channel.unary_unary(f"{SERVICE}ModelInfer")
-        under_way = method.future(message("slow", rig.HELD), timeout=60, metadata=metadata)
+        under_way = method.future(message("slow", rig.HELD), metadata=metadata)
         until(lambda: rig.noted(guarded.triton.slow, "begun") > begun)
         yield
     del under_way

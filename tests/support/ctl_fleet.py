@@ -251,14 +251,13 @@ class Ctl:
     def controller(self) -> psutil.Process:
         return psutil.Process(int((self.files / "controller.pid").read_text()))
 
-    def kill(self, partition: str, role: str) -> None:
-        """End a server as the kernel does that is out of memory."""
+    def kill(self, partition: str) -> None:
+        """End the server that serves a partition, as the kernel does that is out of memory."""
+        serving = {member["server"] for slot in self.slots() for member in slot["members"]}
         for process in self.processes(TRISECT_FLEET=self.fleet):
             name = process.info["environ"].get("TRISECT_NAME", "")
-            if (
-                name.startswith(f"{self.fleet}.{partition}.{role}.")
-                and process.info["name"] == "tritonserver"
-            ):
+            mine = name in serving and name.startswith(f"{self.fleet}.{partition}.")
+            if mine and process.info["name"] == "tritonserver":
                 process.kill()
 
     def kill_controller(self) -> None:

@@ -145,11 +145,11 @@ def followed(host: Ctl, steps: Sequence[tuple[float, float]]) -> list[Step]:
             load.rate_rps = rate
             event = await_plan(host, rate, since, deadline_s)
             decided = host.events("load", since)
-            searched = re.search(r"found in ([0-9.]+) s", decided[-1].reason)
+            searched = [(e, s) for e in decided if (s := re.search(r"found in ([0-9.]+) s", e.reason))]
             started = re.search(r"([0-9]+) servers? started", event.reason)
-            assert searched is not None
             assert started is not None
-            after_s = event.at_s - decided[-1].at_s + float(searched[1])
+            verdict_s = max(e.at_s - float(s[1]) for e, s in searched if e.at_s <= event.at_s)
+            after_s = event.at_s - verdict_s
             reasons = [e.reason for e in decided]
             took_s = event.at_s - since
             found.append(Step(since, rate, took_s, layout(host), reasons, after_s, int(started[1])))

@@ -21,6 +21,7 @@ from typing import Any
 
 import direct
 import numpy as np
+import pytest
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
 from background import until
@@ -28,7 +29,7 @@ from host_ports import free_ports
 
 from controlplane.domain.fleet import UNIX, AccessConfig, Backend, GatewayConfig
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import processes
+from controlplane.gateway import haproxy, processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.render.repository import alias_config
 from controlplane.render.source import read_source
@@ -239,14 +240,20 @@ def options(
 
 @contextlib.contextmanager
 def a_gateway(directory: Path, **asked: Any) -> Iterator[tuple[HaproxyGateway, Ports]]:
-    """A started gateway on free ports, with these `options`; stopped at the end."""
+    """A started gateway on free ports, with these `options`; stopped at the end.
+
+    A facade that the host holds up for seconds is waited for, and no error.
+    """
     ports = Ports(*free_ports(3))
     gateway = HaproxyGateway(directory / "gateway")
-    try:
-        gateway.start(options(ports, **asked))
-        yield gateway, ports
-    finally:
-        gateway.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(startup, "_RELOAD_DEADLINE_S", 60.0)
+        patch.setattr(haproxy, "_OPEN_DEADLINE_S", 60.0)
+        try:
+            gateway.start(options(ports, **asked))
+            yield gateway, ports
+        finally:
+            gateway.stop()
 
 
 def only(places: GatewayPaths, role: str) -> int:

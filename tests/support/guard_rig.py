@@ -69,10 +69,11 @@ class Guarded(Ctl):
         super().__init__(directory, "g", models)
 
     def apply(self, document: dict[str, Any], *more: str, **how: Any) -> subprocess.CompletedProcess[str]:
-        """Returns once the controller has adopted it."""
+        """Returns once the controller has adopted what was changed."""
+        began_s = time.time()
         told = super().apply(document, *more, **how)
-        if "--no-controller" not in more:
-            self.await_event("adopt")
+        if "--no-controller" not in more and told.stdout.strip() != "nothing to do":
+            self.await_event("adopt", since_s=began_s)
         return told
 
     def journal(self) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,6 +60,7 @@ class TritonPythonModel:
 """
 
 BROKEN = MODEL.replace("        pass\n", "        raise RuntimeError('the weights are not here')\n", 1)
+_TRIES = 5
 HANGING = MODEL.replace("        pass\n", "        time.sleep(600)\n", 1)
 
 
@@ -236,13 +238,26 @@ def live(fleet: Fleet, batch: int, partition: str = "p") -> ServerSpec:
     return spec
 
 
-def largest(server: Server, requests: int = 16) -> int:
+def has_batch(server: Server, batch: int) -> bool:
+    """Whether batches become so large and no larger. Requests that a host holds up may be too few for one."""
+    found = (_largest(server) for _ in range(_TRIES))
+    return next((size for size in found if size >= batch), 0) == batch
+
+
+def _largest(server: Server, requests: int = 16) -> int:
     """The largest batch of so many requests at once, by Triton's own statistics."""
     before = _counts(server)
     with ThreadPoolExecutor(requests) as pool:
         list(pool.map(lambda _: infer(server, sleep_s=0.05), range(requests)))
-    return max(size for size, count in _counts(server).items() if count > before.get(size, 0))
+
+    def grown() -> Counter[int]:
+        return _counts(server) - before
+
+    # A batch is counted after its answers.
+    until(lambda: sum(size * count for size, count in grown().items()) == requests)
+    return max(grown())
 
 
-def _counts(server: Server) -> dict[int, int]:
-    return {size: one.executions for size, one in TritonClient(server).statistics("spin").batches.items()}
+def _counts(server: Server) -> Counter[int]:
+    batches = TritonClient(server).statistics("spin").batches
+    return Counter({size: one.executions for size, one in batches.items()})

@@ -37,17 +37,24 @@ LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 
 
 @contextlib.contextmanager
-def docker_engine() -> Iterator[tuple[PrivateEngine, str]]:
-    """A private engine and the image in it; skipped, and said so, where none can run."""
+def empty_engine() -> Iterator[PrivateEngine]:
+    """A private engine without images; skipped, and said so, where none can run."""
     why_not = private_engine.obstacle()
     if why_not is not None:
         pytest.skip(f"DOCKER TESTS NOT RUN: {why_not}")
     try:
-        with pytest.MonkeyPatch.context() as patch, private_engine.private_engine() as made:
-            patch.setenv("TRISECT_TRITON_HOME", str(Path(__file__).parents[2] / ".tools" / "triton"))
-            yield made, build(made.address)
+        with private_engine.private_engine() as made:
+            yield made
     except private_engine.CannotRun as error:
         pytest.skip(f"DOCKER TESTS NOT RUN: {error}")
+
+
+@contextlib.contextmanager
+def docker_engine() -> Iterator[tuple[PrivateEngine, str]]:
+    """A private engine and the image in it."""
+    with pytest.MonkeyPatch.context() as patch, empty_engine() as made:
+        patch.setenv("TRISECT_TRITON_HOME", str(Path(__file__).parents[2] / ".tools" / "triton"))
+        yield made, build(made.address)
 
 
 def needed(programs: list[Path], library_path: Path) -> dict[str, Path]:

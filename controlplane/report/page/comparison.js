@@ -5,7 +5,7 @@ function outcomeWords(document) {
   const truth = document.truths.find((t) => t.name === "measured") || document.truths[0];
   if (!truth || !document.strategies.length) return "";
   const late = (s) => s.truths[truth.name].late.length + s.infeasible.length;
-  const price = (s) => (document.priced ? s.cost_per_hour : s.gpus);
+  const price = (s) => (priced(document.prices) ? s.cost_per_hour : s.gpus);
   const ordered = [...document.strategies].sort((a, b) => late(a) - late(b) || price(a) - price(b));
   const [best, ...others] = ordered;
   const needs = (s) => `${s.name} needs ${counted(s.gpus, document.noun)}`;
@@ -20,6 +20,7 @@ function outcomeWords(document) {
 function comparison(document) {
   const truths = document.truths;
   const energy = document.strategies.some((s) => truths.some((t) => known(s.truths[t.name]?.power_w)));
+  const costs = priced(document.prices) ? `; price per hour: ${priceWords(document.prices)}` : "";
   const late = (s, truth) => {
     const count = s.truths[truth.name].late.length;
     return el("span", { class: count ? "bad" : "good" }, count ? String(count) : "none");
@@ -27,10 +28,10 @@ function comparison(document) {
   return section("comparison", "Strategies side by side",
     el("p", { class: "verdict" }, outcomeWords(document)),
     el("p", {}, "A workload is late if more than 1 % of its requests take longer than its SLO. The columns on the right have the number of late workloads when the plan is simulated in a world that is as believed, as measured, slower, faster or burstier. Utilisation is a workload's rate over its capacity."),
-    scrolling("Table of strategies", plainTable(`${counted(document.workloads, "workload")}; simulated for ${document.seconds} s`, [
+    scrolling("Table of strategies", plainTable(`${counted(document.workloads, "workload")}; simulated for ${document.seconds} s${costs}`, [
       { title: "Strategy", cell: (s) => s.name },
       { title: `${document.noun}s`, number: true, cell: (s) => String(s.gpus) },
-      { title: "Cost per hour", number: true, cell: (s) => (document.priced ? number(s.cost_per_hour, 2) : dash) },
+      ...(costs ? [{ title: "Cost per hour", number: true, cell: (s) => number(s.cost_per_hour, 2) }] : []),
       { title: "Workloads not served", number: true, cell: (s) => String(s.infeasible.length) },
       { title: "Planned in s", number: true, wide: true, cell: (s) => number(s.planning_ms / 1000, 2) },
       { title: "Utilisation, median", number: true, wide: true, cell: (s) => (s.utilisation ? `${Math.round(100 * s.utilisation.median)} %` : dash) },

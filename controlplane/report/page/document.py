@@ -36,7 +36,6 @@ def plan_document(
         "violations": plain(plan.violations),
         "infeasible": plain(plan.infeasible),
         "totals": plain(plan.totals),
-        "priced": any(gpu.price_per_hour > 0 for gpu in plan.gpus),
         "gpus": [_gpu(gpu, used[gpu.id]) for gpu in plan.gpus],
         "workloads": _workloads(plan, outcomes),
         "reasons": _reasons(plan, reasons or {}),

@@ -45,6 +45,14 @@ function facts(pairs) {
   return el("dl", { class: "facts" }, shown.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
+/** Whether any GPU type has a price. */
+const priced = (prices) => Object.values(prices).some((price) => price > 0);
+
+/** The prices per hour of GPU types, in words. */
+function priceWords(prices) {
+  return Object.entries(prices).map(([type, price]) => `${type} ${price > 0 ? number(price, 2) : "unknown"}`).join(", ");
+}
+
 /** A table with plain cells; `columns` are {title, number, wide, cell(row)}; the first one is the row's header. */
 function plainTable(caption, columns, rows, classOf = () => null) {
   const cellClass = (column) => [column.number && "number", column.wide && "wide"].filter(Boolean).join(" ") || null;

@@ -1,10 +1,13 @@
 // A plan: the verdict, the GPUs as bars, and the table of workloads.
 
+/** The price of one GPU of each type. */
+const pricesOf = (plan) => Object.fromEntries(plan.gpus.map((gpu) => [gpu.type, gpu.price_per_hour]));
+
 function verdict(plan) {
   const served = plan.workloads.length, silent = plan.seen ? plan.workloads.filter((w) => !known(w.value_ms)).length : 0;
   const late = plan.workloads.filter((w) => !w.holds).length - silent;
   const kinds = [...new Set(plan.gpus.map((g) => g.type))].join(" and ");
-  const cost = plan.priced && plan.totals ? `, for ${number(plan.totals.cost_per_hour, 2)} per hour` : "";
+  const cost = plan.totals && priced(pricesOf(plan)) ? `, for ${number(plan.totals.cost_per_hour, 2)} per hour` : "";
   const what = `${counted(served, "workload")} ${served === 1 ? "runs" : "run"} on ${counted(plan.gpus.length, plan.noun)} (${kinds})${cost}.`;
   const verb = { simulated: "stay", observed: "stay", predicted: "are predicted to stay" }[plan.basis.kind];
   const quiet = silent ? ` ${counted(silent, "workload")} had no request in the last minute.` : "";
@@ -32,6 +35,7 @@ const limitWords = (plan) => (plan.basis.limit === "SLO" ? "their latency limits
 
 function summary(plan) {
   const totals = plan.totals || {}, bound = totals.lower_bound_gpus;
+  const prices = pricesOf(plan);
   const used = plan.gpus.reduce((sum, g) => sum + g.percent, 0) / Math.max(plan.gpus.length, 1);
   return el(
     "header", {},
@@ -44,7 +48,7 @@ function summary(plan) {
     facts([
       [capital(`${plan.noun}s`), String(plan.gpus.length)],
       ["Lower bound", bound ? `at least ${counted(bound, plan.noun)}` : null],
-      ["Cost per hour, by the spec's prices", plan.priced ? number(totals.cost_per_hour, 2) : null],
+      [`Cost per hour (${priceWords(prices)} each)`, plan.totals && priced(prices) ? number(totals.cost_per_hour, 2) : null],
       ["Workloads", String(plan.workloads.length)],
       ["Planned rate", `${Math.round(plan.workloads.reduce((sum, w) => sum + w.rate_rps, 0)).toLocaleString("en")} inferences/s`],
       [`Mean share of a ${plan.noun} assigned`, `${Math.round(used)} %`],

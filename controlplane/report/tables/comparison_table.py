@@ -65,11 +65,11 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All strategies and truths of one spec."""
+    """All strategies and truths of one spec; `prices`: per hour, of one GPU of each type; 0 is unknown."""
 
     workloads: int
     noun: str
-    priced: bool
+    prices: Mapping[str, float]
     seconds: float
     seed: int
     truths: tuple[Truth, ...]
@@ -80,11 +80,13 @@ class Comparison:
 def comparison_table(found: Comparison) -> RenderableType:
     """Return one line for each strategy, with the late workloads under each truth."""
     powered = any(_power_w(s, t) is not None for s in found.strategies for t in found.truths)
+    priced = any(found.prices.values())
     mixed = len({kind for one in found.strategies for kind in one.types}) > 1
     table = table_of(
         f"strategy, >{found.noun}s, "
         + ("types, " if mixed else "")
-        + ">cost/h, >not served, >planned in s, >use, >predicted late, "
+        + (">cost/h, " if priced else "")
+        + ">not served, >planned in s, >use, >predicted late, "
         + ", ".join(f">{t.title[0].lower()}{t.title[1:]}" for t in found.truths)
         + (", >power W" if powered else "")
     )
@@ -93,7 +95,7 @@ def comparison_table(found: Comparison) -> RenderableType:
             one.name,
             str(one.gpus),
             *([", ".join(f"{n} {kind}" for kind, n in one.types.items())] if mixed else []),
-            number(one.cost_per_hour if found.priced else None, 2),
+            *([number(one.cost_per_hour, 2)] if priced else []),
             str(len(one.infeasible)),
             number(one.planning_ms / MILLIS_PER_SECOND, 2),
             _use(one.utilisation),
@@ -105,9 +107,14 @@ def comparison_table(found: Comparison) -> RenderableType:
         *(f"{one.name} cannot plan this: {one.reason}" for one in found.refused),
         f"{found.workloads} workloads; late: more than 1 % of the requests above the SLO, simulated for "
         f"{found.seconds:g} s (seed {found.seed}); use: median/largest",
+        *([f"price per hour: {_each(found.prices)}"] if priced else []),
         *(f"{t.title}: {t.meaning}" for t in found.truths),
     ]
     return Group(table, Text(), *map(Text, lines))
+
+
+def _each(prices: Mapping[str, float]) -> str:
+    return ", ".join(f"{kind} {number(price, 2) if price else 'unknown'}" for kind, price in prices.items())
 
 
 def _use(found: Utilisation | None) -> str:

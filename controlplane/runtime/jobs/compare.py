@@ -141,11 +141,11 @@ def compare(
             _say(progress, f"simulated {name}", done, total)
     if not planned:
         raise refused[strategies[0]]
-    plan = next(iter(planned.values())).plan
+    gpus = [gpu for one in planned.values() for gpu in one.plan.gpus]
     return Comparison(
         workloads=len(read_spec(question.spec)[0].workloads),
-        noun=device.noun(gpu.type for one in planned.values() for gpu in one.plan.gpus),
-        priced=any(gpu.price_per_hour > 0 for gpu in plan.gpus),
+        noun=device.noun(gpu.type for gpu in gpus),
+        prices={gpu.type: gpu.price_per_hour for gpu in sorted(gpus, key=lambda gpu: gpu.type)},
         seconds=question.seconds,
         seed=question.seed,
         truths=tuple(world.truth for world in worlds),

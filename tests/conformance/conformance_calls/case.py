@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
-from collections.abc import Callable, Mapping
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,7 @@ import tritonclient.grpc as tg
 import tritonclient.grpc.aio as tga
 import tritonclient.http as th
 import tritonclient.http.aio as tha
+from background import until
 from google.protobuf import json_format
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
@@ -50,6 +53,25 @@ class Target:
             return "no answer"
         finally:
             connection.close()
+
+    def page(self) -> str:
+        """The page of metrics."""
+        at = f"http://{self.host}:{self.metrics_port}/metrics"
+        with urllib.request.urlopen(at, timeout=LONG_S) as page:
+            text: str = page.read().decode()
+            return text
+
+    def counted(self, metric: str, model: str) -> float:
+        """A metric of a model, of all its servers together."""
+        found: list[float] = []
+        of = f'{metric}{{model="{model}"'
+
+        def read() -> bool:
+            found[:] = [float(line.split()[-1]) for line in self.page().splitlines() if line.startswith(of)]
+            return bool(found)  # a server that is short of time is left out of a page
+
+        until(read)
+        return sum(found)
 
     def rpc(self, method: str, message: bytes = b"", **how: Any) -> Any:
         """Message or status of one call, by the method's whole name."""
@@ -145,6 +167,14 @@ def infer(target: Target, kind: str, model: str, tensors: Tensors, **how: Any) -
             return seen(client.infer(model, given, **how))
     except InferenceServerException as error:
         return refusal(error)
+
+
+@contextlib.contextmanager
+def begun(target: Target, model: str) -> Iterator[None]:
+    """Return from the context once the model executes what is sent within it."""
+    before = target.counted("begun", model)
+    yield
+    until(lambda: target.counted("begun", model) > before)
 
 
 def attempt(call: Callable[[], Any]) -> Any:

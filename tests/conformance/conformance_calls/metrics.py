@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import itertools
 import re
-import urllib.request
 from typing import Any
 
 from conformance_calls.case import LONG_S, Cases, Target, infer, x
@@ -13,23 +12,16 @@ from conformance_calls.case import LONG_S, Cases, Target, infer, x
 FIRST, CASES = Cases(), Cases()
 
 
-def _page(target: Target) -> str:
-    at = f"http://{target.host}:{target.metrics_port}/metrics"
-    with urllib.request.urlopen(at, timeout=LONG_S) as page:
-        text: str = page.read().decode()
-        return text
-
-
 @FIRST.case("metrics: no call is none")
 def _(target: Target) -> Any:
     names = "request_success|count|exec_count|queue_duration_us|compute_infer_duration_us"
     counted = rf'^(nv_inference_(?:{names})\{{model="(?!warmed|twin|step)[^"]*").* (.+)$'
-    return sorted(set(re.findall(counted, _page(target), re.MULTILINE)))
+    return sorted(set(re.findall(counted, target.page(), re.MULTILINE)))
 
 
 @CASES.case("metrics: names, types and the labels of models")
 def _(target: Target) -> Any:
-    page = _page(target)
+    page = target.page()
     heads = {line for line in page.splitlines() if line.startswith("# TYPE nv_") and "summary" not in line}
     names = set(re.findall(r'^(nv_inference\w*)\{model="plain"', page, re.MULTILINE))
     return heads, {name for name in names if "summary" not in name}
@@ -38,14 +30,14 @@ def _(target: Target) -> Any:
 @CASES.case("metrics: a model's own")
 def _(target: Target) -> Any:
     infer(target, "http", "counts", x(1))
-    lines = (line for line in _page(target).splitlines() if "own_requests" in line)
+    lines = (line for line in target.page().splitlines() if "own_requests" in line)
     return [re.sub(r",(partition|role)=.*?(?=[,}])", "", line) for line in lines if "shadow" not in line]
 
 
 @CASES.case("metrics: tags of a model")
 def _(target: Target) -> Any:
     infer(target, "http", "Echo.v1-2_X", x(1))
-    lines = (line for line in _page(target).splitlines() if "team=" in line and "shadow" not in line)
+    lines = (line for line in target.page().splitlines() if "team=" in line and "shadow" not in line)
     return sorted(
         re.sub(r",(partition|role)=.*?(?=[,}])|} .*", "", line) for line in lines if "summary" not in line
     )
@@ -64,4 +56,4 @@ def _(target: Target) -> Any:
 
 @CASES.case("metrics: labels of the fleet", "metric-labels")
 def _(target: Target) -> Any:
-    return re.findall(r"^nv_inference_request_success\{.*?(partition)=", _page(target), re.MULTILINE)
+    return re.findall(r"^nv_inference_request_success\{.*?(partition)=", target.page(), re.MULTILINE)

@@ -51,7 +51,7 @@ def _written(target: Target, head: str, body: bytes) -> Any:
 @CASES.case("http: two requests at once on a connection", "pipelining")
 def _(target: Target) -> Any:
     request, found = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n", b""
-    with socket.create_connection((target.host, target.http_port), timeout=2) as connection:
+    with socket.create_connection((target.host, target.http_port), timeout=5) as connection:
         connection.sendall(request * 2)
         with contextlib.suppress(TimeoutError):
             while found.count(b"HTTP/1.1 200") < 2 and (part := connection.recv(65536)):

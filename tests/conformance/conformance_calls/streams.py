@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import tritonclient.grpc as tg
 import tritonclient.grpc.aio as tga
 
-from conformance_calls.case import LONG_S, Cases, Target, Tensors, infer, inputs, refusal, seen, x
+from conformance_calls.case import LONG_S, Cases, Target, Tensors, begun, infer, inputs, refusal, seen, x
 
 CASES, LAST = Cases(), Cases()
 
@@ -107,8 +106,8 @@ def _(target: Target) -> Any:
 @CASES.case("stream: cancelled, which leaves its model free")
 def _(target: Target) -> Any:
     with _stream(target) as stream:
-        stream.send("slow", x(30))
-        time.sleep(0.3)  # until it executes: nothing that a client sees says so
+        with begun(target, "slow"):
+            stream.send("slow", x(30))
         stream.stop(cancel_requests=True)
         found = stream.take(1)
     return found, infer(target, "grpc", "slow", x(0))
@@ -159,8 +158,8 @@ def _(target: Target) -> Any:
 @CASES.case("stream: a time limit in the queue")
 def _(target: Target) -> Any:
     with _stream(target) as stream:
-        stream.send("ranked", x(1, shape=(1, 1)))
-        time.sleep(0.3)  # until it executes
+        with begun(target, "ranked"):
+            stream.send("ranked", x(1, shape=(1, 1)))
         stream.send("ranked", x(0, shape=(1, 1)), timeout=1000)
         return stream.take(2)
 

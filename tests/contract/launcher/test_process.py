@@ -11,15 +11,15 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from background import until
-from launcher_rig import HANGING, Fleet, ProcessEngine, infer, largest, live
+from launcher_rig import HANGING, Fleet, ProcessEngine, has_batch, infer, live
 
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
-from controlplane.domain.fleet import ServerState
-from controlplane.domain.observation import Health
+from controlplane.domain.fleet import Server, ServerState
 from launchers import process
 from launchers.host import process_table, server_sockets
 from launchers.process import ProcessLauncher
@@ -188,6 +188,26 @@ def test_no_triton(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert fleet.leftovers() == []
 
 
+def test_a_server_whose_program_is_not_loaded_yet_is_no_dead_one(fleet: Fleet, tmp_path: Path) -> None:
+    server = Server("", fleet.spec(), ServerState.RUNNING, "", 0, 0, 0)
+    os.mkfifo(tmp_path / "program")
+    # Its shell waits for the fifo, as it would for a program on a slow disk.
+    shell = subprocess.Popen(
+        [*process_table.DETACHED, ".", str(tmp_path / "program")],
+        env={**os.environ, **labels.environment_of(server)},
+        start_new_session=True,
+    )
+    shell.wait(30)
+    present = partial(process_table.members, name=server.name)
+    try:
+        until(lambda: len(present()) == 2, 30.0)
+        assert fleet.launcher.servers(fleet.name) == ()
+        fleet.launcher.sweep(fleet.name)
+        assert len(present()) == 2, "it starts on"
+    finally:
+        process_table.kill_all(present)
+
+
 def test_old_logs_go(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_KEPT_LOGS", 2)
     logs = tmp_path / "state" / fleet.name / "logs"
@@ -206,18 +226,6 @@ def test_a_server_ends_with_all_processes_of_its_host(fleet: Fleet) -> None:
         process_table.send(member, signal.SIGTERM)
     (triton,) = (m for m in process_table.members(name=server.name) if m.leader)
     assert process_table.wait_gone(triton, 30)
-
-
-def test_a_model_that_died_while_no_program_looked_is_heard_at_once(fleet: Fleet) -> None:
-    server = fleet.start(fleet.spec())
-    processes = process_table.server_processes({int(server.id): server.name})
-    (stub,) = (process.pid for process in processes if process.pid != process.triton)
-    os.kill(stub, signal.SIGKILL)
-    until(lambda: process_table.died(stub) is not None, 30.0)
-    launcher = fleet.engine.launcher()
-    with contextlib.closing(launcher.watch(fleet.name)) as watch:
-        launcher.servers(fleet.name)
-        assert [(n.servers, n.health) for n in watch.news((server,))] == [((server.name,), Health.IMPAIRED)]
 
 
 def test_a_server_starts_on_a_full_disk(fleet: Fleet, engine: ProcessEngine, tmp_path: Path) -> None:
@@ -241,7 +249,7 @@ def test_a_server_starts_on_a_full_disk(fleet: Fleet, engine: ProcessEngine, tmp
         assert infer(server) == [0.0, 0.0]
         (listed,) = fleet.launcher.servers(fleet.name)
         assert listed.spec.batches == (), "they cannot be changed"
-        assert largest(server) == 3
+        assert has_batch(server, 3)
         fleet.launcher.stop(server, drain_s=0.0)
     finally:
         subprocess.run(["umount", "--lazy", engine.state], check=True)

@@ -6,14 +6,7 @@ from pathlib import Path
 import pytest
 from gateway_rig import Ports, Triton, a_gateway, tritons
 
-from controlplane.gateway import haproxy
 from controlplane.gateway.haproxy import HaproxyGateway
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A facade that the host holds up for a second is waited for, and no error."""
-    monkeypatch.setattr(haproxy, "_OPEN_DEADLINE_S", 60.0)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from controlplane.domain.errors import GatewayError, MissingTool
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway import read_restarts
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import processes
+from controlplane.gateway import processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.running import RuntimeSocket, reuses_grpc
 
@@ -350,10 +350,11 @@ def test_a_commit_that_was_cut_short_is_made_whole_by_the_next(
 
 
 def test_a_facade_that_cannot_read_the_table_gives_way_to_the_present_one(
-    gateway: Running, pair: Pair, home: Path
+    gateway: Running, pair: Pair, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One from before an upgrade: it lives, answers, and refuses every table of this version."""
     made, ports = gateway
+    monkeypatch.setattr(startup, "_RELOAD_DEADLINE_S", 2.0)  # stopped, it is killed after that
     places = GatewayPaths.of(home / "gateway")
     (old,) = processes.find(places, processes.FACADE)
     os.kill(old, signal.SIGSTOP)
@@ -435,8 +436,6 @@ def test_a_long_state_directory_gets_short_sockets(tmp_path: Path) -> None:
 
 
 def test_without_haproxy_the_way_to_get_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from controlplane.gateway import startup
-
     monkeypatch.setattr(startup, "_MORE_PATHS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingTool, match="apt-get install haproxy"):

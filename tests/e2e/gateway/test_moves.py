@@ -24,7 +24,7 @@ from tritonclient.utils import InferenceServerException
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import Backend, Labels, Role, Route, Server, ServerSpec, ServerState
 from controlplane.files.gateway_paths import GatewayPaths
-from controlplane.gateway import processes, startup
+from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.monitor.client import RequestLog, local
 from controlplane.monitor.records import Record
@@ -43,12 +43,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     models = {"echo": "echo", "repeat": "repeat", "total": "total", "brief": "total", "slow": "slow"}
     with rig.tritons(tmp_path_factory.mktemp("tritons"), one=models, two=models) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def commits_reach_the_facade(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the host holds it up."""
-    monkeypatch.setattr(startup, "_RELOAD_DEADLINE_S", 60.0)
 
 
 def said(talk: Talk) -> tuple[float, str]:
@@ -103,6 +97,8 @@ def test_a_silent_sequence_is_waited_for_as_long_as_its_server_remembers_it(
         assert time.monotonic() >= said_at + rig.FORGETFUL_S["brief"]
         with pytest.raises(InferenceServerException, match="START"):
             client.infer("brief", values, sequence_id=6)
+    # What was refused may have been a sequence's, so it is awaited as one.
+    until(lambda: made.in_flight(one).total == 0)
 
 
 def test_the_guards_own_inferences_disturb_no_sequence(gateway: Running, pair: Pair) -> None:

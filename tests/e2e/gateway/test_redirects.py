@@ -13,7 +13,6 @@ import pytest
 from background import until
 
 from controlplane.domain.fleet import Route
-from controlplane.gateway import startup
 from controlplane.gateway.haproxy import HaproxyGateway
 
 STREAMS = 20
@@ -35,13 +34,10 @@ class Redirect:
 def test_redirects_at_random_instants(
     gateway: tuple[HaproxyGateway, rig.Ports],
     pair: dict[str, rig.Triton],
-    monkeypatch: pytest.MonkeyPatch,
     times: int,
     rate_rps: int,
 ) -> None:
     made, ports = gateway
-    # A commit waits for the facade, however slow this host makes it.
-    monkeypatch.setattr(startup, "_RELOAD_DEADLINE_S", 60.0)
     made.commit({"echo": Route((pair["one"].backend,))})
     load = rig.Load(ports)
     redirects: list[Redirect] = []

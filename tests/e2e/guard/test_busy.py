@@ -163,7 +163,7 @@ def test_malformed_requests_beside_a_long_one_end_no_server(undisturbed: Guarded
         assert [ended(stack.enter_context(begun())) for _ in range(5)] == [500] * 5
         undisturbed.await_event("notice", since_s=began_s, says="failed requests in a row")
         assert [ended(one) for one in slow] == [500] * 5
-        assert long.result(timeout=60.0) < 9.0, "in its first server"
+        assert long.result(timeout=60.0) >= 6.0
 
 
 def events(fleet: Guarded, gap_s: float, until: Path, begun: threading.Event) -> int:

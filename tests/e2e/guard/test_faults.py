@@ -76,6 +76,7 @@ def test_a_fault_of_a_device_is_one_event_and_everybody_moves(fleet: Guarded) ->
         moved_s = time.time()
         hot.await_answers(40, since_s=moved_s)
         warm.await_answers(40, since_s=moved_s)
+    fleet.await_event("notice", since_s=hit_s, says="a fault of the whole core")
     said = [e for e in fleet.events() if e.kind == "notice" and e.at_s >= hit_s and e.level == "critical"]
     assert [e.subject for e in said if "a fault of the whole core" in e.reason] == [first]
     assert len(said) == 1, "one event, not one a server"

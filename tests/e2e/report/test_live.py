@@ -75,9 +75,7 @@ def test_a_redirect_appears_and_a_restart_of_the_controller_is_survived(
         assert page.inner_text("#state") == "Live"
         assert f"{PERCENT:g} %" in page.inner_text(".segments")
         page.fill("#search", "w")
-        controller = fleet.controller()
-        controller.kill()
-        until(lambda: rig.is_dead(controller), 30.0, "the controller's end")
+        fleet.kill_controller()
         page.wait_for_selector("text=The fleet has no controller", timeout=PATIENCE_MS)
         fleet.ctl("redirect", "w")
         page.locator(".segments", has_text=f"{PERCENT + 10:g} %").wait_for(timeout=PATIENCE_MS)

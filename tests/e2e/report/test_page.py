@@ -210,7 +210,7 @@ def test_a_comparison_says_its_outcome(
         "title": "Compared",
         "workloads": 2,
         "noun": "GPU",
-        "priced": True,
+        "prices": {"v100": 3.0},
         "seconds": 10,
         "refused": [],
     }
@@ -218,6 +218,7 @@ def test_a_comparison_says_its_outcome(
     file.write_text(page_of("Compared", document | {"truths": [truth], "strategies": strategies}))
     with browser.opened(chromium, address_of(file), width=390) as found:
         assert says in found.page.inner_text(".verdict")
+        assert "price per hour: v100 3.00" in found.page.inner_text("caption")
         assert found.complaints == []
         assert axe_violations(found.page) == []
         # On a narrow screen the late workloads are in view.

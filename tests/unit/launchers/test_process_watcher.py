@@ -8,13 +8,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import build
 import pytest
+from background import until
 from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import NotNow
@@ -111,10 +111,7 @@ def watching(
 
 
 def heard(watcher: ProcessWatcher, server: Server) -> tuple[News, ...]:
-    deadline = time.monotonic() + 30
-    while not (news := watcher.news((server,))):
-        assert time.monotonic() < deadline
-    return news
+    return until(lambda: watcher.news((server,)))
 
 
 def test_a_triton_that_ends_is_told_once_and_only_while_it_is_asked_about(triton: Triton) -> None:
@@ -147,6 +144,24 @@ def test_a_models_process_that_died_impairs_its_server_and_one_that_was_ended_do
         assert (told.reason, told.health) == (out_of_memory(one), Health.IMPAIRED)
         triton.kill()
         assert [n.health for n in heard(watcher, one)] == [Health.GONE]
+
+
+def test_a_models_process_that_its_triton_takes_with_it_is_no_news_of_its_own(
+    triton: Triton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, whose other processes are dead a moment before the first one is."""
+    one, processes = triton.server, triton.processes
+    assert not process_table.is_ending(triton.process.pid)
+    with watching(lambda: processes) as watcher:
+        assert watcher.news((one,)) == ()
+        with monkeypatch.context() as patch:
+            patch.setattr(process_table, "is_ending", {triton.process.pid}.__contains__)
+            triton.kill_model()
+            assert watcher.news((one,)) == ()
+        triton.kill()
+        assert process_table.is_ending(triton.process.pid)
+        assert [n.health for n in heard(watcher, one)] == [Health.GONE]
+        assert watcher.news((one,)) == ()
 
 
 def test_a_models_process_that_was_dead_when_first_listed_impairs_its_server(triton: Triton) -> None:
@@ -202,7 +217,9 @@ def test_without_descriptors_no_living_process_counts_as_gone_and_no_death_is_mi
                 lambda: process_table.members(name=NAME),
                 lambda: process_table.find(pid),
                 lambda: process_table.server_processes({pid: NAME}),
-                lambda: process_table.kill_all(lambda: (Member(pid, NAME, "f", "", leader=True),)),
+                lambda: process_table.kill_all(
+                    lambda: (Member(pid, NAME, "f", "", leader=True, starter=False),)
+                ),
             ):
                 with pytest.raises(NotNow, match="Too many open files"):
                     look()

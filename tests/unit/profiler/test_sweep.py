@@ -128,6 +128,12 @@ def test_a_quick_model_is_measured_at_all_points_and_a_slow_one_at_fewer() -> No
     assert fits(fewer_points(CPU_GRID, 8)[-1], 3, 1.3, Pace(0.4), 40.0)
 
 
+def test_what_is_measured_of_the_largest_point_alone_counts_to_the_budget() -> None:
+    points, pace = default_points(CPU_GRID, 8), Pace(0.03, 0.2, 8)
+    assert needed_s(points, 3, 0.3, pace) < 2 * 20.0
+    assert not fits(points, 3, 0.3, pace, 20.0)
+
+
 def test_the_pace_of_measured_points_lies_between_the_smallest_and_the_largest_batch() -> None:
     measured = [Measurement(100.0, 1, 400.0), Measurement(100.0, 4, 1000.0), Measurement(20.0, 1, 2000.0)]
     pace = Pace.of(measured)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from background import until
 from fake_kubernetes import FakeCluster, Key, Serving
 
 from controlplane.domain.fleet import Cluster, Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import OUT_OF_MEMORY, Health, News, out_of_memory
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi
-from launchers.kubernetes.pods import PodWatcher
+from launchers.kubernetes.pods import PodEnds, PodWatcher
 from launchers.triton import labels
 
 
@@ -49,21 +49,15 @@ def tell(cluster: FakeCluster, server: Server, state: dict[str, Any], **more: An
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[PodWatcher]:
-    with contextlib.closing(PodWatcher(ClusterApi(Cluster(), patience_s=0.0), "f")) as made:
+def watching(ends: PodEnds | None = None) -> Iterator[PodWatcher]:
+    with contextlib.closing(
+        PodWatcher(ClusterApi(Cluster(), patience_s=0.0), "f", ends or PodEnds())
+    ) as made:
         yield made
 
 
 def heard(ends: PodWatcher, *servers: Server) -> tuple[News, ...]:
     return until(lambda: ends.news(servers))
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 20
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-    return found
 
 
 OOM = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
@@ -75,7 +69,7 @@ def test_ends_are_told_with_their_reasons(serving: tuple[FakeCluster, Serving]) 
     with watching() as ends:
         tell(cluster, one, OOM)
         reason = f"its container ended: {out_of_memory(one)}"
-        assert heard(ends, one, other) == (News((one.name,), reason),)
+        assert heard(ends, one, other) == (News((one.name,), reason, certain=True),)
         # The kubelet was faster than the watch: only the count of restarts shows the end.
         tell(cluster, two, {"running": {}}, restartCount=1, lastState=OOM)
         assert OUT_OF_MEMORY in heard(ends, two)[0].reason
@@ -132,6 +126,31 @@ def test_a_new_server_is_watched_and_a_running_one_is_no_news(serving: tuple[Fak
         two = add(cluster, "two")
         tell(cluster, two, OOM)
         assert [news.servers for news in heard(ends, one, two)] == [(two.name,)]
+
+
+def test_a_restart_in_place_between_two_watches_is_told_once(serving: tuple[FakeCluster, Serving]) -> None:
+    cluster, _ = serving
+    one, ends = add(cluster, "one"), PodEnds()
+    with watching(ends):
+        pass
+    tell(cluster, one, {"running": {}}, restartCount=1, lastState=OOM)
+    with watching(ends) as again:
+        assert OUT_OF_MEMORY in heard(again, one)[0].reason
+        assert again.news((one,)) == ()
+
+
+def test_an_end_is_kept_until_its_server_is_known(serving: tuple[FakeCluster, Serving]) -> None:
+    cluster, _ = serving
+    one = add(cluster, "one")
+    with watching() as ends:
+        two, three = add(cluster, "two"), add(cluster, "three")
+        tell(cluster, two, {"running": {}}, restartCount=1, lastState=OOM)
+        cluster.store.remove(key(three))
+        tell(cluster, one, OOM)  # heard after the others
+        assert [news.servers for news in heard(ends, one)] == [(one.name,)]
+        assert [news.servers for news in ends.news((two, three))] == [(two.name,)], (
+            "a deleted pod is no server's"
+        )
 
 
 def test_a_watch_starts_while_the_server_is_away(serving: tuple[FakeCluster, Serving]) -> None:

@@ -38,6 +38,7 @@ def test_strategies_stand_side_by_side_and_one_that_cannot_plan_says_why(
     assert run(["compare", str(spec), *arguments, "--json", "--report", str(page)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["schema_version"] == 1
+    assert found["prices"] == {"v100": 3.06}
     assert [s["name"] for s in found["strategies"]] == ["ffd+", "igniter"]
     (refused,) = found["refused"]
     assert refused["name"] == "inss"
@@ -60,7 +61,17 @@ def test_gpus_of_several_types_are_told_apart(spec: Path, capsys: pytest.Capture
     assert one["types"].keys() == {"rtx2060s", "v100"}
     assert sum(one["types"].values()) == one["gpus"]
     assert run(arguments) == 0
-    assert f"{one['types']['rtx2060s']} rtx2060s" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"{one['types']['rtx2060s']} rtx2060s" in shown
+    assert "rtx2060s 0.10, v100 3.06" in shown
+
+
+def test_costs_are_left_out_where_no_gpu_type_has_a_price(
+    spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec.write_text(SPEC.replace("3.06", "0"))
+    assert run(["compare", str(spec), "--strategies", "ffd+", "--truths", ""]) == 0
+    assert "cost/h" not in capsys.readouterr().out
 
 
 def test_a_spec_that_no_strategy_plans_is_refused_with_its_line(
