@@ -23,8 +23,8 @@ from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, 
 from controlplane.ports import GivesWay, Watch, always
 from launchers.cpu_quota.mechanism import Weight
 from launchers.gpu import gpus, mps
-from launchers.patience import Patience
 from launchers.triton import batches, labels, program, readiness
+from launchers.triton.readiness import Patience
 from launchers.watch import LauncherWatch, ServerWatcher
 
 ATTEMPTS = 5

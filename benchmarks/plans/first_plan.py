@@ -2,15 +2,14 @@
 
     python -m benchmarks.plans.first_plan [SECTION ...]
 
-Sections: cold, warm, greedy, look; all unless named. cold: `ctl plan` with an empty kernel cache, then what
-another verb compiles. warm: `ctl plan` with a full cache. greedy: `ctl plan --strategy igniter`. look: `ctl
+Sections: cold, warm, greedy, look; all unless named. cold: `ctl plan` with an empty kernel cache.
+warm: `ctl plan` with a full cache. greedy: `ctl plan --strategy igniter`. look: `ctl
 status` and `ctl events` of a fleet whose servers are gone. Warm figures are medians of seven runs. All are
 CPU seconds, which other work on the host stretches less than wall seconds. Exits 1 where an aim is missed.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import statistics
@@ -21,11 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.harness import Figures, chosen
+from benchmarks.plans.report import spec_of
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.plans import read_plan
 
-DATA = Path(__file__).parents[2] / "tests" / "data"
 CTL = Path(sys.executable).parent / "ctl"
 COUNTS = (12, 200, 1000)
 COLD_AIMS = {12: 3.0, 200: 8.0}
@@ -67,16 +66,7 @@ class Installation:
         return statistics.median(self.run(*arguments) for _ in range(RUNS))
 
     def spec(self, count: int) -> Path:
-        listed = json.loads((DATA / f"workloads_{count}.json").read_text())["workloads"]
-        rows = [
-            {"name": w["id"], "model": w["model"], "slo_ms": w["slo_ms"], "rate_rps": w["rate"]}
-            for w in listed
-        ]
-        gpus = [{"type": "v100", "price_per_hour": 3.06}]
-        path = self.folder / f"{count}.yaml"
-        lines = [f"  - {json.dumps(row)}" for row in rows]
-        path.write_text("\n".join(["schema_version: 1", f"gpus: {json.dumps(gpus)}", "workloads:", *lines]))
-        return path
+        return spec_of(count, self.folder)
 
     def plan(self, count: int) -> Path:
         return self.folder / f"{count}.json"
@@ -96,7 +86,7 @@ def _cpu_s() -> float:
 
 
 def cold(folder: Path) -> Iterator[Row]:
-    """With an empty kernel cache; another verb finds what the plan compiled."""
+    """With an empty kernel cache."""
     # Installing writes the bytecode of numba and scipy too, which iGniter does not import.
     other = _installation(folder / "other")
     other.run("plan", other.spec(12), "-o", other.plan(12))
@@ -104,8 +94,6 @@ def cold(folder: Path) -> Iterator[Row]:
         new = _installation(folder / f"new-{count}")
         first = new.run("plan", new.spec(count), "-o", new.plan(count))
         yield f"cold plan, {count} workloads", first, COLD_AIMS.get(count)
-        then = new.run("simulate", new.plan(count), "--seconds", 10)
-        yield f"then simulate --seconds 10, {count}", then, None
 
 
 def warm(folder: Path) -> Iterator[Row]:

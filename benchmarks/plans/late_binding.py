@@ -7,7 +7,7 @@ python -m benchmarks.plans.late_binding clients     a client of 30 connections b
 python -m benchmarks.plans.late_binding stages      Fig 3: what Triton adds to a model's execution
 python -m benchmarks.plans.late_binding plans       GPUs for 50 models with late binding and without
 
-`order` takes --load, --batch, --rounds, --seconds; runs are interleaved, HTTP and gRPC mixed.
+`order` takes --load, --rounds, --seconds; runs are interleaved, HTTP and gRPC mixed.
 Exits 1 where an aim is missed.
 """
 
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from shutil import copytree
@@ -49,7 +49,7 @@ from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions
 
 # At the gateway.
-SHORT_GAIN, LONG_LOSS, BATCH_KEPT, GOODPUT = 5.0, 2.0, 0.8, 0.95
+SHORT_GAIN, LONG_LOSS, GOODPUT = 5.0, 2.0, 0.95
 OVERLOAD_PLANNED = 0.68
 """Of the time that the models take: Triton and the gateway add some 1.5 ms a request."""
 BY_CHANCE = 0.01
@@ -101,20 +101,17 @@ def partition(models: Sequence[Mixed], batch: int) -> Iterator[Callable[[Way], F
         yield front
 
 
-def pair_of(load: float, batch: int) -> tuple[Mixed, ...]:
+def pair_of(load: float) -> tuple[Mixed, ...]:
     """The short and the long model; the long one has twice the load of the short one."""
-    short, long = (Mixed("short", 2.0, 0.0, 1.0), Mixed("long", 30.0, 0.0, 1.0))
-    if batch > 1:
-        short, long = Mixed("short", 1.6, 0.4, 1.0), Mixed("long", 24.0, 6.0, 1.0)
-    parts = {short: load / 3, long: 2 * load / 3}
-    return tuple(replace(m, rate_rps=part * batch / m.batch_ms(batch) * 1e3) for m, part in parts.items())
+    parts = (("short", 2.0, load / 3), ("long", 30.0, 2 * load / 3))
+    return tuple(Mixed(name, ms, 0.0, part / ms * 1e3) for name, ms, part in parts)
 
 
 def interleaved(ways: Sequence[Way], options: argparse.Namespace) -> dict[Way, list[dict[str, Answers]]]:
     """Runs of each way in turn, on the same arrivals."""
-    models = pair_of(options.load, options.batch)
+    models = pair_of(options.load)
     runs: dict[Way, list[dict[str, Answers]]] = {way: [] for way in ways}
-    with partition(models, options.batch) as front:
+    with partition(models, 1) as front:
         for seed in range(options.rounds):
             requests = due({m.name: m.rate_rps for m in models}, options.seconds, seed)
             for way in ways:
@@ -127,16 +124,12 @@ def middle(runs: Sequence[dict[str, Answers]], model: str, of: float) -> float:
     return float(np.median([run[model].quantile(of) for run in runs]))
 
 
-def mean_batch(runs: Sequence[dict[str, Answers]], model: str) -> float:
-    return float(np.mean([run[model].mean_batch for run in runs]))
-
-
 def failures(runs: Sequence[dict[str, Answers]]) -> list[str]:
     return [failure for run in runs for answers in run.values() for failure in answers.failures]
 
 
 def show_runs(title: str, runs: dict[Way, list[dict[str, Answers]]]) -> None:
-    columns = (">", ">model", ">p50 ms", ">P99 ms", ">HTTP", ">gRPC", ">P99 of each run", ">batch", ">failed")
+    columns = (">", ">model", ">p50 ms", ">P99 ms", ">HTTP", ">gRPC", ">P99 of each run", ">failed")
     made = table(title, *columns)
     for way, those in runs.items():
         for model in sorted(those[0], reverse=True):
@@ -148,7 +141,6 @@ def show_runs(title: str, runs: dict[Way, list[dict[str, Answers]]]) -> None:
                 *(way.name, model, f"{middle(those, model, 0.5):.1f}", f"{middle(those, model, 0.99):.1f}"),
                 *(f"{ms:.1f}" for ms in protocols),
                 " ".join(f"{run[model].quantile(0.99):.0f}" for run in those),
-                f"{mean_batch(those, model):.2f}",
                 str(sum(len(run[model].failures) for run in those)),
             )
     show(made, width=140)
@@ -156,13 +148,11 @@ def show_runs(title: str, runs: dict[Way, list[dict[str, Answers]]]) -> None:
 
 def order(options: argparse.Namespace, figures: Figures) -> None:
     runs = interleaved((OFF, FIRST_COME, SHORTEST), options)
-    show_runs(f"2 and 30 ms, load {options.load:g}, batch {options.batch}, {options.seconds:g} s a run", runs)
+    show_runs(f"2 and 30 ms, load {options.load:g}, {options.seconds:g} s a run", runs)
     first, shortest = runs[FIRST_COME], runs[SHORTEST]
     short, long = (middle(first, m, 0.99) / middle(shortest, m, 0.99) for m in ("short", "long"))
-    batches = min(mean_batch(shortest, m) / mean_batch(first, m) for m in ("short", "long"))
     figures.add("short P99, first come over shortest first", short, at_least=SHORT_GAIN)
     figures.add("long P99, shortest first over first come", 1 / long, at_most=LONG_LOSS)
-    figures.add("mean batch, shortest first over first come", batches, at_least=BATCH_KEPT)
     figures.add("failed", len(failures(first) + failures(shortest)), at_most=0)
 
 
@@ -366,7 +356,6 @@ def main() -> int:
     )
     parser.add_argument("what", choices=list(TABLES), nargs="?", default="order")
     parser.add_argument("--load", type=float, default=0.85)
-    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--window-ms", type=int, default=700)

@@ -100,7 +100,7 @@ def measure(options: argparse.Namespace, figures: Figures) -> None:
         ((_, partition, _),) = plan.placements()
         model = Served(partition.models[0].batch, 1, 0)
         with sleeping([model]) as running:
-            found = loaded(plan, device, running.grpc, request(model, k), options.requests)
+            found = loaded(plan, device, running.grpc, request(model.name, k), options.requests)
         what, seen = f"{options.rate:g}/s, {k} a request, batch {model.batch}", found["observed"]
         figures.add(f"{what}: P99 of the median run", seen, "ms", at_most=options.slo)
         for means in ("predicted", "simulated"):

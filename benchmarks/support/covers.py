@@ -28,7 +28,7 @@ from controlplane.simulate.engine import Settings, simulate
 DEMANDS, FACTORS = (None, 1.1, 1.25), (1.05, 1.1, 1.2)
 SECONDS = {12: 100.0, 50: 100.0, 200: 20.0, 1000: 20.0}
 """Simulated, by the length of the list: 25 to 1,200 requests a second of each workload."""
-MOST_GPUS = {12: (7, 7, 9, 9), 50: (18, 18, 21, 23), 200: (65, 65, 71, 84), 1000: (327, 327, 368, 433)}
+MOST_GPUS = {12: (7, 7, 9, 9), 50: (18, 18, 21, 23), 200: (64, 64, 71, 84), 1000: (327, 327, 368, 433)}
 """Of each plan of a list: what it needed before."""
 GUARDED = 12
 """Up to so many workloads the controller redirects too."""

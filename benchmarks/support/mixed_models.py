@@ -69,7 +69,7 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Answers:
-    """Of one model: latencies in ms by protocol, refused requests, failures, and the mean batch.
+    """Of one model: latencies in ms by protocol, refused requests, and failures.
 
     `seconds` passed until the last answer to any model.
     """
@@ -77,7 +77,6 @@ class Answers:
     latencies: Mapping[str, Sequence[float]]
     refused: int
     failures: tuple[str, ...]
-    mean_batch: float
     seconds: float
 
     @property
@@ -196,29 +195,15 @@ async def _sent(http: str, grpc: str, requests: Sequence[tuple[float, str]]) -> 
                 else:
                     failures[model].append(f"{protocol}: {error!r}")
 
-        async def statistics() -> dict[str, tuple[int, int]]:
-            rows = (await over_grpc.get_inference_statistics()).model_stats
-            return {row.name: (row.inference_count, row.execution_count) for row in rows}
-
         for number, model in enumerate((*models, *models, models[0])):
             await one(number, model)  # opens connections
         for of_model in latencies.values():
             for those in of_model.values():
                 those.clear()
-        before, begin, running = await statistics(), loop.time(), []
+        begin, running = loop.time(), []
         for number, (at, model) in enumerate(requests):
             await asyncio.sleep(max(0.0, begin + at - loop.time()))
             running.append(asyncio.create_task(one(number, model)))
         await asyncio.gather(*running)
         seconds = loop.time() - begin
-        after = await statistics()
-    return {
-        m: Answers(
-            latencies[m],
-            refused[m],
-            tuple(failures[m]),
-            (after[m][0] - before[m][0]) / max(1, after[m][1] - before[m][1]),
-            seconds,
-        )
-        for m in models
-    }
+    return {m: Answers(latencies[m], refused[m], tuple(failures[m]), seconds) for m in models}

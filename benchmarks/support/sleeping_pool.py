@@ -65,7 +65,7 @@ def pooled() -> Iterator[Pooled]:
 def added(pool: Pooled, model: Served) -> Overhead:
     """What a Triton adds, measured at one without the gateway; the front end's share with it."""
     bare = overhead(pool.tritons[0], model)
-    with ClosedLoop(pool.grpc, [request(model)], 1) as lone:
+    with ClosedLoop(pool.grpc, [request(model.name)], 1) as lone:
         lone.run(2.0)
         alone_ms = float(np.median(lone.answers(5).latency_ms))
     frontend_ms = max(alone_ms - FIXED_MS - EACH_MS - bare.occupied_ms, 0.0)
@@ -117,7 +117,7 @@ def compare(
     """P50 and P99 in ms: measured, simulated as a pool, simulated as one queue; shape (3, 2)."""
     rate = load * SERVERS * model.capacity_rps
     due = poisson_times(rate, seconds, np.random.default_rng(seed))
-    seen = open_loop(pool.grpc, request(model), due, deadline_s=30.0).latency_ms
+    seen = open_loop(pool.grpc, request(model.name), due, deadline_s=30.0).latency_ms
     measured = np.quantile(seen, [0.5, 0.99])
     return np.vstack([measured, simulated(model, Law.of(model, more), rate, due, seconds)])
 

@@ -1,4 +1,4 @@
-"""The queue model against brute force, and its speed.
+"""The queue model against brute force.
 
     python -m benchmarks.times.queueing [--every]
 
@@ -12,7 +12,6 @@ import argparse
 import itertools
 import math
 import sys
-import time
 
 import numpy as np
 from numba import njit
@@ -104,30 +103,10 @@ def accuracy(figures: Figures, every: bool) -> None:
         figures.add(what, abs(100 * (ours / seen - 1)), "%", at_most=TOLERANCE + interval)
 
 
-def speed(figures: Figures) -> None:
-    rng = np.random.default_rng(2)
-    batch = rng.choice([1, 2, 4, 8, 16, 32], 10_000)
-    share = rng.choice(np.arange(10, 101, 2.5), 10_000)
-    service = (1.5 + 0.4 * SIZES) / (share[:, None] / 100) ** 0.9
-    capacity = 1000 * batch / service[np.arange(10_000), batch - 1]
-    rate = rng.uniform(0.2, 0.9, 10_000) * capacity
-    rows = {
-        "solve, Poisson, 10^4 points": lambda: solve(rate, service, batch),
-        "solve, constant, 10^4 points": lambda: solve(rate, service, batch, dispersion=0.0),
-        "solve, pools of 3, 100 points": lambda: solve(rate[:100], service[:100], batch[:100], 3),
-    }
-    for name, call in rows.items():
-        call()
-        start = time.process_time()
-        call()
-        figures.add(name, time.process_time() - start, "CPU s")
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", action="store_true")
     told = parser.parse_args()
     figures = Figures()
-    speed(figures)
     accuracy(figures, told.every)
     sys.exit(figures.end())

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from known_service import KnownService
 from open_load import open_loop
-from tritonclient.grpc.service_pb2 import ModelInferRequest
+from sleeping_triton import request
 
 from benchmarks.harness import Figures
 from benchmarks.support.mixed_models import Mixed, plan_of, triton
@@ -64,13 +64,6 @@ def curve_ms(model: Mixed, added_ms: float) -> tuple[float, ...]:
     return tuple(model.batch_ms(n) + added_ms for n in range(1, BATCH + 1))
 
 
-def request(model: Mixed) -> bytes:
-    asked = ModelInferRequest(model_name=model.name)
-    asked.inputs.add(name="X", datatype="FP32", shape=[1, 1])
-    asked.raw_input_contents.append(np.ones(1, np.float32).tobytes())
-    return asked.SerializeToString()
-
-
 def measure_added(running: str, model: Mixed) -> Added:
     """A lone client, then two whose requests follow each other at once."""
     alone_ms, cycle_ms = (_median_ms(running, model, clients) for clients in (1, 2))
@@ -80,7 +73,7 @@ def measure_added(running: str, model: Mixed) -> Added:
 
 
 def _median_ms(running: str, model: Mixed, clients: int) -> float:
-    with ClosedLoop(running, [request(model)], clients) as loop:
+    with ClosedLoop(running, [request(model.name)], clients) as loop:
         loop.run(3.0)
         return float(np.median(loop.answers(5).latency_ms))
 
@@ -93,7 +86,7 @@ def run(
     due = [poisson_times(m.rate_rps, seconds, random) for m in models]
     with ThreadPoolExecutor(len(models)) as clients:
         asked = [
-            clients.submit(open_loop, running, request(m), times, deadline_s=60.0)
+            clients.submit(open_loop, running, request(m.name), times, deadline_s=60.0)
             for m, times in zip(models, due, strict=True)
         ]
         seen = [float(np.quantile(a.result().latency_ms, 0.99)) for a in asked]
@@ -121,7 +114,7 @@ def case(figures: Figures, name: str, models: Sequence[Mixed], added: Added, how
         # What goes next depends on how often each ran since the server started.
         with served(models) as running:
             for model in models:  # the first execution is a slow one
-                open_loop(running, request(model), [0.0], deadline_s=60.0)
+                open_loop(running, request(model.name), [0.0], deadline_s=60.0)
             seen.append(run(running, models, added, seconds, seed))
     for n, m in enumerate(models):
         pairs = [one[n] for one in seen]

@@ -95,7 +95,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "some repositories may be missing; the same command writes all of them",
         ),
         "train": Verb(
-            "jobs.train",
+            "jobs.plan",
             "Train a policy for `ctl plan --strategy inss`.",
             "ctl train examples/twelve.yaml -o policy.npz",
             "the checkpoint beside --output is kept; the same command continues from there",
@@ -189,7 +189,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
     },
     "Other": {
         "controller": Verb(
-            "fleet.controller",
+            "fleet.changing",
             "Run the controller of a fleet.",
             "ctl controller --once",
             "the servers go on without a controller; `ctl controller` continues",

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from controlplane.domain.device import ShareGrid
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import ColocationPoint, Neighbour
-from controlplane.profiler.point import LATE_S, Bench, executed
+from controlplane.profiler.point import Bench, executed
 from controlplane.profiler.requests import Subject, Traffic
 from controlplane.profiler.session import Place, Profiler, endpoint_of
-from controlplane.profiler.sweep import LEAST_BATCHES, default_batches
+from controlplane.profiler.sweep import LATE_S, LEAST_BATCHES, default_batches
 from controlplane.render.config import batch_limit
 
 _UNEVEN = 0.7

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -182,17 +182,23 @@ class ClosedLoop:
     def __enter__(self) -> ClosedLoop:
         self._channel = grpc.insecure_channel(self._target, options=OPTIONS)
         try:
-            if self._streamed:
-                self._stream = StreamCall(self._channel)
-            self._call: Call = self._stream or inference(self._channel, self._late_s)
-            self._under_way = self._concurrency
-            for _ in range(self._concurrency):
-                self._send()
+            # Signals interrupt the main thread. Within gRPC's own code that would leave a call without the
+            # thread that ends it, and closing the channel would wait for that call for ever.
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(self._begin).result()
         except BaseException:  # such as Ctrl-C: there is no exit without an entry
             self._stopping = True
             self._channel.close()
             raise
         return self
+
+    def _begin(self) -> None:
+        if self._streamed:
+            self._stream = StreamCall(self._channel)
+        self._call: Call = self._stream or inference(self._channel, self._late_s)
+        self._under_way = self._concurrency
+        for _ in range(self._concurrency):
+            self._send()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -23,7 +23,9 @@ from controlplane.profiler.requests import Traffic, request_of
 from controlplane.profiler.sweep import (
     COST_TURNS,
     FEWEST_BATCHES,
+    LATE_S,
     LEAST_BATCHES,
+    RAMP_BATCHES,
     SLOW_S,
     Effort,
     Trust,
@@ -32,11 +34,9 @@ from controlplane.profiler.sweep import (
 from controlplane.triton import statistics
 from controlplane.triton.client import TritonClient
 
-_RAMP_BATCHES = 3
 _RAMP_ANSWERS = 6
 _LOOKS = 10
 """Readings of the counters within a point, for the standard deviation."""
-LATE_S = 60.0
 _FIRST_S = 300.0
 """The longest wait for a model's first answers, of which nothing is known yet."""
 
@@ -214,7 +214,7 @@ class Bench:
     def _processor_ms(self, endpoint: str, traffic: Traffic, fill: int, seconds: float) -> float | None:
         """Return the server's processor time for each batch, which `fill` requests make, in ms."""
         with self.loop(endpoint, traffic, traffic.in_flight(fill)) as loop:
-            loop.wait_for(max(_RAMP_BATCHES * fill, _RAMP_ANSWERS), deadline_s=LATE_S)
+            loop.wait_for(max(RAMP_BATCHES * fill, _RAMP_ANSWERS), deadline_s=LATE_S)
             before_s, answered = self._launcher.usage(self._server).cpu_seconds, loop.answered
             loop.run(seconds)
             loop.wait_for(answered + LEAST_BATCHES * fill, deadline_s=LATE_S)

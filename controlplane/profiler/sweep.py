@@ -40,11 +40,11 @@ FEWEST_BATCHES = 2
 """The same of a slow model."""
 _ENOUGH_S = 2.0
 """Batches of a slow model within this time are enough."""
-_RAMP_BATCHES = 3
+RAMP_BATCHES = 3
 COST_TURNS = 5
-_COST_BATCHES = 2 * COST_TURNS * (_RAMP_BATCHES + LEAST_BATCHES)
+_COST_BATCHES = 2 * COST_TURNS * (RAMP_BATCHES + LEAST_BATCHES)
 """So many batches at least show the cost of a request: turns of two loops, each with a ramp."""
-_LATE_S = 60.0
+LATE_S = 60.0
 _PATIENCE = 4.0
 """How many times longer than expected a point may take before it counts as failed."""
 _OVER_BUDGET = 2.0
@@ -172,10 +172,10 @@ class Effort:
 def effort(batch: int, batch_s: float) -> Effort:
     """Return the effort for batches that are expected to take `batch_s`."""
     if batch_s <= SLOW_S:
-        return Effort(_RAMP_BATCHES, in_flight(batch), _LATE_S)
+        return Effort(RAMP_BATCHES, in_flight(batch), LATE_S)
     # One batch runs, one waits: the client has all its time to send the next.
     batches = 1 + least_batches(batch_s) + 2
-    return Effort(1, 2 * batch, max(_LATE_S, _PATIENCE * batches * batch_s))
+    return Effort(1, 2 * batch, max(LATE_S, _PATIENCE * batches * batch_s))
 
 
 def least_batches(batch_s: float) -> int:

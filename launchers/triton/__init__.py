@@ -2,5 +2,5 @@
 
 labels      a server's spec and sockets as text on the server
 program     the installation, the command line
-readiness   whether it is up, and what its log says of a failed start
+readiness   whether it is up, how long that is awaited, and what its log says of a failed start
 """

@@ -101,7 +101,7 @@ PROGRAMS = (
     "gpu_kit.steps",
     "launchers.gpu.probe",
     "controlplane.cli.main",
-    "controlplane.cli.fleet.controller",
+    "controlplane.cli.fleet.changing",
     "controlplane.runtime.controller.loop",
     "controlplane.gateway.facade",
     "controlplane.gateway.supervise",

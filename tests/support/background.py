@@ -1,21 +1,36 @@
-"""Work in a thread beside a test, and waiting for what must become true."""
+"""Work in a thread or a process beside a test, and waiting for what must become true."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self, TypeVar
+
+Found = TypeVar("Found")
 
 
-def until(condition: Callable[[], object], deadline_s: float = 60.0, what: str = "waited in vain") -> None:
-    """Wait for what must become true."""
+def until(condition: Callable[[], Found], deadline_s: float = 60.0, what: str = "waited in vain") -> Found:
+    """Wait for what must become true, and return it."""
     deadline = time.monotonic() + deadline_s
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"{what}: not in {deadline_s:g} s"
         time.sleep(0.02)
+    return found
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process that is killed at the end of the block."""
+    with subprocess.Popen(command, **how) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class Background(ABC):

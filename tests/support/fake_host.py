@@ -271,6 +271,27 @@ class Deaths:
         pass
 
 
+class NoServers:
+    """`Launcher` and its `Watch` of a fleet without servers."""
+
+    name = "process"
+
+    def servers(self, fleet: str) -> tuple[Server, ...]:
+        return ()
+
+    def sweep(self, fleet: str) -> tuple[str, ...]:
+        return ()
+
+    def watch(self, fleet: str) -> NoServers:
+        return self
+
+    def news(self, servers: Collection[Server]) -> tuple[News, ...]:
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
 class GatewayInMemory:
     """Routes, and nothing behind them."""
 

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseServer
 
 HOST = "127.0.0.1"
 
@@ -31,11 +32,21 @@ class Quiet(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
+def in_thread(server: BaseServer) -> Iterator[None]:
+    """A server that serves until the block ends."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextlib.contextmanager
 def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
     """The port of a server in threads of its own, which ends with the block."""
-    with ThreadingHTTPServer((HOST, 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
+    server = ThreadingHTTPServer((HOST, 0), handler)
+    with in_thread(server):
+        yield server.server_port

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from http_server import in_thread
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -65,11 +66,5 @@ def _listing(objects: Mapping[str, bytes], prefix: str) -> str:
 def served(objects: Mapping[str, bytes], *broken: str) -> Iterator[tuple[Store, str]]:
     """Serve objects by their keys; give the store and its address."""
     store = Store(objects, frozenset(broken))
-    thread = threading.Thread(target=store.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with in_thread(store):
         yield store, f"http://127.0.0.1:{store.server_port}"
-    finally:
-        store.shutdown()
-        thread.join()
-        store.server_close()

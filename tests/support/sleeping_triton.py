@@ -167,8 +167,8 @@ def sleeping(models: list[Served]) -> Iterator[BareTriton]:
             yield running
 
 
-def request(model: Served, client_batch: int = 1) -> bytes:
-    asked = ModelInferRequest(model_name=model.name)
+def request(model: str, client_batch: int = 1) -> bytes:
+    asked = ModelInferRequest(model_name=model)
     asked.inputs.add(name="X", datatype="FP32", shape=[client_batch, 1])
     asked.raw_input_contents.append(np.ones(client_batch, np.float32).tobytes())
     return asked.SerializeToString()
@@ -178,11 +178,11 @@ def overhead(running: BareTriton, model: Served, seconds: float = 2.0) -> Overhe
     """Measured alone: a lone client, then a closed loop that keeps every batch full."""
     assert model.instances == 1
     assert model.delay_us == 0
-    with ClosedLoop(running.grpc, [request(model)], 1) as lone:
+    with ClosedLoop(running.grpc, [request(model.name)], 1) as lone:
         lone.run(seconds)
         alone_ms = float(np.median(lone.answers(5).latency_ms))
     # Two clients that send full batches: one always waits, so batches run back to back.
-    with ClosedLoop(running.grpc, [request(model, model.batch)], 2) as full:
+    with ClosedLoop(running.grpc, [request(model.name, model.batch)], 2) as full:
         full.run(seconds)
         ended = full.answers(4).ended_s
     gaps = 1000.0 * np.diff(ended)
@@ -200,7 +200,7 @@ def compare(
     rate = load * model.capacity_rps
     due = poisson_times(rate, seconds, np.random.default_rng(seed))
     with watched() as late_ms:
-        seen = open_loop(running.grpc, request(model), due, deadline_s=30.0).latency_ms
+        seen = open_loop(running.grpc, request(model.name), due, deadline_s=30.0).latency_ms
     service = tuple(FIXED_MS + EACH_MS * k + added.occupied_ms for k in range(1, model.batch + 1))
     placement = Placement("w", "w", "m", rate, 1000.0)
     served = ServedModel("m", model.batch, model.instances, model.delay_us)

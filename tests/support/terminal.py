@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from background import until
 
 _CONTROL = re.compile(r"\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[()][A-Z0-9]|[=>78MDE])")
 INTERRUPT = "\x03"
@@ -66,17 +67,13 @@ class Terminal:
 
     def await_reading(self, deadline_s: float = 60.0) -> None:
         """Wait until the process sleeps in its read: Python sees an earlier interruption only after it."""
-        deadline = time.monotonic() + deadline_s
-        while psutil.Process(self._process.pid).status() != psutil.STATUS_SLEEPING:
-            assert time.monotonic() < deadline, f"does not read: {self.text!r}"
-            time.sleep(0.01)
+        process = psutil.Process(self._process.pid)
+        until(lambda: process.status() == psutil.STATUS_SLEEPING, deadline_s, f"reads after {self.text!r}")
 
     def await_line_editor(self, deadline_s: float = 60.0) -> None:
         """Wait until a shell edits its line. Before that, the kernel takes keys like ^U for itself."""
-        deadline = time.monotonic() + deadline_s
-        while termios.tcgetattr(self._end)[3] & termios.ICANON:
-            assert time.monotonic() < deadline, f"edits no line: {self.text!r}"
-            time.sleep(0.01)
+        edits = lambda: not termios.tcgetattr(self._end)[3] & termios.ICANON  # noqa: E731
+        until(edits, deadline_s, f"edits a line after {self.text!r}")
 
     def ended(self, deadline_s: float = 60.0) -> int:
         """Read to the end and return the exit code."""

@@ -1,4 +1,4 @@
-"""`ctl plan`: a spec becomes a plan."""
+"""`ctl plan`: a spec becomes a plan; `ctl train`: a policy for its InSS strategy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from controlplane.cli import completers, options
 from controlplane.cli.options import Allowance
-from controlplane.cli.output import print_json, say, say_when_compiling, warn
+from controlplane.cli.output import answer, print_json, progress_bar, say, say_when_compiling, warn
 from controlplane.domain.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def _warn(planned: Planned) -> None:
 
     for kind in blind_types(planned):
         say(
-            f"warning: the latency model {planned.plan.latency_model} knows no interference on {kind}: it is "
-            "in no catalogue, and neighbours count as free; measure models beside each other: `ctl profile "
+            f"warning: the latency model {planned.plan.latency_model} has no interference on {kind}, which "
+            "is in no catalogue: neighbours count as free; measure models beside each other: `ctl profile "
             "--colocation SECONDS`"
         )
     for model, kind, percent in models_of_one_share(planned):
@@ -189,3 +189,46 @@ def _proof(strategy: str) -> Improve:
     from controlplane.planning.exact.prove import prove
 
     return prove
+
+
+def train(
+    spec: options.Spec,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The policy's file; the learning curve and a checkpoint are written beside it.",
+        ),
+    ],
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    most_models: Annotated[
+        int | None, typer.Option(help="The largest number of models in a training plan [all of SPEC].", min=1)
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="The number of rounds, each of 64 plans [400].", min=1)
+    ] = None,
+    reward: Annotated[
+        str,
+        typer.Option(help="The reward: goodput, terminal (at the end of a plan only) or paper (Eq 3)."),
+    ] = "goodput",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)] = 1,
+    json: options.Json = False,
+) -> None:
+    """Train a policy for `ctl plan --strategy inss` on random specs like SPEC.
+
+    They have SPEC's models and GPU types, and other rates, SLOs and sizes. After an interruption, the same
+    command continues from its checkpoint. Training needs the extra `rl`, planning does not.
+    """
+    from controlplane.runtime import SystemClock
+    from controlplane.runtime.jobs.train import Lesson, train_policy
+
+    with progress_bar() as bar:
+        learnt = train_policy(
+            Lesson(spec, output, most_models, rounds, reward, seed),
+            profiles=profiles,
+            progress=bar,
+            clock=SystemClock(),
+        )
+    document = {"policy": str(output), "summary": learnt.summary, "curve": learnt.curve}
+    answer(document, learnt.summary, json=json)

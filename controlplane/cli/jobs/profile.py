@@ -322,7 +322,6 @@ def import_(
     profile_export_aiperf.json. Counters join a profile that is there: Nsight Systems' SQLite export, Nsight
     Compute's CSV.
     """
-    from controlplane.cli.jobs.profile import written_document
     from controlplane.files.measurements.profiles import write_profile
     from controlplane.runtime.jobs.elsewhere import imported
     from controlplane.runtime.jobs.profile import Written

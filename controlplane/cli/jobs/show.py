@@ -69,7 +69,7 @@ def _section(fleet: str, *, json: bool) -> None:
 
 def _explain(plan: Plan, workload: str, profiles: Path, *, json: bool) -> None:
     from controlplane.domain.plan import Infeasible
-    from controlplane.report.tables.explanation_table import explanation_table
+    from controlplane.report.tables.plan_table import explanation_table
     from controlplane.runtime.jobs.plan import explain_workload
 
     found = explain_workload(plan, workload, profiles)

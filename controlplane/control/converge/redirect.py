@@ -55,7 +55,7 @@ def moves(
     endpoints: Iterable[str],
     partitions: Mapping[str, str],
 ) -> list[tuple[str, str, str]]:
-    """Partition, who answered, who answers: where that changed for one of `endpoints`. For people.
+    """Partition, the former and the present servers, where they changed for one of `endpoints`. For people.
 
     `partitions` is server -> partition. A server that is gone from there is not named.
     """
@@ -66,7 +66,7 @@ def moves(
         left, came = [m for m in old if m not in new], [m for m in new if m not in old]
         for partition in {partitions[m] for m in (*left, *came) if m in partitions}:
             source, target = (
-                ", ".join(m for m in members if partitions.get(m) == partition) or "nobody"
+                ", ".join(m for m in members if partitions.get(m) == partition) or "no server"
                 for members in (left, came)
             )
             found.add((partition, source, target))

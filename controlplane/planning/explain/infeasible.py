@@ -219,7 +219,7 @@ def with_model_limit(lost: Sequence[Infeasible], gpus: Sequence[PlannedGpu]) -> 
         return tuple(lost)
     models = sum(len(partition.models) for partition in full.partitions)
     more = (
-        f"; {full.id} has {models} models in turns, as many as a plan tells apart on one "
+        f"; {full.id} has {models} models in turns, as many as a plan distinguishes on one "
         f"{noun([full.type])} whatever their rates: add a {noun([full.type])}"
     )
     return tuple(replace(one, reason=one.reason + more) for one in lost)

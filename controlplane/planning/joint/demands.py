@@ -49,8 +49,11 @@ def covering(plan: Plan, request: PlanRequest, plan_for: Callable[[Factors], Pla
 
 
 def undemanding(request: PlanRequest) -> PlanRequest:
-    """The request with shadows beside their partitions, however long they load; itself where they are so."""
-    return _decided(request, lambda _: True, within_s=None, place=ShadowPlace.SAME_GPU)
+    """The request with shadows beside their partitions, however long they load and whatever they cover.
+
+    Itself where they are so.
+    """
+    return _decided(request, lambda _: True, within_s=None, place=ShadowPlace.SAME_GPU, covers=None)
 
 
 def all_hot(request: PlanRequest) -> PlanRequest:
@@ -83,8 +86,7 @@ def _decided(request: PlanRequest, chosen: Callable[[Workload], bool], **wish: A
 
 def priced(plan: Plan, without: Plan, request: PlanRequest) -> Plan:
     """The plan with what its demands cost; `without` is one without them."""
-    covers = any(w.shadow.covers is not None for w in request.workloads)
-    if plan.totals is None or not (covers or undemanding(request) is not request):
+    if plan.totals is None or undemanding(request) is request:
         return plan
     return replace(plan, totals=replace(plan.totals, gpus_for_demands=len(plan.gpus) - len(without.gpus)))
 

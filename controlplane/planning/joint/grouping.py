@@ -26,7 +26,7 @@ from controlplane.planning.capacity.options import (
     pool_options,
     serving_options,
 )
-from controlplane.planning.joint.offers import PART, Offer, Parts, Pools, offers_for
+from controlplane.planning.joint.offers import CARES, PART, Offer, Parts, Pools, offers_for
 from controlplane.planning.joint.pairs import pair_sides
 from controlplane.planning.joint.partition import OfferedGroup, cheapest_partition
 from controlplane.planning.judge.queues import QueueCache
@@ -113,12 +113,12 @@ def groupings(workloads: Sequence[Workload], gpu_types: Mapping[str, GpuType]) -
         types = gpu_types.items() if len(family) > 1 else ()
         pools.append([Pools.of(t, parts[name], family[0].model, slo, queues) for name, t in types])
     seen = set()
-    paired = _with_pairs(every_family, pools) if rule is Rule.P99 and len(gpu_types) == 1 else None
-    if paired is not None:
-        seen.add(paired)
-        yield paired
-        if len(workloads) > _MANY_WORKLOADS:
-            return
+    for paired in _with_pairs(every_family, pools) if rule is Rule.P99 and len(gpu_types) == 1 else ():
+        if paired not in seen:
+            seen.add(paired)
+            yield paired
+    if seen and len(workloads) > _MANY_WORKLOADS:
+        return
     for interference in _INTERFERENCE_FACTORS:
         found: list[Pool] = []
         for n, family in enumerate(every_family):
@@ -134,15 +134,26 @@ def groupings(workloads: Sequence[Workload], gpu_types: Mapping[str, GpuType]) -
             yield grouping
 
 
-def _with_pairs(every_family: Sequence[Group], pools: Sequence[Sequence[Pools]]) -> Grouping | None:
-    """A grouping for GPUs on which two families stand side by side; None where no pair pays."""
+def _with_pairs(every_family: Sequence[Group], pools: Sequence[Sequence[Pools]]) -> Iterator[Grouping]:
+    """Groupings for GPUs on which two families stand side by side; none where no pair pays."""
     served = {n: own[0] for n, own in enumerate(pools) if own and own[0].served}
     if not served:
-        return None
+        return
     sides, price = pair_sides(next(iter(served.values())).gpu_type, [every_family[n] for n in served])
     if not any(sides):
-        return None
-    sides_of, price_of = dict(zip(served, sides, strict=True)), dict(zip(served, price, strict=True))
+        return
+    price_of = dict(zip(served, price, strict=True))
+    # Fuller GPUs leave less for shadows: with less care a demand takes a GPU more as often as one less.
+    demanded = any(w.shadow.covers is not None for family in every_family for w in family)
+    for care in CARES[: 1 if demanded else None]:
+        with_sides = {n: served[n].with_sides(own, care) for n, own in zip(served, sides, strict=True)}
+        yield _side_by_side(every_family, with_sides, price_of)
+
+
+def _side_by_side(
+    every_family: Sequence[Group], served: Mapping[int, Pools], price_of: Mapping[int, float]
+) -> Grouping:
+    """Groups that fill pairs and whole GPUs; `served` and `price_of`: of families, by number, with pairs."""
     found: list[Pool] = []
     stand: dict[int, list[list[FixedPart]]] = {}
     # The family that gains most from pairs comes first: the others fill what stands beside it.
@@ -151,8 +162,8 @@ def _with_pairs(every_family: Sequence[Group], pools: Sequence[Sequence[Pools]])
             found.append(Pool(every_family[n]))
             continue
         left = {pair: len(rows[0]) for pair, rows in stand.items()}
-        shared = _shared(every_family[n], [served[n].with_sides(sides_of[n])], _INTERFERENCE_FACTORS[0], left)
-        for number, side in enumerate(sides_of[n], 1):
+        shared = _shared(every_family[n], [served[n]], _INTERFERENCE_FACTORS[0], left)
+        for number, side in enumerate(served[n].sides, 1):
             where = [
                 FixedPart(len(found) + k, side.column)
                 for k, at in enumerate(shared.stand)

@@ -26,14 +26,27 @@ _MOST_PARTS = 8
 """The smallest share offered is this part of a GPU."""
 _USUAL_BATCH = 8
 """Of the neighbours that a part is measured beside."""
-_SPARE = 1.005
-"""Every partition must tolerate this much more: a pool that the exact queue refuses takes a server more."""
 _TABLE_CARE = 0.99
 """Part of what the table says that a pool carries, before the exact queue is asked."""
-_LEFT_OVER = 0.9
-"""Relative cost of a side whose other side stands already and would otherwise have no neighbour."""
 _NEAR, _LESS = 0.2, 0.01
 """Where the exact queue refuses a pool: SLOs this near (in logarithms) carry so much less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """How carefully pools are offered.
+
+    `spare`: every partition must tolerate this much more, since a pool that the exact queue refuses takes a
+    server more. `left_over`: relative cost of a side whose other side stands already and would otherwise have
+    no neighbour.
+    """
+
+    spare: float
+    left_over: float
+
+
+CARES = Care(1.005, 0.9), Care(1.001, 0.95)
+"""The usual care, and less of it, which saves a GPU of some lists and takes one more for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +86,8 @@ class Pools:
     """Pools of one model on one GPU type; `slo_ms` (SLOs,) are those of its workloads, rising.
 
     `trust` (stands, SLOs, servers): what a pool on whole GPUs, and on each of `sides`, carries by the exact
-    queue, over what the table says. `by_table`: rates of `parts` looked up so far, by interference.
+    queue, over what the table says. `by_table`: rates of `parts` looked up so far, by interference
+    and care.
     """
 
     gpu_type: GpuType
@@ -83,7 +97,8 @@ class Pools:
     trust: FloatArray
     queues: QueueCache
     sides: tuple[Side, ...] = ()
-    by_table: MutableMapping[float, FloatArray] = field(default_factory=dict)
+    care: Care = CARES[0]
+    by_table: MutableMapping[tuple[float, Care], FloatArray] = field(default_factory=dict)
 
     @staticmethod
     def of(gpu_type: GpuType, parts: Parts, model: str, slo_ms: FloatArray, queues: QueueCache) -> Pools:
@@ -91,10 +106,10 @@ class Pools:
         trust = _TABLE_CARE if gpu_type.rule is Rule.P99 else 1.0
         return Pools(gpu_type, parts, model, slo_ms, np.full((1, slo_ms.size, MOST_SERVERS), trust), queues)
 
-    def with_sides(self, sides: Sequence[Side]) -> Pools:
+    def with_sides(self, sides: Sequence[Side], care: Care) -> Pools:
         """With these sides on offer too, before the exact queue was asked about them."""
         unknown = np.full((len(sides), *self.trust.shape[1:]), _TABLE_CARE)
-        return replace(self, trust=np.concatenate([self.trust[:1], unknown]), sides=tuple(sides))
+        return replace(self, trust=np.concatenate([self.trust[:1], unknown]), sides=tuple(sides), care=care)
 
     @property
     def served(self) -> bool:
@@ -126,7 +141,7 @@ class Pools:
         in_time = np.searchsorted(self.curve(stand)[possible - 1], slo_ms, side="right") - 1
         batches = np.array([by_table, possible[np.maximum(in_time, 0)]])
         curves = np.where(np.isfinite(self.curve(stand)), self.curve(stand), 0.0) + np.zeros((slo_ms.size, 1))
-        rate, poisson = rate_rps * _SPARE, np.ones(slo_ms.size)
+        rate, poisson = rate_rps * self.care.spare, np.ones(slo_ms.size)
         own = servers, poisson, pools.outside_ms, pools.jitter, self.queues
         p99 = np.array([sojourn_times(rate, curves, batch, *own).p99_ms for batch in batches])
         best = p99.argmin(axis=0)[None]
@@ -146,12 +161,12 @@ class Pools:
         """What a server on each of `parts` carries by the table: (SLOs, servers, parts)."""
         if not self.served:
             return np.zeros((self.slo_ms.size, MOST_SERVERS, self.parts.count.size))
-        if interference not in self.by_table:
+        if (key := (interference, self.care)) not in self.by_table:
             number = self.gpu_type.number_of(self.model)
-            slowed = _SPARE * (1.0 + (self.parts.slowdown[number] - 1.0) * interference)
+            slowed = self.care.spare * (1.0 + (self.parts.slowdown[number] - 1.0) * interference)
             times = self.gpu_type.alone.of_model(number, self.parts.column).slowed(slowed)
-            self.by_table[interference] = usual_rate(self.gpu_type, self.model, times, self.slo_ms)
-        return self.by_table[interference]
+            self.by_table[key] = usual_rate(self.gpu_type, self.model, times, self.slo_ms)
+        return self.by_table[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +226,12 @@ def _offers(pools: Pools, source: int, interference: float, left: Mapping[int, i
     cost = [(price * counts[:, None] / parts).ravel()]
     stand = [np.tile(np.where(parts == 1, WHOLE, PART), counts.size)]
     for n, side in enumerate(pools.sides, 1):
-        usual = usual_rate(pools.gpu_type, pools.model, side.times.slowed(_SPARE), pools.slo_ms, side.batches)
+        usual = usual_rate(
+            pools.gpu_type, pools.model, side.times.slowed(pools.care.spare), pools.slo_ms, side.batches
+        )
         rates.append(usual[..., 0] * counts * pools.trust[n])
         servers.append(counts)
-        cost.append(price * side.cost * (_LEFT_OVER if side.pair in left else 1.0) * counts)
+        cost.append(price * side.cost * (pools.care.left_over if side.pair in left else 1.0) * counts)
         stand.append(np.full_like(counts, n))
     all_servers, all_costs = np.concatenate(servers), np.concatenate(cost)
     order = np.lexsort((all_servers, all_costs))

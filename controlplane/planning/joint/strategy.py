@@ -71,8 +71,7 @@ class Joint:
     def _as_demanded(self, fresh: Plan, request: PlanRequest, context: Context) -> Plan:
         """A plan that meets what is demanded of its shadows, and says what that costs."""
         free = undemanding(request)
-        more = memory_binds(fresh, all_hot(request)) or not all(gpu.partitions for gpu in fresh.gpus)
-        without = self._fresh(free, context, {}) if free is not request and more else fresh
+        without = fresh if free is request else self._fresh(free, context, {})
         met = covering(fresh, request, lambda factors: self._fresh(request, context, factors))
         return priced(met, without, request)
 

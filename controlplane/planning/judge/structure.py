@@ -130,13 +130,13 @@ def _partition(partition: Partition, profiles: Mapping[str, Profile]) -> Iterato
     for served in partition.models:
         yield from _served(partition, served, profiles)
         if called and served.model not in called:
-            yield Violation(partition.id, f"serves {served.model}, and none of its workloads asks for it")
+            yield Violation(partition.id, f"serves {served.model}, and none of its workloads needs it")
     if partition.ordered:
         yield from _order(partition)
     names = [m.model for m in partition.models]
     for w in partition.workloads:
         if w.model not in names:
-            yield Violation(w.name, f"asks for {w.model} and its partition serves {', '.join(names)}")
+            yield Violation(w.name, f"needs {w.model} and its partition serves {', '.join(names)}")
     for queue in partition.queues().values():
         if len(queue) > 1:
             for w in queue:

@@ -1,9 +1,10 @@
-"""The table of a plan."""
+"""The tables of a plan and of `ctl show --explain`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from controlplane.domain import device
 from controlplane.domain.plan import (
+    Infeasible,
     Partition,
     Placement,
     Plan,
@@ -25,6 +27,9 @@ from controlplane.domain.units import MILLIS_PER_SECOND, spoken
 from controlplane.domain.workload import WITHIN_S, ShadowPolicy
 from controlplane.report.tables.terminal import table_of
 from controlplane.report.words import at_quantile, counted, names, number
+
+if TYPE_CHECKING:
+    from controlplane.planning.explain.explain import Explanation
 
 _LOW_COVER = 1.1
 """Profiles err by more than a tenth: the line counts the shadows that cover less."""
@@ -237,3 +242,35 @@ def _unknown(plan: Plan) -> Iterator[str]:
         way = f"; {late} of {len(standing)} not within {WITHIN_S:g} s"
         way += f" (`shadow: {{within_s: {WITHIN_S:g}}}` demands it)"
         yield f"a redirect to a warm shadow waits for its models to load: {slowest}{way if late else ''}"
+
+
+def explanation_table(found: tuple[Explanation, ...] | Infeasible) -> RenderableType:
+    """Return the planned share and batch of each partition beside the alternatives, and the reasons."""
+    if isinstance(found, Infeasible):
+        return Text(f"\n{found.workload} is infeasible: {found.reason}")
+    parts: list[RenderableType] = []
+    for explanation in found:
+        parts += [_explained(explanation), *(Text(f"  {reason}") for reason in explanation.reasons)]
+    return Group(*parts)
+
+
+def _explained(explanation: Explanation) -> Table:
+    beside = f", beside {', '.join(explanation.neighbours)}" if explanation.neighbours else ", alone"
+    table = table_of(", >share %, >batch, >exec ms, >P99 ms, >use, holds")
+    table.title_justify = "left"
+    table.title = (
+        f"\n{explanation.workload} (held to {explanation.slo_ms:g} ms) in {explanation.partition} on "
+        f"{explanation.gpu}{beside}"
+    )
+    for a in explanation.alternatives:
+        holds = "yes" if a.holds else f"no: {', '.join(a.breaks)}"
+        table.add_row(
+            a.what,
+            spoken(a.percent),
+            str(a.batch),
+            number(a.execution_ms),
+            number(a.p99_ms),
+            number(a.utilisation, 2),
+            holds,
+        )
+    return table

@@ -161,8 +161,8 @@ class Demo:
         busy = {row.workload: row.rate_rps * row.observed_ms / (1000.0 * row.batch) for row in rows}
         hit = violation.victim(placed, self._active(), busy)
         self.say(
-            f"forced violation: all workloads loaded, then {hit.placement.name}'s server is held to "
-            f"{100 * hit.part:.0f} % of its speed behind the controller's back"
+            f"forced violation: all workloads loaded, then a fault holds {hit.placement.name}'s server to "
+            f"{100 * hit.part:.0f} % of its speed"
         )
         history = History(self.fleet.files.history)
         return violation.force(history, placed, hit, self._load, lambda: self._slow_down(hit))

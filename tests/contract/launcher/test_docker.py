@@ -187,12 +187,6 @@ def test_no_engine(tmp_path: Path, fleet: Fleet) -> None:
     assert not told.available
 
 
-def test_an_engine_of_another_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fleet: Fleet) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.1:2375")
-    with pytest.raises(EngineError, match="not on this host"):
-        DockerLauncher(tmp_path).start(fleet.spec(), deadline_s=5)
-
-
 def test_a_missing_image(fleet: Fleet, engine: DockerEngine, tmp_path: Path) -> None:
     options = ContainerOptions(image="trisect/absent:1", pull=Pull.NEVER)
     with pytest.raises(EngineError, match="docker pull trisect/absent:1"):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import build
 import pytest
+from background import until
 from fake_mps import PROGRAMS, fake_daemons
 from fake_nvml import FakeGpu, FakeNvml
 from launcher_rig import MODEL, Engine, Fleet, engines, infer
@@ -91,10 +91,7 @@ def test_a_server_that_misses_its_daemon_is_never_ready(gpu: Gpu, fleet: Fleet) 
 def test_a_daemon_that_quits_under_its_clients_is_seen_at_the_next_look(gpu: Gpu, fleet: Fleet) -> None:
     server = fleet.start(gpu.spec(fleet))
     control.ask(gpu.pipes, "quit")
-    deadline = time.monotonic() + 30
-    while (seen := listed(fleet)).end is None:
-        assert time.monotonic() < deadline, "it is believed still"
-        time.sleep(0.05)
+    seen = until(lambda: next((s for s in fleet.launcher.servers(fleet.name) if s.end), None), 30.0)
     assert seen.name == server.name
     assert seen.enforced_by is None
     assert "without its share" in str(seen.end)

@@ -257,11 +257,7 @@ def test_a_device_this_host_does_not_have(fleet: Fleet, device: str) -> None:
 
 def heard(watch: Watch, *servers: Server) -> tuple[News, ...]:
     """What a watch tells of these servers, once it tells anything."""
-    deadline = time.monotonic() + 30
-    while not (told := watch.news(servers)):
-        assert time.monotonic() < deadline, "nothing was heard"
-        time.sleep(0.01)
-    return told
+    return until(lambda: watch.news(servers), 30.0, "nothing was heard")
 
 
 def test_a_death_is_heard_at_once_and_told_once(fleet: Fleet) -> None:

@@ -20,7 +20,6 @@ from launcher_rig import HANGING, Fleet, ProcessEngine, has_batch, infer, live
 
 from controlplane.domain.errors import EngineError, LaunchTimeout, MissingTool
 from controlplane.domain.fleet import Server, ServerState
-from controlplane.domain.observation import Health
 from launchers import process
 from launchers.host import process_table, server_sockets
 from launchers.process import ProcessLauncher
@@ -227,18 +226,6 @@ def test_a_server_ends_with_all_processes_of_its_host(fleet: Fleet) -> None:
         process_table.send(member, signal.SIGTERM)
     (triton,) = (m for m in process_table.members(name=server.name) if m.leader)
     assert process_table.wait_gone(triton, 30)
-
-
-def test_a_model_that_died_while_no_program_looked_is_heard_at_once(fleet: Fleet) -> None:
-    server = fleet.start(fleet.spec())
-    processes = process_table.server_processes({int(server.id): server.name})
-    (stub,) = (process.pid for process in processes if process.pid != process.triton)
-    os.kill(stub, signal.SIGKILL)
-    until(lambda: process_table.died(stub) is not None, 30.0)
-    launcher = fleet.engine.launcher()
-    with contextlib.closing(launcher.watch(fleet.name)) as watch:
-        launcher.servers(fleet.name)
-        assert [(n.servers, n.health) for n in watch.news((server,))] == [((server.name,), Health.IMPAIRED)]
 
 
 def test_a_server_starts_on_a_full_disk(fleet: Fleet, engine: ProcessEngine, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.monitor.client import AGAIN_S, GatewayTelemetry, RequestLog, local
 from controlplane.monitor.records import Record
-from controlplane.monitor.windows import KEEP_S
+from controlplane.monitor.state import KEEP_S
 
 Running = tuple[HaproxyGateway, rig.Ports]
 Pair = dict[str, rig.Triton]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from background import until
 from filelock import FileLock
 
 from kube import leftovers, processes
@@ -95,10 +96,7 @@ class Cluster:
         path = f"/api/v1/namespaces/{namespace}"
         self.api.delete(f"{path}/pods", params={"gracePeriodSeconds": 1}).raise_for_status()
         self.api.delete(path).raise_for_status()
-        deadline = time.monotonic() + _PATIENCE_S
-        while pods := self.get(f"{path}/pods")["items"]:
-            assert time.monotonic() < deadline, [pod["metadata"]["name"] for pod in pods]
-            time.sleep(0.2)
+        until(lambda: not self.get(f"{path}/pods")["items"], _PATIENCE_S, f"{namespace} has pods")
 
 
 def is_true(condition: str) -> Callable[[dict[str, Any]], bool]:

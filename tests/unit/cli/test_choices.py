@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from controlplane.cli import options, wiring
 from controlplane.cli.main import app, main, run
+from controlplane.cli.options import launcher_of_environment
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster
 from controlplane.domain.serving import LateBinding, LauncherName, Listen, Serving
@@ -186,3 +187,24 @@ def test_of_a_destroyed_fleet_the_events_are_named() -> None:
     ended.touch()
     with pytest.raises(InputError, match="`ctl events --fleet shop`"):
         wiring.existing_fleet("shop")
+
+
+def test_the_command_line_overrides_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRISECT_FLEET", "of-environment")
+    for given, arguments in (("of-environment", []), ("given", ["--fleet", "given"])):
+        monkeypatch.setenv("TRISECT_FLEET", "of-environment")
+        assert run(["status", *arguments]) == 2
+        assert f"there is no fleet {given!r}" in capsys.readouterr().err
+
+
+def test_the_launcher_of_a_new_fleet_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRISECT_LAUNCHER", raising=False)
+    assert launcher_of_environment() is None
+    monkeypatch.setenv("TRISECT_LAUNCHER", "process")
+    assert launcher_of_environment() is LauncherName.PROCESS
+    monkeypatch.setenv("TRISECT_LAUNCHER", "pods")
+    with pytest.raises(InputError) as wrong:
+        launcher_of_environment()
+    assert wrong.value.field == "$TRISECT_LAUNCHER"

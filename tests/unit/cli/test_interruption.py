@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from background import running
 from terminal import on_terminal
 
 from controlplane.cli.verbs import VERBS
@@ -36,17 +37,14 @@ def interrupted(tmp_path: Path, sent: signal.Signals, *arguments: str) -> tuple[
     command = [sys.executable, "-c", CTL, *(a.format("/dev/stdin") for a in arguments)]
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     pipe = subprocess.PIPE
-    with subprocess.Popen(
+    with running(
         command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=tmp_path
     ) as process:
-        try:
-            assert process.stdin is not None
-            process.stdin.write("#" * 2**20)  # more than a pipe holds: returns when the verb reads it
-            process.send_signal(sent)
-            # Now the file ends: Python sees a signal that came just before a read only when the read returns.
-            out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
+        assert process.stdin is not None
+        process.stdin.write("#" * 2**20)  # more than a pipe holds: returns when the verb reads it
+        process.send_signal(sent)
+        # Now the file ends: Python sees a signal that came just before a read only when the read returns.
+        out, err = process.communicate(timeout=60)
     return process.returncode, out, err
 
 
@@ -74,17 +72,12 @@ except KeyboardInterrupt as first:
 def ending(first: signal.Signals, program: str = STOPPED_IN_A_FINALLY) -> Iterator[subprocess.Popen[str]]:
     """Run a program that `first` has ended, and whose clean-up waits for a line."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "runs\n"
-            process.send_signal(first)
-            assert process.stdout.readline() in {"KeyboardInterrupt\n", "Terminated\n"}
-            yield process
-        finally:
-            process.kill()
+    with running([sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "runs\n"
+        process.send_signal(first)
+        assert process.stdout.readline() in {"KeyboardInterrupt\n", "Terminated\n"}
+        yield process
 
 
 def answer(process: subprocess.Popen[str], sent: signal.Signals) -> str:

@@ -246,7 +246,7 @@ def test_a_redirected_partition_moves_to_another_gate_as_a_whole() -> None:
 
 
 def test_an_endpoint_with_sequences_has_one_server() -> None:
-    with pytest.raises(GatewayError, match="m"):
+    with pytest.raises(GatewayError, match="sequences"):
         assign(SlotTable.empty(2, 2), {"m": Route((ONE, TWO), THREE)}, {"m": Traits(sequence_idle_us=5)})
 
 

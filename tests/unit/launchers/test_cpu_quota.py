@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from background import until
 
 from launchers.cpu_quota import CHAIN, Group, Mechanism, first_that_holds
 from launchers.cpu_quota import counters as kernel
@@ -33,13 +34,6 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
 
 
 def computing(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -88,26 +82,26 @@ def test_a_busy_process_gets_its_share_from_its_first_instruction(held: Mechanis
     try:
         with running([*held.enter(group, 30.0), *COMPUTES]) as process:
             held.weigh(group, Weight.FULL)
-            until(lambda: computing(process), "it computes")
+            until(lambda: computing(process), what="it computes")
             (model,) = computing(process)
             members = (process.pid, model.pid)
 
             def throttled() -> int:
                 return held.usage(group, members).throttled_periods or 0
 
-            until(throttled, "it is held")
+            until(throttled, what="it is held")
 
             def stretch() -> tuple[float, float]:
                 # However long the host takes for 0.3 s of it; the clock is read outside what is counted.
                 start, before = time.monotonic(), cpu_seconds(held, group, members)
-                until(lambda: cpu_seconds(held, group, members) - before >= 0.3, "it goes on")
+                until(lambda: cpu_seconds(held, group, members) - before >= 0.3, what="it goes on")
                 used = cpu_seconds(held, group, members) - before
                 return used, time.monotonic() - start
 
             throttled_before = throttled()
             used, wall = stretch()
             assert used / wall < 0.40
-            until(lambda: throttled() > throttled_before, "it is held still")
+            until(lambda: throttled() > throttled_before, what="it is held still")
             if isinstance(held, Cgroup):  # what could be left over
                 assert held.groups(group.fleet) == (group,)
     finally:

@@ -7,7 +7,6 @@ import json
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ import build
 import docker.errors
 import pytest
 import requests.exceptions
+from background import until
 from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import EngineError, InputError, MissingTool, NotNow
@@ -222,15 +222,11 @@ def test_an_end_after_the_kernels_kill_says_that_memory_was_short(door: str) -> 
     died = {"exitCode": "137"}
     told = (("a", "oom", {}), ("a", "kill", {"signal": "9"}), ("a", "die", died), ("b", "die", died))
     found: list[News] = []
-    with an_engine_that_says(door, *told):
-        watcher = ContainerWatcher(f"unix://{door}", "f")
-        try:
-            deadline = time.monotonic() + 30
-            while len(found) < 3:
-                assert time.monotonic() < deadline
-                found += watcher.news((short, other))
-        finally:
-            watcher.close()
+    with (
+        an_engine_that_says(door, *told),
+        contextlib.closing(ContainerWatcher(f"unix://{door}", "f")) as watcher,
+    ):
+        until(lambda: found.extend(watcher.news((short, other))) or len(found) >= 3)
     impaired, dead, killed = found
     assert impaired == News((short.name,), out_of_memory(short), health=Health.IMPAIRED)
     assert dead == News((short.name,), out_of_memory(short))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import build
 import pytest
+from background import running
 from fake_mps import fake_daemons
 from fake_nvml import FakeGpu, FakeNvml
 
@@ -59,16 +60,13 @@ def test_a_share_is_believed_where_all_processes_are_clients_with_their_percenta
 def test_the_percentage_in_effect_is_read_back(daemons: MpsDaemons, nvml: FakeNvml) -> None:
     client = daemons.client(build.spec(device=UUID, percent=30), start=True)
     pipes = daemons.pipes(UUID)
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, **client.environment}) as process:
-        try:
-            (pipes / "clients").write_text(f"{process.pid}\n")
-            nvml.gpus[0].compute = {process.pid: 300, 1: 20}
-            nvml.gpus[0].mps = {process.pid: 300}
-            (pipes / "percentage").write_text("80.0")
-            seen = proof.clients_of(UUID, pipes)
-            assert seen == GpuClients({process.pid: Held(30.0, 80.0)}, frozenset({1}))
-        finally:
-            process.kill()
+    with running(["sleep", "60"], env={**os.environ, **client.environment}) as process:
+        (pipes / "clients").write_text(f"{process.pid}\n")
+        nvml.gpus[0].compute = {process.pid: 300, 1: 20}
+        nvml.gpus[0].mps = {process.pid: 300}
+        (pipes / "percentage").write_text("80.0")
+        seen = proof.clients_of(UUID, pipes)
+        assert seen == GpuClients({process.pid: Held(30.0, 80.0)}, frozenset({1}))
 
 
 def test_a_server_that_ends_at_once_is_named_until_one_is_ready(daemons: MpsDaemons) -> None:
@@ -92,11 +90,8 @@ def test_a_daemon_gets_no_percentage_or_protocol_of_its_caller(monkeypatch: pyte
 def test_a_daemon_that_a_loading_server_names_is_not_ended(daemons: MpsDaemons) -> None:
     """Its starter may have been killed, and its locks with it."""
     client = daemons.client(build.spec(device=UUID), start=True)
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, **client.environment}) as loading:
-        try:
-            assert daemons.sweep() == ()
-        finally:
-            loading.kill()
+    with running(["sleep", "60"], env={**os.environ, **client.environment}):
+        assert daemons.sweep() == ()
     with daemons.starting(UUID):
         assert daemons.sweep() == ()
     assert daemons.sweep() == (f"MPS daemon of {UUID}",)
@@ -104,19 +99,16 @@ def test_a_daemon_that_a_loading_server_names_is_not_ended(daemons: MpsDaemons) 
 
 def test_memory_is_read_from_both_lists_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which of them has the clients of MPS depends on the driver."""
-    with subprocess.Popen(["sleep", "60"]) as process:
-        try:
-            one, two, three = 1, os.getpid(), process.pid
-            old = FakeGpu("GPU-1", compute={one: 100, two: None}, mps=None)
-            new = FakeGpu("GPU-2", compute={one: 100, two: None}, mps={two: 50, three: 30})
-            monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(old, new))
-            assert gpus.processes("GPU-1") == {one: 100.0, two: None}
-            assert gpus.processes("GPU-2") == {one: 100.0, two: 50.0, three: 30.0}
-            assert gpus.memory_mb("GPU-2", {two, three}) == 80.0
-            assert gpus.memory_mb("GPU-1", {two}) is None
-            assert gpus.memory_mb("GPU-1", {one, two}) is None, "not known of all of them"
-        finally:
-            process.kill()
+    with running(["sleep", "60"]) as process:
+        one, two, three = 1, os.getpid(), process.pid
+        old = FakeGpu("GPU-1", compute={one: 100, two: None}, mps=None)
+        new = FakeGpu("GPU-2", compute={one: 100, two: None}, mps={two: 50, three: 30})
+        monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(old, new))
+        assert gpus.processes("GPU-1") == {one: 100.0, two: None}
+        assert gpus.processes("GPU-2") == {one: 100.0, two: 50.0, three: 30.0}
+        assert gpus.memory_mb("GPU-2", {two, three}) == 80.0
+        assert gpus.memory_mb("GPU-1", {two}) is None
+        assert gpus.memory_mb("GPU-1", {one, two}) is None, "not known of all of them"
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 
 from controlplane.domain.errors import EngineError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ShareUsage
-from launchers import lifecycle, patience
+from launchers import lifecycle
 from launchers.cpu_quota.mechanism import Weight
 from launchers.lifecycle import Lifecycle, StartState
 from launchers.triton import readiness
@@ -81,7 +79,7 @@ def loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
         clock = SimpleNamespace(monotonic=lambda: launcher.now_s, sleep=sleep)
         monkeypatch.setattr(lifecycle, "time", clock)
-        monkeypatch.setattr(patience, "time", clock)
+        monkeypatch.setattr(readiness, "time", clock)
         monkeypatch.setattr(readiness, "is_ready", lambda _: launcher.now_s >= launcher.ready_s)
         return launcher
 
@@ -106,43 +104,6 @@ def test_a_start_without_progress_is_removed(loads: Any, begun_before: bool) -> 
     assert launcher.present is None
     assert launcher.weights == [Weight.SLOW_START]
     assert 30.0 <= launcher.now_s < 35.0
-
-
-@pytest.mark.parametrize("folder_made_anew", [False, True])
-def test_a_server_whose_sockets_were_removed_is_replaced_at_once(
-    loads: Any, nearby: Path, monkeypatch: pytest.MonkeyPatch, folder_made_anew: bool
-) -> None:
-    launcher = loads(ready_s=0.0)
-    lost = launcher.present = replace(build.server(SPEC), host="unix:s/t")
-    monkeypatch.setattr(readiness, "is_ready", lambda _: False)
-    folder = nearby / "s"
-    path = folder / f"t:{lost.http_port}"
-    folder.mkdir()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        path.unlink()
-        if not folder_made_anew:
-            folder.rmdir()
-        assert launcher.start(SPEC, deadline_s=10.0) is not lost
-    assert launcher.now_s == 0.0
-
-
-@pytest.mark.parametrize("swept", [False, True])
-def test_a_start_that_lost_its_folder_to_a_sweep_is_tried_again(
-    loads: Any, nearby: Path, monkeypatch: pytest.MonkeyPatch, swept: bool
-) -> None:
-    launcher = loads(ready_s=0.0)
-    (nearby / "s").mkdir()
-    monkeypatch.setattr(launcher, "_host", lambda _: "unix:s/t")
-    states = [StartState(ended="no socket"), StartState(ready := build.server(SPEC))]
-    monkeypatch.setattr(launcher, "_start_state", lambda *_: states.pop(0))
-    if swept:
-        (nearby / "s").rmdir()
-        assert launcher.start(SPEC, deadline_s=10.0) is ready
-    else:
-        with pytest.raises(EngineError, match="no socket"):
-            launcher.start(SPEC, deadline_s=10.0)
 
 
 def test_a_server_that_ends_between_two_looks_has_its_own_reason(loads: Any) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import build
 import pytest
+from background import running
 from fake_mps import PROGRAMS, fake_daemons
 from fake_nvml import FakeGpu, FakeNvml
 
@@ -51,11 +52,8 @@ def program(client: MpsClient, *words: str, user: int | None = None) -> Iterator
     command = [PYTHON, "-IS", "-c", (PROGRAMS / "fake_cuda.py").read_text(), "/nowhere", *words]
     environment = {**os.environ, **client.environment}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, env=environment, user=user, text=True, **streams) as started:
-        try:
-            yield started
-        finally:
-            started.kill()
+    with running(command, env=environment, user=user, text=True, **streams) as started:
+        yield started
 
 
 def said(started: subprocess.Popen[str]) -> str:

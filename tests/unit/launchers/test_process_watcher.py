@@ -8,13 +8,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import build
 import pytest
+from background import until
 from no_descriptors import without_descriptors
 
 from controlplane.domain.errors import NotNow
@@ -111,10 +111,7 @@ def watching(
 
 
 def heard(watcher: ProcessWatcher, server: Server) -> tuple[News, ...]:
-    deadline = time.monotonic() + 30
-    while not (news := watcher.news((server,))):
-        assert time.monotonic() < deadline
-    return news
+    return until(lambda: watcher.news((server,)))
 
 
 def test_a_triton_that_ends_is_told_once_and_only_while_it_is_asked_about(triton: Triton) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 from build import Clock
-from monitor_log import accepted, line, listening
+from monitor_log import accepted, line, listening, taken
 
 from controlplane.monitor import client
 from controlplane.monitor.client import BEAT_S, RequestLog, local
-from controlplane.monitor.records import Record
 
 
 @pytest.fixture
@@ -25,15 +23,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def place(nearby: Path) -> Path:
     return nearby / "s"
-
-
-def taken(log: RequestLog, count: int) -> list[Record]:
-    found: list[Record] = []
-    deadline = time.monotonic() + 30.0
-    while len(found) < count and time.monotonic() < deadline:
-        found += log.take()
-        time.sleep(0.005)
-    return found
 
 
 def test_requests_that_were_answered_failed_or_left_with_a_server_are_taken_in_order(place: Path) -> None:

@@ -40,6 +40,8 @@ FLAGS = ("failed", "abandoned", "refused", "held", "lost")
         (200, "14", "SC/-1/-", "failed lost"),
         (500, "-", "--/0/-", "failed held"),  # a server's own answer
         (200, "13", "--/0/-", "failed held"),
+        (200, "15", "--/0/-", "failed held"),
+        (200, "16", "--/0/-", ""),  # a token is wrong
         (200, "3", "--/0/-", ""),  # a bad request
         (200, "5", "--/0/-", ""),
         (404, "-", "--/0/-", ""),
@@ -59,6 +61,14 @@ FLAGS = ("failed", "abandoned", "refused", "held", "lost")
 def test_how_a_request_ended(http: int, grpc: str, flags: str, expected: str) -> None:
     found = record(f"grpc:h1 1 m one:abc g_3 {http} {grpc} {flags} 9 9 1700 1800")
     assert " ".join(name for name in FLAGS if getattr(found, name)) == expected
+
+
+@pytest.mark.parametrize(
+    ("http", "grpc", "succeeded"), [(200, "-", True), (400, "-", False), (200, "3", False)]
+)
+def test_a_bad_request_did_not_succeed(http: int, grpc: str, succeeded: bool) -> None:
+    found = record(f"grpc:h1 1 m one:abc g_3 {http} {grpc} --/0/- 9 9 1700 1800")
+    assert (found.succeeded, found.failed) == (succeeded, False)
 
 
 @pytest.mark.parametrize(("protocol", "http", "grpc"), [("grpc", 200, 14), ("http", 503, None)])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.monitor.records import Record
-from controlplane.monitor.windows import KEEP_S, Windows
+from controlplane.monitor.state import KEEP_S, Windows
 
 
 def record(ended_s: float, latency_ms: float = 1.0, **other: Any) -> Record:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +60,32 @@ def test_an_interruption_of_the_entry_closes_the_channel(monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt), ClosedLoop("127.0.0.1:1", [b""], 1):
         pass
     channel.close.assert_called_once()
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.timeout(60, method="thread")
+def test_an_interruption_at_any_moment_of_the_entry_ends_it() -> None:
+    """Within gRPC's own code one left a call that the channel's end waited for."""
+    chance, main = random.Random(1), threading.get_ident()
+    server = grpc.server(ThreadPoolExecutor(8), handlers=(Slow(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        for _ in range(60):
+            moment_s = chance.uniform(0.0, 0.008)
+            timer = threading.Timer(moment_s, signal.pthread_kill, (main, signal.SIGUSR1))
+            with contextlib.suppress(KeyboardInterrupt):
+                timer.start()
+                with ClosedLoop(f"127.0.0.1:{port}", [b"a"], 8) as loop:
+                    loop.run(30.0)
+            timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        server.stop(None)
 
 
 Answering = Callable[[ModelInferRequest], list[ModelStreamInferResponse]]

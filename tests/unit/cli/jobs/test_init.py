@@ -53,12 +53,6 @@ def test_a_spec_that_exists_is_kept_without_force(
     assert (directory / "spec.yaml").read_text() != "mine"
 
 
-def test_check_answers_no_while_a_model_needs_something(directory: Path) -> None:
-    assert run(["init", "models", "--check"]) == 0
-    write(directory / "models" / "open", CONFIG.replace("[ 4 ]", "[ -1 ]"))
-    assert run(["init", "models", "--check", "--force"]) == 1
-
-
 def test_check_looks_beside_a_spec_that_exists_and_keeps_it(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

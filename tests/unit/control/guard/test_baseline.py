@@ -8,7 +8,16 @@ import random
 import pytest
 
 from controlplane.control.guard import baseline
-from controlplane.control.guard.baseline import P99_STEP, exceeds, p99_s, rounded_p99_s
+from controlplane.control.guard.baseline import (
+    EMPTY,
+    P99_STEP,
+    SHARES,
+    copied,
+    exceeds,
+    learn_block,
+    p99_s,
+    rounded_p99_s,
+)
 from controlplane.latency.queueing.batch_queue import solve
 
 
@@ -61,3 +70,12 @@ def test_a_queue_far_below_its_limit_is_computed_a_few_times_whatever_is_measure
     assert len(computed) <= 8
     for slo_s in (0.001, 0.7 * rounded_p99_s(43.0, (0.0051, 0.0072), (1.2, 1.5))):
         assert exceeds(slo_s, 43.0, (0.0051, 0.0072), (1.2, 1.5))
+
+
+def test_a_tenth_and_a_hundredth_of_the_blocks_exceed_the_thresholds() -> None:
+    chance, known = random.Random(1), copied(EMPTY)
+    ratios = [chance.lognormvariate(0.0, 0.2) for _ in range(5000)]
+    for ratio in ratios:
+        known = known._replace(tail=learn_block(known, ratio, estimated=False, settled=True))
+    for threshold, share in zip((known.tail.tenth, known.tail.hundredth), SHARES, strict=True):
+        assert sum(ratio > threshold for ratio in ratios) / len(ratios) == pytest.approx(share, rel=0.5)

@@ -75,6 +75,14 @@ def test_clusters_are_learned_and_raise_the_height() -> None:
     assert late_answers.scale(evidence, SLOW) <= LARGEST_SCALE * SLOW.natural_scale
 
 
+def test_late_answers_within_an_slo_of_each_other_are_one_cluster() -> None:
+    at_s = (0.0, 10.0, 10.05, 10.08, 10.2)
+    above = (False, True, False, True, False)
+    alarm = late_answers.alarm_of(late_answers.begin(SLOW), SLOW)
+    after, raised = late_answers.scan(late_answers.begin(SLOW), at_s, above, alarm)
+    assert (after.ended.clusters, after.ended.late, raised) == (1.0, 2.0, -1)
+
+
 def test_a_violation_does_not_raise_the_height_of_its_own_alarm() -> None:
     """Clusters of three, each followed by a calm: a tenth of the requests are late."""
     fresh = late_answers.begin(SLOW)

@@ -80,6 +80,14 @@ def test_what_is_new_about_one_partition_is_its_own_affair(rested: GuardState, o
     assert looked_at(rested, tick(rested, observed)) == {"W2"}
 
 
+def test_a_share_that_moves_concerns_the_partitions_of_its_gpus_only(rested: GuardState) -> None:
+    fallen = {**SERVERS, "W1.a": GONE}
+    after, effects = decide.tick(rested, seen(1.2, fallen))
+    assert [type(one) for one in effects if isinstance(one, Redirect)] == [Redirect]
+    assert after.due_s["W1"] == observe.AT_ONCE
+    assert after.due_s["W2"] == math.inf
+
+
 def test_answers_that_waited_count_in_the_time_since_all_were_given(rested: GuardState) -> None:
     promise, rate_rps = rested.watches["W2"].queues[0].promise, 20.0
     waited = tuple(Answer(1.0 + n / rate_rps, 20.0, False, "W2", "W2.a") for n in range(1, 5))

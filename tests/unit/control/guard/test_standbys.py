@@ -25,6 +25,7 @@ from controlplane.control.guard.state import (
     Launches,
     Phase,
     PlacedServer,
+    Share,
 )
 from controlplane.domain.observation import Answer, Health, Level, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
@@ -155,6 +156,13 @@ def test_a_shadow_lends_its_share_after_a_death_and_stands_by_again() -> None:
     assert b.standbys() == ["W1.s", "W2.s"]
     effects = b.tick(20, late=["W2"])
     assert ends(effects, "W1.s").ending is Ending.DRAINED, "it may answer what it has"
+
+
+def test_a_share_stays_where_the_server_died_while_a_shadow_elsewhere_serves() -> None:
+    b = bench(replace(partition(), shadow_gpu="g1"))
+    del b.servers["W1.a"]
+    b.tick()
+    assert (b.active(), b.state.watches["W1"].share) == ("W1.s", Share("g0", 40.0))
 
 
 def test_a_server_that_is_slow_even_with_the_lent_share_gets_more() -> None:

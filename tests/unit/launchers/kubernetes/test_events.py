@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from background import until
 from fake_kubernetes import FakeCluster, Key, Serving
 
 from controlplane.domain.fleet import Cluster, Labels, Role, Server, ServerSpec, ServerState
@@ -58,14 +58,6 @@ def watching(ends: PodEnds | None = None) -> Iterator[PodWatcher]:
 
 def heard(ends: PodWatcher, *servers: Server) -> tuple[News, ...]:
     return until(lambda: ends.news(servers))
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 20
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-    return found
 
 
 OOM = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}

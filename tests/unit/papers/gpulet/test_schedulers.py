@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import planning
 import pytest
 from turing import SLO_MS, asked, device, planned, question
 
@@ -132,3 +133,14 @@ def test_the_efficient_size_of_the_code_is_never_20_or_100() -> None:
 )
 def test_what_four_gpus_hold_as_coded(rates: dict[str, float], sbp: bool) -> None:
     assert (not planned("sbp", rates, as_coded=True).infeasible) == sbp
+
+
+def test_table_3_takes_eight_gpus_of_at_most_two() -> None:
+    """gpu-lets+ on iGniter's twelve workloads, beside what its authors report (Fig 14, 18, Sec. 5.3)."""
+    plan = planning.planned("gpu-lets+", planning.published(12))
+    assert len(plan.gpus) == 8
+    assert max(len(g.partitions) for g in plan.gpus) == 2
+    placed = {name: chosen for gpu in planning.layout(plan) for name, chosen in gpu.items()}
+    assert placed["W4"] == (60.0, 2)
+    assert placed["W9"][0] == 40.0
+    assert placed["W2"][0] == 40.0

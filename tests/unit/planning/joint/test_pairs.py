@@ -10,10 +10,11 @@ import planning
 import pytest
 
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.workload import ShadowPolicy, ShadowWish
+from controlplane.domain.workload import ShadowPolicy, ShadowWish, with_covers_demanded
 from controlplane.latency.protocol import Slots
 from controlplane.planning.capacity.gpu_types import GpuType
 from controlplane.planning.capacity.items import Group, families
+from controlplane.planning.joint.grouping import groupings
 from controlplane.planning.joint.pairs import Side, pair_sides, side_batches
 
 
@@ -73,6 +74,17 @@ def test_nothing_is_paired_where_it_does_not_pay() -> None:
 def test_batches_of_a_part_are_known_to_the_table() -> None:
     assert side_batches(4).tolist() == [1, 2, 3, 4]
     assert side_batches(16).tolist() == [4, 5, 6, 8, 10, 12, 16]
+
+
+def test_less_care_is_tried_too_but_where_shadows_must_cover() -> None:
+    asked, types = planning.published(200), {"v100": v100()}
+    usual, less = groupings(asked, types)
+    assert usual.fixed_gpus
+    assert less.fixed_gpus
+    assert usual != less
+    assert list(groupings(with_covers_demanded(asked, 1.1), types)) == [
+        replace(usual, pools=tuple(replace(p, group=with_covers_demanded(p.group, 1.1)) for p in usual.pools))
+    ]
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.domain.plan import Infeasible, Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.planning.explain.explain import explain
-from controlplane.planning.judge.evaluate import Terms, evaluate
+from controlplane.planning.judge.evaluate import Terms, evaluate, evaluate_changed
 from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.replan.differences import Change, changes
@@ -59,6 +59,18 @@ def test_an_active_shadow_changes_all_models_of_its_partition() -> None:
     changed = layout.resized(np.array([0]), np.array([0]), np.array([70.0]))
     assert changed.percent[0].tolist() == [70.0, 70.0, 40.0]
     assert layout.percent[0].tolist() == [60.0, 60.0, 40.0]
+
+
+def test_an_active_shadow_is_judged_as_a_partition_of_its_share() -> None:
+    devices, (_, one) = {"v100": planning.v100("ours")}, shared_gpu().partitions
+    base, larger = (
+        evaluate([PlannedGpu("v100-0", "v100", (replace(one, percent=percent),))], devices, TERMS)["v100"]
+        for percent in (40.0, 60.0)
+    )
+    row = np.array([0])
+    changed = base.layout.resized(row, row, np.array([60.0]))
+    found = evaluate_changed(changed, row, base, devices["v100"], TERMS)
+    assert found.p99_ms[0, 0] == larger.p99_ms[0, 0] < base.p99_ms[0, 0]
 
 
 def reasons(*gpus: PlannedGpu) -> list[str]:

@@ -55,7 +55,7 @@ def test_a_good_plan_is_good() -> None:
         (0, lambda p: served(p, batch=0), "batch 0 is outside"),
         (0, lambda p: served(p, instances=2), "2 instances"),
         (0, lambda p: served(p, max_queue_delay_us=5), "a queue delay"),
-        (0, lambda p: served(p, model="alexnet"), "asks for ssd"),
+        (0, lambda p: served(p, model="alexnet"), "needs ssd"),
         (0, lambda p: served(p, model="bert"), "bert has no profile"),
         (0, lambda p: replace(p, models=(*p.models, ServedModel("ssd", 1))), "serves a model twice"),
         (0, lambda p: replace(p, workloads=()), "serves no workload"),
@@ -77,6 +77,11 @@ def test_a_good_plan_is_good() -> None:
 )
 def test_each_rule(number: int, change: Callable[[Partition], Partition], said: str) -> None:
     assert said in reasons(with_partition(number, change))
+
+
+def test_a_rate_below_one_is_one() -> None:
+    plan = with_partition(0, lambda p: placed(p, rate_rps=0.5))
+    assert "rate_rps is" not in reasons(plan)
 
 
 def test_a_shadow_that_breaks_a_neighbour_once_active() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from monitor_log import accepted, line, listening
+from http_server import in_thread
+from monitor_log import accepted, line, listening, taken
 from observer_rig import ANSWERED, SERVER, SPEC, Clock, Gateway, Rig, rested, state
 
 from controlplane.control.guard.observe import LOOK_S
 from controlplane.domain.fleet import GatewayConfig
 from controlplane.files.waiting import wait_until
 from controlplane.gateway.replicas.agent import ControlServer, Replica
-from controlplane.monitor.records import Record
 from controlplane.runtime.controller import answers as answers_module
 from controlplane.runtime.controller import observer as observer_module
 from controlplane.runtime.controller.answers import OpenRequests, ReplicaLogs
@@ -35,23 +34,8 @@ def replica(monitor: Path) -> Iterator[str]:
     """A control port; its address."""
     gateway: Any = None
     server = ControlServer(Replica(gateway, GatewayConfig(), monitor), ("127.0.0.1", 0), TOKEN)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
+    with in_thread(server):
         yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def taken(logs: ReplicaLogs, count: int) -> list[Record]:
-    found: list[Record] = []
-    deadline = time.monotonic() + 30.0
-    while len(found) < count and time.monotonic() < deadline:
-        found += logs.take()
-        time.sleep(0.005)
-    return found
 
 
 def test_the_logs_of_all_replicas_are_one(nearby: Path) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import build
 import pytest
-from fake_host import Program
+from fake_host import GatewayInMemory, NoServers, Program
 from fleet_world import world
 
 from controlplane.control.converge.actions import SetBatches
@@ -20,7 +20,7 @@ from controlplane.control.guard.effects import SetBatch
 from controlplane.control.guard.state import GuardState, Limits, Rebatched
 from controlplane.domain.errors import EngineError, FleetBusy
 from controlplane.domain.fleet import Backend, Batches, Route, Routes, Server
-from controlplane.domain.observation import Event, FleetSeen, News
+from controlplane.domain.observation import Event, FleetSeen
 from controlplane.files.fleets import FleetFiles
 from controlplane.monitor.client import RequestLog
 from controlplane.monitor.records import Record
@@ -38,41 +38,21 @@ OLD = Backend("old", "127.0.0.1", 1, 2, 3)
 NEW = Backend("new", "127.0.0.1", 4, 5, 6)
 
 
-class Gateway:
+class Gateway(GatewayInMemory):
     """Routes that another command may have replaced since."""
 
     def __init__(self, routes: Routes) -> None:
-        self.present = dict(routes)
+        super().__init__(routes)
         self.committed: list[Routes] = []
         self.started = False
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def start(self) -> None:
+    def start(self, *_: object) -> None:
         self.started = True
-
-    def missing(self) -> tuple[str, ...]:
-        return ()
-
-    def routes(self) -> Routes:
-        return self.present
 
     def commit(self, routes: Routes) -> None:
         self.committed.append(routes)
         self.meanwhile()
-
-
-class Launcher:
-    def servers(self, fleet: str) -> tuple[Server, ...]:
-        return ()
-
-    def watch(self, fleet: str) -> Launcher:
-        return self
-
-    def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        return ()
-
-    def close(self) -> None:
-        pass
 
 
 class NoRequests:
@@ -89,7 +69,7 @@ def controlled(
     """A controller that knows the old server; its next look would route elsewhere, here to nobody."""
     gateway = Gateway({"w": Route((routed,), None)})
     files = FleetFiles(directory, "f")
-    fleet = Fleet(files, cast(Any, Launcher()), cast(Any, gateway), SystemClock(), lambda line: None)
+    fleet = Fleet(files, cast(Any, NoServers()), cast(Any, gateway), SystemClock(), lambda line: None)
     actor = Actor(fleet, notice) if plan_only else Executor(fleet, History(files.history), notice)
     controller = Controller(fleet, NoRequests(), actor, Limits())
     routes = {"w": NamedRoute(("old",), None)}

@@ -23,7 +23,6 @@ from controlplane.control.guard.state import (
     Share,
     guarded_partitions,
 )
-from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Role, Server, ServerSpec, ServerState
 from controlplane.domain.observation import Event, Guarding
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
@@ -49,13 +48,6 @@ def test_history_is_bounded_and_read_oldest_first(tmp_path: Path) -> None:
     assert 300 <= len(kept) <= 300 + 256 + 20
     assert [e.reason for e in kept] == [str(i) for i in range(600 - len(kept), 600)]
     assert [e.at_s for e in history.events(since_s=597.0)] == [597.0, 598.0, 599.0]
-
-
-def test_a_disk_that_refuses_stops_nobody(tmp_path: Path) -> None:
-    (tmp_path / "in-the-way").write_text("")
-    history = History(tmp_path / "in-the-way" / "h.sqlite")
-    history.write(Event(1.0, "info", "notice", "w", "x"))
-    assert history.lost == 1
 
 
 def test_a_locked_history_holds_nobody_up_and_gets_what_was_told_meanwhile(
@@ -92,12 +84,6 @@ def test_commands_write_beside_the_controller(tmp_path: Path) -> None:
             path = tmp_path / f"{fresh}.sqlite"
             assert sum(pool.map(write, "abcd", [path] * 4)) == 0
             assert len(History(path).events()) == 40
-
-
-def test_a_broken_history_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "h.sqlite").write_text("no database" * 100)
-    with pytest.raises(EngineError, match="delete it"):
-        History(tmp_path / "h.sqlite").events()
 
 
 def spec(role: Role, percent: float, revision: str) -> ServerSpec:

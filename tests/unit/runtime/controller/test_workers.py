@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fake_host import GatewayInMemory
 from observer_rig import SERVER, SPEC, Rig
 
 from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Load
@@ -57,17 +58,11 @@ class Engine:
         self.stopped.append(drain_s)
 
 
-class Gateway:
+class Gateway(GatewayInMemory):
     def __init__(self, routes: Routes | None = None) -> None:
+        super().__init__(routes)
         self.asked = 0
         self.owed = NOTHING_IN_FLIGHT
-        self.present = routes or {}
-
-    def routes(self) -> Routes:
-        return self.present
-
-    def discount(self, server: str, counters: object) -> None:
-        pass
 
     def in_flight(self, backend: object) -> InFlight:
         self.asked += 1

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import filelock
 import pytest
+from background import running
 
 from controlplane.domain.errors import EngineError
 from controlplane.files.fleets import FleetFiles
@@ -41,13 +42,10 @@ def files(tmp_path: Path) -> FleetFiles:
 def holder(files: FleetFiles) -> Iterator[subprocess.Popen[bytes]]:
     """A process that has the controller's lock."""
     asking = [sys.executable, "-c", HOLD, str(files.controller_lock)]
-    with subprocess.Popen(asking, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
+    with running(asking, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
 
 
 def test_there_is_one_and_it_is_found(files: FleetFiles) -> None:
@@ -76,33 +74,27 @@ def test_one_that_follows_a_killed_one_knows_it(files: FleetFiles) -> None:
 
 def test_a_pid_that_is_somebody_elses_by_now_is_nobodys_controller(files: FleetFiles) -> None:
     told = files.directory / "controller.pid"
-    with subprocess.Popen(["sleep", "60"]) as innocent:
-        try:
-            told.write_text(f"{innocent.pid}\n")
-            with filelock.FileLock(files.controller_lock):  # before its holder wrote a pid
-                assert controller_process.pid(files) is None
-            with holder(files) as controller:
-                assert controller_process.pid(files) == controller.pid
-                assert controller_process.stop(files)
-            assert innocent.poll() is None
-        finally:
-            innocent.kill()
+    with running(["sleep", "60"]) as innocent:
+        told.write_text(f"{innocent.pid}\n")
+        with filelock.FileLock(files.controller_lock):  # before its holder wrote a pid
+            assert controller_process.pid(files) is None
+        with holder(files) as controller:
+            assert controller_process.pid(files) == controller.pid
+            assert controller_process.stop(files)
+        assert innocent.poll() is None
 
 
 def test_a_process_that_only_looks_at_the_lock_is_not_taken_for_the_controller(files: FleetFiles) -> None:
     path = files.controller_lock
     with (
         open(path, "w") as looked_at,
-        subprocess.Popen(["sleep", "60"], pass_fds=(looked_at.fileno(),)) as looking,
+        running(["sleep", "60"], pass_fds=(looked_at.fileno(),)) as looking,
         holder(files) as controller,
     ):
-        try:
-            # Without a recorded pid, processes are searched in the order of their pids.
-            assert controller_process.pid(files) == controller.pid
-            assert controller_process.stop(files)
-            assert looking.poll() is None
-        finally:
-            looking.kill()
+        # Without a recorded pid, processes are searched in the order of their pids.
+        assert controller_process.pid(files) == controller.pid
+        assert controller_process.stop(files)
+        assert looking.poll() is None
 
 
 def test_where_somebody_else_was_quicker_his_is_the_controller(

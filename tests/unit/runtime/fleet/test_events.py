@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from fake_host import GatewayInMemory, NoServers
 from no_descriptors import without_descriptors
 
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.converge.redirect import moves
 from controlplane.domain.errors import EngineError, NotNow
-from controlplane.domain.fleet import Routes, Server
 from controlplane.domain.observation import Event
 from controlplane.files.fleets import FleetFiles, FleetSettings, fleets
 from controlplane.files.gateway import Restart, append_restart
@@ -43,28 +43,11 @@ def test_what_the_supervisor_wrote_stands_between_what_the_others_did(tmp_path: 
     assert kept.events(files, since_s=0.0, limit=2) == every[1:]
 
 
-class Nothing:
-    """A launcher and a gateway of a fleet whose servers are gone already."""
-
-    def servers(self, fleet: str) -> tuple[Server, ...]:
-        return ()
-
-    def routes(self) -> Routes:
-        return {}
-
-    def stop(self) -> None:
-        pass
-
-    def sweep(self, fleet: str) -> tuple[str, ...]:
-        return ()
-
-
 def ended(root: Path, name: str, *reasons: str) -> FleetFiles:
     files = FleetFiles(root, name)
     files.write_settings(FleetSettings("process", "/m", str(root / "out"), {}))
     History(files.history).write(*(Event(1.0, "info", "apply", name, reason) for reason in reasons))
-    nothing = cast(Any, Nothing())
-    kept.destroy(Fleet(files, nothing, nothing, SystemClock(), print))
+    kept.destroy(Fleet(files, cast(Any, NoServers()), cast(Any, GatewayInMemory()), SystemClock(), print))
     return files
 
 
@@ -104,7 +87,7 @@ def test_a_redirect_by_hand_is_told_a_partition() -> None:
     before = {"w": NamedRoute(("a1", "b1")), "v": NamedRoute(("a1",)), "x": NamedRoute(("gone",))}
     after = {"w": NamedRoute(("a2", "b2")), "v": NamedRoute(("a2",)), "x": NamedRoute(("b2",))}
     assert moves(before, after, ["w", "v"], partitions) == [("A", "a1", "a2"), ("B", "b1", "b2")]
-    assert moves(before, after, ["x"], partitions) == [("B", "nobody", "b2")]
+    assert moves(before, after, ["x"], partitions) == [("B", "no server", "b2")]
     assert moves(before, before, ["w"], partitions) == []
     partly = {"w": NamedRoute(("a1", "b2"))}
     assert moves(before, partly, ["w"], partitions) == [("B", "b1", "b2")], "of a pool, what changed"
