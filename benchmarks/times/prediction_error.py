@@ -1,7 +1,7 @@
 """A model slower than its profile says, on every server of it: how soon the guard acts, and what it saves.
 
     python -m benchmarks.times.prediction_error                     simulated: a minute
-    python -m benchmarks.times.prediction_error --real 12 --kept FILE  and twelve cells on real Tritons
+    python -m benchmarks.times.prediction_error --real 28 --kept FILE  and 28 cells on real Tritons
     python -m benchmarks.times.prediction_error --without-guard     a product that does nothing
 
 A cell is a model, a rate, and a factor of the planned times, from the first request on or from second 20 on.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +35,25 @@ PATHS = [
     "/v2/logging",
     "/v2/trace/setting",
     "/v2/models/echo/trace/setting",
+]
+TRICKS = [
+    "/v2/models/echo/trace/setting?x",
+    "/v2/models/echo/trace/setting#x",
+    "/v2/models/echo/trace/setting/",
+    "/v2/models/echo//trace/setting",
+    "/v2/models/echo/./trace/setting",
+    "/v2/models/echo/x/../trace/setting",
+    "/v2/models/echo/trace%2Fsetting",
+    "/v2/models/echo/versions/1/trace/setting",
+    "/v2/models/echo/trace/setting;x",
+    "/v2/models/echo/trace/setting%00",
+    "/v2/models/echo/trace/setting%20",
+    "//v2/models/echo/trace/setting",
+    "http://x/v2/models/echo/trace/setting",
+    "/v2/models/echo/infer/../../../logging",
+    "/v2/models/echo/../../logging",
+    "/v2/models/echo/ready#/v2/logging",
+    "/v2/models/echo\\trace/setting",
 ]
 
 
@@ -108,6 +128,18 @@ def test_by_default_grpc_refuses(closed: Rig, method: str) -> None:
     assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED
 
 
+@pytest.mark.parametrize("path", TRICKS)
+@pytest.mark.parametrize("method", ["POST", "PUT", "GET"])
+def test_no_spelling_of_a_path_changes_a_server(closed: Rig, method: str, path: str) -> None:
+    before = closed.settings()
+    for body in (VERBOSE, TRACE):
+        _raw(
+            closed.target,
+            f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body,
+        )
+    assert closed.settings() == before
+
+
 def test_variants_of_a_query_are_one_entry(opened: Rig) -> None:
     for number in range(50):
         assert opened.target.raw("POST", f"/v2/logging?{number}", VERBOSE)[0] == 200
@@ -148,3 +180,10 @@ def test_a_stopped_server_holds_a_fleet_wide_call_up_for_seconds_only(opened: Ri
     assert status == 503
     # Reading what to put back, the call itself, putting it back; a call without bound waits for its client.
     assert waited_s < 10 * ANSWER_S
+
+
+def _raw(target: Target, request: bytes) -> bytes:
+    host, port = target.http.split(":")
+    with socket.create_connection((host, int(port)), 30) as connection:
+        connection.sendall(request)
+        return connection.recv(4096)

@@ -162,9 +162,9 @@ def test_models_are_measured_beside_each_other_while_all_are_busy(
     assert {(p.percent, p.neighbours[0].model, p.neighbours[0].percent) for p in points} == {
         (50, "transformer_tiny", 50)
     }
-    # A moment in which the host stood still spoils one of two.
+    # A moment in which the host stood still makes one of two longer.
     small_ms, large_ms = ([p.execution_ms for p in points if p.batch == batch] for batch in (3, 10))
-    assert max(large_ms) > 1.5 * min(small_ms)
+    assert min(large_ms) > 1.5 * min(small_ms)
     assert launcher.servers(measuring.fleet(PLACE)) == ()
 
 

@@ -133,7 +133,9 @@ def test_one_of_the_models_executes_at_a_time(shared: Shared) -> None:
 def test_what_waits_for_its_turn_fills_a_batch(shared: Shared) -> None:
     """While a long batch runs, short requests gather up to their own batch."""
     runs = (shared.executed(("long", 1), ("short", 2 * BATCH)) for _ in range(ATTEMPTS))
-    assert any(max(b.size for b in run if b.model == "short") == BATCH for run in runs)
+    largest = (max(b.size for b in run if b.model == "short") for run in runs)
+    # A host that stands still sends them one by one.
+    assert next(size for size in largest if size >= BATCH) == BATCH
 
 
 def test_under_poisson_arrivals_the_order_is_the_one_that_is_simulated(shared: Shared) -> None:

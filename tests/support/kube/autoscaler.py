@@ -19,7 +19,7 @@ UNNEEDED_S = 15.0
 
 
 class NodeScaler(Background):
-    """Brings a node with these labels for a pod that fits on none, and ends it once it is empty.
+    """Brings a node with these labels for a pod that fits on none; ends it once empty, and with the context.
 
     `brought_s` and `ended_s` are since the epoch, as they are done.
     """
@@ -31,6 +31,11 @@ class NodeScaler(Background):
         self._image = image
         self.node: Node | None = None
         self.brought_s = self.ended_s = 0.0
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        if self.node is not None and not self.ended_s:
+            self._cluster.remove_node(self.node)
 
     def _run(self) -> None:
         needed_s = time.monotonic()
