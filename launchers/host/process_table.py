@@ -369,7 +369,7 @@ def _member(pid: int) -> Member | None:
     if not name:
         return None
     command = _command(pid)
-    if not command[0]:
+    if command == [""]:
         return None  # it began an exec or ended since its environment was read
     starter = _DETACH in command
     return Member(

@@ -46,10 +46,12 @@ class ProcessWatcher:
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
         """Return the servers whose Triton ended, or with a model's process that was killed or crashed."""
         listed = self._list()
-        ended, self._unread = self._unread, []
+        ended: list[ServerProcess] = []
         if not self._holds_all or listed is not self._listed or [*servers] != self._asked:
             self._asked, self._listed, self._holds_all = [*servers], listed, True
             ended += self._hold_all({s.name for s in servers})
+        ended += self._unread
+        self._unread = []
         ended += [self._let_go(handle) for handle, _ in self._ends.poll(0)]
         found: dict[str, News] = {}
         for process in ended:

@@ -2,8 +2,8 @@
 
 The watch goes on from the last version seen. Where the server has forgotten that version (410), or was away,
 the pods are listed again and compared with what was known, so that no end is missed. A kubelet restarts a
-container in place, which no later list shows: so what was known outlives a watch, and an end is kept until
-someone asks for the news of its pod.
+container in place, which no later list shows: so what was known outlives a watch, and each watch reports the
+end of a pod that is still there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import lightkube
@@ -196,7 +196,7 @@ class _Known:
 
 
 class PodEnds:
-    """The pods of a fleet as they were last seen, and the ends that were not asked for yet.
+    """The pods of a fleet as they were last seen, and the news of them.
 
     By uid: a name may be used again, and an earlier end is not its. Threads may use it side by side.
     """
@@ -206,27 +206,22 @@ class PodEnds:
         self._known: dict[str, _Known] = {}
         self._heard: dict[str, News] = {}
 
-    def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """Return the news of these servers. Those of other pods are kept for as long as the pod is there."""
-        if not self._heard:
-            return ()
-        asked = {server.id: server for server in servers}
+    @property
+    def heard(self) -> Mapping[str, News]:
+        """The latest news by uid, of pods that are there or were at the last `forget`."""
         with self._lock:
-            found = {uid: news for uid, news in self._heard.items() if uid in asked}
-            self._heard = {
-                uid: news for uid, news in self._heard.items() if uid not in asked and uid in self._known
-            }
-        return tuple(
-            news._replace(servers=(asked[uid].name,), reason=in_full(news.reason, asked[uid]))
-            for uid, news in found.items()
-        )
+            return dict(self._heard)
+
+    def forget(self) -> None:
+        """Drop the news of pods that are gone."""
+        with self._lock:
+            self._heard = {uid: news for uid, news in self._heard.items() if uid in self._known}
 
     def see_all(self, pods: Sequence[PodState]) -> None:
         """Compare all pods with what was known of them."""
         with self._lock:
             for uid in self._known.keys() - {pod.uid for pod in pods}:
-                del self._known[uid]
-                self._tell(uid, _DELETED)
+                self._delete(uid, _DELETED)
         for pod in pods:
             self.see(pod, deleted=False)
 
@@ -234,11 +229,9 @@ class PodEnds:
         """Compare one pod with what was known of it."""
         now = _Known(pod.restarts, pod.health)
         with self._lock:
-            before = self._known.get(pod.uid, now)
+            before = self._known.setdefault(pod.uid, now)
             if deleted:
-                self._known.pop(pod.uid, None)
-                if before.health is not Health.GONE:
-                    self._tell(pod.uid, pod.end or _DELETED)
+                self._delete(pod.uid, pod.end or _DELETED)
                 return
             self._known[pod.uid] = now
             if now.health is not before.health and now.health is not Health.READY:
@@ -246,8 +239,14 @@ class PodEnds:
             elif now.restarts > before.restarts and before.health is Health.READY:
                 self._tell(pod.uid, pod.last_end)
 
+    def _delete(self, uid: str, reason: str) -> None:
+        if self._known.pop(uid).health is not Health.GONE:
+            self._tell(uid, reason)
+
     def _tell(self, uid: str, reason: str, health: Health = Health.GONE) -> None:
-        self._heard[uid] = News((uid,), reason, health=health, certain=True)
+        before = self._heard.get(uid)
+        if before is None or before.health is not Health.GONE:  # the first end is the reason
+            self._heard[uid] = News((uid,), reason, health=health, certain=True)
 
 
 class PodWatcher:
@@ -257,6 +256,8 @@ class PodWatcher:
         self._api = api
         self._labels = names.fleet_labels(fleet)
         self._ends = ends
+        self._ends.forget()
+        self._reported: dict[str, News] = {}
         self._loop = asyncio.new_event_loop()
         # Before this returns, so that an end right after it is noticed.
         self._version = self._list()
@@ -265,8 +266,17 @@ class PodWatcher:
         self._thread.start()
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """Return the news of these servers."""
-        return self._ends.news(servers)
+        """Return the news of these servers, each once."""
+        if not (heard := self._ends.heard):
+            return ()
+        found = []
+        for server in servers:
+            news = heard.get(server.id)
+            if news is not None and self._reported.get(server.id) is not news:
+                self._reported[server.id] = news
+                reason = in_full(news.reason, server)
+                found.append(news._replace(servers=(server.name,), reason=reason))
+        return tuple(found)
 
     def close(self) -> None:
         """End the watch and the thread."""

@@ -54,7 +54,7 @@ def missing_gpus(plan: Plan, available: Available) -> tuple[PlannedGpu, ...]:
 def packed_devices(plan: Plan, available: Available, known: Mapping[str, str]) -> dict[str, str]:
     """Map as `map_devices`, and leave nodes without a server whose GPUs the other ones in use hold too.
 
-    The emptiest node is tried first. Nothing moves to a node that is not in use: that would empty none.
+    The emptiest node is tried first. Nothing moves to a node that is not in use: that may empty none.
     """
     found = map_devices(plan, available, known)
     node_of = {device.name: device.node for devices in available.values() for device in devices}

@@ -128,29 +128,34 @@ def test_a_new_server_is_watched_and_a_running_one_is_no_news(serving: tuple[Fak
         assert [news.servers for news in heard(ends, one, two)] == [(two.name,)]
 
 
-def test_a_restart_in_place_between_two_watches_is_told_once(serving: tuple[FakeCluster, Serving]) -> None:
+def test_each_watch_reports_a_restart_in_place_once(serving: tuple[FakeCluster, Serving]) -> None:
     cluster, _ = serving
-    one, ends = add(cluster, "one"), PodEnds()
+    one, two, ends = add(cluster, "one"), add(cluster, "two"), PodEnds()
     with watching(ends):
         pass
     tell(cluster, one, {"running": {}}, restartCount=1, lastState=OOM)
-    with watching(ends) as again:
-        assert OUT_OF_MEMORY in heard(again, one)[0].reason
-        assert again.news((one,)) == ()
+    for _ in range(2):
+        with watching(ends) as again:
+            assert OUT_OF_MEMORY in heard(again, one)[0].reason
+            assert again.news((one,)) == ()
+    cluster.store.remove(key(one))
+    with watching(ends) as later:
+        tell(cluster, two, OOM)
+        assert OUT_OF_MEMORY in heard(later, two)[0].reason
+        assert OUT_OF_MEMORY in heard(later, one)[0].reason, "its first end is the reason"
+    with watching(ends) as last:
+        assert [news.servers for news in last.news((one, two))] == [(two.name,)], "the other pod is gone"
 
 
-def test_an_end_is_kept_until_its_server_is_known(serving: tuple[FakeCluster, Serving]) -> None:
+def test_an_end_is_kept_until_its_server_is_asked_for(serving: tuple[FakeCluster, Serving]) -> None:
     cluster, _ = serving
     one = add(cluster, "one")
     with watching() as ends:
-        two, three = add(cluster, "two"), add(cluster, "three")
+        two = add(cluster, "two")
         tell(cluster, two, {"running": {}}, restartCount=1, lastState=OOM)
-        cluster.store.remove(key(three))
-        tell(cluster, one, OOM)  # heard after the others
+        tell(cluster, one, OOM)  # heard after the other
         assert [news.servers for news in heard(ends, one)] == [(one.name,)]
-        assert [news.servers for news in ends.news((two, three))] == [(two.name,)], (
-            "a deleted pod is no server's"
-        )
+        assert [news.servers for news in ends.news((one, two))] == [(two.name,)]
 
 
 def test_a_watch_starts_while_the_server_is_away(serving: tuple[FakeCluster, Serving]) -> None:
