@@ -60,7 +60,7 @@ def test_a_core_in_a_gpus_place_has_no_mps_and_the_report_says_rehearsal(tmp_pat
         "mps": "not run",
         "kernels": "not run",
         "serve": "done",
-    }
+    }, report.text()
     assert report.figures("serve")["repair"]["redirected_s"] < 30.0
     assert report.figures("serve")["requests_lost"] == 0
     assert "rehearsal" in (tmp_path / TEXT).read_text()

@@ -165,16 +165,16 @@ class Demo:
             f"{100 * hit.part:.0f} % of its speed"
         )
         history = History(self.fleet.files.history)
-        return violation.force(history, placed, hit, self._load, lambda: self._slow_down(hit))
+        return violation.force(history, placed, hit, self._load, lambda part: self._slow_down(hit, part))
 
-    def _slow_down(self, hit: violation.Victim) -> None:
+    def _slow_down(self, hit: violation.Victim, part: float) -> None:
         """Make the server's model slower where it can be, else cut the server's quota."""
         if not self.scene.slowed_by_request:
-            self.launcher.resize(hit.server, hit.server.spec.percent * hit.part)
+            self.launcher.resize(hit.server, hit.server.spec.percent * part)
             return
         request = self._request(hit.placement)
         request.model_name = hit.placement.endpoint
-        request.parameters["slower"].string_param = f"{1.0 / hit.part:.2f}"
+        request.parameters["slower"].string_param = f"{1.0 / part:.2f}"
         try:
             with grpc.insecure_channel(f"{hit.server.host}:{hit.server.grpc_port}") as channel:
                 GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=_SLOWER_S)
