@@ -100,6 +100,8 @@ class Supervisor:
 
     def run(self, *, took_over: bool = False) -> None:
         """Run until `stop`. `took_over`: the supervisor before died."""
+        if self._facade_has_sockets():
+            return  # the next one takes over
         if took_over:
             self._remember(processes.SUPERVISOR, "died; another one took over")
         for process in self._managed:

@@ -57,6 +57,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
         rig.a_gateway(here, fleet_wide_calls=False) as (gateway, ports),
     ):
         gateway.commit({name: Route((running[server].backend,)) for name, server in SERVER_OF.items()})
+        rig.only(GatewayPaths.of(here / "gateway"), processes.HAPROXY)  # a first one may have been replaced
         yield Fuzzed(f"{rig.HOST}:{ports.http}", here, running)
 
 

@@ -177,6 +177,7 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
     made.commit({"echo": Route((pair["one"].backend,))})
     # The next supervisor adopts this HAProxy and holds its sockets all the same.
     (first,) = processes.find(places, processes.SUPERVISOR)
+    before = len(read_restarts(places.restarts))
     _kill(first)
     if hurried:
         processes.start_supervisor(places)
@@ -194,6 +195,8 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
         assert over_http.recv(12) == b"HTTP/1.1 200"
         over_grpc.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
         assert over_grpc.recv(4)[3] == 4, "the settings of an HTTP/2 server"
+    restarted = [one.role for one in read_restarts(places.restarts)[before:]]
+    assert restarted.count(processes.SUPERVISOR) == 1, "one that makes way for the facade's took nothing over"
 
 
 def test_a_supervisor_that_nobody_handed_the_sockets_starts_haproxy_all_the_same(
