@@ -21,6 +21,7 @@ from controlplane.domain.plan import (
 )
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.report.tables.demo_table import (
+    Cut,
     DemoRow,
     Repair,
     Span,
@@ -177,6 +178,7 @@ def test_a_repair() -> None:
         Span("until redirected", 0.0, 1.9, 0, 0, None, None),
         Span("served by the shadow", 2.9, 8.0, 410, 1, 300.0, 600.0),
     )
-    repair = Repair("detect", 200, 30, 15, 1.92, "slow server", 1.95, 3.2, "40 % of cpu-0", spans)
+    deeper = Cut(1.5, 7.5)
+    repair = Repair("detect", 200, 30, 15, 1.92, "slow server", 1.95, 3.2, "40 % of cpu-0", spans, deeper)
     told = "".join(f"{line}\n" for line in repair_lines(repair)) + text(repair_table(repair))
     assert told == (HERE / "repair_table.txt").read_text()

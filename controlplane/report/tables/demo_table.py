@@ -69,11 +69,19 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """A server is slowed down, as by a cut of its share to `percent`."""
+
+    at_s: float
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
 class Repair:
-    """The guard's repair; seconds count from the cut.
+    """The guard's repair; seconds count from the first cut, to `cut_percent`.
 
     `served_s` is the first answer to a request that was due after the redirect. At `guarded_s` a new shadow
-    was ready.
+    was ready. `deeper` is the cut that the redirect followed where the first one left the server enough.
     """
 
     workload: str
@@ -86,13 +94,19 @@ class Repair:
     guarded_s: float
     shadow: str
     spans: tuple[Span, ...]
+    deeper: Cut | None = None
 
 
 def repair_lines(repair: Repair) -> Sequence[str]:
     """Return the events in order."""
-    return (
+    cuts = [
         f"   0.00 s  {repair.workload}: its server slowed down, as by a cut of its share from "
-        f"{repair.percent:g} % to {repair.cut_percent:.1f} %",
+        f"{repair.percent:g} % to {repair.cut_percent:.1f} %"
+    ]
+    if repair.deeper is not None:
+        cuts.append(f"{repair.deeper.at_s:7.2f} s  slowed down further, to {repair.deeper.percent:.1f} %")
+    return (
+        *cuts,
         f"{repair.redirected_s:7.2f} s  the guard redirected: {repair.reason}",
         f"{repair.served_s:7.2f} s  the shadow's first answer",
         f"{repair.guarded_s:7.2f} s  the next shadow stood by: {repair.shadow}",

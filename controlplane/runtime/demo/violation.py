@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from controlplane.domain.observation import Event
 from controlplane.domain.plan import Partition, Placement
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.waiting import wait_until
-from controlplane.report.tables.demo_table import Repair, Span
+from controlplane.report.tables.demo_table import Cut, Repair, Span
 from controlplane.runtime.demo.clients import Seen
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.fleet import Fleet
@@ -33,7 +33,7 @@ _BACKLOG_S = 1.0
 """The time after a redirect in which the old server still answers its queue."""
 _GUARDED_S = 30.0
 _HARDER_S = 6.0
-_HARDER = (1.0, 0.5, 0.25, 0.125)
+_HARDER = (0.5, 0.25, 0.125)
 """A server busy with other work's time on its core seems to need more of it: a cut for that may leave enough,
 and breaks no promise. So a cut without a redirect for so long is made deeper, to these parts of the first."""
 _SEED = 1
@@ -98,8 +98,7 @@ def force(
 ) -> Repair:
     """Load every workload, `slow_down` one server to a part of its speed, wait for the guard's redirect.
 
-    The repair counts from the cut that it followed. Raises EngineError where the server cannot be slowed
-    down, or where no redirect follows.
+    Raises EngineError where the server cannot be slowed down, or where no redirect follows.
     """
     stop = threading.Event()
     with ThreadPoolExecutor(len(placed)) as pool, contextlib.ExitStack() as at_end:
@@ -119,27 +118,29 @@ def force(
     return _repair(hit, seen, cuts, moved, said.reason, guarded)
 
 
-_Cut = tuple[float, float]
-"""When a server was slowed down, and to what part of its speed."""
+def _cut(history: History, hit: Victim, slow_down: Callable[[float], object]) -> tuple[Sequence[Cut], Event]:
+    """Slow the server down, deeper while nothing follows; return the cuts and the redirect.
 
-
-def _cut(history: History, hit: Victim, slow_down: Callable[[float], object]) -> tuple[Sequence[_Cut], Event]:
-    """Slow the server down, deeper while nothing follows; return the cuts and the redirect."""
-    cuts = [(time.time(), hit.part)]
+    The cuts' times are since the epoch.
+    """
+    percent = hit.partition.percent * hit.part
+    first_s = time.time()
+    cuts = [Cut(first_s, percent)]
     slow_down(hit.part)
-    first_s = cuts[0][0]
-    for harder in _HARDER[1:]:
+    for harder in _HARDER:
         with contextlib.suppress(EngineError):
             return cuts, _await(history, "redirect", hit.partition.id, first_s, deadline_s=_HARDER_S)
-        cuts.append((time.time(), harder * hit.part))
+        cuts.append(Cut(time.time(), harder * percent))
         with contextlib.suppress(EngineError):  # a redirect just now may have ended the server
             slow_down(harder * hit.part)
     left_s = _GUARDED_S - (len(cuts) - 1) * _HARDER_S
     return cuts, _await(history, "redirect", hit.partition.id, first_s, deadline_s=left_s)
 
 
-def _repair(hit: Victim, seen: Seen, cuts: Sequence[_Cut], moved: Event, said: str, guarded: Event) -> Repair:
-    cut_s, part = max([cut for cut in cuts if cut[0] <= moved.at_s] or cuts[:1])
+def _repair(hit: Victim, seen: Seen, cuts: Sequence[Cut], moved: Event, said: str, guarded: Event) -> Repair:
+    first, *others = cuts
+    cut_s = first.at_s
+    followed = [cut for cut in others if cut.at_s <= moved.at_s][-1:]
     settled_s = moved.at_s + _BACKLOG_S
     first_s, last_s = float(seen.due_s.min()), float(seen.due_s.max())
     spans = tuple(
@@ -152,18 +153,18 @@ def _repair(hit: Victim, seen: Seen, cuts: Sequence[_Cut], moved: Event, said: s
         )
     )
     answered_s = (seen.due_s + seen.latency_ms / 1000.0)[seen.due_s >= moved.at_s]
-    percent = hit.partition.percent
     return Repair(
         workload=hit.placement.name,
         slo_ms=hit.placement.slo_ms,
-        percent=percent,
-        cut_percent=percent * part,
+        percent=hit.partition.percent,
+        cut_percent=first.percent,
         redirected_s=moved.at_s - cut_s,
         reason=said,
         served_s=float(answered_s.min()) - cut_s,
         guarded_s=guarded.at_s - cut_s,
         shadow=guarded.reason,
         spans=spans,
+        deeper=replace(followed[0], at_s=followed[0].at_s - cut_s) if followed else None,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from controlplane.domain.errors import EngineError
 from controlplane.runtime.demo import violation
 
-HIT = cast(Any, SimpleNamespace(partition=SimpleNamespace(id="p"), part=0.4))
+HIT = cast(Any, SimpleNamespace(partition=SimpleNamespace(id="p", percent=50.0), part=0.4))
 
 
 class Guard:
@@ -40,14 +40,14 @@ def test_a_server_with_speed_to_spare_is_slowed_down_further(below: float, asked
     guard = Guard(below)
     cuts, _ = violation._cut(cast(Any, guard), HIT, guard.slow_down)
     assert guard.asked == pytest.approx(asked)
-    assert [part for _, part in cuts] == pytest.approx(asked)
+    assert [cut.percent for cut in cuts] == pytest.approx([50.0 * part for part in asked])
 
 
 def test_without_a_redirect_it_fails() -> None:
     guard = Guard(0.0)
     with pytest.raises(EngineError, match="no redirect"):
         violation._cut(cast(Any, guard), HIT, guard.slow_down)
-    assert len(guard.asked) == len(violation._HARDER)
+    assert len(guard.asked) == 1 + len(violation._HARDER)
 
 
 def test_a_server_that_cannot_be_slowed_down_at_all_is_an_error() -> None:
