@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -182,7 +183,8 @@ def test_the_readmes_demo_repairs_its_fault_and_leaves_nothing(tmp_path: Path) -
     (make_demo,) = (line.split() for line in readme.commands() if "demo" in line)
     with running(tmp_path, *make_demo, f"OPTIONS={' '.join(demo_options(tmp_path))}") as ctl:
         assert ctl.process.wait(timeout=300.0) == 0, ctl.said + ctl.printed
-        assert "the guard redirected: slow server" in ctl.printed, ctl.printed
+        # Of a fast model the cut leaves so little that its server may answer no call at all.
+        assert re.search("the guard redirected: (slow server|hang)", ctl.printed), ctl.printed
         assert ctl.printed.endswith("\n0 requests failed\n")
         gone(ctl)
 
