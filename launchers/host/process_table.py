@@ -51,9 +51,9 @@ class Member:
     """A process of one server: Triton (`leader`), a model's or its child, or a helper of the server.
 
     The programs that one after the other become Triton are the leader too: beside a busy neighbour they take
-    a while, and a server that starts is no dead one. For the same reason the shell that starts it, and what is
-    between two programs (`starter`), show nothing of a server: the shell is there before Triton, also while
-    Triton is read from the disk, and ends with it.
+    a while, and a server that starts is no dead one. For the same reason a `starter` shows nothing of a
+    server: what is between two programs, and the shell that starts it, which is there before Triton, also
+    while Triton is read from the disk, and ends with it.
     `text` is the label it carries.
     """
 
