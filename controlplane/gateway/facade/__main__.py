@@ -23,8 +23,7 @@ from controlplane.gateway.facade.answers import FleetAnswers, Parts
 from controlplane.gateway.facade.callers import Callers
 from controlplane.gateway.facade.chores import give_memory_back, keep_supervisor, serve_control
 from controlplane.gateway.facade.fleet import Fleet
-from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast
-from controlplane.gateway.facade.fleet_wide.kept import Kept
+from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Kept
 from controlplane.gateway.facade.over_http import Http
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.upstream import Upstream, relay
