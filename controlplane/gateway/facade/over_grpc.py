@@ -82,7 +82,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
                 if message is None:
                     raise Refusal(StatusCode.INVALID_ARGUMENT, "the call ended before its message did")
                 caller = self._caller(context)
-                if caller.access is not None and method in _NAMED and (name := text_field(message, 1)):
+                if caller.clients is not None and method in _NAMED and (name := text_field(message, 1)):
                     caller.check_call(name)
                 return await handler(method, message, context, caller)
             except (Refusal, Refused, Malformed, DecodeError, grpc.aio.AioRpcError) as error:
