@@ -16,7 +16,9 @@ from urllib.parse import quote
 from controlplane.domain.errors import NotNow, is_own_lack
 from controlplane.domain.fleet import BATCH_LIBRARY, UNIX, Server, ShareUsage, socket_path
 from controlplane.domain.triton_releases import way_out_for_backend
+from controlplane.ports import GivesWay, always
 from controlplane.sockets import connect
+from launchers.cpu_quota.mechanism import Weight
 
 _ANSWER_S = 2.0
 _ENTRY = re.compile(r'^[EF]\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] +"?(?P<said>.*?)"?\s*$')
@@ -191,10 +193,14 @@ _BUSY = 0.05
 
 
 class Patience:
-    """The wait for one start: `limit_s` without progress in its log, its memory or its processor time."""
+    """The wait for one start: `limit_s` without progress in its log, its memory or its processor time.
 
-    def __init__(self, limit_s: float) -> None:
-        self.limit_s = limit_s
+    `gives_way` says whether its neighbours go before it, and `weight` is what it has meanwhile.
+    """
+
+    def __init__(self, limit_s: float, gives_way: GivesWay = always) -> None:
+        self.limit_s, self.gives_way = limit_s, gives_way
+        self.weight = Weight.START
         self._began_s = self._moved_s = self._looked_s = time.monotonic()
         self._log_bytes, self._memory_mb, self._cpu_s = 0, 0.0, 0.0
 
