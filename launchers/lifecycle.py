@@ -23,14 +23,12 @@ from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, 
 from controlplane.ports import GivesWay, Watch, always
 from launchers.cpu_quota.mechanism import Weight
 from launchers.gpu import gpus, mps
+from launchers.patience import Patience
 from launchers.triton import batches, labels, program, readiness
-from launchers.triton.readiness import Patience
 from launchers.watch import LauncherWatch
 
 _ATTEMPTS = 5
 """Tries of a start that fails by chance."""
-_SLOW = 0.25
-"""A start that uses less than this part of its share lacks a core, or waits for its files."""
 
 Place = TypeVar("Place")
 
@@ -270,9 +268,7 @@ class Lifecycle(ABC, Generic[Place]):
             usage = ShareUsage(None, None, None)
             with contextlib.suppress(OSError, EngineError):  # it ended just now: its log says why
                 usage = self.usage(server)
-            used = patience.look(len(readiness.said(self._log(server))), usage)
-            if weight is Weight.START and 100.0 * used < _SLOW * server.spec.percent:
-                weight = Weight.SLOW_START
+            weight = patience.look(len(readiness.said(self._log(server))), usage, server.spec.percent)
         if not patience.gives_way():
             weight = Weight.FULL
         if weight is not patience.weight:

@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.domain.errors import EngineError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ShareUsage
-from launchers import lifecycle
+from launchers import lifecycle, patience
 from launchers.cpu_quota.mechanism import Weight
 from launchers.lifecycle import Lifecycle, StartState
 from launchers.triton import readiness
@@ -75,7 +75,7 @@ def loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
         clock = SimpleNamespace(monotonic=lambda: launcher.now_s, sleep=sleep)
         monkeypatch.setattr(lifecycle, "time", clock)
-        monkeypatch.setattr(readiness, "time", clock)
+        monkeypatch.setattr(patience, "time", clock)
         monkeypatch.setattr(readiness, "is_ready", lambda _: launcher.now_s >= launcher.ready_s)
         return launcher
 
