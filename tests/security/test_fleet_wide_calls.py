@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import gateway_rig as rig
 import grpc
 import pytest
 from background import until
-from gateway_clients import Target
+from gateway_clients import SERVICE, Target, connected
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Route
@@ -24,7 +23,6 @@ from controlplane.gateway import processes
 from controlplane.gateway.facade.fleet_wide.broadcast import ANSWER_S
 from controlplane.gateway.haproxy import HaproxyGateway
 
-SERVICE = "/inference.GRPCInferenceService/"
 VERBOSE = b'{"log_verbose_level": 1}'
 TRACE = b'{"trace_level": ["TIMESTAMPS"]}'
 PATHS = [
@@ -183,7 +181,6 @@ def test_a_stopped_server_holds_a_fleet_wide_call_up_for_seconds_only(opened: Ri
 
 
 def _raw(target: Target, request: bytes) -> bytes:
-    host, port = target.http.split(":")
-    with socket.create_connection((host, int(port)), 30) as connection:
+    with connected(target.http, 30) as connection:
         connection.sendall(request)
         return connection.recv(4096)
