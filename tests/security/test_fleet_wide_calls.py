@@ -13,7 +13,6 @@ from pathlib import Path
 import gateway_rig as rig
 import grpc
 import pytest
-from background import until
 from gateway_clients import SERVICE, Target, connected
 from tritonclient.grpc import service_pb2
 
@@ -159,10 +158,8 @@ def test_a_region_beyond_the_bounds_is_refused_and_registered_nowhere(opened: Ri
 
 
 def test_a_broken_file_does_not_stop_the_facade(opened: Rig) -> None:
-    (facade,) = processes.find(opened.places, processes.FACADE)
     opened.places.broadcasts.write_bytes(b"{" * 1000)
-    os.kill(facade, signal.SIGKILL)
-    until(lambda: processes.find(opened.places, processes.FACADE) not in ((), (facade,)))
+    rig.replaced(opened.places, processes.FACADE)
     assert opened.target.raw("GET", "/v2/health/ready")[0] == 200
     assert opened.target.raw("POST", "/v2/logging", b'{"log_verbose_level": 0}')[0] == 200
 
