@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, 
 from launchers.cpu_quota.mechanism import core_of
 from launchers.gpu import gpus, mps, proof
 from launchers.host import server_sockets, shared_memory
-from launchers.lifecycle import Connection, Lifecycle
+from launchers.lifecycle import Lifecycle
 from launchers.triton import batches, labels, readiness
 from launchers.triton.batches import BatchFiles
 
@@ -34,7 +35,7 @@ class HostPlace:
     batches: BatchFiles | None = None
 
 
-class HostLifecycle(Lifecycle[Connection, HostPlace]):
+class HostLifecycle(Lifecycle[HostPlace]):
     """The common part of the launchers whose servers share this host's cores, GPUs and MPS daemons."""
 
     def __init__(self, state: Path) -> None:
@@ -57,11 +58,8 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
     def _processes(self, server: Server) -> Collection[int]:
         """Return the pids of a server's Triton and of its models' processes, as this host sees them."""
 
-    @contextlib.contextmanager
-    def _holding(self, connection: Connection, spec: ServerSpec) -> Iterator[None]:
-        """Keep the GPU's MPS daemon."""
-        with self._mps.starting(spec.device) if self._on_gpu(spec) else contextlib.nullcontext():
-            yield
+    def _holding(self, spec: ServerSpec) -> AbstractContextManager[None]:
+        return self._mps.starting(spec.device) if self._on_gpu(spec) else contextlib.nullcontext()
 
     def _place(self, spec: ServerSpec, *, start: bool) -> HostPlace:
         """Return the core or the MPS client; with `start`, start the GPU's MPS daemon.

@@ -20,12 +20,11 @@ from controlplane.control.autoscaler.state import (
     PerWorkload,
     Proposal,
     Propose,
-    Report,
     begin,
     followed_workloads,
     resumed,
 )
-from controlplane.control.guard.effects import Learn
+from controlplane.control.guard.effects import Learn, Report
 from controlplane.domain.device import Stock
 from controlplane.domain.errors import EngineError, InputError, LogOnce, TrisectError
 from controlplane.domain.observation import Answer, Event, RateSeen
