@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import inss_instances as instances
 import numpy as np
-from inss_setup import devices, surfaces, workloads
+from inss_instances import devices, surfaces, workloads
 from planning import RealClock
 from scipy.stats import poisson
 
