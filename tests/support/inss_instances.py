@@ -1,4 +1,4 @@
-"""The paper's evaluation (Sec. 6.1) for tests and benches: its cluster, models, SLOs, and random problems around it.
+"""The paper's evaluation (Sec. 6.1): its cluster, models, SLOs, and random problems around them.
 
 Rate ranges are those of the authors' code for its six models. For ResNet18 and VGG19, whose ranges it does
 not name, those of ResNet50 and VGG16 are assumed.
