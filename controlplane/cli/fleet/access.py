@@ -116,8 +116,7 @@ limit = typer.Typer(
     help="Limit the requests of an endpoint.",
 )
 _Endpoint = Annotated[
-    str,
-    typer.Argument(metavar="ENDPOINT", help="The endpoint's name.", autocompletion=completers.endpoints),
+    str, typer.Argument(metavar="ENDPOINT", help="The endpoint's name.", autocompletion=completers.endpoints)
 ]
 
 
