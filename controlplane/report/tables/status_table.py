@@ -264,7 +264,8 @@ def _figures_seen(status: Status) -> Iterator[_Block]:
     if any(len(row.endpoints) > 1 for row in servers):
         yield [workload_table(workloads)]
     if servers:
-        late = "; !: above its SLO" if any(map(is_late, (*servers, *workloads))) else ""
+        rows: list[StatusRow | WorkloadRow] = [*servers, *workloads]
+        late = "; !: above its SLO" if any(map(is_late, rows)) else ""
         yield [f"rate, P99 and errors are of the last {WINDOW_S:g} s{late}"]
     if refused := [f"{row.refused} of {row.workload}" for row in workloads if row.refused]:
         yield [f"refused in overload: {', '.join(refused)}"]
