@@ -28,7 +28,6 @@ from controlplane.ports import Launcher
 from controlplane.profiler.temporary import check_python_path
 from controlplane.render.config import instances_note
 from controlplane.render.repository import (
-    largest_batches,
     live_batches,
     partition_tree,
     refuse_large_requests,
@@ -161,7 +160,7 @@ def _contents(plan: Plan, sources: Mapping[str, SourceModel], library: str | Non
         turns = takes_turns(partition, its)
         found[partition.id] = _Content(tree, turns)
         if library is not None:
-            live, largest = live_batches(partition, its), largest_batches(partition, its)
+            live, largest = live_batches(partition, its)
             found[partition.id] = _Content(tree, turns, live, largest)
     for gpu in plan.gpus:
         if gpu.shared is not None:
