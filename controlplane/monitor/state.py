@@ -122,12 +122,11 @@ class ServedRoutes:
 
     def refresh(self) -> None:
         """Read the table again if it has changed."""
+        table = self._taken
         with contextlib.suppress(OSError, TrisectError):
             table = self._table.get()
-            if table is not self._taken:
-                self._take(table)
-
-    def _take(self, table: SlotsRecord) -> None:
+        if table is None or table is self._taken:
+            return
         self._taken = table
         present = {backend.server: backend for slot in table.slots for backend in slot.route.servers}
         self.present = tuple(present.values())
@@ -140,8 +139,7 @@ class ServedRoutes:
         self.endpoints = {f"{p}_{index}": e for index, e in carried.items() if e for p in "hg"}
 
 
-def read_promises(plan: Path) -> Promises:
-    """Return the promises of an applied plan; none without the file. Raises InputError for a broken one."""
+def _read_promises(plan: Path) -> Promises:
     from controlplane.files.plans import read_applied
 
     return Promises.of(read_applied(plan)) if exists(plan) else Promises()
@@ -157,7 +155,7 @@ class Monitor:
         self.unlogged = Unlogged()
         self.totals = Totals()
         self.promises = Promises()
-        self._plan = Remembered(plan, partial(read_promises, plan))
+        self._plan = Remembered(plan, partial(_read_promises, plan))
 
     def refresh(self) -> None:
         """Read the routes and the plan again if they have changed; a broken plan leaves the last promises."""

@@ -9,6 +9,7 @@ rests on all that still applies and on nothing else. Bounds are those of a count
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,6 +73,15 @@ class Rates:
         stretch[busy] = _cut(grown[busy], stretch[busy], self.dispersion[busy])
         dispersion[busy] = _learned(grown[busy], stretch[busy], self.dispersion[busy])
         return replace(self, counts=grown, stretch=stretch, dispersion=dispersion)
+
+    def of_workloads(self, rows: Sequence[int | None]) -> Rates:
+        """Of these workloads, by their rows; None for one that was not seen so far."""
+        anew = Rates.unknown(len(rows), self.step_s)
+        new = [i for i, row in enumerate(rows) if row is not None]
+        old = [row for row in rows if row is not None]
+        anew.counts[new], anew.stretch[new] = self.counts[old], self.stretch[old]
+        anew.dispersion[new] = self.dispersion[old]
+        return anew
 
 
 @dataclass(frozen=True, slots=True)

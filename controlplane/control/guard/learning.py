@@ -29,6 +29,10 @@ class ModelError(NamedTuple):
     of: ModelOnGpu
     factor: float
 
+    def __str__(self) -> str:
+        model, gpu_type = self.of
+        return f"{model} takes {self.factor:.2f} times as long as planned on every {gpu_type}"
+
 
 def slower(watch: Watch, now_s: float) -> Slower | None:
     """Return by how much the batches of a slow server take longer than planned; None where none does."""

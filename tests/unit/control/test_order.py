@@ -27,10 +27,7 @@ def partition(*placed: Placement, batch: int = 1, name: str = "P1") -> Partition
     return Partition(name, 50.0, tuple(ServedModel(p.model, batch) for p in placed), placed)
 
 
-@given(
-    st.lists(st.floats(0.1, 1000.0), min_size=2, max_size=6),
-    st.integers(0, LONGEST_MS),
-)
+@given(st.lists(st.floats(0.1, 1000.0), min_size=2, max_size=6), st.integers(0, LONGEST_MS))
 def test_a_longer_request_never_goes_before_a_shorter_one_that_came_with_it(
     times_ms: list[float], overtake_ms: int
 ) -> None:

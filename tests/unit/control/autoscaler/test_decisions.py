@@ -19,10 +19,11 @@ from controlplane.control.autoscaler.state import (
     LoadSeen,
     Proposal,
     Propose,
-    Report,
     Unheld,
     begin,
 )
+from controlplane.control.guard.effects import Report
+from controlplane.domain.observation import Level
 
 LIMITS = LoadLimits(dwell_s=100.0)
 
@@ -341,7 +342,7 @@ def test_an_apply_that_another_plan_came_before_is_reported_and_asked_for_again(
     applying = replace(run.state, applying=True)
     seen = LoadSeen(run.now_s, (), run.workloads, failed="another plan runs", plan_hash="by hand")
     state, (report,) = tick(applying, seen)
-    assert report == Report("warning", "load", "the apply failed: another plan runs")
+    assert report == Report(Level.WARNING, "load", "the apply failed: another plan runs")
     assert (state.under_way, state.applying, state.unheld_rps) == (None, False, (0.0,))
 
 
@@ -350,7 +351,7 @@ def test_a_search_that_fails_is_reported_and_says_nothing_of_the_rates(direction
     run = asking(direction)
     proposal = Proposal(1, Kind.FAILED, summary="planning failed: no memory")
     state, (report,) = tick(run.state, LoadSeen(run.now_s, (), run.workloads, proposal, plan_hash="before"))
-    assert report == Report("warning", "load", "more: planning failed: no memory")
+    assert report == Report(Level.WARNING, "load", "more: planning failed: no memory")
     assert (state.under_way, state.unheld_rps) == (None, (0.0,))
 
 
