@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.errors import EngineError, GatewayError, InputError
+from controlplane.domain.plan import MOST_SERVERS
 from controlplane.files.gateway import (
     GatewaySettings,
     SlotRecord,
@@ -208,17 +209,21 @@ def _checks(settings: GatewaySettings) -> int:
     return _CHECKS_A_LINE * settings.slots * (settings.members + 1)
 
 
-def slot_count(descriptor_limit: int, members: int, endpoints: int) -> int:
-    """Slots for so many endpoints to move at once, that leave half of the descriptors to connections."""
-    wanted = max(_SLOTS, _SLOTS_AN_ENDPOINT * endpoints)
-    if descriptor_limit == resource.RLIM_INFINITY:
-        return wanted
-    return max(4, min(wanted, descriptor_limit // 2 // (_CHECKS_A_LINE * (members + 1))))
+def slot_count(endpoints: int, limit: int) -> int:
+    """Return the slots for so many endpoints to move at once, that leave connections half of the open files.
 
-
-def descriptors(slots: int, members: int) -> int:
-    """Return the limit of open files that allows so many slots."""
-    return 2 * slots * _CHECKS_A_LINE * (members + 1)
+    `limit` is that of open files. Raises GatewayError where it allows too few.
+    """
+    count = max(_SLOTS, _SLOTS_AN_ENDPOINT * endpoints)
+    files_a_slot = 2 * _CHECKS_A_LINE * (MOST_SERVERS + 1)
+    if limit != resource.RLIM_INFINITY:
+        count = max(4, min(count, limit // files_a_slot))
+    if count < 2 * endpoints:
+        raise GatewayError(
+            f"{endpoints} endpoints need {2 * endpoints} slots to move all at once, but {limit} open files "
+            f"allow {count}; raise the hard limit (ulimit -Hn) to {2 * endpoints * files_a_slot}"
+        )
+    return count
 
 
 def _map_text(entries: Mapping[str, str]) -> str:
