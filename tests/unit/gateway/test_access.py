@@ -175,6 +175,14 @@ def test_no_endpoint_exceeds_its_limits(gaps: list[float], rate: int, most: int,
             assert sum(at > now - 1.0 for at in begun) <= rate
 
 
+def test_an_endpoint_without_limits_is_only_counted() -> None:
+    meter = Meter()
+    for _ in range(1000):
+        meter.enter("a", Limit(), 0.0)
+    with pytest.raises(LimitReached):
+        meter.enter("a", Limit(max_requests=1000), 0.0)
+
+
 def test_a_clients_regions_begin_with_its_prefix_and_its_keys_with_its_name() -> None:
     own = Regions("shop", "shop.f00.")
     own.check("shop.f00.r", "/shop.r")
