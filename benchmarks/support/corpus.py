@@ -10,8 +10,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import composed_models
-import particular_models
+import model_files
 
 from benchmarks.support import real_repository
 from benchmarks.support.real_repository import ROOT
@@ -114,13 +113,10 @@ def make(wheels: Path, directory: Path) -> dict[str, Path]:
     real_repository.make(wheels, repository, [name for name in ENTRIES if name in real_repository.PACKAGED])
     for name in _SAMPLES:
         shutil.copytree(ROOT / "model_repository" / name, repository / name)
-    for write in (
-        particular_models.write_ticks,
-        particular_models.write_sums,
-        particular_models.write_scales,
-        composed_models.write_models,
-    ):
-        write(repository)
+    model_files.write_ticks(repository)
+    model_files.write_sums(repository)
+    model_files.write_scales(repository)
+    model_files.write_composed(repository)
     for name, entry in ENTRIES.items():
         if entry.inside:
             version = repository / name / "1"

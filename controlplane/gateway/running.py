@@ -153,10 +153,9 @@ class RunningHaproxy:
 
     def fingerprint(self) -> str | None:
         """Return that of its settings, empty for one of an earlier version; None where none answers."""
-        try:
+        with contextlib.suppress(Unreachable):
             return self._runtime.variable(store.FINGERPRINT)
-        except Unreachable:
-            return None
+        return None
 
     def outdated_by_servers(self) -> str | None:
         """Have the supervisor replace it at its next look, where it serves added servers worse than its own.
@@ -171,16 +170,15 @@ class RunningHaproxy:
 
     def note_without_servers(self, pid: str) -> None:
         """Remember in this one that the one before leads to no server, whatever it still has to answer."""
-        with contextlib.suppress(GatewayError, Unreachable):  # without the note, a start waits for its end
+        with contextlib.suppress(GatewayError):  # without the note, a start waits for its end
             self._runtime.run(["experimental-mode on", f"set var {store.FORMER} str({pid})"])
 
     def without_servers(self) -> set[int]:
         """Return the pid of the one before, if it leads to no server."""
-        try:
-            noted = self._runtime.variable(store.FORMER)
-        except Unreachable:
-            return set()
-        return {int(noted)} if noted else set()
+        with contextlib.suppress(Unreachable):
+            if noted := self._runtime.variable(store.FORMER):
+                return {int(noted)}
+        return set()
 
     def apply(self, change: slots.Change, generation: int, order: Order | None) -> None:
         """Change slots and routes, and its gates where `order` is given.
@@ -209,15 +207,8 @@ class RunningHaproxy:
         """Return the change that frees the draining slots without a request."""
         draining = [slot for slot in table.slots if slot.phase is Phase.DRAINING]
         sessions = self._runtime.sessions(_backends(draining))
-        idle = {
-            slot.index
-            for slot in draining
-            if not any(
-                sessions[f"{protocol}_{slot.index}", "BACKEND"].current
-                or sessions[f"{protocol}_{slot.index}", "BACKEND"].queued
-                for protocol in PROTOCOLS
-            )
-        }
+        busy = {n for (n, line), one in sessions.items() if line == "BACKEND" and (one.current or one.queued)}
+        idle = {slot.index for slot in draining if busy.isdisjoint(_backends([slot]))}
         return slots.release(table, idle, _lines(sessions))
 
     def without_server(self, table: SlotTable) -> set[str]:
@@ -254,9 +245,7 @@ class RunningHaproxy:
         found = {backend.server: NOTHING_IN_FLIGHT for backend in backends}
         for slot, lines in leading:
             for backend, names in lines.items():
-                count = sum(
-                    _owed(sessions, given, f"{protocol}_{slot.index}", names) for protocol in PROTOCOLS
-                )
+                count = sum(_owed(sessions, given, name, names) for name in _backends([slot]))
                 held = InFlight(streaming=count) if slot.traits.pauses else InFlight(requests=count)
                 found[backend.server] = found[backend.server].plus(held)
         return found

@@ -10,6 +10,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from controlplane.domain.errors import GatewayError, InputError, MissingTool
 from controlplane.domain.fleet import GatewayConfig
@@ -50,7 +51,7 @@ class Startup:
     def start(self, wanted: GatewayConfig, endpoints: int) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the options wanted."""
         settings = store.settings_of(self._paths) if exists(self._paths.settings) else None
-        runs = settings is not None and self.runs()
+        runs = settings is not None and any(processes.find(self._paths, role) for role in processes.ALL)
         if settings is None or not runs or settings.protection != wanted.protection:
             # One that runs was accepted when it was started, by an earlier version perhaps.
             check_exposure(wanted.host, wanted.protection)
@@ -67,10 +68,6 @@ class Startup:
                     # Processes whose files were removed hold the ports, and nothing can reach them any more.
                     self.end()
                 self._begin(wanted, endpoints)
-
-    def runs(self) -> bool:
-        """Whether any process of the gateway lives."""
-        return any(processes.find(self._paths, role) for role in processes.ALL)
 
     def finish(self, patience_s: float) -> None:
         """End HAProxy softly: with its last request, after `patience_s` at the latest."""
@@ -90,12 +87,10 @@ class Startup:
                 processes.end(processes.find(self._paths, role), grace_s=_END_S)
 
     def _begin(self, wanted: GatewayConfig, endpoints: int) -> None:
-        slots = slot_count(endpoints)
-        if exists(self._paths.settings):
-            # The table on disk may use the last of them.
-            slots = max(slots, store.settings_of(self._paths).slots)
-        settings = _new(wanted, slots)
-        if not exists(self._paths.settings) or store.settings_of(self._paths) != settings:
+        before = store.settings_of(self._paths) if exists(self._paths.settings) else None
+        # The table on disk may use the last of them.
+        settings = _new(wanted, max(slot_count(endpoints), 0 if before is None else before.slots))
+        if settings != before:
             self._write(settings)
         processes.start_supervisor(self._paths)
         try:
@@ -207,10 +202,22 @@ def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
 
     Raises GatewayError for a port in use, MissingTool.
     """
-    _refuse_taken(options)
-    asked = fields_of(options)
-    del asked["overtake_ms"]  # of the files that the controller writes
-    return GatewaySettings(**asked, slots=slots, members=MOST_SERVERS, haproxy=haproxy_program())
+    ports = (("HTTP", options.http_port), ("gRPC", options.grpc_port), ("metrics", options.metrics_port))
+    for name, port in ports:
+        try:
+            listen(options.host, port).close()
+        except OSError as error:
+            raise GatewayError(
+                f"port {port} ({name}) on {options.host} cannot be used: {error.strerror}; "
+                "free it or choose another one"
+            ) from error
+    return GatewaySettings(**_options(options), slots=slots, members=MOST_SERVERS, haproxy=haproxy_program())
+
+
+def _options(options: GatewayConfig) -> dict[str, Any]:
+    found = fields_of(options)
+    del found["overtake_ms"]  # of the files that the controller writes
+    return found
 
 
 def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> GatewaySettings:
@@ -219,7 +226,13 @@ def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> Ga
     While its HAProxy is replaced, the facade serves the earlier one by its own rules. Raises GatewayError for
     options that cannot change while it runs.
     """
-    _refuse_another_place(present, options)
+    wanted = (options.host, options.http_port, options.grpc_port, options.metrics_port)
+    if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
+        raise GatewayError(
+            f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP), "
+            f":{present.grpc_port} (gRPC) and :{present.metrics_port} (metrics), and does not "
+            f"move: {_WAY_OUT}"
+        )
     if present.fleet_wide_calls != options.fleet_wide_calls:
         raise GatewayError(
             f"this fleet's gateway runs with{'' if present.fleet_wide_calls else 'out'} fleet-wide calls, "
@@ -229,11 +242,8 @@ def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> Ga
     unchanged = present.protection == options.protection
     return replace(
         present,
+        **_options(options),
         slots=max(present.slots, slots),
-        compress_answers=options.compress_answers,
-        late_binding=options.late_binding,
-        trace_endpoint=options.trace_endpoint,
-        protection=options.protection,
         former=present.former if unchanged else FormerFacade(present.protection.tokens),
     )
 
@@ -258,25 +268,3 @@ def haproxy_program() -> str:
     if found is None:
         raise MissingTool("HAProxy is not installed; install it with `apt-get install haproxy`")
     return found
-
-
-def _refuse_another_place(present: GatewaySettings, options: GatewayConfig) -> None:
-    wanted = (options.host, options.http_port, options.grpc_port, options.metrics_port)
-    if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
-        raise GatewayError(
-            f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP), "
-            f":{present.grpc_port} (gRPC) and :{present.metrics_port} (metrics), and does not "
-            f"move: {_WAY_OUT}"
-        )
-
-
-def _refuse_taken(options: GatewayConfig) -> None:
-    ports = (("HTTP", options.http_port), ("gRPC", options.grpc_port), ("metrics", options.metrics_port))
-    for name, port in ports:
-        try:
-            listen(options.host, port).close()
-        except OSError as error:
-            raise GatewayError(
-                f"port {port} ({name}) on {options.host} cannot be used: {error.strerror}; "
-                "free it or choose another one"
-            ) from error

@@ -22,7 +22,7 @@ from controlplane.files.gateway import (
 from controlplane.files.gateway.access import read_clients, read_held
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.reading import exists
-from controlplane.files.writing import write_derived
+from controlplane.files.writing import write_bytes, write_derived
 from controlplane.gateway import slots
 from controlplane.gateway.listeners import Listeners
 from controlplane.gateway.processes import say
@@ -124,7 +124,8 @@ def write_certificate(
         return False
     load(content)
     try:
-        certificate.write(paths.certificate, content)
+        write_bytes(paths.certificate, content)
+        paths.certificate.chmod(0o600)  # its user's only
     except EngineError as error:
         if not exists(paths.certificate):
             raise

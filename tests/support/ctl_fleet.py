@@ -194,6 +194,19 @@ class Ctl:
             except subprocess.TimeoutExpired:
                 apply.kill()
 
+    def infer(self, endpoint: str) -> None:
+        """A request that must be answered by the model `echo`."""
+        with triton_http.InferenceServerClient(f"127.0.0.1:{self.http}") as client:
+            infer_http(client, endpoint)
+
+    def answers(self, endpoint: str) -> bool:
+        """Whether such a request is answered."""
+        try:
+            self.infer(endpoint)
+        except Exception:
+            return False
+        return True
+
     def servers(self) -> list[dict[str, Any]]:
         return list(self.document("status")["servers"])
 

@@ -67,7 +67,7 @@ def demo(
     cluster = Cluster(section.context, section.namespace)
     with progress_bar() as bar:
         fleet = wiring.fleet(fleet_name, launcher_name=launcher, cluster=cluster)
-        steps = Demo(scene, fleet.launcher, fleet, wiring.place(device, fleet.launcher), bar, say)
+        steps = Demo(scene, fleet, wiring.place(device, fleet.launcher), bar, say)
         outcome = run(steps, plan_file)
     if not _print(outcome, json=json):
         raise typer.Exit(EXIT_NO)

@@ -1,16 +1,10 @@
-"""Clients as HAProxy's maps, and the facade's and the monitor's view of them."""
+"""Clients and limits as HAProxy's maps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
-from pathlib import Path
 
-from controlplane.files.gateway.access import Client, Limit, Refusals, read_clients
-from controlplane.files.reading import Remembered
-
-CLIENT_HEADER = "x-trisect-client"
-"""HAProxy tells the facade the client's name in it, where clients need tokens."""
+from controlplane.files.gateway.access import Client, Limit, Refusals
 
 
 def clients_map(clients: Iterable[Client]) -> dict[str, str]:
@@ -49,23 +43,3 @@ def refusals_map(refusals: Refusals) -> dict[str, str]:
 def _limits_text(limit: Limit) -> str:
     """Return `rate/requests/bytes`; 0 is no limit."""
     return f"{limit.max_rate_rps or 0}/{limit.max_requests or 0}/{limit.max_body_bytes or 0}"
-
-
-class Access:
-    """The clients of the file at `path`, renewed as it changes."""
-
-    def __init__(self, path: Path) -> None:
-        self._clients = Remembered(path, partial(_by_name, path))
-
-    def allows(self, name: str, endpoint: str) -> bool:
-        """Return whether a client may call an endpoint."""
-        client = self.client(name)
-        return client is not None and client.allows(endpoint)
-
-    def client(self, name: str) -> Client | None:
-        """Return a client as it is now; None for one that was revoked."""
-        return self._clients.get().get(name)
-
-
-def _by_name(path: Path) -> Mapping[str, Client]:
-    return {client.name: client for client in read_clients(path)}

@@ -97,7 +97,9 @@ def guard(
             if port:
                 exporters.append(export(controller, meters, (host, port)))
             if not (once or plan_only):
-                exporters.append(export(controller, meters, _socket(fleet)))
+                places = GatewayPaths.of(fleet.files.gateway)
+                places.make()
+                exporters.append(export(controller, meters, places.controller_socket))
                 DriftWatch(fleet, actor.note).start(ended)
             if once:
                 controller.repair(stopping)
@@ -108,13 +110,6 @@ def guard(
             controller.close()
             for exporter in exporters:
                 exporter.shutdown()
-
-
-def _socket(fleet: Fleet) -> Path:
-    """Return the socket of the controller's metrics, in a directory that exists from now on."""
-    places = GatewayPaths.of(fleet.files.gateway)
-    places.make()
-    return places.controller_socket
 
 
 _STALE_S = 15.0

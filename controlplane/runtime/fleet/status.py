@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -31,14 +32,6 @@ _WARNINGS = (Level.WARNING.value, Level.CRITICAL.value)
 _LEVELS = (Level.INFO.value, *_WARNINGS)
 
 
-def seen_windows(telemetry: Telemetry, seconds: float = WINDOW_S) -> Mapping[str, LatencyWindow]:
-    """Return the clients' latest latencies; empty where the gateway's monitor does not answer."""
-    try:
-        return telemetry.windows(seconds)
-    except GatewayError:
-        return {}
-
-
 def status_rows(
     launcher: Launcher,
     gateway: Gateway,
@@ -57,45 +50,23 @@ def status_rows(
     }
     promised: dict[str, Placement] = {}
     rates: dict[str, float] = {}
-    for _, _, placement in plan.placements() if plan is not None else ():
+    batches: dict[str, int] = {}
+    for _, partition, placement in plan.placements() if plan is not None else ():
         promised[placement.endpoint] = placement
         rates[placement.endpoint] = rates.get(placement.endpoint, 0.0) + placement.rate_rps
-    planned = {} if plan is None else _planned_batches(plan)
+        for model in partition.models:
+            if model.model == placement.model:
+                batches[placement.endpoint] = model.batch
     servers = launcher.servers(fleet)
     served = {server.spec.labels.partition for server in servers if server.name in led_to}
-    return [
-        _row(
-            server,
-            _role(server, routed=server.name in led_to, served=server.spec.labels.partition in served),
-            frozenset(led_to.get(server.name, ())),
-            promised,
-            rates,
-            windows,
-            planned,
-        )
-        for server in servers
-    ]
-
-
-def _planned_batches(plan: Plan) -> dict[str, int]:
-    """Return the planned batch of each endpoint's model."""
-    return {
-        placement.endpoint: model.batch
-        for _, partition in plan.partitions()
-        for placement in partition.workloads
-        for model in partition.models
-        if model.model == placement.model
-    }
-
-
-def _role(server: Server, *, routed: bool, served: bool) -> Role:
-    """Return a server's present role, which a redirect changes.
-
-    Where its partition has no route yet (not `served`), the role of its start.
-    """
-    if not served:
-        return server.spec.labels.role
-    return Role.ACTIVE if routed else Role.SHADOW
+    rows = []
+    for server in servers:
+        role = server.spec.labels.role
+        if server.spec.labels.partition in served:  # a redirect changes the role
+            role = Role.ACTIVE if server.name in led_to else Role.SHADOW
+        routed = frozenset(led_to.get(server.name, ()))
+        rows.append(_row(server, role, routed, promised, rates, windows, batches))
+    return rows
 
 
 def workload_rows(plan: Plan | None, windows: Mapping[str, LatencyWindow]) -> list[WorkloadRow]:
@@ -169,8 +140,10 @@ def guard_rows(
 def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry, window_s: float = WINDOW_S) -> Status:
     """Return a fleet's present status and the figures of `window_s`. Raises InputError for broken files."""
     controller = controller_process.pid(fleet.files)
-    windows = seen_windows(telemetry, window_s)
     again = {event.subject: event for event in restarts(fleet.files)}
+    windows: Mapping[str, LatencyWindow] = {}
+    with contextlib.suppress(GatewayError):  # without the gateway's monitor no latency is known
+        windows = telemetry.windows(window_s)
     servers: Sequence[StatusRow] = ()
     redirects: Mapping[str, Event] = {}
     warnings: Mapping[str, Event] = {}

@@ -8,22 +8,26 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.fleet_wide import broadcast, kept
-from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, HttpAnswer, HttpRefused, Refused
-from controlplane.gateway.facade.fleet_wide.kept import (
+from controlplane.gateway.facade.fleet_wide import broadcast
+from controlplane.gateway.facade.fleet_wide.broadcast import (
     LARGEST_ENTRY_BYTES,
+    Broadcast,
+    Call,
+    HttpRefused,
     Kept,
+    Refused,
     Region,
     setting_key,
 )
 from controlplane.gateway.facade.refusals import Refusal
 
 A, B, C = (Backend(name, "127.0.0.1", 1, 2, None) for name in "abc")
-REFUSAL = HttpRefused(HttpAnswer(400, b"no", "application/json"))
+REFUSAL = HttpRefused("no", web.Response(status=400))
 Tell = Callable[[Backend], Awaitable[str]]
 
 
@@ -197,9 +201,9 @@ def test_a_region_that_http_cannot_name_is_refused(name: str) -> None:
 
 
 def test_the_number_of_entries_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(broadcast, "MOST_ENTRIES", 3)
     entries = Kept(tmp_path / "broadcasts.json")
-    for number in range(kept.MOST_ENTRIES):
+    for number in range(broadcast.MOST_ENTRIES):
         entries.put(Region("system", f"r{number}").key, {})
     with pytest.raises(Refusal, match="unregister some"):
         entries.check(Region("system", "one-more").key, {})
@@ -208,7 +212,7 @@ def test_the_number_of_entries_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_size_of_an_entry_is_bounded_over_all_calls_that_make_it(tmp_path: Path) -> None:
     entries = Kept(tmp_path / "broadcasts.json")
-    half = "x" * (kept.LARGEST_ENTRY_BYTES // 2)
+    half = "x" * (LARGEST_ENTRY_BYTES // 2)
     entries.check(setting_key("logging"), {"a": half})
     entries.put(setting_key("logging"), {"a": half})
     with pytest.raises(Refusal, match="bytes"):
@@ -226,8 +230,8 @@ def test_the_size_of_an_entry_is_bounded_over_all_calls_that_make_it(tmp_path: P
         b'{"/v2/repository/models/echo/load": {}}',
         b'{"/v2/logging?x": {}}',
         b'{"/v2/logging": 3}',
-        json.dumps({Region("system", f"r{i}").key: {} for i in range(kept.MOST_ENTRIES + 1)}).encode(),
-        b" " * (2 * kept.MOST_ENTRIES * kept.LARGEST_ENTRY_BYTES + 1),
+        json.dumps({Region("system", f"r{i}").key: {} for i in range(broadcast.MOST_ENTRIES + 1)}).encode(),
+        b" " * (2 * broadcast.MOST_ENTRIES * LARGEST_ENTRY_BYTES + 1),
     ],
     ids=range(10),
 )

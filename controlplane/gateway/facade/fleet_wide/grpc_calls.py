@@ -14,8 +14,7 @@ from tritonclient.grpc import service_pb2
 from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.callers import ANY_REGION, Caller
 from controlplane.gateway.facade.fleet import Fleet
-from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, Refused
-from controlplane.gateway.facade.fleet_wide.kept import Region, setting_key
+from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, Refused, Region, setting_key
 from controlplane.gateway.facade.refusals import Refusal
 from controlplane.gateway.facade.upstream import Upstream
 from controlplane.gateway.facade.wire import as_bytes, text_field
