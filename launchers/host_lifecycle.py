@@ -138,29 +138,25 @@ class HostLifecycle(Lifecycle[HostPlace]):
             time.sleep(self._poll_s)
 
     def _with_shares(self, listed: Iterable[Server]) -> tuple[Server, ...]:
-        """Return listed servers; one on a GPU that has not its share is about to end, and nothing holds it.
+        """Return listed servers with their present batches; none where these cannot be changed.
 
-        While a daemon hangs, nothing is known of its clients.
+        One on a GPU that has not its share is about to end, and nothing holds it. While a daemon hangs,
+        nothing is known of its clients.
         """
         seen: dict[str, proof.GpuClients | None] = {}
         found = []
         for server in listed:
             device = server.spec.device
-            if server.state is not ServerState.RUNNING or not self._on_gpu(server.spec):
-                found.append(server)
-                continue
-            if device not in seen:
-                seen[device] = None
-                with contextlib.suppress(EngineError):
-                    seen[device] = proof.clients_of(device, self._mps.pipes(device), _PASS_S)
-                self._mps.shorten_log(device)
-            found.append(self._as_seen(server, seen[device]))
-        return tuple(map(self._with_batches, found))
-
-    def _with_batches(self, server: Server) -> Server:
-        """Return a listed server with its present batches; with none where they cannot be changed."""
-        present = self._batch_files(server.spec).read() if server.spec.batches else ()
-        return replace(server, spec=replace(server.spec, batches=present))
+            if server.state is ServerState.RUNNING and self._on_gpu(server.spec):
+                if device not in seen:
+                    seen[device] = None
+                    with contextlib.suppress(EngineError):
+                        seen[device] = proof.clients_of(device, self._mps.pipes(device), _PASS_S)
+                    self._mps.shorten_log(device)
+                server = self._as_seen(server, seen[device])
+            present = self._batch_files(server.spec).read() if server.spec.batches else ()
+            found.append(replace(server, spec=replace(server.spec, batches=present)))
+        return tuple(found)
 
     def _with_files(self, spec: ServerSpec, place: HostPlace, *, shared: bool = False) -> HostPlace:
         """Make a server's batch files; a full disk has no room for them, and the server's batches stay."""

@@ -65,7 +65,10 @@ class GpuFaults:
     def news(self, servers: Collection[Server], ended: Collection[str]) -> tuple[News, ...]:
         """Return an item for each GPU with a fault; `ended` are the servers that just ended."""
         if [*servers] != self._asked:
-            self._asked, self._on = [*servers], _by_gpu(servers)
+            self._asked, self._on = [*servers], {}
+            for server in servers:
+                if gpus.is_gpu(server.spec.device):
+                    self._on.setdefault(server.spec.device, []).append(server.name)
         on = self._on
         if not on:
             return ()
@@ -97,11 +100,3 @@ class GpuFaults:
         if len(dead) == len(names) > 1:
             return f"all {len(dead)} servers ended at once"
         return None
-
-
-def _by_gpu(servers: Collection[Server]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for server in servers:
-        if gpus.is_gpu(server.spec.device):
-            found.setdefault(server.spec.device, []).append(server.name)
-    return found

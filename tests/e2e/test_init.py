@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton_http
 from bare_triton import ROOT
-from ctl_fleet import Ctl, infer_http, partition, plan
+from ctl_fleet import Ctl, partition, plan
 from model_files import write
 from onnx import TensorProto, helper
 
@@ -74,8 +74,7 @@ def test_models_without_a_whole_configuration_are_surveyed_and_served(
         monkeypatch.setenv("XDG_STATE_HOME", host.environment["XDG_STATE_HOME"])
         write_sample_shapes(host.repository / "bare", {"X": (4,)})
         host.apply(plan(partition("a", 40, model="bare", shadow=False)))
-        with triton_http.InferenceServerClient(f"127.0.0.1:{host.http}") as client:
-            infer_http(client, "a")
+        host.infer("a")
 
         write(host.repository, "broken", 'raise ValueError("no such weights")')
         write(host.repository, "ends", "import os\nos.kill(os.getppid(), 9)")

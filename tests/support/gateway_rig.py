@@ -9,6 +9,7 @@ import itertools
 import os
 import random
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -223,6 +224,15 @@ def only(places: GatewayPaths, role: str) -> int:
     """The pid of a gateway's process, once one that it has replaced is gone."""
     until(lambda: len(processes.find(places, role)) == 1)
     return processes.find(places, role)[0]
+
+
+def replaced(places: GatewayPaths, role: str) -> None:
+    """End the gateway's processes of a role at once, and wait for those that take their place."""
+    before = processes.find(places, role)
+    for pid in before:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: processes.find(places, role) not in ((), before))
 
 
 @contextlib.contextmanager

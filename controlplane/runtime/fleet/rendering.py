@@ -28,7 +28,6 @@ from controlplane.ports import Launcher
 from controlplane.profiler.temporary import check_python_path
 from controlplane.render.config import instances_note
 from controlplane.render.repository import (
-    largest_batches,
     live_batches,
     partition_tree,
     refuse_large_requests,
@@ -157,7 +156,7 @@ def _contents(plan: Plan, sources: Mapping[str, SourceModel], library: str | Non
         tree = partition_tree(partition, gpu_type=gpu.type, sources=its, library=library)
         batches: tuple[Batches, ...] = ()
         if library is not None:
-            batches = live_batches(partition, its), largest_batches(partition, its)
+            batches = live_batches(partition, its)
         found[partition.id] = _Content(tree, takes_turns(partition, its), *batches)
     for gpu in plan.gpus:
         if gpu.shared is not None:
