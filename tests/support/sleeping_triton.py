@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from background import meanwhile
 from bare_triton import BareTriton, bare_triton
 from known_service import KnownService
 from model_files import timed, write
@@ -99,21 +100,15 @@ class Compared:
 def watched() -> Iterator[list[float]]:
     """How many ms late the host lets a thread go on that sleeps for a moment, again and again."""
     late_ms: list[float] = []
-    ended = threading.Event()
 
-    def sleep() -> None:
+    def sleep(ended: threading.Event) -> None:
         while not ended.is_set():
             start = time.perf_counter()
             time.sleep(0.005)
             late_ms.append(1000.0 * (time.perf_counter() - start) - 5.0)
 
-    sleeper = threading.Thread(target=sleep)
-    sleeper.start()
-    try:
+    with meanwhile(sleep):
         yield late_ms
-    finally:
-        ended.set()
-        sleeper.join()
 
 
 @contextmanager
