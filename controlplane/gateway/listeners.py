@@ -100,7 +100,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _listen_at(path: Path) -> socket.socket:
-    """A listening Unix socket in the place of an earlier one."""
     path.unlink(missing_ok=True)
     return _bound(socket.AF_UNIX, str(path))
 

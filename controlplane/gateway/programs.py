@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-from typing import BinaryIO
 
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.files.gateway_paths import GatewayPaths, open_log
@@ -65,7 +64,9 @@ class Programs:
                 # difference.
                 say(f"{error}; HAProxy is started all the same")
             text = store.config(self._paths, settings, clients, log_fd)
-            with _in_memory(text) as config:
+            # On no disk, so that a full one prevents no start.
+            with os.fdopen(os.memfd_create("haproxy.cfg"), "wb", buffering=0) as config:
+                config.write(text.encode())
                 # A name, by which `ps` shows whose it is.
                 named = ("-L", str(self._paths.state))
                 child = processes.spawn(
@@ -103,10 +104,3 @@ class Programs:
         self._log_pipe()
         command = [sys.executable, "-m", "controlplane.monitor.collect", str(self._paths.state)]
         return processes.spawn(self._paths, processes.MONITOR, command)
-
-
-def _in_memory(text: str) -> BinaryIO:
-    """Return a file that is on no disk, so that a full one prevents no start."""
-    found = os.fdopen(os.memfd_create("haproxy.cfg"), "w+b", buffering=0)
-    found.write(text.encode())
-    return found

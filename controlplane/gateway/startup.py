@@ -185,17 +185,14 @@ def tell_facade(paths: GatewayPaths) -> None:
 
 def wait(paths: GatewayPaths, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
     """Return once a condition holds. Raises GatewayError with the last line of a log."""
-    if not wait_until(condition, deadline_s=deadline_s, interval_s=_POLL_S):
-        raise GatewayError(f"waited {deadline_s:g} s for {what}{_last_words(paths)}")
-
-
-def _last_words(paths: GatewayPaths) -> str:
+    if wait_until(condition, deadline_s=deadline_s, interval_s=_POLL_S):
+        return
+    problem = f"waited {deadline_s:g} s for {what}"
     for role in (processes.HAPROXY, processes.FACADE, processes.SUPERVISOR):
         log = paths.log(role)
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        if lines:
-            return f"; {role} said: {lines[-1]}"
-    return ""
+        if log.exists() and (lines := log.read_text(errors="replace").splitlines()):
+            raise GatewayError(f"{problem}; {role} said: {lines[-1]}")
+    raise GatewayError(problem)
 
 
 def _new(options: GatewayConfig, slots: int) -> GatewaySettings:

@@ -203,7 +203,6 @@ class Supervisor:
         process.due_at = 0.0
 
     def _start(self, process: ManagedProcess) -> None:
-        """Start a process, unless it runs already, and watch it."""
         try:
             if process.child is None:
                 process.started_at = time.monotonic()
