@@ -12,8 +12,7 @@ from controlplane.files.gateway_paths import GatewayPaths, open_log
 from controlplane.files.waiting import locked, wait_until
 from controlplane.files.writing import write_derived
 from controlplane.gateway import processes, store
-from controlplane.gateway.listeners import Held, Listeners
-from controlplane.gateway.processes import say
+from controlplane.gateway.processes import Held, Listeners, say
 from controlplane.gateway.running import RuntimeSocket, Unreachable
 
 _BIND_DEADLINE_S = 5.0

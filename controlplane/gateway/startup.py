@@ -21,7 +21,6 @@ from controlplane.files.reading import exists
 from controlplane.files.waiting import locked, wait_until
 from controlplane.files.writing import fields_of
 from controlplane.gateway import processes, store
-from controlplane.gateway.listeners import listen
 from controlplane.gateway.running import RunningHaproxy
 from controlplane.gateway.security.certificate import check_exposure
 from controlplane.sockets import Unreachable, ask
@@ -203,7 +202,7 @@ def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
     ports = (("HTTP", options.http_port), ("gRPC", options.grpc_port), ("metrics", options.metrics_port))
     for name, port in ports:
         try:
-            listen(options.host, port).close()
+            processes.listen(options.host, port).close()
         except OSError as error:
             raise GatewayError(
                 f"port {port} ({name}) on {options.host} cannot be used: {error.strerror}; "

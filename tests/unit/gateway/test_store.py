@@ -16,7 +16,7 @@ from controlplane.files.gateway import GatewaySettings, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import startup, store
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.listeners import Listeners
+from controlplane.gateway.processes import Listeners
 from controlplane.gateway.running import Unreachable
 from controlplane.gateway.slots import Phase, SlotTable, assign
 from controlplane.gateway.startup import Startup
