@@ -42,26 +42,19 @@ def test_the_document_is_valid_and_the_spec_is_written(capsys: pytest.CaptureFix
     assert "profile" in capsys.readouterr().err
 
 
-def test_a_spec_that_exists_is_kept_without_force(
+def test_a_spec_that_exists_is_kept_without_force_and_by_check(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (directory / "spec.yaml").write_text("mine")
     assert run(["init", "models"]) == 2
     assert "--force" in capsys.readouterr().err
-    assert (directory / "spec.yaml").read_text() == "mine"
-    assert run(["init", "models", "--force"]) == 0
-    assert (directory / "spec.yaml").read_text() != "mine"
-
-
-def test_check_looks_beside_a_spec_that_exists_and_keeps_it(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (directory / "spec.yaml").write_text("mine")
     assert run(["init", "models", "--check"]) == 0
     write(directory / "models" / "open", CONFIG.replace("[ 4 ]", "[ -1 ]"))
     assert run(["init", "models", "--check"]) == 1
-    assert (directory / "spec.yaml").read_text() == "mine"
     assert "needs inputs" in capsys.readouterr().out
+    assert (directory / "spec.yaml").read_text() == "mine"
+    assert run(["init", "models", "--force"]) == 0
+    assert (directory / "spec.yaml").read_text() != "mine"
 
 
 def test_a_folder_that_is_no_model_is_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,17 +105,20 @@ def test_a_folders_name_steers_no_terminal_and_adds_no_workload(
     assert [w.name for w in read_spec(directory / "spec.yaml")[0].workloads] == ["m"]
 
 
-def test_a_repository_that_is_not_here_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["init", "nowhere"]) == 2
-    assert "nowhere: REPOSITORY: is not a directory" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("verb", [("profile", "--repository"), ("render", "plan.json", "--repository")])
-def test_other_verbs_name_the_one_that_copies_a_bucket(
-    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("init nowhere", "nowhere: REPOSITORY: is not a directory"),
+        ("init gs://bucket/models", "models: exists already"),
+        ("profile --repository s3://http://host:9000/b/models", "`ctl init s3://http://host:9000/b/models`"),
+        ("render plan.json --repository gs://b/models", "`ctl init gs://b/models` copies it to models"),
+    ],
+)
+def test_a_repository_that_cannot_be_used_is_refused(
+    arguments: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*verb, "s3://http://host:9000/bucket/models"]) == 2
-    assert "`ctl init s3://http://host:9000/bucket/models` copies it to models" in capsys.readouterr().err
+    assert run(arguments.split()) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_a_bucket_is_copied_and_its_copy_stands_in_the_spec(
@@ -138,8 +134,3 @@ def test_a_bucket_is_copied_and_its_copy_stands_in_the_spec(
     assert f"s3://{endpoint}/bucket/all/mine: copied 2 files" in capsys.readouterr().err
     assert (directory / "mine" / "m" / "1" / "model").read_bytes() == b"weights"
     assert "Made by `ctl init mine`" in (directory / "spec.yaml").read_text()
-
-
-def test_a_bucket_is_not_copied_over_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["init", "gs://bucket/models"]) == 2
-    assert "models: exists already" in capsys.readouterr().err

@@ -103,36 +103,33 @@ def test_counters_join_a_profile_on_the_device_that_the_users_file_describes(
     assert "rtx3090/alexnet.json" in capsys.readouterr().out
 
 
-def test_a_shape_is_for_the_model_it_names_and_for_all_where_it_names_none() -> None:
-    told = model_inputs(["ocr:IMAGE:3,48,320", "TOKENS:8", "x:0:2"], ["bert:in.json"], ["ocr", "bert"])
-    assert told == {
-        "ocr": Inputs({"IMAGE": (3, 48, 320), "TOKENS": (8,), "x:0": (2,)}),
-        "bert": Inputs({"TOKENS": (8,), "x:0": (2,)}, Path("in.json")),
+def test_shapes_and_ranges_are_for_the_model_they_name_and_for_all_where_they_name_none() -> None:
+    shapes, ranges = ["ocr:IMAGE:3,48,320", "TOKENS:8", "x:0:2"], ["ocr:IDS:0,9", "X:-1,1.5"]
+    every = {"X": (-1.0, 1.5)}
+    assert model_inputs(shapes, ["bert:in.json"], ["ocr", "bert"], ranges) == {
+        "ocr": Inputs(
+            {"IMAGE": (3, 48, 320), "TOKENS": (8,), "x:0": (2,)}, ranges={"IDS": (0.0, 9.0), **every}
+        ),
+        "bert": Inputs({"TOKENS": (8,), "x:0": (2,)}, Path("in.json"), every),
     }
     assert model_inputs([], [], ["ocr"]) == {}
 
 
 @pytest.mark.parametrize(
-    ("shapes", "files", "message"),
+    ("shapes", "files", "ranges", "message"),
     [
-        (["IMAGE"], [], "--shape: 'IMAGE' is not MODEL:INPUT:DIM,DIM"),
-        (["ocr:IMAGE:3,0"], [], "--shape: .*with dimensions above 0"),
-        ([], ["in.json"], "--input-data: 'in.json' is not MODEL:FILE"),
-        ([], ["ocr:a", "ocr:b"], "--input-data: 'ocr' has two files"),
+        (["IMAGE"], [], [], "--shape: 'IMAGE' is not MODEL:INPUT:DIM,DIM"),
+        (["ocr:IMAGE:3,0"], [], [], "--shape: .*with dimensions above 0"),
+        ([], ["in.json"], [], "--input-data: 'in.json' is not MODEL:FILE"),
+        ([], ["ocr:a", "ocr:b"], [], "--input-data: 'ocr' has two files"),
+        *(
+            ([], [], [text], "--range: .*LOW,HIGH")
+            for text in ("X", "ocr:X:1", "ocr:X:2,1", "ocr:X:nan,1", "ocr:X:0,inf", "ocr:X:0,1,2")
+        ),
     ],
 )
-def test_what_is_in_no_such_form_is_refused(shapes: list[str], files: list[str], message: str) -> None:
+def test_what_is_in_no_such_form_is_refused(
+    shapes: list[str], files: list[str], ranges: list[str], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        model_inputs(shapes, files, ["ocr"])
-
-
-def test_ranges_are_by_model_and_input() -> None:
-    found = model_inputs([], [], ["a", "b"], ["a:IDS:0,9", "X:-1,1.5"])
-    assert found["a"].ranges == {"IDS": (0.0, 9.0), "X": (-1.0, 1.5)}
-    assert found["b"].ranges == {"X": (-1.0, 1.5)}
-
-
-@pytest.mark.parametrize("text", ["X", "a:X:1", "a:X:2,1", "a:X:nan,1", "a:X:0,inf", "a:X:0,1,2"])
-def test_a_range_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"--range: .*LOW,HIGH"):
-        model_inputs([], [], ["a"], [text])
+        model_inputs(shapes, files, ["ocr"], ranges)
