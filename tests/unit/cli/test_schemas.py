@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from build import partition, plan
 
-from controlplane.cli.fleet.outcomes import converged
+from controlplane.cli.fleet.targets import converged
 from controlplane.cli.jobs.profile import written_document
 from controlplane.cli.main import run
 from controlplane.cli.output import print_json, print_json_line

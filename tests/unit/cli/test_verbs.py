@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from build import SPEC, partition, plan
@@ -57,6 +58,12 @@ FAIL: dict[tuple[str, ...], list[str]] = {
     ("limit", "remove"): ["search"],
 }
 """Arguments with which a verb cannot succeed on a host without a fleet: exit code 2."""
+
+
+@pytest.fixture(autouse=True)
+def directory(directory: Path) -> Path:
+    (directory / "spec.yaml").write_text(SPEC)
+    return directory
 
 
 def fleet() -> None:
@@ -176,9 +183,8 @@ def test_the_list_of_clients_shows_no_secret(form: list[str], capsys: pytest.Cap
 
 
 def test_a_simulation_that_misses_an_objective_is_exit_code_1_with_check(
-    directory: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (directory / "spec.yaml").write_text(SPEC)
     assert run(["plan", "spec.yaml", "-o", "plan.json"]) == 0
     short = ["simulate", "plan.json", "--seconds", "20", "--json"]
     assert run([*short, "--check"]) == 0
@@ -223,7 +229,6 @@ def test_a_fleet_without_servers_is_exit_code_1(
 def test_a_plan_in_json_is_a_plan_file_and_its_changes_are_on_stderr(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (directory / "spec.yaml").write_text(SPEC)
     assert run(["plan", "spec.yaml", "-o", "before.json"]) == 0
     capsys.readouterr()
     assert run(["plan", "spec.yaml", "--json", "--against", "before.json"]) == 0
@@ -236,7 +241,6 @@ def test_a_plan_in_json_is_a_plan_file_and_its_changes_are_on_stderr(
 def test_a_shown_plan_explains_a_workload_and_draws_its_page_without_its_spec(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (directory / "spec.yaml").write_text(SPEC)
     assert run(["plan", "spec.yaml", "-o", "plan.json"]) == 0
     (directory / "spec.yaml").unlink()
     capsys.readouterr()
@@ -248,35 +252,36 @@ def test_a_shown_plan_explains_a_workload_and_draws_its_page_without_its_spec(
 
 
 def test_a_plan_that_cannot_be_written_prints_one_document(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object) -> None:
         raise EngineError("plan.json: cannot be written: No space left on device")
 
-    (directory / "spec.yaml").write_text(SPEC)
     monkeypatch.setattr("controlplane.files.plans.write_plan", full)
     assert run(["plan", "spec.yaml", "--json", "-o", "plan.json"]) == 4
     assert json.loads(capsys.readouterr().out)["error"]["kind"] == "engine"
+
+
+def until_all_are_seen(looks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the pause after the last look interrupted."""
+
+    def pause(_: float) -> None:
+        if not looks.__length_hint__():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("controlplane.cli.fleet.looking.time.sleep", pause)
 
 
 def test_a_watch_in_json_is_a_line_for_each_look(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     looks = iter(range(2))
-
-    def look(_: str) -> object:
-        return lambda: next(looks)
-
-    def document(fleet: str, seen: int) -> dict[str, object]:
-        return {"fleet": fleet, "seen": seen}
-
-    def pause(_: float) -> None:
-        if not looks.__length_hint__():
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("controlplane.cli.wiring.status_source", look)
-    monkeypatch.setattr("controlplane.report.tables.status_table.status_document", document)
-    monkeypatch.setattr("controlplane.cli.fleet.looking.time.sleep", pause)
+    monkeypatch.setattr("controlplane.cli.wiring.status_source", lambda _: lambda: next(looks))
+    monkeypatch.setattr(
+        "controlplane.report.tables.status_table.status_document",
+        lambda fleet, seen: {"fleet": fleet, "seen": seen},
+    )
+    until_all_are_seen(looks, monkeypatch)
     assert run(["status", "--watch", "--json"]) == 130
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["seen"] for line in lines[:2]] == [0, 1]
@@ -288,12 +293,7 @@ def test_followed_events_are_each_shown_once(
     happened = [Event(float(n), "info", "apply", "default", str(n)) for n in range(4)]
     looks = iter((happened[:2], happened[:2], happened[1:3], happened[2:]))
     monkeypatch.setattr("controlplane.cli.wiring.recent_events", lambda *_, **__: tuple(next(looks)))
-
-    def pause(_: float) -> None:
-        if not looks.__length_hint__():
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("controlplane.cli.fleet.looking.time.sleep", pause)
+    until_all_are_seen(looks, monkeypatch)
     assert run(["events", "--follow", "--json"]) == 130
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["reason"] for line in lines[:4]] == ["0", "1", "2", "3"]
@@ -306,8 +306,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("arguments", [("-h",), ("plan", "-h"), ("plan", "spec.yaml", "--json")])
-def test_a_closed_pipe_ends_a_verb_without_a_word(arguments: tuple[str, ...], directory: Path) -> None:
-    (directory / "spec.yaml").write_text(SPEC)
+def test_a_closed_pipe_ends_a_verb_without_a_word(arguments: tuple[str, ...]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -319,16 +318,13 @@ def test_a_closed_pipe_ends_a_verb_without_a_word(arguments: tuple[str, ...], di
 
 
 @pytest.mark.parametrize("colourless", [{}, {"NO_COLOR": "1", "FORCE_COLOR": "", "TERM": "xterm-256color"}])
-def test_output_to_a_pipe_is_plain_text_with_no_color_and_without(
-    colourless: dict[str, str], directory: Path
-) -> None:
-    (directory / "spec.yaml").write_text(SPEC)
+def test_output_to_a_pipe_is_plain_text_with_no_color_and_without(colourless: dict[str, str]) -> None:
     command = [sys.executable, "-m", cli.__name__, "plan", "spec.yaml"]
     assert "\x1b" not in subprocess.check_output(command, env={**os.environ, **colourless}, text=True)
 
 
 def test_quiet_leaves_out_progress_but_no_warning_and_no_answer(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def read(path: Path) -> tuple[object, object]:
         say("reading")
@@ -355,13 +351,8 @@ def test_verbose_wins_over_quiet_and_names_the_defaults(
     monkeypatch.setenv("TRISECT_FLEET", "shop")
     assert run(line.split()) == 2
     assert "default fleet = 'shop' from TRISECT_FLEET" in capsys.readouterr().err
-
-
-def test_one_command_leaves_no_verbosity_to_the_next(capsys: pytest.CaptureFixture[str]) -> None:
-    run(["status", "-v"])
-    capsys.readouterr()
     run(["status"])
-    assert capsys.readouterr().err.startswith("ctl: ")
+    assert capsys.readouterr().err.startswith("ctl: "), "the next command is not verbose"
 
 
 def test_a_fleet_shows_its_section_ready_to_paste(
