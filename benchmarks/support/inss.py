@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import inss_instances as instances
 import numpy as np
-from inss_setup import devices, surfaces, workloads
+from inss_setup import devices, tables, workloads
 from planning import RealClock
 
 from benchmarks.support import inss_baselines
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.papers.inss.policy import built_in, decide
-from controlplane.papers.inss.problem import REJECTED, Problem, Surfaces, fits, goodput
+from controlplane.papers.inss.problem import REJECTED, Problem, Tables, fits, goodput
 from controlplane.papers.inss.search import place, search
 from controlplane.planning.judge.estimates import times
 from controlplane.planning.judge.layout import Layout
@@ -55,8 +55,8 @@ def walk(seed: int) -> list[dict[str, float]]:
     return steps
 
 
-def problem_of(rates: Mapping[str, float], told: Surfaces) -> Problem:
-    return instances.paper(told, list(rates), list(rates.values()), GPUS)
+def problem_of(rates: Mapping[str, float], known: Tables) -> Problem:
+    return instances.paper(known, list(rates), list(rates.values()), GPUS)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def half_slo(rates: Mapping[str, float]) -> dict[str, float]:
 
 def inss(rates: Mapping[str, float]) -> Decided:
     """Place, polish, enumerate; the first of a batch waits as long as its own batch's time allows."""
-    problem = problem_of(rates, surfaces())
+    problem = problem_of(rates, tables())
     found = place(problem, CLOCK, policy=built_in())
     outcome = goodput(problem, found.gpu, found.units)
     execution = np.where(
@@ -106,7 +106,7 @@ def inss(rates: Mapping[str, float]) -> Decided:
 
 def baseline(rates: Mapping[str, float], put: Callable[[Problem], tuple[np.ndarray, np.ndarray]]) -> Decided:
     """GSLICE-like and gpulet-like: half-SLO batches and waits."""
-    problem = problem_of(rates, surfaces().without_interference())
+    problem = problem_of(rates, tables().without_interference())
     gpu, units = put(problem)
     return Decided(gpus_of(rates, gpu, units, inss_baselines.batches(problem, gpu, units)), half_slo(rates))
 
@@ -221,7 +221,7 @@ def by_search(problem: Problem, budget_s: float = 0.05) -> tuple[np.ndarray, np.
 def policy_over_search(models: int, gpus: int, count: int = 64) -> float:
     """The built-in policy's goodput over the search's, on problems that it was not trained on."""
     rng = np.random.default_rng([20_240, models, gpus])
-    problems = [instances.sample(rng, surfaces(), models, gpus) for _ in range(count)]
+    problems = [instances.sample(rng, tables(), models, gpus) for _ in range(count)]
     search(problems[0], CpuClock(), rounds=1)  # compiles
     stacked, parts = Problem.stack(problems), []
     for decided in (lambda p: decide(p, built_in()), by_search):

@@ -1,6 +1,6 @@
 """GSLICE-like and gpulet-like placements for InSS's figures, on a fixed set of GPUs.
 
-Neither knows of neighbours, as InSS's paper runs them: both plan on `surfaces.without_interference()`. Their
+Neither knows of neighbours, as InSS's paper runs them: both plan on `tables.without_interference()`. Their
 batch is the largest whose time is within half the SLO; gpulet's with BDA instead is the paper's BDA-Gpulet.
 """
 
@@ -17,14 +17,14 @@ SIZES = (20.0, 40.0, 50.0, 60.0, 80.0, 100.0)
 
 def half_slo_batch(problem: Problem, i: int, kind: int, unit: int) -> int:
     """The largest batch whose time alone is within half the SLO; 0 for none."""
-    t = problem.surfaces.alone_ms[problem.model[i], kind, unit - 1]
+    t = problem.tables.alone_ms[problem.model[i], kind, unit - 1]
     good = np.flatnonzero(t <= problem.slos_ms[i] / 2.0)
     return int(good[-1]) + 1 if good.size else 0
 
 
 def rates(problem: Problem, i: int, kind: int) -> np.ndarray:
     """Requests per second that each share serves alone with that batch, (U,)."""
-    s = problem.surfaces
+    s = problem.tables
     m = problem.model[i]
     batches = [half_slo_batch(problem, i, kind, u) for u in range(1, s.percent.shape[1] + 1)]
     return np.array([1000.0 * b / s.cycle_ms[m, kind, u, b - 1] if b else 0.0 for u, b in enumerate(batches)])
@@ -33,7 +33,7 @@ def rates(problem: Problem, i: int, kind: int) -> np.ndarray:
 def knee(problem: Problem, i: int, kind: int) -> int:
     """The share after which more brings less: farthest above the chord of rate over share; in units."""
     served = rates(problem, i, kind)
-    percent = problem.surfaces.percent[kind]
+    percent = problem.tables.percent[kind]
     known = np.isfinite(percent)
     gain = served[known] / max(served[known].max(), 1e-9) - percent[known] / 100.0
     return int(np.argmax(gain)) + 1
@@ -67,7 +67,7 @@ def gslice(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         for k in np.argsort(-percent, kind="stable"):
             kind = int(problem.type_of[k])
             least = enough(problem, i, kind, problem.rates_rps[i])
-            grid = problem.surfaces.percent[kind]
+            grid = problem.tables.percent[kind]
             left = int(np.count_nonzero(grid <= percent[k] + 1e-9))
             if least is None or left < least or problem.model_memory_mb[i, kind] > memory[k]:
                 continue
@@ -96,7 +96,7 @@ def gpulet(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
             least = enough(problem, i, kind, rate_rps)
             if least is None or problem.model_memory_mb[i, kind] > memory[k]:
                 continue
-            wanted = float(problem.surfaces.percent[kind, least - 1])
+            wanted = float(problem.tables.percent[kind, least - 1])
             fitting = [space for space in free[k] if wanted <= space + 1e-9]
             if fitting and (best is None or min(fitting) < best[0]):
                 best = (min(fitting), k, wanted)
@@ -106,7 +106,7 @@ def gpulet(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         size = min(p for p in SIZES if wanted <= p + 1e-9) if space == 100.0 else space
         kind = int(problem.type_of[k])
         gpu[i] = k
-        units[i] = int(np.flatnonzero(problem.surfaces.percent[kind] <= size + 1e-9)[-1]) + 1
+        units[i] = int(np.flatnonzero(problem.tables.percent[kind] <= size + 1e-9)[-1]) + 1
         memory[k] -= problem.model_memory_mb[i, kind]
         free[k].remove(space)
         if space == 100.0 and size < 100.0:

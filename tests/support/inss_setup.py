@@ -11,7 +11,7 @@ from controlplane.domain.device import GpuPool
 from controlplane.domain.workload import Workload
 from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
-from controlplane.papers.inss.problem import Surfaces
+from controlplane.papers.inss.problem import Tables, tabulate
 from controlplane.planning.protocol import Device
 
 FOUR = (("rtx2060s", 2), ("rtx2060", 2))
@@ -30,8 +30,8 @@ def devices(latency: str = "inss", counts: Sequence[tuple[str, int]] = FOUR) -> 
 
 
 @cache
-def surfaces() -> Surfaces:
-    return Surfaces.of(devices())
+def tables() -> Tables:
+    return tabulate(devices(), [(model, 1) for model in MODELS])
 
 
 def workloads(rates_rps: Mapping[str, float]) -> tuple[Workload, ...]:
