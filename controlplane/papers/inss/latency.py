@@ -139,7 +139,7 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Inss:
     """Fit all models of one device. Raises InputError (see `check_profiles`)."""
     check_profiles(profiles, device)
     listed = list(profiles.values())
-    points = [execution_points(p) for p in listed]
+    points = [execution_points(p.points) for p in listed]
     # Only the peak rates are needed: those of the whole GPU.
     rough = [
         Surface.of_curve(LocalRegression(q), np.array([100.0]), p.largest_batch)
@@ -179,7 +179,7 @@ def _utilisation_line(profile: Profile, model: int, pressure: Pressure) -> tuple
     own = profile.fits.get(NAME, {})
     if "alpha_u" in own:
         return own["alpha_u"], own.get("beta_u", 0.0)
-    points = execution_points(profile)
+    points = execution_points(profile.points)
     indices = np.full(points.batch.shape, model)
     l2, _ = pressure.at(indices, points.batch, points.time_ms)
     if np.unique(points.percent).size < 2:

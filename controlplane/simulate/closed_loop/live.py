@@ -94,7 +94,8 @@ class LiveLoop(Loop):
             one[name] = 0
         one["wake"] = one["timer"] = math.inf
         together = np.concatenate(requests)
-        return together[np.argsort(together["arrival"], kind="stable")]
+        oldest_first: Records = together[np.argsort(together["arrival"], kind="stable")]
+        return oldest_first
 
     def _count_in_flight(self, queue: int, requests: Records, sign: int, now_ms: float) -> None:
         pools = self.tallies["pool"][requests["workload"]]
