@@ -42,7 +42,9 @@ class HaproxyGateway:
         self._paths = GatewayPaths.of(state_dir)
         self._haproxy = RunningHaproxy(self._paths)
         self._startup = Startup(self._paths)
-        self._table = Remembered(self._paths.slots, self._read_table)
+        self._table = Remembered(
+            self._paths.slots, lambda: store.load(self._paths, store.settings_of(self._paths))[1]
+        )
         self._routes = Remembered(self._paths.slots, lambda: self._table.get().routes())
 
     def start(self, wanted: GatewayConfig, endpoints: int = 0) -> None:
@@ -61,9 +63,6 @@ class HaproxyGateway:
         if not exists(self._paths.settings):
             return {}
         return self._routes.get()
-
-    def _read_table(self) -> SlotTable:
-        return store.load(self._paths, store.settings_of(self._paths))[1]
 
     def commit(self, routes: Routes) -> None:
         """Make exactly `routes` routable in one step.

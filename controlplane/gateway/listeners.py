@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,24 +96,20 @@ class Held:
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening TCP socket. Raises OSError where the port is taken."""
-    opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind((host, port))
-        opened.listen(_QUEUE)
-    except OSError:
-        opened.close()
-        raise
-    return opened
+    return _bound(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, port))
 
 
 def _listen_at(path: Path) -> socket.socket:
     """A listening Unix socket in the place of an earlier one."""
-    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path.unlink(missing_ok=True)
+    return _bound(socket.AF_UNIX, str(path))
+
+
+def _bound(family: socket.AddressFamily, address: tuple[str, int] | str) -> socket.socket:
+    opened = socket.socket(family, socket.SOCK_STREAM)
     try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        opened.bind(str(path))
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
         opened.listen(_QUEUE)
     except OSError:
         opened.close()

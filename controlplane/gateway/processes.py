@@ -55,18 +55,14 @@ def find(paths: GatewayPaths, role: str) -> tuple[int, ...]:
             continue
         try:
             if wanted <= set((entry / "environ").read_bytes().split(b"\0")):
-                found[int(entry.name)] = _parent(entry)
+                # The name before the parent's pid, in brackets, may hold brackets and spaces.
+                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError as error:
             if is_own_lack(error):
                 raise  # what cannot be looked at may live
     # A fork has its parent's environment until it executes its own program. A signal meant for the supervisor
     # would end the HAProxy that it just starts.
     return tuple(sorted(pid for pid, parent in found.items() if parent not in found))
-
-
-def _parent(process: Path) -> int:
-    """Return the parent's pid. The name before it, in brackets, may hold brackets and spaces."""
-    return int((process / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 def spawn(
@@ -132,15 +128,9 @@ def missing(paths: GatewayPaths) -> tuple[str, ...]:
     """
     if not exists(paths.settings):
         return ()
-    listening = {
-        HAPROXY: paths.runtime_socket,
-        FACADE: paths.control_socket,
-        MONITOR: paths.monitor_socket,
-    }
-    found = [role for role, path in listening.items() if not _listens(path)]
-    if supervisor_is_missing(paths):
-        found.append(SUPERVISOR)
-    return tuple(found)
+    sockets = (paths.runtime_socket, paths.control_socket, paths.monitor_socket)
+    found = tuple(role for role, path in zip(KEPT_UP, sockets, strict=True) if not _listens(path))
+    return (*found, SUPERVISOR) if supervisor_is_missing(paths) else found
 
 
 def _listens(path: Path) -> bool:

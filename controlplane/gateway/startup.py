@@ -10,6 +10,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from controlplane.domain.errors import GatewayError, InputError, MissingTool
 from controlplane.domain.fleet import GatewayConfig
@@ -50,7 +51,7 @@ class Startup:
     def start(self, wanted: GatewayConfig, endpoints: int) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the options wanted."""
         settings = store.settings_of(self._paths) if exists(self._paths.settings) else None
-        runs = settings is not None and self.runs()
+        runs = settings is not None and any(processes.find(self._paths, role) for role in processes.ALL)
         if settings is None or not runs or settings.protection != wanted.protection:
             # One that runs was accepted when it was started, by an earlier version perhaps.
             check_exposure(wanted.host, wanted.protection)
@@ -58,19 +59,16 @@ class Startup:
             if not _READ_BY_HAPROXY.fullmatch(path):
                 problem = "HAProxy's configuration cannot name a path with a blank, a comma or a quote in it"
                 raise InputError(f"{problem}: choose another (of the state: $XDG_STATE_HOME)", file=path)
+        slots = store.slot_count(endpoints, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         self._paths.make()
         with locked(self._paths.start_lock):
             if runs and settings is not None:
-                self._change(settings, _changed(settings, wanted, slot_count(endpoints)))
+                self._change(settings, _changed(settings, wanted, slots))
             else:
                 if settings is None:
                     # Processes whose files were removed hold the ports, and nothing can reach them any more.
                     self.end()
-                self._begin(wanted, endpoints)
-
-    def runs(self) -> bool:
-        """Whether any process of the gateway lives."""
-        return any(processes.find(self._paths, role) for role in processes.ALL)
+                self._begin(wanted, slots)
 
     def finish(self, patience_s: float) -> None:
         """End HAProxy softly: with its last request, after `patience_s` at the latest."""
@@ -89,13 +87,11 @@ class Startup:
             for role in processes.ALL:
                 processes.end(processes.find(self._paths, role), grace_s=_END_S)
 
-    def _begin(self, wanted: GatewayConfig, endpoints: int) -> None:
-        slots = slot_count(endpoints)
-        if exists(self._paths.settings):
-            # The table on disk may use the last of them.
-            slots = max(slots, store.settings_of(self._paths).slots)
-        settings = _new(wanted, slots)
-        if not exists(self._paths.settings) or store.settings_of(self._paths) != settings:
+    def _begin(self, wanted: GatewayConfig, slots: int) -> None:
+        before = store.settings_of(self._paths) if exists(self._paths.settings) else None
+        # The table on disk may use the last of them.
+        settings = _new(wanted, slots if before is None else max(slots, before.slots))
+        if settings != before:
             self._write(settings)
         processes.start_supervisor(self._paths)
         try:
@@ -207,70 +203,6 @@ def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
 
     Raises GatewayError for a port in use, MissingTool.
     """
-    _refuse_taken(options)
-    asked = fields_of(options)
-    del asked["overtake_ms"]  # of the files that the controller writes
-    return GatewaySettings(**asked, slots=slots, members=MOST_SERVERS, haproxy=haproxy_program())
-
-
-def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> GatewaySettings:
-    """Return a running gateway's settings with these options.
-
-    While its HAProxy is replaced, the facade serves the earlier one by its own rules. Raises GatewayError for
-    options that cannot change while it runs.
-    """
-    _refuse_another_place(present, options)
-    if present.fleet_wide_calls != options.fleet_wide_calls:
-        raise GatewayError(
-            f"this fleet's gateway runs with{'' if present.fleet_wide_calls else 'out'} fleet-wide calls, "
-            f"which cannot change while it runs: {_WAY_OUT}"
-        )
-    # `former` is perhaps of a change that was interrupted: its HAProxy may still run.
-    unchanged = present.protection == options.protection
-    return replace(
-        present,
-        slots=max(present.slots, slots),
-        compress_answers=options.compress_answers,
-        late_binding=options.late_binding,
-        trace_endpoint=options.trace_endpoint,
-        protection=options.protection,
-        former=present.former if unchanged else FormerFacade(present.protection.tokens),
-    )
-
-
-def slot_count(endpoints: int) -> int:
-    """Return the slots for so many endpoints. Raises GatewayError where open files allow too few."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    count = store.slot_count(limit, MOST_SERVERS, endpoints)
-    if count < 2 * endpoints:
-        needed = store.descriptors(2 * endpoints, MOST_SERVERS)
-        raise GatewayError(
-            f"{endpoints} endpoints need {2 * endpoints} slots to move all at once, but {limit} open files "
-            f"allow {count}; raise the hard limit (ulimit -Hn) to {needed}"
-        )
-    return count
-
-
-def haproxy_program() -> str:
-    """Return the program's path. Raises MissingTool."""
-    search = os.pathsep.join((os.environ.get("PATH", os.defpath), *_MORE_PATHS))
-    found = shutil.which("haproxy", path=search)
-    if found is None:
-        raise MissingTool("HAProxy is not installed; install it with `apt-get install haproxy`")
-    return found
-
-
-def _refuse_another_place(present: GatewaySettings, options: GatewayConfig) -> None:
-    wanted = (options.host, options.http_port, options.grpc_port, options.metrics_port)
-    if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
-        raise GatewayError(
-            f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP), "
-            f":{present.grpc_port} (gRPC) and :{present.metrics_port} (metrics), and does not "
-            f"move: {_WAY_OUT}"
-        )
-
-
-def _refuse_taken(options: GatewayConfig) -> None:
     ports = (("HTTP", options.http_port), ("gRPC", options.grpc_port), ("metrics", options.metrics_port))
     for name, port in ports:
         try:
@@ -280,3 +212,47 @@ def _refuse_taken(options: GatewayConfig) -> None:
                 f"port {port} ({name}) on {options.host} cannot be used: {error.strerror}; "
                 "free it or choose another one"
             ) from error
+    return GatewaySettings(**_options(options), slots=slots, members=MOST_SERVERS, haproxy=haproxy_program())
+
+
+def _options(options: GatewayConfig) -> dict[str, Any]:
+    found = fields_of(options)
+    del found["overtake_ms"]  # of the files that the controller writes
+    return found
+
+
+def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> GatewaySettings:
+    """Return a running gateway's settings with these options.
+
+    While its HAProxy is replaced, the facade serves the earlier one by its own rules. Raises GatewayError for
+    options that cannot change while it runs.
+    """
+    wanted = (options.host, options.http_port, options.grpc_port, options.metrics_port)
+    if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
+        raise GatewayError(
+            f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP), "
+            f":{present.grpc_port} (gRPC) and :{present.metrics_port} (metrics), and does not "
+            f"move: {_WAY_OUT}"
+        )
+    if present.fleet_wide_calls != options.fleet_wide_calls:
+        raise GatewayError(
+            f"this fleet's gateway runs with{'' if present.fleet_wide_calls else 'out'} fleet-wide calls, "
+            f"which cannot change while it runs: {_WAY_OUT}"
+        )
+    # `former` is perhaps of a change that was interrupted: its HAProxy may still run.
+    unchanged = present.protection == options.protection
+    return replace(
+        present,
+        **_options(options),
+        slots=max(present.slots, slots),
+        former=present.former if unchanged else FormerFacade(present.protection.tokens),
+    )
+
+
+def haproxy_program() -> str:
+    """Return the program's path. Raises MissingTool."""
+    search = os.pathsep.join((os.environ.get("PATH", os.defpath), *_MORE_PATHS))
+    found = shutil.which("haproxy", path=search)
+    if found is None:
+        raise MissingTool("HAProxy is not installed; install it with `apt-get install haproxy`")
+    return found

@@ -101,15 +101,13 @@ class ClusterApi:
 
     def find(self, kind: type[Kind], labels: Mapping[str, str] | None = None) -> list[Kind]:
         """Return the objects that carry all these labels."""
-        return self.find_with_version(kind, labels)[0]
+        return self.find_with_version(kind, labels or {})[0]
 
-    def find_with_version(
-        self, kind: type[Kind], labels: Mapping[str, str] | None = None
-    ) -> tuple[list[Kind], str]:
+    def find_with_version(self, kind: type[Kind], labels: Mapping[str, str]) -> tuple[list[Kind], str]:
         """Return the same list, and the version from which a watch continues it."""
 
         def listed() -> tuple[list[Kind], str]:
-            pages = self._client.list(kind, labels=dict(labels or {}), chunk_size=500)
+            pages = self._client.list(kind, labels=dict(labels), chunk_size=500)
             return list(pages), pages.resourceVersion
 
         prepare(kind)
@@ -158,10 +156,9 @@ class ClusterApi:
         told = self._patiently(self._client.version)
         return f"{told['major']}.{told['minor'].rstrip('+')}"
 
-    def _call(self, kind: type[Kind], call: Callable[[], Any]) -> Kind:
+    def _call(self, kind: type[Kind], call: Callable[[], Kind]) -> Kind:
         prepare(kind)
-        told: Kind = self._patiently(call)
-        return told
+        return self._patiently(call)
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
         """Call, again and again while the server throttles or is away, for up to the patience."""
@@ -227,8 +224,9 @@ def translate_errors(server: str) -> Iterator[None]:
 
 def _of_status(error: httpx2.HTTPStatusError, server: str) -> EngineError:
     said = _said(error)
-    status = error.response.status_code if error.response is not None else _code(error)
-    match status:
+    # In a watch there is an error without a response.
+    of_watch = int(error.status.code or 0) if isinstance(error, ApiError) else 0
+    match error.response.status_code if error.response is not None else of_watch:
         case 401:
             return EngineError(
                 f"the API server at {server} does not accept our credentials ({said}): they may have "
@@ -254,10 +252,6 @@ def _said(error: httpx2.HTTPStatusError) -> str:
     with contextlib.suppress(ValueError, TypeError, KeyError, httpx2.ResponseNotRead):
         return str(error.response.json()["message"])
     return str(error)
-
-
-def _code(error: httpx2.HTTPStatusError) -> int:
-    return int(error.status.code or 0) if isinstance(error, ApiError) else 0
 
 
 def _pause_s(error: httpx2.HTTPStatusError) -> float:

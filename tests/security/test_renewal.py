@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import gateway_rig as rig
 from background import until
-from tls_network import BODY, INFER, Code, Network, infer, status_of
+from gateway_clients import BODY, inference
+from tls_network import INFER, Code, Network, status_of
 
 from controlplane.files.gateway.access import Client
 
@@ -39,7 +40,7 @@ class Callers:
             "HTTP, kept": self._over_http,
             "HTTP, new": lambda: self._network.http("POST", INFER, self._token, body=BODY)[0],
             "gRPC, kept": self._over_grpc,
-            "gRPC, new": lambda: self._network.grpc("ModelInfer", infer("first"), self._token),
+            "gRPC, new": lambda: self._network.grpc("ModelInfer", inference("first"), self._token),
         }
 
     def _over_http(self) -> int:
@@ -49,7 +50,7 @@ class Callers:
         return answer.status
 
     def _over_grpc(self) -> Code:
-        return status_of(self._channel, "ModelInfer", infer("first"), self._token)
+        return status_of(self._channel, "ModelInfer", inference("first"), self._token)
 
 
 def outcomes(callers: Callers) -> dict[str, object]:

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from bare_triton import BareTriton, bare_triton
 from known_service import KnownService
+from model_files import timed, write
 from open_load import open_loop
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
@@ -30,21 +31,6 @@ from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
 
 FIXED_MS, EACH_MS = 15.0, 2.5
-MODEL = """
-import time
-import triton_python_backend_utils as pb
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        start = time.perf_counter()
-        tensors = [pb.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
-        end = start + ({fixed_ms} + {each_ms} * sum(len(t) for t in tensors)) / 1000
-        answers = [pb.InferenceResponse([pb.Tensor("Y", t)]) for t in tensors]
-        while (left := end - time.perf_counter()) > 0:
-            time.sleep(left)
-        return answers
-"""
 CONFIG = """
 name: "{name}"
 backend: "python"
@@ -148,13 +134,10 @@ def ahead_of_others() -> Iterator[None]:
 
 def lay_out(repository: Path, model: Served, fixed_ms: float = FIXED_MS) -> None:
     """Write the model into a repository."""
-    home = repository / model.name
-    (home / "1").mkdir(parents=True)
-    (home / "1" / "model.py").write_text(MODEL.format(fixed_ms=fixed_ms, each_ms=EACH_MS))
     config = CONFIG.format(
         name=model.name, batch=model.batch, instances=model.instances, delay_us=model.delay_us
     )
-    (home / "config.pbtxt").write_text(config)
+    write(repository, model.name, timed(fixed_ms, EACH_MS), config)
 
 
 @contextmanager
@@ -167,10 +150,10 @@ def sleeping(models: list[Served]) -> Iterator[BareTriton]:
             yield running
 
 
-def request(model: str, client_batch: int = 1) -> bytes:
+def request(model: str, client_batch: int = 1, value: float = 1.0) -> bytes:
     asked = ModelInferRequest(model_name=model)
     asked.inputs.add(name="X", datatype="FP32", shape=[client_batch, 1])
-    asked.raw_input_contents.append(np.ones(client_batch, np.float32).tobytes())
+    asked.raw_input_contents.append(np.full(client_batch, value, np.float32).tobytes())
     return asked.SerializeToString()
 
 

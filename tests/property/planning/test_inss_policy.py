@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inss_setup import tables
+from inss_instances import tables
 
 from controlplane.papers.inss.policy import Episodes, built_in, decide, scores
 from controlplane.papers.inss.problem import Problem, fits

@@ -5,7 +5,7 @@ from itertools import product
 import inss_instances as instances
 import numpy as np
 import pytest
-from inss_setup import tables
+from inss_instances import tables
 from planning import StoppedClock
 
 from controlplane.papers.inss.problem import REJECTED, Previous, Problem, fits, goodput, value
