@@ -1,7 +1,8 @@
 """InSS beside its paper: two RTX 2060 Super and two RTX 2060, its six models, rates that walk as in its code.
 
 Each method plans with its own latency model; the truth is the model `ours`, fitted on the same measurements.
-Nothing is tuned to come near the figures.
+Nothing is tuned to come near the figures. GSLICE-like and gpulet-like placements know of no neighbours, as
+InSS's paper runs them; their batch is the largest whose time is within half the SLO.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import inss_instances as instances
 import numpy as np
-from inss_setup import devices, surfaces, workloads
+from inss_instances import devices, surfaces, workloads
 from planning import RealClock
+from scipy.stats import poisson
 
-from benchmarks.support import inss_baselines
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.papers.inss.policy import built_in, decide
 from controlplane.papers.inss.problem import REJECTED, Problem, Surfaces, fits, goodput
@@ -27,6 +28,109 @@ from controlplane.planning.protocol import PlanRequest
 from controlplane.planning.registry import strategy
 from controlplane.simulate.arrivals import Demand, Gaps
 from controlplane.simulate.engine import Settings, simulate
+
+SIZES = (20.0, 40.0, 50.0, 60.0, 80.0, 100.0)
+"""What gpulet's code cuts off a whole GPU; the rest is the second piece."""
+
+
+def half_slo_batch(problem: Problem, i: int, kind: int, unit: int) -> int:
+    """The largest batch whose time alone is within half the SLO; 0 for none."""
+    t = problem.surfaces.alone_ms[problem.model[i], kind, unit - 1]
+    good = np.flatnonzero(t <= problem.slos_ms[i] / 2.0)
+    return int(good[-1]) + 1 if good.size else 0
+
+
+def alone_rates(problem: Problem, i: int, kind: int) -> np.ndarray:
+    """Requests per second that each share serves alone with that batch, (U,)."""
+    s = problem.surfaces
+    m = problem.model[i]
+    batches = [half_slo_batch(problem, i, kind, u) for u in range(1, s.percent.shape[1] + 1)]
+    return np.array([1000.0 * b / s.cycle_ms[m, kind, u, b - 1] if b else 0.0 for u, b in enumerate(batches)])
+
+
+def knee(problem: Problem, i: int, kind: int) -> int:
+    """The share after which more brings less: farthest above the chord of rate over share; in units."""
+    served = alone_rates(problem, i, kind)
+    percent = problem.surfaces.percent[kind]
+    known = np.isfinite(percent)
+    gain = served[known] / max(served[known].max(), 1e-9) - percent[known] / 100.0
+    return int(np.argmax(gain)) + 1
+
+
+def enough(problem: Problem, i: int, kind: int, rate_rps: float) -> int | None:
+    """The least units that serve this rate; None where all do not."""
+    good = np.flatnonzero(alone_rates(problem, i, kind) >= rate_rps)
+    return int(good[0]) + 1 if good.size else None
+
+
+def half_slo_batches(problem: Problem, gpu: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """Half-SLO batches of an assignment, at least 1, 0 where rejected; (n,)."""
+    return np.array(
+        [
+            0 if k < 0 else max(half_slo_batch(problem, i, int(problem.type_of[k]), int(u)), 1)
+            for i, (k, u) in enumerate(zip(gpu, units, strict=True))
+        ]
+    )
+
+
+def gslice(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """GSLICE-like: each model the knee of its throughput, more where its rate needs it, on the emptiest GPU.
+
+    Where the knee is not free the share is what is left, as long as that serves the rate.
+    """
+    n = problem.model.size
+    gpu, units = np.full(n, REJECTED), np.ones(n, dtype=np.int64)
+    percent, memory = np.full(problem.type_of.size, 100.0), problem.memory_mb.copy()
+    for i in np.argsort(-problem.rates_rps, kind="stable"):
+        for k in np.argsort(-percent, kind="stable"):
+            kind = int(problem.type_of[k])
+            least = enough(problem, i, kind, problem.rates_rps[i])
+            grid = problem.surfaces.percent[kind]
+            left = int(np.count_nonzero(grid <= percent[k] + 1e-9))
+            if least is None or left < least or problem.model_memory_mb[i, kind] > memory[k]:
+                continue
+            gpu[i], units[i] = k, min(max(knee(problem, i, kind), least), left)
+            percent[k] -= grid[units[i] - 1]
+            memory[k] -= problem.model_memory_mb[i, kind]
+            break
+    return gpu, units
+
+
+def gpulet(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """Gpulet-like: the least share that serves the rate's P99, in the smallest free piece that holds it.
+
+    Models by rate times SLO, ascending; a piece is taken whole, and only whole GPUs are cut. Its code takes
+    min(knee, that) and serves the rest elsewhere; here a model has one GPU (1e).
+    """
+    n, gpus = problem.model.size, problem.type_of.size
+    gpu, units = np.full(n, REJECTED), np.ones(n, dtype=np.int64)
+    memory = problem.memory_mb.copy()
+    free: list[list[float]] = [[100.0] for _ in range(gpus)]
+    for i in np.argsort(problem.rates_rps * problem.slos_ms, kind="stable"):
+        best: tuple[float, int, float] | None = None
+        rate_rps = float(poisson.ppf(0.99, problem.rates_rps[i])) + 1.0
+        for k in range(gpus):
+            kind = int(problem.type_of[k])
+            least = enough(problem, i, kind, rate_rps)
+            if least is None or problem.model_memory_mb[i, kind] > memory[k]:
+                continue
+            wanted = float(problem.surfaces.percent[kind, least - 1])
+            fitting = [space for space in free[k] if wanted <= space + 1e-9]
+            if fitting and (best is None or min(fitting) < best[0]):
+                best = (min(fitting), k, wanted)
+        if best is None:
+            continue
+        space, k, wanted = best
+        size = min(p for p in SIZES if wanted <= p + 1e-9) if space == 100.0 else space
+        kind = int(problem.type_of[k])
+        gpu[i] = k
+        units[i] = int(np.flatnonzero(problem.surfaces.percent[kind] <= size + 1e-9)[-1]) + 1
+        memory[k] -= problem.model_memory_mb[i, kind]
+        free[k].remove(space)
+        if space == 100.0 and size < 100.0:
+            free[k].append(100.0 - size)
+    return gpu, units
+
 
 CLOCK = RealClock()
 START = {
@@ -108,7 +212,7 @@ def baseline(rates: Mapping[str, float], put: Callable[[Problem], tuple[np.ndarr
     """GSLICE-like and gpulet-like: half-SLO batches and waits."""
     problem = problem_of(rates, surfaces().without_interference())
     gpu, units = put(problem)
-    return Decided(gpus_of(rates, gpu, units, inss_baselines.batches(problem, gpu, units)), half_slo(rates))
+    return Decided(gpus_of(rates, gpu, units, half_slo_batches(problem, gpu, units)), half_slo(rates))
 
 
 def igniter(rates: Mapping[str, float]) -> Decided:
@@ -128,8 +232,8 @@ def igniter(rates: Mapping[str, float]) -> Decided:
 Method = Callable[[Mapping[str, float]], Decided]
 METHODS: Mapping[str, Method] = {
     "inss": inss,
-    "gpulet-like": lambda rates: baseline(rates, inss_baselines.gpulet),
-    "GSLICE-like": lambda rates: baseline(rates, inss_baselines.gslice),
+    "gpulet-like": lambda rates: baseline(rates, gpulet),
+    "GSLICE-like": lambda rates: baseline(rates, gslice),
     "iGniter": igniter,
 }
 

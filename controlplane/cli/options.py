@@ -49,20 +49,12 @@ Fleet = Annotated[
     str, typer.Option(help="The fleet's name.", envvar="TRISECT_FLEET", autocompletion=completers.fleets)
 ]
 Repository = Annotated[
-    Path,
-    typer.Option(
-        help="Your model repository.",
-        envvar="TRISECT_REPOSITORY",
-        callback=local_repository,
-    ),
+    Path, typer.Option(help="Your model repository.", envvar="TRISECT_REPOSITORY", callback=local_repository)
 ]
 Output = Annotated[
     Path, typer.Option(help="The folder for rendered model repositories.", envvar="TRISECT_OUTPUT")
 ]
-Profiles = Annotated[
-    Path,
-    typer.Option(help="The folder of measured profiles.", envvar="TRISECT_PROFILES"),
-]
+Profiles = Annotated[Path, typer.Option(help="The folder of measured profiles.", envvar="TRISECT_PROFILES")]
 Launcher = Annotated[
     LauncherName | None,
     typer.Option(
@@ -73,8 +65,7 @@ Launcher = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 NoController = Annotated[
-    bool,
-    typer.Option("--no-controller", help="Start no controller: dead and slow servers are not replaced."),
+    bool, typer.Option("--no-controller", help="Start no controller: dead and slow servers are not replaced.")
 ]
 
 
@@ -209,10 +200,6 @@ def writable(option: str, *suffixes: str) -> Callable[[Path | None], Path | None
 
 
 Report = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write an HTML page here.",
-        callback=writable("--report", ".html"),
-    ),
+    Path | None, typer.Option(help="Write an HTML page here.", callback=writable("--report", ".html"))
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]

@@ -59,15 +59,16 @@ class Startup:
             if not _READ_BY_HAPROXY.fullmatch(path):
                 problem = "HAProxy's configuration cannot name a path with a blank, a comma or a quote in it"
                 raise InputError(f"{problem}: choose another (of the state: $XDG_STATE_HOME)", file=path)
+        slots = store.slot_count(endpoints, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         self._paths.make()
         with locked(self._paths.start_lock):
             if runs and settings is not None:
-                self._change(settings, _changed(settings, wanted, slot_count(endpoints)))
+                self._change(settings, _changed(settings, wanted, slots))
             else:
                 if settings is None:
                     # Processes whose files were removed hold the ports, and nothing can reach them any more.
                     self.end()
-                self._begin(wanted, endpoints)
+                self._begin(wanted, slots)
 
     def finish(self, patience_s: float) -> None:
         """End HAProxy softly: with its last request, after `patience_s` at the latest."""
@@ -86,10 +87,10 @@ class Startup:
             for role in processes.ALL:
                 processes.end(processes.find(self._paths, role), grace_s=_END_S)
 
-    def _begin(self, wanted: GatewayConfig, endpoints: int) -> None:
+    def _begin(self, wanted: GatewayConfig, slots: int) -> None:
         before = store.settings_of(self._paths) if exists(self._paths.settings) else None
         # The table on disk may use the last of them.
-        settings = _new(wanted, max(slot_count(endpoints), 0 if before is None else before.slots))
+        settings = _new(wanted, slots if before is None else max(slots, before.slots))
         if settings != before:
             self._write(settings)
         processes.start_supervisor(self._paths)
@@ -246,19 +247,6 @@ def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> Ga
         slots=max(present.slots, slots),
         former=present.former if unchanged else FormerFacade(present.protection.tokens),
     )
-
-
-def slot_count(endpoints: int) -> int:
-    """Return the slots for so many endpoints. Raises GatewayError where open files allow too few."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    count = store.slot_count(limit, MOST_SERVERS, endpoints)
-    if count < 2 * endpoints:
-        needed = store.descriptors(2 * endpoints, MOST_SERVERS)
-        raise GatewayError(
-            f"{endpoints} endpoints need {2 * endpoints} slots to move all at once, but {limit} open files "
-            f"allow {count}; raise the hard limit (ulimit -Hn) to {needed}"
-        )
-    return count
 
 
 def haproxy_program() -> str:

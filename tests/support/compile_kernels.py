@@ -13,7 +13,7 @@ from dataclasses import replace
 import inss_instances
 import numpy as np
 import planning
-from inss_setup import surfaces
+from inss_instances import surfaces
 
 from controlplane.domain.plan import Rule
 from controlplane.papers.inss.policy import Episodes

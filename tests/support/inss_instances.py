@@ -1,4 +1,4 @@
-"""Random problems around the paper's evaluation (Sec. 6.1): its models, SLOs, rate ranges and two GPU types.
+"""The paper's evaluation (Sec. 6.1): its cluster, models, SLOs, and random problems around them.
 
 Rate ranges are those of the authors' code for its six models. For ResNet18 and VGG19, whose ranges it does
 not name, those of ResNet50 and VGG16 are assumed.
@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from controlplane.domain.device import GpuPool
+from controlplane.domain.workload import Workload
+from controlplane.files import catalogue
+from controlplane.latency import registry as latency_registry
 from controlplane.papers.inss.problem import Problem, Surfaces
+from controlplane.papers.inss.training.episodes import Around
+from controlplane.planning.protocol import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +83,38 @@ def sample(
     problem = paper(surfaces, drawn, rates, kinds)
     slos = problem.slos_ms * rng.uniform(*SLO_SCALE, size=n)
     return replace(problem, slos_ms=slos, backlog=np.floor(rates * rng.uniform(0.0, backlog_s, size=n)))
+
+
+FOUR = (("rtx2060s", 2), ("rtx2060", 2))
+
+
+@cache
+def devices(latency: str = "inss", counts: Sequence[tuple[str, int]] = FOUR) -> Mapping[str, Device]:
+    found = {}
+    for name, count in counts:
+        kind, profiles = catalogue.device(name), catalogue.profiles(name)
+        assert kind is not None
+        found[name] = Device(
+            GpuPool(kind, count, 1.0), latency_registry.build(latency, kind, profiles), profiles
+        )
+    return found
+
+
+@cache
+def surfaces() -> Surfaces:
+    return Surfaces.of(devices())
+
+
+def workloads(rates_rps: Mapping[str, float]) -> tuple[Workload, ...]:
+    """The paper's models at these rates, with its SLOs."""
+    return tuple(Workload(m, m, MODELS[m].slo_ms, rate, endpoint=m) for m, rate in rates_rps.items())
+
+
+def base() -> Problem:
+    """The paper's eight models at the middle of their rates on its four GPUs."""
+    rates = [(m.least_rps + m.most_rps) / 2 for m in MODELS.values()]
+    return paper(surfaces(), list(MODELS), rates, ["rtx2060s", "rtx2060s", "rtx2060", "rtx2060"])
+
+
+def around(models: int, gpus: int, lanes: int) -> Around:
+    return Around(base(), models, gpus, lanes)

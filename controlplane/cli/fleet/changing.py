@@ -81,9 +81,7 @@ def rollback(
 
 
 def destroy(
-    fleet: options.Fleet = options.DEFAULT_FLEET,
-    yes: options.Yes = False,
-    json: options.Json = False,
+    fleet: options.Fleet = options.DEFAULT_FLEET, yes: options.Yes = False, json: options.Json = False
 ) -> None:
     """Drain and stop all servers of a fleet, its gateway and its controller.
 

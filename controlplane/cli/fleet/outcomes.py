@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from controlplane.cli.output import answer, print_json, say
 from controlplane.domain.errors import InputError
-from controlplane.domain.fleet import Cluster
 from controlplane.domain.observation import FleetReport
 from controlplane.domain.plan import Plan
 from controlplane.domain.serving import Difference
-from controlplane.files.fleets import FleetSettings
 from controlplane.files.plans import fleet_manifest
 from controlplane.gateway.security.certificate import is_loopback
 from controlplane.runtime.fleet.execute import describe
@@ -50,12 +47,6 @@ def _is_looser(one: Difference) -> bool:
             return not is_loopback(str(one.after))
         case _:
             return False
-
-
-def settings_of(repository: Path, output: Path, place: Cluster) -> FleetSettings:
-    """Return what this host records of the fleet; the devices are in its object."""
-    where = Cluster(place.context, place.namespace, installed=True)
-    return FleetSettings("kubernetes", str(repository.resolve()), str(output.resolve()), {}, cluster=where)
 
 
 def show_manifest(fleet: str, plan: Plan, *, allow_violations: bool, json: bool) -> None:

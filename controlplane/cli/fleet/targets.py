@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
 
 from controlplane.cli import cluster, launcher_registry, options, wiring
 from controlplane.cli.fleet import outcomes
@@ -56,20 +55,7 @@ class Wish:
     yes: bool = False
 
 
-class Target(Protocol):
-    """A fleet and the plan that it is to run, after every refusal."""
-
-    def preview(self, *, json: bool) -> bool:
-        """Print what would change; return whether anything would."""
-
-    def agreed(self) -> bool:
-        """Print the steps and ask whether to go on, where there are any."""
-
-    def change(self, *, json: bool) -> None:
-        """Make the fleet match the plan and print the result."""
-
-
-def target(wish: Wish) -> Target:
+def target(wish: Wish) -> HostFleet | ControllersFleet:
     """Return where a plan goes. Raises InputError and EngineError for what may not be applied."""
     plan, document = read_plan(wish.plan)
     files = wiring.fleet_files(wish.fleet)
@@ -107,7 +93,7 @@ def target(wish: Wish) -> Target:
         raise InputError(installed, field=f"serve.{one.path}")
     given = {"--as-planned": wish.as_planned or None, "--no-controller": not wish.controlled or None}
     options.refuse(installed, given)
-    return _Controllers(wish, replace(plan, serve=section) if wish.given else plan, kept, place)
+    return ControllersFleet(wish, replace(plan, serve=section) if wish.given else plan, kept, place)
 
 
 def section_of(plan: Plan, files: FleetFiles, given: Sequence[str]) -> Serving:
@@ -126,8 +112,8 @@ def section_of(plan: Plan, files: FleetFiles, given: Sequence[str]) -> Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class _Controllers:
-    """A fleet whose controllers run in the cluster: they get its Fleet object."""
+class ControllersFleet:
+    """A fleet whose controllers run in the cluster, where its Fleet object brings the plan."""
 
     wish: Wish
     plan: Plan
@@ -135,17 +121,22 @@ class _Controllers:
     place: Cluster
 
     def preview(self, *, json: bool) -> bool:
+        """Print the object; return whether it would change."""
         allowed = Allowance.VIOLATIONS in self.wish.allowed
         outcomes.show_manifest(self.wish.fleet, self.plan, allow_violations=allowed, json=json)
         return self.kept.files.plan() != self.plan
 
     def agreed(self) -> bool:
-        return True  # its controllers find the steps
+        """Return True: its controllers find the steps."""
+        return True
 
     def change(self, *, json: bool) -> None:
+        """Write the object and print what the controllers report."""
+        repository, output = str(self.wish.repository.resolve()), str(self.wish.output.resolve())
+        where = Cluster(self.place.context, self.place.namespace, installed=True)
         report = self.kept.apply(
             self.plan,
-            outcomes.settings_of(self.wish.repository, self.wish.output, self.place),
+            FleetSettings("kubernetes", repository, output, {}, cluster=where),  # devices: in the object
             allow_violations=Allowance.VIOLATIONS in self.wish.allowed,
             rename_endpoints=Allowance.RENAMES in self.wish.allowed,
             profiles=self.wish.profiles,
@@ -153,7 +144,7 @@ class _Controllers:
         outcomes.show_report(self.wish.fleet, report, json=json)
 
 
-def _of_host(wish: Wish, plan: Plan, document: Document, chosen: LauncherName | None) -> _Host:
+def _of_host(wish: Wish, plan: Plan, document: Document, chosen: LauncherName | None) -> HostFleet:
     files, section = wiring.fleet_files(wish.fleet), plan.serve or Serving()
     follow = preflight.checked_follow(files, plan, say, all_cores=Allowance.ALL_CORES in wish.allowed)
     place = wiring.chosen_cluster(files, Cluster(section.context, section.namespace))
@@ -168,7 +159,7 @@ def _of_host(wish: Wish, plan: Plan, document: Document, chosen: LauncherName | 
     preflight.check_quota(built.launcher, say, required=wish.require_quota)
     renames = Allowance.RENAMES in wish.allowed or wish.confirmed
     request = preflight.ApplyRequest(plan, settings, wish.as_planned, renames, controlled=wish.controlled)
-    return _Host(wish, built, request, follow)
+    return HostFleet(wish, built, request, follow)
 
 
 def _check_host(wish: Wish, plan: Plan, document: Document, built: Fleet, settings: FleetSettings) -> None:
@@ -186,8 +177,8 @@ def _check_host(wish: Wish, plan: Plan, document: Document, built: Fleet, settin
 
 
 @dataclass(frozen=True, slots=True)
-class _Host:
-    """A fleet whose gateway and controller are this host's."""
+class HostFleet:
+    """A fleet whose gateway and controller are this host's, and the plan that it is to run."""
 
     wish: Wish
     built: Fleet
@@ -195,11 +186,13 @@ class _Host:
     follow: Following
 
     def agreed(self) -> bool:
+        """Print the steps and ask whether to go on, where there are any."""
         steps = [*describe(self.built.preview(self.request)), *outcomes.lines(self._changed())]
         print("\n".join(steps) or terms_line(self.built.changed_terms(self.request.plan)))
         return not steps or options.agreed("Go on?")
 
     def preview(self, *, json: bool) -> bool:
+        """Print what would change; return whether anything would."""
         actions, terms = self.built.preview(self.request), self.built.changed_terms(self.request.plan)
         steps, changed = describe(actions), self._changed()
         shown = tuple(commands(actions, self.built.launcher))
@@ -217,6 +210,7 @@ class _Host:
         return () if before is None else differences(before, wanted)
 
     def change(self, *, json: bool) -> None:
+        """Make the fleet match the plan and print the result."""
         if not self.wish.confirmed:
             outcomes.say_or_refuse(self._changed(), accepted=self.wish.yes)
         say(f"launching with {self.built.launcher.name}")

@@ -24,8 +24,7 @@ def show(
         typer.Option(help="In place of PLAN: the section `serve` of this fleet, to paste into its spec."),
     ] = None,
     explain: Annotated[
-        str | None,
-        typer.Option(help="A workload: why it has its share and batch, beside the alternatives."),
+        str | None, typer.Option(help="A workload: why it has its share and batch, beside the alternatives.")
     ] = None,
     against: Annotated[Path | None, typer.Option(help="Another plan: what changes from it to PLAN.")] = None,
     report: options.Report = None,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inss_setup import surfaces
+from inss_instances import surfaces
 
 from controlplane.papers.inss.policy import Episodes, built_in, decide, scores
 from controlplane.papers.inss.problem import Problem, fits

@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from build import partition, plan
 
 from controlplane.cli.fleet.outcomes import converged
 from controlplane.cli.jobs.profile import written_document
@@ -20,7 +21,7 @@ from controlplane.cli.verbs import VERBS
 from controlplane.control.converge.actions import Stop
 from controlplane.domain.device import ShareKind
 from controlplane.domain.observation import Event, RateSeen
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Source
+from controlplane.domain.plan import Source
 from controlplane.domain.profile import Environment, Profile
 from controlplane.files import catalogue
 from controlplane.files.documents.yaml_text import parse
@@ -65,9 +66,7 @@ def directory(directory: Path) -> Path:
     (tmp_path / "models" / "resnet50" / "config.pbtxt").write_text(CONFIG)
     files = FleetFiles(state_root(), "default")
     files.write_settings(FleetSettings("process", "/m", "/o", {}))
-    placement = Placement("search", "search", "resnet50", 100, 40)
-    partition = Partition("P", 50.0, (ServedModel("resnet50", 8),), (placement,))
-    files.write_plans(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),)), None)
+    files.write_plans(plan(partition("P", 50.0, "search", model="resnet50", batch=8)), None)
     return tmp_path
 
 
@@ -134,13 +133,12 @@ def test_what_a_verb_prints_is_valid(arguments: Sequence[str], capsys: pytest.Ca
 def test_a_simulation_and_a_rendering_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "spec.yaml", "--strategy", "igniter", "-o", "plan.json"]) == 0
     capsys.readouterr()
-    first = json.loads(Path("plan.json").read_text())["gpus"][0]["partitions"][0]["id"]
-    workload = json.loads(Path("plan.json").read_text())["gpus"][0]["partitions"][0]["workloads"][0]["name"]
+    first = json.loads(Path("plan.json").read_text())["gpus"][0]["partitions"][0]
     for verb, *options in (
         ["simulate", "--seconds", "2"],
-        ["simulate", "--seconds", "2", "--guard", "--fault", f"crash:{first}@1"],
+        ["simulate", "--seconds", "2", "--guard", "--fault", f"crash:{first['id']}@1"],
         ["plan"],
-        ["show", "--explain", workload],
+        ["show", "--explain", first["workloads"][0]["name"]],
         ["show", "--against", "plan.json"],
     ):
         assert run(["show" if verb == "plan" else verb, "plan.json", "--json", *options]) == 0
@@ -163,30 +161,12 @@ def test_documents_of_running_fleets_are_valid(capsys: pytest.CaptureFixture[str
     """Every field filled, as a fleet under load fills them."""
     event = Event(1.0, "info", "redirect", "search", "slow server")
     rate = RateSeen("search", 100, 90.0, 80.0, 110.0, 1.0, False)
+    server = StatusRow("P", "active", "running", "v100-0", 50.0, "MPS", ("search",), True, "a", "b")
+    calm = GuardRow("P", "calm", 3.0, "shadow", True)
     status = Status(
-        (
-            StatusRow(
-                "P",
-                "active",
-                "running",
-                "v100-0",
-                50.0,
-                "MPS",
-                ("search",),
-                True,
-                "unix:a",
-                "unix:b",
-                40.0,
-                30.0,
-                batches=(BatchRow("search", 8, 4),),
-            ),
-        ),
+        (replace(server, slo_ms=40.0, p99_ms=30.0, batches=(BatchRow("search", 8, 4),)),),
         (WorkloadRow("search", "search", ("P",), 40.0, 100.0, 30.0, 99.0, 0, (Source.LEARNED,)),),
-        (
-            GuardRow(
-                "P", "calm", 3.0, "shadow", True, redirected_s=4.0, redirect="late", said_s=1.0, said="x"
-            ),
-        ),
+        (replace(calm, redirected_s=4.0, redirect="late", said_s=1.0, said="x"),),
         7,
         restarts=(Restarted(2.0, "haproxy: killed"),),
         load=LoadView("yes", (rate,)),

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from build import SPEC
 from fake_host import GatewayInMemory
 from typer.testing import CliRunner
 
@@ -39,10 +40,6 @@ from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet import controller_process
 from controlplane.runtime.fleet.fleet import Fleet
 
-SPEC = """schema_version: 1
-gpus: [{type: v100}]
-workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 100}]
-"""
 PLAN = Plan("joint", Rule.P99, "ours", (), spec_sha256=parsed_yaml("s", SPEC).sha256, spec=SPEC)
 GUARDED = Serving(access=Access(tokens=True, audit=True), load_timeout_s=900.0)
 OPEN = Serving(follow_load=FollowLoad(30.0))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from build import partition, plan
+from build import SPEC, partition, plan
 
 from controlplane.cli import main as cli
 from controlplane.cli import wiring
@@ -26,10 +26,6 @@ from controlplane.files.plans import read_plan
 TOKEN = [("token", verb) for verb in ("create", "list", "revoke")]
 LIMIT = [("limit", verb) for verb in ("set", "list", "remove")]
 EVERY = [(verb,) for verb in VERBS] + TOKEN + LIMIT
-SPEC = """schema_version: 1
-gpus: [{type: v100}]
-workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 100}]
-"""
 FAIL: dict[tuple[str, ...], list[str]] = {
     ("profile",): ["--repository", "missing"],
     ("validate",): [],

@@ -62,13 +62,6 @@ def test_the_most_urgent_workload_comes_first(order: Order, expected: list[str])
     assert [r.seen.workload for r in ordered(found, order)] == expected
 
 
-def test_the_orders_come_round() -> None:
-    order = Order.SPEC
-    for _ in Order:
-        order = order.next()
-    assert order is Order.SPEC
-
-
 def test_a_sparkline_has_one_width_and_leaves_out_what_is_unknown() -> None:
     drawn = sparkline((None, 0.0, 20.0, 40.0, 400.0), 40.0)
     assert drawn == " ▁▅██".rjust(KEPT)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import inss_instances as instances
 import numpy as np
-from inss_setup import surfaces
+from inss_instances import surfaces
 from planning import StoppedClock
 
 from controlplane.papers.inss.problem import REJECTED, Problem, fits, goodput, running

@@ -10,8 +10,7 @@ import inss_instances as instances
 import numpy as np
 import pytest
 from inss_brute_force import room
-from inss_policy import base
-from inss_setup import surfaces
+from inss_instances import base, surfaces
 
 from controlplane.domain.errors import InputError
 from controlplane.papers.inss.policy import Episodes, Weights, built_in, decide, read, rollout, worth, written

@@ -6,7 +6,7 @@ import inss_instances as instances
 import numpy as np
 import pytest
 from inss_brute_force import capacities
-from inss_setup import devices, surfaces
+from inss_instances import devices, surfaces
 
 from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.papers.inss.problem import REJECTED, Bda, Problem, fits, goodput, taken, value

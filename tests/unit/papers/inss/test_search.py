@@ -5,7 +5,7 @@ from itertools import product
 import inss_instances as instances
 import numpy as np
 import pytest
-from inss_setup import surfaces
+from inss_instances import surfaces
 from planning import StoppedClock
 
 from controlplane.papers.inss.problem import REJECTED, Previous, Problem, fits, goodput, value
