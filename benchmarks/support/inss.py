@@ -21,7 +21,7 @@ from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedMo
 from controlplane.papers.inss.policy import built_in, decide
 from controlplane.papers.inss.problem import REJECTED, Problem, Tables, fits, goodput
 from controlplane.papers.inss.search import place, search
-from controlplane.planning.judge.estimates import times
+from controlplane.planning.judge.estimates import ask
 from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.placements import gpu_of, partition_of
 from controlplane.planning.protocol import PlanRequest
@@ -245,7 +245,8 @@ def capacity_rps(gpus: tuple[PlannedGpu, ...]) -> float:
         here = [g for g in gpus if g.type == kind]
         if here:
             slots = Layout.of(here, device).all_busy
-            total += float(times(device.latency, slots, None).capacity_rps.sum())
+            _, cycle_ms = ask(device.latency, slots, None)
+            total += float((1000.0 * slots.batch / cycle_ms)[slots.mask].sum())
     return total
 
 
