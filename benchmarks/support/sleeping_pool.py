@@ -84,26 +84,12 @@ def plan_of(model: Served, rate: float, *, apart: bool) -> Plan:
     return Plan("by-hand", Rule.P99, "known", gpus)
 
 
-@dataclass(frozen=True)
-class Law:
-    """What a server is known to do: t(k) in ms, its jitter and what a request spends elsewhere."""
-
-    service_ms: tuple[float, ...]
-    jitter: float
-    frontend_ms: float
-
-    @staticmethod
-    def of(model: Served, more: Overhead) -> Law:
-        """As the model says it sleeps."""
-        service = tuple(FIXED_MS + EACH_MS * k + more.occupied_ms for k in range(1, model.batch + 1))
-        return Law(service, more.jitter, more.frontend_ms)
-
-
-def simulated(model: Served, law: Law, rate: float, due: list[float], seconds: float) -> np.ndarray:
+def simulated(model: Served, more: Overhead, rate: float, due: list[float], seconds: float) -> np.ndarray:
     """P50 and P99 in ms, as a pool and as one queue; shape (2, 2)."""
-    truth = {"t4": KnownService({"m": law.service_ms})}
+    service_ms = tuple(FIXED_MS + EACH_MS * k + more.occupied_ms for k in range(1, model.batch + 1))
+    truth = {"t4": KnownService({"m": service_ms})}
     settings = Settings(seconds=seconds, demands={"w": Trace(tuple(due))})
-    conditions = Conditions(noise={("t4", "m"): Noise(law.jitter, law.frontend_ms)})
+    conditions = Conditions(noise={("t4", "m"): Noise(more.jitter, more.frontend_ms)})
     outcomes = [
         simulate(plan_of(model, rate, apart=apart), truth, settings, conditions).workloads[0]
         for apart in (True, False)
@@ -119,7 +105,7 @@ def compare(
     due = poisson_times(rate, seconds, np.random.default_rng(seed))
     seen = open_loop(pool.grpc, request(model.name), due, deadline_s=30.0).latency_ms
     measured = np.quantile(seen, [0.5, 0.99])
-    return np.vstack([measured, simulated(model, Law.of(model, more), rate, due, seconds)])
+    return np.vstack([measured, simulated(model, more, rate, due, seconds)])
 
 
 def table(seconds: float = 20.0, repeats: int = 3) -> bool:

@@ -67,7 +67,11 @@ def change_back(tick: Tick, watch: Watch) -> Watch:
         return replace(watch, rebatched=Rebatched()) if long_ago else watch
     if tick.now_s < since_s + _pause_s(watch, tick.state.limits.calm_s):
         return watch
-    if not _would_keep(queue, planned, _host_part(tick, watch)):
+    times_s = _present_s(queue, planned, _host_part(tick, watch))
+    if not times_s:
+        return watch
+    p99_s = rounded_p99_s(_rate_rps(queue), times_s, baseline.spread(queue.batches.baseline))
+    if 1000.0 * rule.AHEAD * p99_s > queue.promise.slo_ms:
         return watch
     return _changed(tick, watch, planned, "the plan's batch would keep the SLO again")
 
@@ -120,15 +124,6 @@ def _better(queue: QueueState, host: HostPart) -> int:
         return promise.batch
     most = max(promise.batch, sum(1000.0 * time_s <= promise.slo_ms for time_s in times_s))
     return best(times_s[:most], _rate_rps(queue), baseline.spread(queue.batches.baseline), promise.batch)
-
-
-def _would_keep(queue: QueueState, batch: int, host: HostPart) -> bool:
-    """Return whether the P99 would be clearly within the SLO with this batch, as `_better`."""
-    times_s = _present_s(queue, batch, host)
-    if not times_s:
-        return False
-    p99_s = rounded_p99_s(_rate_rps(queue), times_s, baseline.spread(queue.batches.baseline))
-    return 1000.0 * rule.AHEAD * p99_s <= queue.promise.slo_ms
 
 
 def _present_s(queue: QueueState, limit: int, host: HostPart) -> tuple[float, ...]:

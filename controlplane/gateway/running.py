@@ -70,8 +70,11 @@ class RuntimeSocket:
 
     def info(self, name: str) -> str:
         """Return what the process says of itself, empty where it does not. Raises Unreachable."""
-        found = re.search(rf"^{name}: (.*)", self.ask("show info"), re.MULTILINE)
-        return "" if found is None else found.group(1)
+        return self._found(rf"^{name}: (.*)", "show info") or ""
+
+    def _found(self, pattern: str, command: str) -> str | None:
+        found = re.search(pattern, self.ask(command), re.MULTILINE)
+        return None if found is None else found.group(1)
 
     def run(self, commands: Sequence[str]) -> None:
         """Run commands in order. Raises GatewayError with HAProxy's words where one is refused."""
@@ -86,8 +89,7 @@ class RuntimeSocket:
     def replace_map(self, path: Path, entries: Mapping[str, str]) -> None:
         """Put exactly these entries into a map in one step: no lookup sees some of the old and some new."""
         said = self.ask(f"prepare map {path}")
-        found = re.match(r"New version created: (\d+)", said)
-        if found is None:
+        if (found := re.match(r"New version created: (\d+)", said)) is None:
             raise GatewayError(f"HAProxy refused a new version of {path.name}: {said.strip()}")
         version = found.group(1)
         for part in _parts(f"{key} {value}\n" for key, value in entries.items()):
@@ -96,13 +98,11 @@ class RuntimeSocket:
 
     def map_value(self, path: Path, key: str) -> str | None:
         """One entry of a map; None where it has none."""
-        found = re.search(r'found=yes.* value="([^"]*)"', self.ask(f"get map {path} {key}"))
-        return None if found is None else found.group(1)
+        return self._found(r'found=yes.* value="([^"]*)"', f"get map {path} {key}")
 
     def variable(self, name: str) -> str:
         """Return a variable of the process; empty where it has none."""
-        found = re.search(r" value=<([^>]*)>", self.ask(f"get var {name}"))
-        return "" if found is None else found.group(1)
+        return self._found(r" value=<([^>]*)>", f"get var {name}") or ""
 
     def load_certificate(self, path: Path, content: bytes) -> None:
         """Serve this in place of the certificate at `path`, on new connections.
@@ -110,7 +110,7 @@ class RuntimeSocket:
         Raises GatewayError where HAProxy refuses it.
         """
         said = self.ask(f"set ssl cert {path} <<\n{content.decode()}")
-        if "transaction created" in said.lower() or "transaction updated" in said.lower():
+        if re.search("transaction (created|updated)", said, re.IGNORECASE):
             said = self.ask(f"commit ssl cert {path}")
             if "success" in said.lower():
                 return
@@ -266,7 +266,6 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Return texts in parts that HAProxy takes at once."""
     part: list[str] = []
     size = 0
     for text in texts:

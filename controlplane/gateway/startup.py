@@ -21,7 +21,6 @@ from controlplane.files.reading import exists
 from controlplane.files.waiting import locked, wait_until
 from controlplane.files.writing import fields_of
 from controlplane.gateway import processes, store
-from controlplane.gateway.listeners import listen
 from controlplane.gateway.running import RunningHaproxy
 from controlplane.gateway.security.certificate import check_exposure
 from controlplane.sockets import Unreachable, ask
@@ -59,15 +58,16 @@ class Startup:
             if not _READ_BY_HAPROXY.fullmatch(path):
                 problem = "HAProxy's configuration cannot name a path with a blank, a comma or a quote in it"
                 raise InputError(f"{problem}: choose another (of the state: $XDG_STATE_HOME)", file=path)
+        slots = store.slot_count(endpoints, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         self._paths.make()
         with locked(self._paths.start_lock):
             if runs and settings is not None:
-                self._change(settings, _changed(settings, wanted, slot_count(endpoints)))
+                self._change(settings, _changed(settings, wanted, slots))
             else:
                 if settings is None:
                     # Processes whose files were removed hold the ports, and nothing can reach them any more.
                     self.end()
-                self._begin(wanted, endpoints)
+                self._begin(wanted, slots)
 
     def finish(self, patience_s: float) -> None:
         """End HAProxy softly: with its last request, after `patience_s` at the latest."""
@@ -86,10 +86,10 @@ class Startup:
             for role in processes.ALL:
                 processes.end(processes.find(self._paths, role), grace_s=_END_S)
 
-    def _begin(self, wanted: GatewayConfig, endpoints: int) -> None:
+    def _begin(self, wanted: GatewayConfig, slots: int) -> None:
         before = store.settings_of(self._paths) if exists(self._paths.settings) else None
         # The table on disk may use the last of them.
-        settings = _new(wanted, max(slot_count(endpoints), 0 if before is None else before.slots))
+        settings = _new(wanted, slots if before is None else max(slots, before.slots))
         if settings != before:
             self._write(settings)
         processes.start_supervisor(self._paths)
@@ -184,17 +184,14 @@ def tell_facade(paths: GatewayPaths) -> None:
 
 def wait(paths: GatewayPaths, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
     """Return once a condition holds. Raises GatewayError with the last line of a log."""
-    if not wait_until(condition, deadline_s=deadline_s, interval_s=_POLL_S):
-        raise GatewayError(f"waited {deadline_s:g} s for {what}{_last_words(paths)}")
-
-
-def _last_words(paths: GatewayPaths) -> str:
+    if wait_until(condition, deadline_s=deadline_s, interval_s=_POLL_S):
+        return
+    problem = f"waited {deadline_s:g} s for {what}"
     for role in (processes.HAPROXY, processes.FACADE, processes.SUPERVISOR):
         log = paths.log(role)
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        if lines:
-            return f"; {role} said: {lines[-1]}"
-    return ""
+        if log.exists() and (lines := log.read_text(errors="replace").splitlines()):
+            raise GatewayError(f"{problem}; {role} said: {lines[-1]}")
+    raise GatewayError(problem)
 
 
 def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
@@ -205,7 +202,7 @@ def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
     ports = (("HTTP", options.http_port), ("gRPC", options.grpc_port), ("metrics", options.metrics_port))
     for name, port in ports:
         try:
-            listen(options.host, port).close()
+            processes.listen(options.host, port).close()
         except OSError as error:
             raise GatewayError(
                 f"port {port} ({name}) on {options.host} cannot be used: {error.strerror}; "
@@ -246,19 +243,6 @@ def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> Ga
         slots=max(present.slots, slots),
         former=present.former if unchanged else FormerFacade(present.protection.tokens),
     )
-
-
-def slot_count(endpoints: int) -> int:
-    """Return the slots for so many endpoints. Raises GatewayError where open files allow too few."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    count = store.slot_count(limit, MOST_SERVERS, endpoints)
-    if count < 2 * endpoints:
-        needed = store.descriptors(2 * endpoints, MOST_SERVERS)
-        raise GatewayError(
-            f"{endpoints} endpoints need {2 * endpoints} slots to move all at once, but {limit} open files "
-            f"allow {count}; raise the hard limit (ulimit -Hn) to {needed}"
-        )
-    return count
 
 
 def haproxy_program() -> str:

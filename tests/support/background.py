@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -31,6 +33,16 @@ def running(command: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[Any
             yield process
         finally:
             process.kill()
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Within, a process stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 class Background(ABC):

@@ -150,10 +150,10 @@ def sleeping(models: list[Served]) -> Iterator[BareTriton]:
             yield running
 
 
-def request(model: str, client_batch: int = 1) -> bytes:
+def request(model: str, client_batch: int = 1, value: float = 1.0) -> bytes:
     asked = ModelInferRequest(model_name=model)
     asked.inputs.add(name="X", datatype="FP32", shape=[client_batch, 1])
-    asked.raw_input_contents.append(np.ones(client_batch, np.float32).tobytes())
+    asked.raw_input_contents.append(np.full(client_batch, value, np.float32).tobytes())
     return asked.SerializeToString()
 
 

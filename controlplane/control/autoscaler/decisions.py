@@ -30,7 +30,6 @@ from controlplane.control.autoscaler.state import (
     LoadSeen,
     LoadState,
     PerWorkload,
-    Proposal,
     Propose,
     with_plan,
 )
@@ -75,7 +74,6 @@ def tick(state: LoadState, seen: LoadSeen, *, follow: bool = True) -> tuple[Load
 def _decided(
     state: LoadState, seen: LoadSeen, found: Forecast, *, follow: bool
 ) -> tuple[LoadState, tuple[Effect, ...]]:
-    """Take what was proposed, else ask for what is needed."""
     if state.under_way is not None:
         return _answered(state, seen) if seen.proposal is not None else (state, ())
     if seen.errors and state.workloads:
@@ -128,7 +126,6 @@ def forecast(state: LoadState) -> Forecast:
 
 
 def _heard(state: LoadState, arrivals: Sequence[PerWorkload | None]) -> LoadState:
-    """With the counts of further seconds."""
     count = len(state.workloads)
     missing = (float("nan"),) * count
     seconds, minutes, minute, days = state.seconds, state.minutes, state.minute, state.days
@@ -137,16 +134,12 @@ def _heard(state: LoadState, arrivals: Sequence[PerWorkload | None]) -> LoadStat
         seconds, days = seconds.after(counts), days.after(counts, state.now_s - ago)
         minute = (*minute, missing if second is None else second)
         if len(minute) == _MINUTE:
-            minutes, minute = minutes.after(_sum_of(np.array(minute).reshape(_MINUTE, count))), ()
+            every = np.array(minute).reshape(_MINUTE, count)
+            seen = (~np.isnan(every)).sum(axis=0)
+            # Completed for the seconds that were not seen; unknown where too many were not.
+            total = np.nansum(every, axis=0) * _MINUTE / np.maximum(seen, 1)
+            minutes, minute = minutes.after(np.where(seen >= _SEEN_OF_MINUTE, total, np.nan)), ()
     return replace(state, seconds=seconds, minutes=minutes, minute=minute, days=days)
-
-
-def _sum_of(minute: FloatArray) -> FloatArray:
-    """The count of a minute, completed for the seconds that were not seen; NaN where too many were not."""
-    seen = ~np.isnan(minute)
-    number = seen.sum(axis=0)
-    total = np.where(seen, minute, 0.0).sum(axis=0) * _MINUTE / np.maximum(number, 1)
-    return np.where(number >= _SEEN_OF_MINUTE, total, np.nan)
 
 
 def _with_peak(state: LoadState, found: Forecast, now_s: float) -> LoadState:
@@ -199,7 +192,6 @@ def _decrease(state: LoadState, now_s: float) -> tuple[LoadState, tuple[Effect, 
 
 
 def _review(state: LoadState, now_s: float) -> tuple[LoadState, tuple[Effect, ...]] | None:
-    """Ask whether the plan's promises hold with the execution times that were learned meanwhile."""
     if now_s < state.reviewed_s + state.limits.review_s:
         return None
     state = replace(state, reviewed_s=now_s)
@@ -243,7 +235,6 @@ def _ask(
 
 
 def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect, ...]]:
-    """Take a proposal or leave it."""
     asked, proposal = state.under_way, seen.proposal
     assert asked is not None
     assert proposal is not None
@@ -259,8 +250,11 @@ def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect
             return replace(state, under_way=None), ()
     if proposal.kind is Kind.NONE:
         return _given_up(state, seen.now_s, proposal.summary)
-    if asked.direction is Direction.DOWN and not _is_worth_it(state, proposal):
-        return replace(state, under_way=None), ()
+    if asked.direction is Direction.DOWN:
+        holds = bool((np.array(proposal.rates_rps) >= _least(state)).all())
+        saved = proposal.cost_before - proposal.cost_after
+        if not holds or saved <= _move_price(state) * proposal.moved_cost:
+            return replace(state, under_way=None), ()
     if asked.direction is Direction.UP:
         told = tuple(
             Report(Level.WARNING, u.workload, f"{u.reason}; planned for {u.planned_rps:.4g}/s instead")
@@ -277,13 +271,6 @@ def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect
             return replace(state, under_way=None), told
     apply = Apply(asked.number, reason, proposal.made_from, proposal.breaks)
     return replace(state, applying=True), (*told, apply)
-
-
-def _is_worth_it(state: LoadState, proposal: Proposal) -> bool:
-    """Whether a cheaper plan holds what is forecast by now and saves more than its moves cost."""
-    saved = proposal.cost_before - proposal.cost_after
-    enough = (np.array(proposal.rates_rps) >= _least(state)).all()
-    return bool(enough and saved > _move_price(state) * proposal.moved_cost)
 
 
 def _given_up(state: LoadState, now_s: float, reason: str) -> tuple[LoadState, tuple[Effect, ...]]:

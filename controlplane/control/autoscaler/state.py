@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from controlplane.control.autoscaler.days import Days
-from controlplane.control.autoscaler.rates import Rates
+from controlplane.control.autoscaler.rates import Days, Rates
 from controlplane.control.guard.effects import Learn, Report
 from controlplane.domain.plan import Plan
 

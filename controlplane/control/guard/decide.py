@@ -206,7 +206,6 @@ def _report_slo(tick: Tick, watch: Watch) -> Watch:
 
 
 def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
-    """Act on a broken promise of a living server."""
     if verdict is Verdict.WAIT:
         return watch
     if verdict is Verdict.PAST:
@@ -283,7 +282,6 @@ def _move_together(tick: Tick, error: ModelError) -> None:
 
 
 def _way_out(tick: Tick, watch: Watch) -> str:
-    """Return what a person can do where no larger share is left."""
     gpu = watch.active.gpu
     way_out = (
         "leave a core to the gateway and clients, or move them or other work away; then plan it anew"
@@ -364,7 +362,6 @@ def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Wat
 
 
 def _ending(tick: Tick, watch: Watch, cause: Cause) -> DrainAndStop:
-    """Return how the active server ends that is left for this cause."""
     limits, server = tick.state.limits, watch.active.server
     if cause is not Cause.HANG:
         return DrainAndStop(server, _ENDINGS[cause], deaths.drain_s(watch, limits))

@@ -98,7 +98,6 @@ def _factors(watch: Watch, seen: Slower) -> Iterator[float]:
 
 
 def _is_as_planned(watch: Watch, model: str) -> bool:
-    """Return whether enough batches of a model take no longer than planned, on the planned share."""
     return _has_planned_share(watch) and any(
         math.isfinite(batch_times.beside_plan(queue.batches)[1]) and _factor(queue) == 1.0
         for queue in watch.queues

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from controlplane.control.autoscaler.days import DAYS, PARTS, Days
-from controlplane.control.autoscaler.rates import KEPT, Rates
+from controlplane.control.autoscaler.rates import DAYS, KEPT, PARTS, Days, Rates
 from controlplane.control.autoscaler.state import FollowedWorkload, LoadLimits, LoadState
 from controlplane.files.documents import read
 from controlplane.files.reading import exists

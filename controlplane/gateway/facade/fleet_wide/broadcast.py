@@ -69,11 +69,6 @@ class Region:
         return f"{regions}{self.name}/" if self.name else regions
 
 
-def setting_key(what: str, model: str = "") -> str:
-    """The key of "trace/setting" or "logging"; without a model, of every server."""
-    return f"/v2/models/{model}/{what}" if model else f"/v2/{what}"
-
-
 class Kept:
     """The entries, and their file. A file that cannot be read is put aside: no server waits for it."""
 
