@@ -34,18 +34,9 @@ class Run:
 
     def changed(self) -> str:
         """Return the date and hash of the last commit to the code, where that is later; else nothing."""
-        command = [
-            "git",
-            "-C",
-            str(ROOT),
-            "log",
-            "-1",
-            "--no-merges",
-            "--format=%cs %h",
-            "--",
-            *self.measures,
-        ]
-        last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        command = ["git", "log", "-1", "--no-merges", "--format=%cs %h", "--", *self.measures]
+        told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        last = told.stdout.strip()
         return last if last.partition(" ")[0] > self.date.isoformat() else ""
 
 

@@ -148,7 +148,7 @@ def serve(on: Subject, record: Record) -> None:
         poisson_s=3.0 if on.short else 15.0,
     )
     fleet = wiring.fleet(FLEET, launcher_name=LauncherName.PROCESS)
-    demo = Demo(scene, fleet.launcher, fleet, on.place, Quiet(), lambda line: print(line, file=sys.stderr))
+    demo = Demo(scene, fleet, on.place, Quiet(), lambda line: print(line, file=sys.stderr))
     plan, points = on.plan(BATCH), on.earlier.get("profile", {}).get("points", [])
     known = [p["execution_ms"] for p in points if (p["percent"], p["batch"]) == (PERCENT, BATCH)]
     try:
@@ -171,7 +171,7 @@ def serve(on: Subject, record: Record) -> None:
 
 def neighbours(on: Subject, record: Record) -> None:
     """Two servers busy at once, for the interference."""
-    subject = read_subject(MODELS, MODEL, on.place.device)
+    subject = read_subject(MODELS, MODEL, on.place.device, Wishes())
     found = Neighbourhood(on.profiler(), on.place).measure([subject], budget_s=1.0 if on.short else 40.0)
     record("points", [asdict(point) for point in found[MODEL]])
 

@@ -8,6 +8,7 @@ A launcher is a `lifecycle.Lifecycle` that adds what its engine does. It is buil
 know it:
 
 triton/      one Triton: labels, command line, ports, readiness, why a start failed; every launcher needs it
+patience     how long a start is awaited
 watch        events of servers and faults of GPUs as one `controlplane.ports.Watch`
 host/        processes of this host, their ends and what they leave behind
 cpu_quota/   cores as devices, and mechanisms that enforce a share of one

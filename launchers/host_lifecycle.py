@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, 
 from launchers.cpu_quota.mechanism import core_of
 from launchers.gpu import gpus, mps, proof
 from launchers.host import server_sockets, shared_memory
-from launchers.lifecycle import Connection, Lifecycle
+from launchers.lifecycle import Lifecycle
 from launchers.triton import batches, labels, readiness
 from launchers.triton.batches import BatchFiles
 
@@ -34,7 +35,7 @@ class HostPlace:
     batches: BatchFiles | None = None
 
 
-class HostLifecycle(Lifecycle[Connection, HostPlace]):
+class HostLifecycle(Lifecycle[HostPlace]):
     """The common part of the launchers whose servers share this host's cores, GPUs and MPS daemons."""
 
     def __init__(self, state: Path) -> None:
@@ -57,11 +58,8 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
     def _processes(self, server: Server) -> Collection[int]:
         """Return the pids of a server's Triton and of its models' processes, as this host sees them."""
 
-    @contextlib.contextmanager
-    def _holding(self, connection: Connection, spec: ServerSpec) -> Iterator[None]:
-        """Keep the GPU's MPS daemon."""
-        with self._mps.starting(spec.device) if self._on_gpu(spec) else contextlib.nullcontext():
-            yield
+    def _holding(self, spec: ServerSpec) -> AbstractContextManager[None]:
+        return self._mps.starting(spec.device) if self._on_gpu(spec) else contextlib.nullcontext()
 
     def _place(self, spec: ServerSpec, *, start: bool) -> HostPlace:
         """Return the core or the MPS client; with `start`, start the GPU's MPS daemon.
@@ -140,29 +138,25 @@ class HostLifecycle(Lifecycle[Connection, HostPlace]):
             time.sleep(self._poll_s)
 
     def _with_shares(self, listed: Iterable[Server]) -> tuple[Server, ...]:
-        """Return listed servers; one on a GPU that has not its share is about to end, and nothing holds it.
+        """Return listed servers with their present batches; none where these cannot be changed.
 
-        While a daemon hangs, nothing is known of its clients.
+        One on a GPU that has not its share is about to end, and nothing holds it. While a daemon hangs,
+        nothing is known of its clients.
         """
         seen: dict[str, proof.GpuClients | None] = {}
         found = []
         for server in listed:
             device = server.spec.device
-            if server.state is not ServerState.RUNNING or not self._on_gpu(server.spec):
-                found.append(server)
-                continue
-            if device not in seen:
-                seen[device] = None
-                with contextlib.suppress(EngineError):
-                    seen[device] = proof.clients_of(device, self._mps.pipes(device), _PASS_S)
-                self._mps.shorten_log(device)
-            found.append(self._as_seen(server, seen[device]))
-        return tuple(map(self._with_batches, found))
-
-    def _with_batches(self, server: Server) -> Server:
-        """Return a listed server with its present batches; with none where they cannot be changed."""
-        present = self._batch_files(server.spec).read() if server.spec.batches else ()
-        return replace(server, spec=replace(server.spec, batches=present))
+            if server.state is ServerState.RUNNING and self._on_gpu(server.spec):
+                if device not in seen:
+                    seen[device] = None
+                    with contextlib.suppress(EngineError):
+                        seen[device] = proof.clients_of(device, self._mps.pipes(device), _PASS_S)
+                    self._mps.shorten_log(device)
+                server = self._as_seen(server, seen[device])
+            present = self._batch_files(server.spec).read() if server.spec.batches else ()
+            found.append(replace(server, spec=replace(server.spec, batches=present)))
+        return tuple(found)
 
     def _with_files(self, spec: ServerSpec, place: HostPlace, *, shared: bool = False) -> HostPlace:
         """Make a server's batch files; a full disk has no room for them, and the server's batches stay."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,21 +20,16 @@ from typing import Generic, TypeVar
 from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, ShareUsage
-from controlplane.ports import GivesWay, Watch, always
+from controlplane.ports import GivesWay, Launcher, Watch, always
 from launchers.cpu_quota.mechanism import Weight
 from launchers.gpu import gpus, mps
+from launchers.patience import Patience
 from launchers.triton import batches, labels, program, readiness
-from launchers.triton.readiness import Patience
-from launchers.watch import LauncherWatch, ServerWatcher
+from launchers.watch import LauncherWatch
 
-ATTEMPTS = 5
+_ATTEMPTS = 5
 """Tries of a start that fails by chance."""
-BAD_LUCK = "Triton aborted in a race of its own"
-"""The reason of a failure by chance."""
-_SLOW = 0.25
-"""A start that uses less than this part of its share lacks a core, or waits for its files."""
 
-Connection = TypeVar("Connection")
 Place = TypeVar("Place")
 
 
@@ -50,23 +45,14 @@ class StartState:
     waits_for: str = ""
 
 
-@dataclass(slots=True)
-class Wait:
-    """The wait for one start, and the weight that the server has meanwhile."""
-
-    patience: Patience
-    gives_way: GivesWay
-    weight: Weight = Weight.START
-
-
-class Lifecycle(ABC, Generic[Connection, Place]):
-    """The common part of every `controlplane.ports.Launcher`. Logs go to `state`/<fleet>/logs."""
+class Lifecycle(Launcher, Generic[Place]):
+    """The common part of every launcher. Logs go to `state`/<fleet>/logs."""
 
     _poll_s = 0.1
 
     def __init__(self, state: Path) -> None:
         self._state = state
-        self._starting = Starting()
+        self._starts: dict[str, threading.Lock] = {}
         self._mps = mps.MpsDaemons()
 
     def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay = always) -> Server:
@@ -75,20 +61,18 @@ class Lifecycle(ABC, Generic[Connection, Place]):
         A start that makes progress may take longer than `deadline_s` (`Patience`). Raises InputError for a
         device that there is not, or a name that runs with another spec.
         """
-        with (
-            self._starting.one_at_a_time(spec.name),
-            self._connected() as connection,
-            self._holding(connection, spec),
-        ):
-            for _ in range(ATTEMPTS):
-                adopted = self._adopted(connection, spec, Wait(Patience(deadline_s), gives_way))
+        # `setdefault` is one step, so that starts of one name in several threads wait for each other.
+        with self._starts.setdefault(spec.name, threading.Lock()), self._holding(spec):
+            for _ in range(_ATTEMPTS):
+                adopted = self._adopted(spec, Patience(deadline_s, gives_way))
                 if adopted is not None:
                     return adopted
-                place, wait = self._place(spec, start=True), Wait(Patience(deadline_s), gives_way)
-                started = self._started(connection, spec, place, wait)
+                started = self._started(spec, self._place(spec, start=True), Patience(deadline_s, gives_way))
                 if started is not None:
                     return started
-            raise EngineError(f"{spec.name}: {ATTEMPTS} times {BAD_LUCK}; try again")
+            raise EngineError(
+                f"{spec.name}: {_ATTEMPTS} times Triton aborted in a race of its own; try again"
+            )
 
     def command(self, spec: ServerSpec) -> str:
         """Return what is equivalent to a start, one option a line. Starts and changes nothing."""
@@ -104,8 +88,7 @@ class Lifecycle(ABC, Generic[Connection, Place]):
 
     def log(self, server: Server) -> str:
         """Return what a server has logged."""
-        with self._connected() as connection:
-            return readiness.said(self._log(connection, server))
+        return readiness.said(self._log(server))
 
     def watch(self, fleet: str) -> Watch:
         """Listen for ends of the fleet's servers, and for faults of their GPUs."""
@@ -127,29 +110,16 @@ class Lifecycle(ABC, Generic[Connection, Place]):
         """Return NVML's readings of a GPU."""
         return gpus.reading(device)
 
-    @abstractmethod
-    def usage(self, server: Server) -> ShareUsage:
-        """Return the counters of a server."""
-
-    @abstractmethod
-    def enforcement(self) -> str | None:
-        """Return the mechanism that enforces shares of cores; None where there is none."""
-
-    @abstractmethod
-    def _connected(self) -> AbstractContextManager[Connection]:
-        """Connect to the engine for the calls of one start."""
-
-    @contextlib.contextmanager
-    def _holding(self, connection: Connection, spec: ServerSpec) -> Iterator[None]:
+    def _holding(self, spec: ServerSpec) -> AbstractContextManager[None]:
         """Keep what a start needs from being swept by other programs until it is over."""
-        yield
+        return contextlib.nullcontext()
 
     @abstractmethod
-    def _find(self, connection: Connection, spec: ServerSpec) -> Server | None:
+    def _find(self, spec: ServerSpec) -> Server | None:
         """Return the server of that name that runs or starts, without a host while it cannot be reached."""
 
     @abstractmethod
-    def _clear(self, connection: Connection, spec: ServerSpec, deadline: float) -> None:
+    def _clear(self, spec: ServerSpec, deadline: float) -> None:
         """Remove what ended servers of that name left, once one that is ending has ended."""
 
     @abstractmethod
@@ -157,30 +127,30 @@ class Lifecycle(ABC, Generic[Connection, Place]):
         """Return where a server will run; with `start`, prepare it. Raises InputError, EngineError."""
 
     @abstractmethod
-    def _create(self, connection: Connection, server: Server, place: Place) -> Server | None:
+    def _create(self, server: Server, place: Place) -> Server | None:
         """Create a server and return it with its id; None where only chance was against it."""
 
     @abstractmethod
-    def _start_state(self, connection: Connection, server: Server) -> StartState:
+    def _start_state(self, server: Server) -> StartState:
         """Return how far the start of a created server is."""
 
-    def _weigh(self, connection: Connection, server: Server, weight: Weight) -> None:
+    def _weigh(self, server: Server, weight: Weight) -> None:
         """Change a server's weight against the others of its core, where it has one."""
 
-    def _confirm(self, connection: Connection, server: Server) -> None:
+    def _confirm(self, server: Server) -> None:
         """Give a server that is ready its full weight."""
-        self._weigh(connection, server, Weight.FULL)
+        self._weigh(server, Weight.FULL)
 
     def _check_share(self, server: Server) -> None:
         """Raise EngineError where a server that is ready has not its share of a GPU."""
 
     @abstractmethod
-    def _log(self, connection: Connection, server: Server) -> str:
+    def _log(self, server: Server) -> str:
         """Return what a server has logged; empty where nothing can be read."""
 
-    def _discard(self, connection: Connection, server: Server) -> None:
+    def _discard(self, server: Server) -> None:
         """Remove a server whose start failed; without an id, what was made before it failed."""
-        self._clear(connection, server.spec, time.monotonic())
+        self._clear(server.spec, time.monotonic())
 
     @abstractmethod
     def _shown(self, server: Server, place: Place) -> str:
@@ -191,12 +161,16 @@ class Lifecycle(ABC, Generic[Connection, Place]):
         """Change the share of a server that does not run on a GPU."""
 
     @abstractmethod
-    def _watchers(self, fleet: str) -> Sequence[ServerWatcher]:
+    def _watchers(self, fleet: str) -> Sequence[Watch]:
         """Return the sources of events of the fleet's servers."""
 
-    @abstractmethod
     def _host(self, spec: ServerSpec) -> str:
         """Return where a server that is about to start will listen; empty where only its engine will say."""
+        return ""
+
+    def _starting(self) -> frozenset[str]:
+        """Return the names of the servers that threads of this program start."""
+        return frozenset(name for name, lock in [*self._starts.items()] if lock.locked())
 
     def _on_gpu(self, spec: ServerSpec) -> bool:
         return gpus.is_gpu(spec.device)
@@ -216,12 +190,12 @@ class Lifecycle(ABC, Generic[Connection, Place]):
     def _log_path(self, spec: ServerSpec) -> Path:
         return self._state / spec.labels.fleet / "logs" / f"{labels.folder_name(spec.name)}.log"
 
-    def _adopted(self, connection: Connection, spec: ServerSpec, wait: Wait) -> Server | None:
+    def _adopted(self, spec: ServerSpec, patience: Patience) -> Server | None:
         """Return the server that runs already, once it is ready; None, with nothing left, without one.
 
         One whose sockets are gone, with the state folder, can never be reached again: it is removed.
         """
-        while (running := self._find(connection, spec)) is not None:
+        while (running := self._find(spec)) is not None:
             for field, (wanted, has) in labels.spec_difference(spec, running.spec).items():
                 problem = f"{spec.name} already runs with {has!r}, not {wanted!r}: stop it first"
                 raise InputError(problem, field=field)
@@ -229,44 +203,44 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 try:
                     self._check_share(running)
                 except EngineError:
-                    self._discard(connection, running)
+                    self._discard(running)
                     raise
-                self._confirm(connection, running)
+                self._confirm(running)
                 return running
             if readiness.is_lost(running):
-                self._discard(connection, running)
+                self._discard(running)
                 continue
-            if late := self._late(connection, running, wait):
-                self._discard(connection, running)
+            if late := self._late(running, patience):
+                self._discard(running)
                 raise LaunchTimeout(f"{spec.name} ran already and was not ready {late}: it is removed")
             time.sleep(self._poll_s)
-        self._clear(connection, spec, time.monotonic() + wait.patience.limit_s)
+        self._clear(spec, time.monotonic() + patience.limit_s)
         return None
 
-    def _started(self, connection: Connection, spec: ServerSpec, place: Place, wait: Wait) -> Server | None:
+    def _started(self, spec: ServerSpec, place: Place, patience: Patience) -> Server | None:
         """Start a server and return it once it is ready; None, with nothing left, where chance failed it."""
         server, ready = self._server(spec), None
         try:
-            created = self._create(connection, server, place)
+            created = self._create(server, place)
             if created is not None:
                 server = created
-                awaited = self._awaited(connection, server, wait)
+                awaited = self._awaited(server, patience)
                 if awaited is not None:
-                    self._confirm(connection, awaited)
+                    self._confirm(awaited)
                 ready = awaited
         finally:
             if ready is None:
-                self._discard(connection, server)
+                self._discard(server)
         return ready
 
-    def _awaited(self, connection: Connection, server: Server, wait: Wait) -> Server | None:
+    def _awaited(self, server: Server, patience: Patience) -> Server | None:
         while True:
-            state = self._start_state(connection, server)
+            state = self._start_state(server)
             if state.ready is not None:
                 self._check_share(state.ready)
                 return state.ready
             if state.ended is not None:
-                log = self._log(connection, server)
+                log = self._log(server)
                 # Another program's sweep may have removed their folder before Triton used it.
                 if readiness.failed_by_chance(log) or readiness.is_lost(server):
                     return None
@@ -274,27 +248,25 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 if readiness.failed_on_library(log):
                     raise batches.without_library(failure)
                 raise EngineError(failure)
-            if late := self._late(connection, server, wait):
-                log = self._log(connection, server)
+            if late := self._late(server, patience):
+                log = self._log(server)
                 raise LaunchTimeout(self._failure(server, f"was not ready {late}", state.waits_for, log))
             time.sleep(self._poll_s)
 
-    def _late(self, connection: Connection, server: Server, wait: Wait) -> str:
+    def _late(self, server: Server, patience: Patience) -> str:
         """Return after how long the start of a server has failed, in words; empty while it may go on."""
-        patience, weight = wait.patience, wait.weight
+        weight = patience.weight
         if patience.wants_a_look():
             usage = ShareUsage(None, None, None)
             with contextlib.suppress(OSError, EngineError):  # it ended just now: its log says why
                 usage = self.usage(server)
-            used = patience.look(len(readiness.said(self._log(connection, server))), usage)
-            if weight is Weight.START and 100.0 * used < _SLOW * server.spec.percent:
-                weight = Weight.SLOW_START
-        if not wait.gives_way():
+            weight = patience.look(len(readiness.said(self._log(server))), usage, server.spec.percent)
+        if not patience.gives_way():
             weight = Weight.FULL
-        if weight is not wait.weight:
+        if weight is not patience.weight:
             with contextlib.suppress(EngineError):  # as above
-                self._weigh(connection, server, weight)
-                wait.weight = weight
+                self._weigh(server, weight)
+                patience.weight = weight
         return patience.over()
 
     def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:
@@ -308,24 +280,3 @@ class Lifecycle(ABC, Generic[Connection, Place]):
                 kept.write_text(log)
         why = "; ".join(readiness.reasons(log)) or readiness.SILENT
         return f"{server.name} {problem}{f' ({reason})' if reason else ''}: {why} (log: {kept})"
-
-
-class Starting:
-    """The starts in progress in this program's threads: one per name at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._of_name: dict[str, threading.Lock] = {}
-
-    def names(self) -> frozenset[str]:
-        """Return the names whose start is in progress."""
-        with self._lock:
-            return frozenset(name for name, lock in self._of_name.items() if lock.locked())
-
-    @contextlib.contextmanager
-    def one_at_a_time(self, name: str) -> Iterator[None]:
-        """Let other starts of the same name wait."""
-        with self._lock:
-            lock = self._of_name.setdefault(name, threading.Lock())
-        with lock:
-            yield

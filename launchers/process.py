@@ -40,7 +40,7 @@ _TERM = "another program sent it SIGTERM"
 _PASSED_ON = ("HOME", "USER", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 
 
-class ProcessLauncher(HostLifecycle[None]):
+class ProcessLauncher(HostLifecycle):
     """`controlplane.ports.Launcher` with plain processes: a server's id is its Triton's pid."""
 
     name = "process"
@@ -134,14 +134,11 @@ class ProcessLauncher(HostLifecycle[None]):
         begun = self._begun(fleet)
         return (*removed, *self._swept(fleet, begun, self._alive(fleet)))
 
-    def _connected(self) -> contextlib.nullcontext[None]:
-        return contextlib.nullcontext()
-
-    def _find(self, connection: None, spec: ServerSpec) -> Server | None:
+    def _find(self, spec: ServerSpec) -> Server | None:
         members = process_table.members(name=spec.name)
         return next((_server(member) for member in members if member.leader), None)
 
-    def _clear(self, connection: None, spec: ServerSpec, deadline: float) -> None:
+    def _clear(self, spec: ServerSpec, deadline: float) -> None:
         self._remove(spec)
 
     def _user(self, client: mps.MpsClient) -> int:
@@ -153,7 +150,7 @@ class ProcessLauncher(HostLifecycle[None]):
     def _server(self, spec: ServerSpec) -> Server:
         return replace(super()._server(spec), log_path=str(self._log_path(spec)))
 
-    def _create(self, connection: None, server: Server, place: HostPlace) -> Server:
+    def _create(self, server: Server, place: HostPlace) -> Server:
         spec, home, log = server.spec, program.find_home(), self._log_path(server.spec)
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +170,7 @@ class ProcessLauncher(HostLifecycle[None]):
             raise kind(f"{spec.name} could not be started: {error}") from error
         return replace(server, id=str(pid))
 
-    def _start_state(self, connection: None, server: Server) -> StartState:
+    def _start_state(self, server: Server) -> StartState:
         """Return how far it is: it is ready once it answers."""
         pid = int(server.id)
         try:
@@ -183,10 +180,10 @@ class ProcessLauncher(HostLifecycle[None]):
         if member is None:
             return StartState(ended="")
         if member.leader and readiness.is_ready(server):
-            return StartState(self._find(None, server.spec) or server)
+            return StartState(self._find(server.spec) or server)
         return StartState()
 
-    def _weigh(self, connection: None, server: Server, weight: Weight) -> None:
+    def _weigh(self, server: Server, weight: Weight) -> None:
         mechanism = self._mechanisms.get(server.enforced_by or "")
         if mechanism is not None:
             try:
@@ -194,7 +191,7 @@ class ProcessLauncher(HostLifecycle[None]):
             except OSError as error:
                 raise EngineError(f"the weight of {server.name} cannot be changed: {error}") from error
 
-    def _log(self, connection: None, server: Server) -> str:
+    def _log(self, server: Server) -> str:
         try:
             return self._log_path(server.spec).read_text(errors="replace")
         except FileNotFoundError:
@@ -226,7 +223,7 @@ class ProcessLauncher(HostLifecycle[None]):
     def _alive(self, fleet: str) -> set[str]:
         """Return the digests of the servers that run or start."""
         names = {member.name for member in process_table.members(fleet=fleet)}
-        return {labels.digest(name) for name in names | self._starting.names()}
+        return {labels.digest(name) for name in names | self._starting()}
 
     def _mechanism(self) -> Mechanism | None:
         with self._lock:  # trials side by side would meet

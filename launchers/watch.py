@@ -7,10 +7,10 @@ stays up and fails every request. So a fault names all servers of the GPU, dead 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
 from controlplane.domain.fleet import Server
 from controlplane.domain.observation import Health, News
+from controlplane.ports import Watch
 from launchers.gpu import control, gpus, mps
 
 GONE_XIDS = {
@@ -25,20 +25,10 @@ _ANSWER_S = 0.5
 """Short, because redirects wait for the answer, and the fault itself may make the daemon hang."""
 
 
-class ServerWatcher(Protocol):
-    """One source of events of servers, as `controlplane.ports.Watch`."""
-
-    def news(self, servers: Collection[Server]) -> tuple[News, ...]:
-        """Return an item for each server whose health has changed."""
-
-    def close(self) -> None:
-        """Stop listening."""
-
-
 class LauncherWatch:
-    """`controlplane.ports.Watch` of any launcher."""
+    """`controlplane.ports.Watch` of any launcher, from one or several sources of events."""
 
-    def __init__(self, watchers: Sequence[ServerWatcher], daemons: mps.MpsDaemons) -> None:
+    def __init__(self, watchers: Sequence[Watch], daemons: mps.MpsDaemons) -> None:
         self._watchers = watchers
         self._faults = GpuFaults(daemons)
         self._ended: set[str] = set()
@@ -75,7 +65,10 @@ class GpuFaults:
     def news(self, servers: Collection[Server], ended: Collection[str]) -> tuple[News, ...]:
         """Return an item for each GPU with a fault; `ended` are the servers that just ended."""
         if [*servers] != self._asked:
-            self._asked, self._on = [*servers], _by_gpu(servers)
+            self._asked, self._on = [*servers], {}
+            for server in servers:
+                if gpus.is_gpu(server.spec.device):
+                    self._on.setdefault(server.spec.device, []).append(server.name)
         on = self._on
         if not on:
             return ()
@@ -107,11 +100,3 @@ class GpuFaults:
         if len(dead) == len(names) > 1:
             return f"all {len(dead)} servers ended at once"
         return None
-
-
-def _by_gpu(servers: Collection[Server]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for server in servers:
-        if gpus.is_gpu(server.spec.device):
-            found.setdefault(server.spec.device, []).append(server.name)
-    return found

@@ -13,8 +13,12 @@ largest size: at most 20 % of a core, and 60 s for the change.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,16 +27,81 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from kube import cluster as clusters
 from kube.cluster import Cluster
 from kube.processes import MissingProgram
 
 from benchmarks.harness import Figures, show, table
-from benchmarks.kubernetes import many_partitions as many
 from benchmarks.kubernetes.claimed_pods import NODE_CORES, ClaimedPods, register_nodes
 from benchmarks.kubernetes.controller_alone import NAMESPACE
-from benchmarks.kubernetes.many_partitions import AloneController
 from controlplane.runtime.controller.observer import CANARIES_RPS
+
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT / "tests" / "data" / "models"
+
+
+def plan(partitions: int, changed: int = 0) -> dict[str, Any]:
+    """One partition on each core, with a hot shadow beside it; the first `changed` have a smaller share."""
+    gpus = []
+    for i in range(partitions):
+        core, name = f"cpu-{i}", f"w{i:04}"
+        shadow = {"policy": "hot", "gpu": core, "percent": 60}
+        workload = {"name": name, "endpoint": name, "model": "echo", "rate_rps": 10, "slo_ms": 1000}
+        percent = 45 if i < changed else 50
+        terms = {"models": [{"model": "echo", "batch": 1}], "workloads": [workload]}
+        part = {"id": name, "percent": percent, "shadow": {**shadow, "extra_percent": 60 - percent}, **terms}
+        gpus.append({"id": core, "type": "cpu", "partitions": [part]})
+    made = {"schema_version": 1, "strategy": "igniter", "rule": "half-slo", "latency_model": "igniter"}
+    return {**made, "gpus": gpus}
+
+
+class AloneController:
+    """A process of `controller_alone`."""
+
+    def __init__(self, state: Path, process: subprocess.Popen[str]) -> None:
+        self._state = state
+        self._process = process
+
+    def apply(self, partitions: int, changed: int = 0) -> float:
+        """Apply a plan of so many partitions, of which some change; return the seconds that took."""
+        file = self._state / f"{partitions}-{changed}.json"
+        file.write_text(json.dumps(plan(partitions, changed)))
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(file, file=self._process.stdin, flush=True)
+        return float(json.loads(self._process.stdout.readline())["apply_s"])
+
+    def cost(self, seconds: float) -> tuple[float, float]:
+        """Return the percent of a core that it takes for some seconds, and its memory in MB."""
+        process = psutil.Process(self._process.pid)
+        spent_s, began = sum(process.cpu_times()[:2]), time.monotonic()
+        time.sleep(seconds)
+        used = 100 * (sum(process.cpu_times()[:2]) - spent_s) / (time.monotonic() - began)
+        return used, process.memory_info().rss / 1e6
+
+
+@contextlib.contextmanager
+def controller(state: Path, rate_rps: float, environment: Mapping[str, str]) -> Iterator[AloneController]:
+    """A controller with its state in a folder that has the `models`; its log is there."""
+    child = "from benchmarks.kubernetes import controller_alone; controller_alone.main()"
+    command = [sys.executable, "-c", child, str(state), str(rate_rps)]
+    with (state / "controller.log").open("w") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+        )
+        try:
+            yield AloneController(state, process)
+        finally:
+            process.kill()
+            process.wait()
+
 
 AIM_PERCENT = 20.0
 AIM_CHANGE_S = 60.0
@@ -77,13 +146,6 @@ def measure(cluster: Cluster, child: AloneController, seconds: float) -> dict[st
     return {"cpu_percent": cpu_percent, "memory_mb": memory_mb, "requests": requests}
 
 
-def make_namespace(cluster: Cluster) -> None:
-    """Make the namespace and, as no controller does it, the account without which no pod is admitted."""
-    cluster.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    where = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-    cluster.create(where, {"metadata": {"name": "default"}})
-
-
 def rows(sizes: list[int], seconds: float, rate_rps: float) -> Iterator[Row]:
     """Each size after the one before, on the same cluster."""
     with (
@@ -91,12 +153,15 @@ def rows(sizes: list[int], seconds: float, rate_rps: float) -> Iterator[Row]:
         tempfile.TemporaryDirectory(prefix="trisect-scale-") as folder,
     ):
         state = Path(folder)
-        shutil.copytree(many.MODELS, state / "models")
-        make_namespace(cluster)
+        shutil.copytree(MODELS, state / "models")
+        cluster.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        # No controller makes the account without which no pod is admitted.
+        where = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+        cluster.create(where, {"metadata": {"name": "default"}})
         pods = ClaimedPods(cluster, NAMESPACE)
         registered = 0
         try:
-            with many.controller(state, rate_rps, {"KUBECONFIG": str(cluster.kubeconfig)}) as child:
+            with controller(state, rate_rps, {"KUBECONFIG": str(cluster.kubeconfig)}) as child:
                 for size in sizes:
                     wanted = -(-size // NODE_CORES)
                     register_nodes(cluster, registered, wanted)

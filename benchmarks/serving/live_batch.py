@@ -37,6 +37,7 @@ import tritonclient.http as triton_http
 from background import Clients
 from bare_triton import BareTriton, bare_triton
 from lone_server import LEARNED, PERCENT, document, load, lone_server
+from model_files import write
 
 from benchmarks.harness import Figures
 from benchmarks.support.slower_model import late
@@ -104,11 +105,10 @@ class Model:
     source: str
     weights: Path | None = None
 
-    def write(self, folder: Path, log: Path) -> None:
-        (folder / "1").mkdir(parents=True)
-        (folder / "1" / "model.py").write_text(self.source.replace("{log}", str(log)))
+    def write(self, repository: Path, log: Path) -> None:
         (x, y), (x_dims, y_dims) = self.tensors, self.dims
-        (folder / "config.pbtxt").write_text(CONFIG % (x, x_dims, y, y_dims))
+        config = CONFIG % (x, x_dims, y, y_dims)
+        folder = write(repository, "m", self.source.replace("{log}", str(log)), config)
         if self.weights is not None:
             (folder / "1" / self.weights.name).symlink_to(self.weights)
 
@@ -124,7 +124,7 @@ def model_of(*, onnx: bool) -> Model:
 @contextmanager
 def served(folder: Path, model: Model, *, live: bool) -> Iterator[tuple[BareTriton, BatchFiles]]:
     """The model on a Triton of its own, with the library where it is `live`."""
-    model.write(folder / "models" / "m", folder / "batches.log")
+    model.write(folder / "models", folder / "batches.log")
     files = BatchFiles(folder / "files")
     if live:
         library = batches.library()

@@ -13,11 +13,12 @@ import numpy as np
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
 from bare_triton import HOST, bare_triton
-from host_ports import free_ports
+from gateway_rig import a_gateway
+from model_files import NUMBER, timed, write
 from sleeping_triton import ahead_of_others
 
 from controlplane.control.order import order_of
-from controlplane.domain.fleet import Backend, GatewayConfig, Route
+from controlplane.domain.fleet import Backend, Route
 from controlplane.domain.plan import (
     Partition,
     Placement,
@@ -30,27 +31,6 @@ from controlplane.domain.plan import (
 from controlplane.files.rendered import write_tree
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.render.repository import render_partition
-
-CONFIG = """
-backend: "python"
-max_batch_size: 8
-input [ { name: "X", data_type: TYPE_FP32, dims: [ 1 ] } ]
-output [ { name: "Y", data_type: TYPE_FP32, dims: [ 1 ] } ]
-"""
-MODEL = """
-import time
-import triton_python_backend_utils as pb
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        end = time.perf_counter() + ({fixed_ms} + {each_ms} * len(requests)) / 1000
-        tensors = [pb.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
-        answers = [pb.InferenceResponse([pb.Tensor("Y", t)]) for t in tensors]
-        while (left := end - time.perf_counter()) > 0:
-            time.sleep(left)
-        return answers
-"""
 
 
 @dataclass(frozen=True)
@@ -107,10 +87,7 @@ def plan_of(models: Sequence[Mixed], batch: int) -> Plan:
 def triton(directory: Path, plan: Plan, models: Sequence[Mixed]) -> Iterator[Backend]:
     """The server of the plan's one partition, without a share."""
     for model in models:
-        version = directory / "source" / model.name / "1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(CONFIG)
-        (version / "model.py").write_text(MODEL.format(fixed_ms=model.fixed_ms, each_ms=model.each_ms))
+        write(directory / "source", model.name, timed(model.fixed_ms, model.each_ms), NUMBER)
     ((_, partition),) = plan.partitions()
     rendered = render_partition(partition, gpu_type="cpu", repository=directory / "source")
     write_tree(directory / "models", rendered)
@@ -134,19 +111,14 @@ class Front:
 def gateway(
     directory: Path, plan: Plan, backend: Backend, *, late_binding: bool, overtake_ms: int = 0
 ) -> Iterator[Front]:
-    http_port, grpc_port, metrics_port = free_ports(3)
-    front = HaproxyGateway(directory)
-    options = GatewayConfig(
-        HOST, http_port, grpc_port, metrics_port, late_binding=late_binding, overtake_ms=overtake_ms
-    )
-    try:
+    """A gateway that leads to the server; what it starts runs ahead of others."""
+    with contextlib.ExitStack() as stack:
         with ahead_of_others():
-            front.start(options)
+            started = a_gateway(directory, late_binding=late_binding, overtake_ms=overtake_ms)
+            front, ports = stack.enter_context(started)
         front.arrange(order_of(plan, overtake_ms))
         front.commit({placed.endpoint: Route((backend,)) for _, _, placed in plan.placements()})
-        yield Front(front, f"{HOST}:{http_port}", f"{HOST}:{grpc_port}")
-    finally:
-        front.stop()
+        yield Front(front, f"{HOST}:{ports.http}", f"{HOST}:{ports.grpc}")
 
 
 def due(rates: Mapping[str, float], seconds: float, seed: int) -> list[tuple[float, str]]:

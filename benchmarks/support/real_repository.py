@@ -75,18 +75,8 @@ def wheel(wheels: Path, requirement: str) -> Path:
     """Return the wheel of a requirement, downloaded once. Raises CalledProcessError."""
     kept = wheels / requirement
     if not list(kept.glob("*.whl")):
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "-q",
-            "--no-deps",
-            "--dest",
-            str(kept),
-            requirement,
-        ]
-        subprocess.run([*command, "--disable-pip-version-check"], check=True)
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--disable-pip-version-check"]
+        subprocess.run([*command, "--dest", str(kept), requirement], check=True)
     return next(kept.glob("*.whl"))
 
 

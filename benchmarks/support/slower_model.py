@@ -16,7 +16,6 @@ from typing import Any
 
 import guard_rig as rig
 import numpy as np
-import triton_image
 from ctl_fleet import plan
 from guard_rig import Guarded, Request
 
@@ -69,12 +68,11 @@ class Rates:
 
 @contextlib.contextmanager
 def fleet_of(docker: bool) -> Iterator[Guarded]:
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="trisect-slower-"))
-        fleet = Guarded(Path(folder))
-        if docker:
-            fleet.in_containers(*stack.enter_context(triton_image.docker_engine()))
-        yield stack.enter_context(fleet)
+    with (
+        tempfile.TemporaryDirectory(prefix="trisect-slower-") as folder,
+        rig.guarded(Path(folder), "docker" if docker else "process") as fleet,
+    ):
+        yield fleet
 
 
 def document(rate_rps: float, planned: Planned | None) -> dict[str, Any]:

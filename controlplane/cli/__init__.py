@@ -1,1 +1,1 @@
-"""The command line: one module for each verb, without logic. `main` has the list of verbs."""
+"""The command line, without logic. `verbs` has the list of verbs and their modules."""

@@ -49,20 +49,12 @@ Fleet = Annotated[
     str, typer.Option(help="The fleet's name.", envvar="TRISECT_FLEET", autocompletion=completers.fleets)
 ]
 Repository = Annotated[
-    Path,
-    typer.Option(
-        help="Your model repository.",
-        envvar="TRISECT_REPOSITORY",
-        callback=local_repository,
-    ),
+    Path, typer.Option(help="Your model repository.", envvar="TRISECT_REPOSITORY", callback=local_repository)
 ]
 Output = Annotated[
     Path, typer.Option(help="The folder for rendered model repositories.", envvar="TRISECT_OUTPUT")
 ]
-Profiles = Annotated[
-    Path,
-    typer.Option(help="The folder of measured profiles.", envvar="TRISECT_PROFILES"),
-]
+Profiles = Annotated[Path, typer.Option(help="The folder of measured profiles.", envvar="TRISECT_PROFILES")]
 Launcher = Annotated[
     LauncherName | None,
     typer.Option(
@@ -73,22 +65,17 @@ Launcher = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 NoController = Annotated[
-    bool,
-    typer.Option("--no-controller", help="Start no controller: dead and slow servers are not replaced."),
+    bool, typer.Option("--no-controller", help="Start no controller: dead and slow servers are not replaced.")
 ]
 
 
 class Allowance(StrEnum):
-    """What is refused unless the user allows it."""
+    """What is refused unless the user allows it, as the help of `--allow` says."""
 
     VIOLATIONS = "violations"
-    """A plan that breaks an SLO or a limit."""
     ALL_CORES = "all-cores"
-    """A plan that leaves no core for gateway and clients."""
     OVERCOMMIT = "overcommit"
-    """A plan that takes more of a core than other fleets leave."""
     RENAMES = "renames"
-    """Another name for a workload's endpoint that clients use."""
 
 
 Allow = Annotated[
@@ -209,10 +196,6 @@ def writable(option: str, *suffixes: str) -> Callable[[Path | None], Path | None
 
 
 Report = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write an HTML page here.",
-        callback=writable("--report", ".html"),
-    ),
+    Path | None, typer.Option(help="Write an HTML page here.", callback=writable("--report", ".html"))
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]

@@ -33,6 +33,10 @@ def _mapping(title: str, **keys: Any) -> Any:
     return create_model(title, **fields)
 
 
+def _all(kind: Any, keys: str) -> dict[str, Any]:
+    return dict.fromkeys(keys.split(), kind)
+
+
 def _list(kind: Any) -> Any:
     return GenericAlias(list, (kind,))
 
@@ -49,35 +53,23 @@ _TEXT, _NUMBER = str | None, float | None
 _FIGURES = _mapping(
     "Figures",
     n=int,
-    mape_percent=float,
-    bias_percent=float,
-    p95_percent=float,
-    max_percent=float,
-    coverage_95_percent=float,
+    **_all(float, "mape_percent bias_percent p95_percent max_percent coverage_95_percent"),
 )
 _LATENCY_MODEL = _mapping(
     "LatencyModel", overall=_FIGURES, per_model=_by_name(_FIGURES), per_kind=_by_name(_FIGURES)
 )
 _OBSERVED = _mapping(
     "Observed",
-    partition=str,
-    model=str,
-    batch=int,
-    batches=int,
-    busy=float,
+    **_all(str, "partition model"),
+    **_all(int, "batch batches"),
+    **_all(float, "busy predicted_ms observed_ms"),
     neighbours=list[str],
-    predicted_ms=float,
-    observed_ms=float,
-    unmeasured=_TEXT,
-    refused=_TEXT,
+    **_all(_TEXT, "unmeasured refused"),
 )
 _PROFILE = _mapping(
     "ProfileWritten",
-    model=str,
-    file=str,
-    points=int,
-    points_missing=int,
-    points_beside_others=int,
+    **_all(str, "model file"),
+    **_all(int, "points points_missing points_beside_others"),
     seconds=float,
     holdout_error=_NUMBER,
 )
@@ -85,26 +77,16 @@ _SIMULATED = _mapping(
     "SimulatedWorkload",
     name=str,
     requests=int,
-    p50_ms=_NUMBER,
-    p99_ms=_NUMBER,
-    mean_ms=_NUMBER,
-    slo_ms=float,
-    violations_percent=float,
-    drops_percent=float,
-    throughput_rps=float,
-    goodput_rps=float,
-    utilisation=float,
+    **_all(_NUMBER, "p50_ms p99_ms mean_ms"),
+    **_all(float, "slo_ms violations_percent drops_percent throughput_rps goodput_rps utilisation"),
     holds=bool,
 )
 _GUARDED = _mapping(
     "GuardedWorkload",
     name=str,
-    slo_ms=float,
     requests=int,
-    late_percent=float,
-    late_percent_without=float,
-    holds=bool,
-    holds_without=bool,
+    **_all(float, "slo_ms late_percent late_percent_without"),
+    **_all(bool, "holds holds_without"),
 )
 _FAULT = _mapping("Fault", fault=str, at_s=float, redirected_s=_NUMBER, late_s=int, late_s_without=int)
 _TOTALS = _mapping("SimulatedTotals", holds=int, breaks=int)

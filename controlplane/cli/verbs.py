@@ -16,28 +16,24 @@ class Verb(NamedTuple):
     module: str
     summary: str
     example: str
-    left: str
+    left: str = "nothing was changed"
 
 
-_UNCHANGED = "nothing was changed"
 _WHOLE_FILES = "each output file is the old one or the new one, never a part of it"
 
 GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "Set up": {
         "doctor": Verb(
-            "jobs.about",
-            "Check this host for GPUs, Triton, HAProxy, Docker and quotas.",
-            "ctl doctor",
-            _UNCHANGED,
+            "jobs.set_up", "Check this host for GPUs, Triton, HAProxy, Docker and quotas.", "ctl doctor"
         ),
         "init": Verb(
-            "jobs.init",
+            "jobs.set_up",
             "Write a spec's skeleton from a model repository.",
             "ctl init model_repository -o spec.yaml",
             "nothing was written; what Triton completed so far is kept, and the same command continues",
         ),
         "demo": Verb(
-            "jobs.demo",
+            "jobs.set_up",
             "Run every step on this host with real Tritons.",
             "ctl demo --plan-file plan.json",
             "the demo destroys its fleet as it ends; `ctl destroy --fleet demo` removes what may be left",
@@ -57,7 +53,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             _WHOLE_FILES,
         ),
         "validate": Verb(
-            "jobs.validate",
+            "jobs.judging",
             "Compare predicted latencies with measured ones.",
             "ctl validate --catalogue v100",
             f"{_WHOLE_FILES}; the same command begins again",
@@ -110,15 +106,10 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "continues from what runs, `ctl status` shows it, `ctl destroy` ends the fleet",
         ),
         "diff": Verb(
-            "fleet.apply",
-            "Show what an apply would change; exit code 1 if anything.",
-            "ctl diff plan.json",
-            _UNCHANGED,
+            "fleet.apply", "Show what an apply would change; exit code 1 if anything.", "ctl diff plan.json"
         ),
-        "list": Verb("fleet.looking", "List the fleets of this host.", "ctl list", _UNCHANGED),
-        "status": Verb(
-            "fleet.looking", "Show a fleet's servers and their latencies.", "ctl status --watch", _UNCHANGED
-        ),
+        "list": Verb("fleet.looking", "List the fleets of this host.", "ctl list"),
+        "status": Verb("fleet.looking", "Show a fleet's servers and their latencies.", "ctl status --watch"),
         "top": Verb(
             "fleet.looking",
             "Watch a fleet on the whole terminal.",
@@ -126,19 +117,11 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "a redirect that you asked for is done; nothing else was changed",
         ),
         "wait": Verb(
-            "fleet.looking",
-            "Wait until a fleet serves and keeps its SLOs.",
-            "ctl wait --timeout 120",
-            _UNCHANGED,
+            "fleet.looking", "Wait until a fleet serves and keeps its SLOs.", "ctl wait --timeout 120"
         ),
-        "events": Verb(
-            "fleet.looking", "Show the history of a fleet.", "ctl events --since 3600 --json", _UNCHANGED
-        ),
+        "events": Verb("fleet.looking", "Show the history of a fleet.", "ctl events --since 3600 --json"),
         "logs": Verb(
-            "fleet.looking",
-            "Show what the servers of a workload have logged.",
-            "ctl logs search -f",
-            _UNCHANGED,
+            "fleet.looking", "Show what the servers of a workload have logged.", "ctl logs search -f"
         ),
         "redirect": Verb(
             "fleet.changing",
@@ -162,11 +145,9 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
     },
     "Look": {
-        "dashboard": Verb(
-            "fleet.pages", "Serve a live page of a fleet.", "ctl dashboard --no-browser", _UNCHANGED
-        ),
+        "dashboard": Verb("fleet.looking", "Serve a live page of a fleet.", "ctl dashboard --no-browser"),
         "report": Verb(
-            "fleet.pages",
+            "fleet.looking",
             "Write a page of a fleet and its record.",
             "ctl report --fleet shop -o shop.html",
             _WHOLE_FILES,
@@ -195,10 +176,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "the servers go on without a controller; `ctl controller` continues",
         ),
         "schema": Verb(
-            "jobs.about",
-            "Print the JSON Schema of a verb's --json document.",
-            "ctl schema plan",
-            _UNCHANGED,
+            "jobs.set_up", "Print the JSON Schema of a verb's --json document.", "ctl schema plan"
         ),
     },
 }

@@ -119,7 +119,15 @@ def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
 
     Raises InputError where no fleet has that name.
     """
-    settings = _recorded(fleet_files(name))
+    files = fleet_files(name)
+    settings = files.settings()
+    if settings is None:
+        raise _unknown(files)
+    if unknown := files.unknown_keys():
+        say(
+            f"warning: a newer version of ctl applied fleet {name!r}; this one leaves out "
+            f"{', '.join(unknown)}, and loses them with the next apply"
+        )
     if settings.cluster.installed:
         raise InputError(
             f"controllers in the cluster keep fleet {name!r}: apply, status, events, redirect, rollback and "
@@ -128,18 +136,6 @@ def existing_fleet(name: str) -> tuple[Fleet, FleetSettings]:
         )
     found = fleet(name, launcher_name=LauncherName(settings.launcher), cluster=settings.cluster)
     return found, settings
-
-
-def _recorded(files: FleetFiles) -> FleetSettings:
-    settings = files.settings()
-    if settings is None:
-        raise _unknown(files)
-    if unknown := files.unknown_keys():
-        say(
-            f"warning: a newer version of ctl applied fleet {files.fleet!r}; this one leaves out "
-            f"{', '.join(unknown)}, and loses them with the next apply"
-        )
-    return settings
 
 
 def _unknown(files: FleetFiles) -> InputError:
@@ -244,13 +240,7 @@ def status_source(name: str, *, window_s: float | None = None) -> Callable[[], S
 
 
 def serve(
-    name: str,
-    show: Callable[[Mapping[str, Any]], None],
-    *,
-    once: bool,
-    plan_only: bool,
-    host: str,
-    port: int,
+    name: str, show: Callable[[Mapping[str, Any]], None], *, once: bool, plan_only: bool, host: str, port: int
 ) -> None:
     """Run the controller of a fleet; `show` prints its events."""
     from controlplane.files.gateway_paths import GatewayPaths

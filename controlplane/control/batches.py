@@ -50,9 +50,8 @@ def best(times_s: Sequence[float], rate_rps: float, spread: Sequence[float], pre
 
 def change(tick: Tick, watch: Watch, why: str) -> Watch:
     """Give the server's queue the batch of the least P99, where this is a larger one and it is time."""
-    if len(watch.queues) > 1 or tick.now_s < watch.rebatched.at_s + _pause_s(
-        watch, tick.state.limits.settle_s
-    ):
+    next_s = watch.rebatched.at_s + _pause_s(watch, tick.state.limits.settle_s)
+    if len(watch.queues) > 1 or tick.now_s < next_s:
         return watch
     return _changed(tick, watch, _better(watch.queues[0], _host_part(tick, watch)), why)
 
@@ -68,7 +67,11 @@ def change_back(tick: Tick, watch: Watch) -> Watch:
         return replace(watch, rebatched=Rebatched()) if long_ago else watch
     if tick.now_s < since_s + _pause_s(watch, tick.state.limits.calm_s):
         return watch
-    if not _would_keep(queue, planned, _host_part(tick, watch)):
+    times_s = _present_s(queue, planned, _host_part(tick, watch))
+    if not times_s:
+        return watch
+    p99_s = rounded_p99_s(_rate_rps(queue), times_s, baseline.spread(queue.batches.baseline))
+    if 1000.0 * rule.AHEAD * p99_s > queue.promise.slo_ms:
         return watch
     return _changed(tick, watch, planned, "the plan's batch would keep the SLO again")
 
@@ -116,20 +119,24 @@ def _better(queue: QueueState, host: HostPart) -> int:
     A larger one that alone takes longer than the SLO is none: it helps no request.
     """
     promise, most = queue.promise, min(queue.promise.largest, _LARGEST)
-    times_s = rule.present_s(queue, most, batch_times.slowdown(queue.batches, host))
+    times_s = _present_s(queue, most, host)
     if len(times_s) < promise.batch:  # fixed, or unknown
         return promise.batch
     most = max(promise.batch, sum(1000.0 * time_s <= promise.slo_ms for time_s in times_s))
     return best(times_s[:most], _rate_rps(queue), baseline.spread(queue.batches.baseline), promise.batch)
 
 
-def _would_keep(queue: QueueState, batch: int, host: HostPart) -> bool:
-    """Return whether the P99 would be clearly within the SLO with this batch, as `_better`."""
-    times_s = rule.present_s(queue, batch, batch_times.slowdown(queue.batches, host))
-    if not times_s:
-        return False
-    p99_s = rounded_p99_s(_rate_rps(queue), times_s, baseline.spread(queue.batches.baseline))
-    return 1000.0 * rule.AHEAD * p99_s <= queue.promise.slo_ms
+def _present_s(queue: QueueState, limit: int, host: HostPart) -> tuple[float, ...]:
+    """Return the times of batches of 1 to `limit` requests now; empty where too little is known."""
+    measured_s = baseline.measured_s(queue.batches.baseline, limit)
+    if not any(measured_s):
+        return ()
+    ratio, planned = batch_times.slowdown(queue.batches, host), dict(enumerate(queue.promise.batch_s, 1))
+    both = list(zip(measured_s, baseline.extended(planned, limit) or (0.0,) * limit, strict=True))
+    as_planned_s = sum(p for m, p in both if m)
+    factor = sum(measured_s) / as_planned_s if as_planned_s else 1.0
+    known_s = {size: ratio * (m or factor * p) for size, (m, p) in enumerate(both, 1) if m or p}
+    return baseline.extended(known_s, limit)
 
 
 def _rate_rps(queue: QueueState) -> float:

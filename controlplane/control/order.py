@@ -72,7 +72,10 @@ def _precedences(partition: Partition, overtake_ms: int) -> Order:
     known = {endpoint: ms for endpoint, ms in times.items() if ms is not None}
     if len(known) < len(times):
         return {}
-    ranks = _planned_ranks(partition) if partition.ordered else ranks_of(known)
+    ranks = ranks_of(known)
+    if partition.ordered:
+        planned = {served.model: served.rank or 0 for served in partition.models}
+        ranks = {p.endpoint: planned[p.model] for p in partition.workloads}
     inside = requests_inside(partition)
     waiting = max(inside, _waiting_in_time(partition.workloads, batches, known))
     return {
@@ -89,11 +92,6 @@ def _precedences(partition: Partition, overtake_ms: int) -> Order:
     }
 
 
-def _planned_ranks(partition: Partition) -> dict[str, int]:
-    planned = {served.model: served.rank or 0 for served in partition.models}
-    return {p.endpoint: planned[p.model] for p in partition.workloads}
-
-
 def requests_inside(partition: Partition) -> int:
     """Return how many requests a server holds at once: a full batch, and another that gathers meanwhile.
 
@@ -101,8 +99,7 @@ def requests_inside(partition: Partition) -> int:
     the order there is none: the judge counts that time, and what waits can still be passed.
     """
     clients = {model: min(p.client_batch for p in those) for model, those in partition.queues().items()}
-    batches = (max(1, s.batch // clients.get(s.model, 1)) * s.instances for s in partition.models)
-    batch = max(batches)
+    batch = max(max(1, s.batch // clients.get(s.model, 1)) * s.instances for s in partition.models)
     return batch if partition.ordered else 2 * batch
 
 

@@ -51,20 +51,15 @@ def parsed(version: str) -> Version | None:
     return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
 
 
-def missing_fixes(version: str) -> tuple[str, ...]:
-    """What was fixed after this version, oldest first; nothing for a version that cannot be read."""
-    numbers = parsed(version)
-    if numbers is None:
-        return ()
-    return tuple(one for release in RELEASES if numbers < release.version for one in release.fixed)
-
-
 def warning(versions: Iterable[str]) -> str | None:
     """A sentence on the oldest of these servers' versions; None where no fix is missing."""
     known = sorted((numbers, text) for text in versions if (numbers := parsed(text)) is not None)
-    if not known or not (missing := missing_fixes(known[0][1])):
+    if not known:
         return None
-    oldest = known[0][1]
+    numbers, oldest = known[0]
+    missing = [one for release in RELEASES if numbers < release.version for one in release.fixed]
+    if not missing:
+        return None
     count = sum(text == oldest for _, text in known)
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     servers = "1 server runs" if count == 1 else f"{count} servers run"

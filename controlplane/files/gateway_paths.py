@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from controlplane.domain.errors import GatewayError
@@ -14,29 +15,23 @@ from controlplane.sockets import close_to_others, socket_folder
 _LONGEST_NAME = 29
 """Of a socket: HAProxy binds under a temporary name that is some 16 bytes longer."""
 
-
 _PIPE_BYTES = 2**20
 """What the kernel allows to every user: some seconds of lines at thousands of requests a second."""
 
 
+@dataclass(frozen=True)
 class _Below:
-    """A path below one of the two directories."""
+    """A path below one of the directories."""
 
-    def __init__(self, directory: str, name: str) -> None:
-        self._directory = directory
-        self._name = name
+    directory: str
+    name: str
 
     def __get__(self, paths: GatewayPaths, _: object = None) -> Path:
-        directory: Path = getattr(paths, self._directory)
-        return directory / self._name
+        directory: Path = getattr(paths, self.directory)
+        return directory / self.name
 
 
-def _file(name: str) -> _Below:
-    return _Below("state", name)
-
-
-def _socket(name: str) -> _Below:
-    return _Below("sockets", name)
+_file, _socket = partial(_Below, "state"), partial(_Below, "sockets")
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,6 @@ def field_of(location: Location) -> str | None:
     return text or None
 
 
-def _location_of(field: str | None) -> Location:
-    return tuple(int(step) if step.isdigit() else step for step in re.findall(r"[^.\[\]]+", field or ""))
-
-
 def first(kind: Any, mistakes: Mistakes) -> tuple[Location, str]:
     """Return the place of the first mistake of a `kind`'s document, and what is wrong there.
 
@@ -62,7 +58,8 @@ def first(kind: Any, mistakes: Mistakes) -> tuple[Location, str]:
     mistake = next(beside, own[0])
     location: Location = mistake["loc"]
     if mistake["type"] == "value_error":
-        location = (*location, *_location_of(getattr(mistake["ctx"]["error"], "field", None)))
+        steps = re.findall(r"[^.\[\]]+", getattr(mistake["ctx"]["error"], "field", None) or "")
+        location = (*location, *(int(step) if step.isdigit() else step for step in steps))
     more = f" (and {len(own) - 1} more)" if len(own) > 1 else ""
     return location, f"{_problem(kind, mistake)}{more}"
 

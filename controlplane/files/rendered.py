@@ -81,7 +81,10 @@ def forget_rendered(output: Path, fleet: str, needed: Collection[str]) -> bool:
     removed now.
     """
     root = output.resolve() / fleet
-    needed = {*needed, *(pinned for path in needed for pinned in _linked(Path(path)))}
+    rendered = filter(None, (read_tree(Path(path)) for path in needed))
+    links = (one for tree in rendered for one in tree.entries.values() if isinstance(one, Link))
+    # They link to REPOSITORY/MODEL/NAME.
+    needed = {*needed, *(str(Path(link.target).parents[1]) for link in links)}
     for group in _folders(root):
         for path in _folders(group):
             if str(path) not in needed:
@@ -89,13 +92,6 @@ def forget_rendered(output: Path, fleet: str, needed: Collection[str]) -> bool:
         _remove_empty(group)
     _remove_empty(root)
     return root.is_dir()
-
-
-def _linked(rendered: Path) -> set[str]:
-    """Return the pinned repositories to whose REPOSITORY/MODEL/NAME a rendered one links."""
-    tree = read_tree(rendered)
-    entries = () if tree is None else tree.entries.values()
-    return {str(Path(entry.target).parents[1]) for entry in entries if isinstance(entry, Link)}
 
 
 def _folders(parent: Path) -> list[Path]:
@@ -138,7 +134,10 @@ def write_tree(root: Path, tree: Tree) -> bool:
         ) from error
     finally:
         if temporary is not None:
-            _put_back(temporary / "old", root)
+            old = temporary / "old"
+            if old.exists() and not root.exists():  # the second rename failed
+                with contextlib.suppress(OSError):
+                    old.rename(root)
             shutil.rmtree(temporary, ignore_errors=True)
     return True
 
@@ -173,10 +172,3 @@ def _write(path: Path, entry: str | Link) -> None:
         path.symlink_to(entry.target)
     else:
         write_synced(path, entry.encode())
-
-
-def _put_back(old: Path, root: Path) -> None:
-    """Undo the first rename where the second failed."""
-    if old.exists() and not root.exists():
-        with contextlib.suppress(OSError):
-            old.rename(root)

@@ -56,17 +56,13 @@ def keys(kind: Any, within: str = "") -> Iterator[Key]:
         hint, path = hints[one.name], f"{within}{one.name}"
         inner, default = bare(hint), "" if one.default in (None, MISSING, ()) else plain(one.default)
         if is_dataclass(inner):
-            if within and one.default is None and _has_defaults(inner):
+            if within and one.default is None and all(f.default is not MISSING for f in fields(inner)):
                 yield Key(path, "{} | null", "null")
             yield from keys(inner, f"{path}.")
         elif get_origin(inner) is Mapping:
             yield Key(f"{path}.{{NAME}}", "text", "")
         else:
             yield Key(path, _words(hint), json.dumps(default) if isinstance(default, bool) else str(default))
-
-
-def _has_defaults(kind: Any) -> bool:
-    return all(one.default is not MISSING for one in fields(kind))
 
 
 def _parsed(hint: Any, text: str) -> Any:

@@ -29,7 +29,10 @@ def write_bytes(path: Path, content: bytes) -> None:
     disk refuses.
     """
     if path.exists() and not path.is_file():
-        _write_through(path, content)
+        try:
+            path.write_bytes(content)
+        except OSError as error:
+            raise EngineError(f"{path}: cannot be written: {error.strerror}") from error
         return
     _replace(path, content, to_disk=True)
     try:
@@ -127,13 +130,6 @@ def _overwrite(path: Path, content: bytes) -> bool:
             return stream.write(padded) == len(padded)
     except OSError:
         return False
-
-
-def _write_through(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise EngineError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _replace(path: Path, content: bytes, *, to_disk: bool) -> None:

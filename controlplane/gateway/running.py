@@ -70,8 +70,11 @@ class RuntimeSocket:
 
     def info(self, name: str) -> str:
         """Return what the process says of itself, empty where it does not. Raises Unreachable."""
-        found = re.search(rf"^{name}: (.*)", self.ask("show info"), re.MULTILINE)
-        return "" if found is None else found.group(1)
+        return self._found(rf"^{name}: (.*)", "show info") or ""
+
+    def _found(self, pattern: str, command: str) -> str | None:
+        found = re.search(pattern, self.ask(command), re.MULTILINE)
+        return None if found is None else found.group(1)
 
     def run(self, commands: Sequence[str]) -> None:
         """Run commands in order. Raises GatewayError with HAProxy's words where one is refused."""
@@ -86,8 +89,7 @@ class RuntimeSocket:
     def replace_map(self, path: Path, entries: Mapping[str, str]) -> None:
         """Put exactly these entries into a map in one step: no lookup sees some of the old and some new."""
         said = self.ask(f"prepare map {path}")
-        found = re.match(r"New version created: (\d+)", said)
-        if found is None:
+        if (found := re.match(r"New version created: (\d+)", said)) is None:
             raise GatewayError(f"HAProxy refused a new version of {path.name}: {said.strip()}")
         version = found.group(1)
         for part in _parts(f"{key} {value}\n" for key, value in entries.items()):
@@ -96,13 +98,11 @@ class RuntimeSocket:
 
     def map_value(self, path: Path, key: str) -> str | None:
         """One entry of a map; None where it has none."""
-        found = re.search(r'found=yes.* value="([^"]*)"', self.ask(f"get map {path} {key}"))
-        return None if found is None else found.group(1)
+        return self._found(r'found=yes.* value="([^"]*)"', f"get map {path} {key}")
 
     def variable(self, name: str) -> str:
         """Return a variable of the process; empty where it has none."""
-        found = re.search(r" value=<([^>]*)>", self.ask(f"get var {name}"))
-        return "" if found is None else found.group(1)
+        return self._found(r" value=<([^>]*)>", f"get var {name}") or ""
 
     def load_certificate(self, path: Path, content: bytes) -> None:
         """Serve this in place of the certificate at `path`, on new connections.
@@ -110,7 +110,7 @@ class RuntimeSocket:
         Raises GatewayError where HAProxy refuses it.
         """
         said = self.ask(f"set ssl cert {path} <<\n{content.decode()}")
-        if "transaction created" in said.lower() or "transaction updated" in said.lower():
+        if re.search("transaction (created|updated)", said, re.IGNORECASE):
             said = self.ask(f"commit ssl cert {path}")
             if "success" in said.lower():
                 return
@@ -153,10 +153,9 @@ class RunningHaproxy:
 
     def fingerprint(self) -> str | None:
         """Return that of its settings, empty for one of an earlier version; None where none answers."""
-        try:
+        with contextlib.suppress(Unreachable):
             return self._runtime.variable(store.FINGERPRINT)
-        except Unreachable:
-            return None
+        return None
 
     def outdated_by_servers(self) -> str | None:
         """Have the supervisor replace it at its next look, where it serves added servers worse than its own.
@@ -171,16 +170,15 @@ class RunningHaproxy:
 
     def note_without_servers(self, pid: str) -> None:
         """Remember in this one that the one before leads to no server, whatever it still has to answer."""
-        with contextlib.suppress(GatewayError, Unreachable):  # without the note, a start waits for its end
+        with contextlib.suppress(GatewayError):  # without the note, a start waits for its end
             self._runtime.run(["experimental-mode on", f"set var {store.FORMER} str({pid})"])
 
     def without_servers(self) -> set[int]:
         """Return the pid of the one before, if it leads to no server."""
-        try:
-            noted = self._runtime.variable(store.FORMER)
-        except Unreachable:
-            return set()
-        return {int(noted)} if noted else set()
+        with contextlib.suppress(Unreachable):
+            if noted := self._runtime.variable(store.FORMER):
+                return {int(noted)}
+        return set()
 
     def apply(self, change: slots.Change, generation: int, order: Order | None) -> None:
         """Change slots and routes, and its gates where `order` is given.
@@ -209,15 +207,8 @@ class RunningHaproxy:
         """Return the change that frees the draining slots without a request."""
         draining = [slot for slot in table.slots if slot.phase is Phase.DRAINING]
         sessions = self._runtime.sessions(_backends(draining))
-        idle = {
-            slot.index
-            for slot in draining
-            if not any(
-                sessions[f"{protocol}_{slot.index}", "BACKEND"].current
-                or sessions[f"{protocol}_{slot.index}", "BACKEND"].queued
-                for protocol in PROTOCOLS
-            )
-        }
+        busy = {n for (n, line), one in sessions.items() if line == "BACKEND" and (one.current or one.queued)}
+        idle = {slot.index for slot in draining if busy.isdisjoint(_backends([slot]))}
         return slots.release(table, idle, _lines(sessions))
 
     def without_server(self, table: SlotTable) -> set[str]:
@@ -254,9 +245,7 @@ class RunningHaproxy:
         found = {backend.server: NOTHING_IN_FLIGHT for backend in backends}
         for slot, lines in leading:
             for backend, names in lines.items():
-                count = sum(
-                    _owed(sessions, given, f"{protocol}_{slot.index}", names) for protocol in PROTOCOLS
-                )
+                count = sum(_owed(sessions, given, name, names) for name in _backends([slot]))
                 held = InFlight(streaming=count) if slot.traits.pauses else InFlight(requests=count)
                 found[backend.server] = found[backend.server].plus(held)
         return found
@@ -277,7 +266,6 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Return texts in parts that HAProxy takes at once."""
     part: list[str] = []
     size = 0
     for text in texts:

@@ -10,6 +10,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from controlplane.domain.errors import GatewayError, InputError, MissingTool
 from controlplane.domain.fleet import GatewayConfig
@@ -20,7 +21,6 @@ from controlplane.files.reading import exists
 from controlplane.files.waiting import locked, wait_until
 from controlplane.files.writing import fields_of
 from controlplane.gateway import processes, store
-from controlplane.gateway.listeners import listen
 from controlplane.gateway.running import RunningHaproxy
 from controlplane.gateway.security.certificate import check_exposure
 from controlplane.sockets import Unreachable, ask
@@ -50,7 +50,7 @@ class Startup:
     def start(self, wanted: GatewayConfig, endpoints: int) -> None:
         """Have HAProxy, the facade and their supervisor running and answering, with the options wanted."""
         settings = store.settings_of(self._paths) if exists(self._paths.settings) else None
-        runs = settings is not None and self.runs()
+        runs = settings is not None and any(processes.find(self._paths, role) for role in processes.ALL)
         if settings is None or not runs or settings.protection != wanted.protection:
             # One that runs was accepted when it was started, by an earlier version perhaps.
             check_exposure(wanted.host, wanted.protection)
@@ -58,19 +58,16 @@ class Startup:
             if not _READ_BY_HAPROXY.fullmatch(path):
                 problem = "HAProxy's configuration cannot name a path with a blank, a comma or a quote in it"
                 raise InputError(f"{problem}: choose another (of the state: $XDG_STATE_HOME)", file=path)
+        slots = store.slot_count(endpoints, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         self._paths.make()
         with locked(self._paths.start_lock):
             if runs and settings is not None:
-                self._change(settings, _changed(settings, wanted, slot_count(endpoints)))
+                self._change(settings, _changed(settings, wanted, slots))
             else:
                 if settings is None:
                     # Processes whose files were removed hold the ports, and nothing can reach them any more.
                     self.end()
-                self._begin(wanted, endpoints)
-
-    def runs(self) -> bool:
-        """Whether any process of the gateway lives."""
-        return any(processes.find(self._paths, role) for role in processes.ALL)
+                self._begin(wanted, slots)
 
     def finish(self, patience_s: float) -> None:
         """End HAProxy softly: with its last request, after `patience_s` at the latest."""
@@ -89,13 +86,11 @@ class Startup:
             for role in processes.ALL:
                 processes.end(processes.find(self._paths, role), grace_s=_END_S)
 
-    def _begin(self, wanted: GatewayConfig, endpoints: int) -> None:
-        slots = slot_count(endpoints)
-        if exists(self._paths.settings):
-            # The table on disk may use the last of them.
-            slots = max(slots, store.settings_of(self._paths).slots)
-        settings = _new(wanted, slots)
-        if not exists(self._paths.settings) or store.settings_of(self._paths) != settings:
+    def _begin(self, wanted: GatewayConfig, slots: int) -> None:
+        before = store.settings_of(self._paths) if exists(self._paths.settings) else None
+        # The table on disk may use the last of them.
+        settings = _new(wanted, slots if before is None else max(slots, before.slots))
+        if settings != before:
             self._write(settings)
         processes.start_supervisor(self._paths)
         try:
@@ -189,17 +184,14 @@ def tell_facade(paths: GatewayPaths) -> None:
 
 def wait(paths: GatewayPaths, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
     """Return once a condition holds. Raises GatewayError with the last line of a log."""
-    if not wait_until(condition, deadline_s=deadline_s, interval_s=_POLL_S):
-        raise GatewayError(f"waited {deadline_s:g} s for {what}{_last_words(paths)}")
-
-
-def _last_words(paths: GatewayPaths) -> str:
+    if wait_until(condition, deadline_s=deadline_s, interval_s=_POLL_S):
+        return
+    problem = f"waited {deadline_s:g} s for {what}"
     for role in (processes.HAPROXY, processes.FACADE, processes.SUPERVISOR):
         log = paths.log(role)
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        if lines:
-            return f"; {role} said: {lines[-1]}"
-    return ""
+        if log.exists() and (lines := log.read_text(errors="replace").splitlines()):
+            raise GatewayError(f"{problem}; {role} said: {lines[-1]}")
+    raise GatewayError(problem)
 
 
 def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
@@ -207,10 +199,22 @@ def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
 
     Raises GatewayError for a port in use, MissingTool.
     """
-    _refuse_taken(options)
-    asked = fields_of(options)
-    del asked["overtake_ms"]  # of the files that the controller writes
-    return GatewaySettings(**asked, slots=slots, members=MOST_SERVERS, haproxy=haproxy_program())
+    ports = (("HTTP", options.http_port), ("gRPC", options.grpc_port), ("metrics", options.metrics_port))
+    for name, port in ports:
+        try:
+            processes.listen(options.host, port).close()
+        except OSError as error:
+            raise GatewayError(
+                f"port {port} ({name}) on {options.host} cannot be used: {error.strerror}; "
+                "free it or choose another one"
+            ) from error
+    return GatewaySettings(**_options(options), slots=slots, members=MOST_SERVERS, haproxy=haproxy_program())
+
+
+def _options(options: GatewayConfig) -> dict[str, Any]:
+    found = fields_of(options)
+    del found["overtake_ms"]  # of the files that the controller writes
+    return found
 
 
 def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> GatewaySettings:
@@ -219,7 +223,13 @@ def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> Ga
     While its HAProxy is replaced, the facade serves the earlier one by its own rules. Raises GatewayError for
     options that cannot change while it runs.
     """
-    _refuse_another_place(present, options)
+    wanted = (options.host, options.http_port, options.grpc_port, options.metrics_port)
+    if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
+        raise GatewayError(
+            f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP), "
+            f":{present.grpc_port} (gRPC) and :{present.metrics_port} (metrics), and does not "
+            f"move: {_WAY_OUT}"
+        )
     if present.fleet_wide_calls != options.fleet_wide_calls:
         raise GatewayError(
             f"this fleet's gateway runs with{'' if present.fleet_wide_calls else 'out'} fleet-wide calls, "
@@ -229,26 +239,10 @@ def _changed(present: GatewaySettings, options: GatewayConfig, slots: int) -> Ga
     unchanged = present.protection == options.protection
     return replace(
         present,
+        **_options(options),
         slots=max(present.slots, slots),
-        compress_answers=options.compress_answers,
-        late_binding=options.late_binding,
-        trace_endpoint=options.trace_endpoint,
-        protection=options.protection,
         former=present.former if unchanged else FormerFacade(present.protection.tokens),
     )
-
-
-def slot_count(endpoints: int) -> int:
-    """Return the slots for so many endpoints. Raises GatewayError where open files allow too few."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    count = store.slot_count(limit, MOST_SERVERS, endpoints)
-    if count < 2 * endpoints:
-        needed = store.descriptors(2 * endpoints, MOST_SERVERS)
-        raise GatewayError(
-            f"{endpoints} endpoints need {2 * endpoints} slots to move all at once, but {limit} open files "
-            f"allow {count}; raise the hard limit (ulimit -Hn) to {needed}"
-        )
-    return count
 
 
 def haproxy_program() -> str:
@@ -258,25 +252,3 @@ def haproxy_program() -> str:
     if found is None:
         raise MissingTool("HAProxy is not installed; install it with `apt-get install haproxy`")
     return found
-
-
-def _refuse_another_place(present: GatewaySettings, options: GatewayConfig) -> None:
-    wanted = (options.host, options.http_port, options.grpc_port, options.metrics_port)
-    if (present.host, present.http_port, present.grpc_port, present.metrics_port) != wanted:
-        raise GatewayError(
-            f"this fleet's gateway listens on {present.host}:{present.http_port} (HTTP), "
-            f":{present.grpc_port} (gRPC) and :{present.metrics_port} (metrics), and does not "
-            f"move: {_WAY_OUT}"
-        )
-
-
-def _refuse_taken(options: GatewayConfig) -> None:
-    ports = (("HTTP", options.http_port), ("gRPC", options.grpc_port), ("metrics", options.metrics_port))
-    for name, port in ports:
-        try:
-            listen(options.host, port).close()
-        except OSError as error:
-            raise GatewayError(
-                f"port {port} ({name}) on {options.host} cannot be used: {error.strerror}; "
-                "free it or choose another one"
-            ) from error

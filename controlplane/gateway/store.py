@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from controlplane.domain.errors import EngineError, InputError
+from controlplane.domain.errors import EngineError, GatewayError, InputError
+from controlplane.domain.plan import MOST_SERVERS
 from controlplane.files.gateway import (
     GatewaySettings,
     SlotRecord,
@@ -19,14 +20,13 @@ from controlplane.files.gateway import (
     read_slots,
     write_slots,
 )
-from controlplane.files.gateway.access import read_clients, read_held
+from controlplane.files.gateway.access import Limit, read_clients, read_held
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.reading import exists
-from controlplane.files.writing import write_derived
+from controlplane.files.writing import write_bytes, write_derived
 from controlplane.gateway import slots
-from controlplane.gateway.listeners import Listeners
-from controlplane.gateway.processes import say
-from controlplane.gateway.security import access, certificate
+from controlplane.gateway.processes import Listeners, say
+from controlplane.gateway.security import certificate
 from controlplane.gateway.slots import Phase, Slot, SlotTable
 from controlplane.render.haproxy import HaproxyStart, SlotLines, render_haproxy
 
@@ -124,7 +124,8 @@ def write_certificate(
         return False
     load(content)
     try:
-        certificate.write(paths.certificate, content)
+        write_bytes(paths.certificate, content)
+        paths.certificate.chmod(0o600)  # its user's only
     except EngineError as error:
         if not exists(paths.certificate):
             raise
@@ -134,18 +135,33 @@ def write_certificate(
 
 
 def access_maps(paths: GatewayPaths, settings: GatewaySettings) -> dict[Path, dict[str, str]]:
-    """Return HAProxy's maps of limits, and of clients where they need tokens."""
+    """Return HAProxy's maps of limits, and of clients where they need tokens.
+
+    A map of limits has those of endpoints, or of clients, that have any; a refusal is of `endpoint` or
+    `client/endpoint`, until a second; a grant is of `client/endpoint`, which may be `*`.
+    """
     held = read_held(paths.limits)
+    refusals = held.refusals.items()
     found = {
-        paths.endpoint_limits_map: access.endpoint_limits_map(held.limits),
-        paths.refusals_map: access.refusals_map(held.refusals),
+        paths.endpoint_limits_map: {endpoint: _limits_text(one) for endpoint, one in held.limits.items()},
+        paths.refusals_map: {
+            f"{who}/{endpoint}" if who else endpoint: str(s) for (endpoint, who), s in refusals
+        },
     }
     if settings.protection.tokens:
         clients = read_clients(paths.clients)
-        found[paths.clients_map] = access.clients_map(clients)
-        found[paths.grants_map] = access.grants_map(clients)
-        found[paths.client_limits_map] = access.client_limits_map(clients)
+        # HAProxy's `hex` has capitals.
+        tokens = {c.token_sha256.upper(): c.name for c in clients if c.token_sha256 is not None}
+        certificates = {f"cn={c.certificate}": c.name for c in clients if c.certificate is not None}
+        found[paths.clients_map] = {**tokens, **certificates}
+        found[paths.grants_map] = {f"{c.name}/{endpoint}": "1" for c in clients for endpoint in c.endpoints}
+        found[paths.client_limits_map] = {c.name: _limits_text(c.limit) for c in clients if c.limit}
     return found
+
+
+def _limits_text(limit: Limit) -> str:
+    """Return `rate/requests/bytes`; 0 is no limit."""
+    return f"{limit.max_rate_rps or 0}/{limit.max_requests or 0}/{limit.max_body_bytes or 0}"
 
 
 def check_entries(generation: int, table: SlotTable) -> dict[str, str]:
@@ -192,17 +208,21 @@ def _checks(settings: GatewaySettings) -> int:
     return _CHECKS_A_LINE * settings.slots * (settings.members + 1)
 
 
-def slot_count(descriptor_limit: int, members: int, endpoints: int) -> int:
-    """Slots for so many endpoints to move at once, that leave half of the descriptors to connections."""
-    wanted = max(_SLOTS, _SLOTS_AN_ENDPOINT * endpoints)
-    if descriptor_limit == resource.RLIM_INFINITY:
-        return wanted
-    return max(4, min(wanted, descriptor_limit // 2 // (_CHECKS_A_LINE * (members + 1))))
+def slot_count(endpoints: int, limit: int) -> int:
+    """Return the slots for so many endpoints to move at once, that leave connections half of the open files.
 
-
-def descriptors(slots: int, members: int) -> int:
-    """Return the limit of open files that allows so many slots."""
-    return 2 * slots * _CHECKS_A_LINE * (members + 1)
+    `limit` is that of open files. Raises GatewayError where it allows too few.
+    """
+    count = max(_SLOTS, _SLOTS_AN_ENDPOINT * endpoints)
+    files_a_slot = 2 * _CHECKS_A_LINE * (MOST_SERVERS + 1)
+    if limit != resource.RLIM_INFINITY:
+        count = max(4, min(count, limit // files_a_slot))
+    if count < 2 * endpoints:
+        raise GatewayError(
+            f"{endpoints} endpoints need {2 * endpoints} slots to move all at once, but {limit} open files "
+            f"allow {count}; raise the hard limit (ulimit -Hn) to {2 * endpoints * files_a_slot}"
+        )
+    return count
 
 
 def _map_text(entries: Mapping[str, str]) -> str:

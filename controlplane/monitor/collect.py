@@ -16,9 +16,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from aiohttp import web
 
@@ -40,11 +39,8 @@ _UNLOGGED_EVERY_S = 5.0
 _TIDY_BEATS = 5
 
 
-class Reader(Protocol):
-    """What reads the log beside the monitor. It does not wait for anything."""
-
-    def take(self, lines: Sequence[bytes]) -> None:
-        """Read some lines."""
+Reader = Callable[[Sequence[bytes]], None]
+"""Reads lines of the log beside the monitor. It does not wait for anything."""
 
 
 class Log:
@@ -82,8 +78,8 @@ class Log:
         self.hand_on(b"\n".join((*lines, b"")))
         for line in lines:
             self._monitor.take(line)
-        for reader in self._readers:
-            reader.take(lines)
+        for read in self._readers:
+            read(lines)
 
     def hand_on(self, lines: bytes) -> None:
         """Forward lines to the followers; close the connection of a follower that is too slow."""
@@ -125,7 +121,6 @@ async def _statistics(path: Path, command: str) -> list[dict[str, str]]:
 
 
 async def _make_up_for(monitor: Monitor, log: Log, haproxy: Path) -> None:
-    """Add lines for requests that HAProxy does not log."""
     while True:
         rows = await _statistics(haproxy, BACKENDS)
         monitor.served.refresh()
@@ -134,7 +129,7 @@ async def _make_up_for(monitor: Monitor, log: Log, haproxy: Path) -> None:
 
 
 def _readers(given: GatewaySettings, audit: Path) -> list[Reader]:
-    found: list[Reader] = [AuditLog(audit)] if given.protection.audit else []
+    found: list[Reader] = [AuditLog(audit).take] if given.protection.audit else []
     if given.trace_endpoint:
         try:
             from controlplane.monitor.spans import Spans  # its packages are an extra
@@ -143,7 +138,7 @@ def _readers(given: GatewaySettings, audit: Path) -> list[Reader]:
             with contextlib.suppress(OSError):
                 print(f"no spans are sent: {error}; pip install 'trisect[otel]'", flush=True)
         else:
-            found.append(Spans(given.trace_endpoint))
+            found.append(Spans(given.trace_endpoint).take)
     return found
 
 

@@ -23,26 +23,19 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-class Source(StrEnum):
-    """The process that a metric comes from."""
-
-    MONITOR = "monitor"
-    CONTROLLER = "controller"
-
-
 @dataclass(frozen=True, slots=True, eq=False)  # a key of many lookups
 class Family:
-    """One metric: its name as Prometheus stores it, its type, its help and its labels."""
+    """One metric: its name as Prometheus stores it, its type, help, labels, and the process it comes from."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
-    source: Source = Source.MONITOR
+    source: str = "monitor"
 
 
 def _controller(name: str, kind: Kind, text: str, *labels: str) -> Family:
-    return Family(name, kind, text, labels, Source.CONTROLLER)
+    return Family(name, kind, text, labels, "controller")
 
 
 _WHERE = ("endpoint", "partition", "role")
@@ -101,10 +94,7 @@ BUSY = _controller(
     "trisect_controller_busy_seconds_total", Kind.COUNTER, "Time that the deciding thread spent."
 )
 GATEWAY_UP = _controller(
-    "trisect_gateway_up",
-    Kind.GAUGE,
-    "1 where this process of the gateway runs.",
-    "process",
+    "trisect_gateway_up", Kind.GAUGE, "1 where this process of the gateway runs.", "process"
 )
 PHASE = _controller(
     "trisect_partition_phase", Kind.GAUGE, "1 for the present phase of a partition.", "partition", "phase"
@@ -123,11 +113,7 @@ QUEUE_PLANNED = _controller(
     "trisect_queue_planned_rps", Kind.GAUGE, "Planned arrivals of its queue.", "partition", "endpoint"
 )
 EVIDENCE = _controller(
-    "trisect_evidence_ratio",
-    Kind.GAUGE,
-    "Of late answers; 1 is a broken promise.",
-    "partition",
-    "endpoint",
+    "trisect_evidence_ratio", Kind.GAUGE, "Of late answers; 1 is a broken promise.", "partition", "endpoint"
 )
 GPUS = _controller("trisect_gpus", Kind.GAUGE, "GPUs of this host.", "type", "state")
 FORECAST = _controller(

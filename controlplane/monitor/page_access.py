@@ -39,7 +39,9 @@ class PageAccess:
         if not self._needs_operator:
             return None
         authorization = request.headers.get("Authorization", "")
-        if operates_with(authorization, _common_name(request), self._clients.get()):
+        shown = request.get_extra_info("peercert") or {}  # a certificate that TLS has verified
+        names = (v for names in shown.get("subject", ()) for k, v in names if k == "commonName")
+        if operates_with(authorization, next(names, None), self._clients.get()):
             return None
         return web.Response(status=401, headers={"WWW-Authenticate": _SCHEMES})
 
@@ -56,9 +58,3 @@ def _tls(certificate: Path, protection: AccessConfig) -> ssl.SSLContext:
         context.load_verify_locations(protection.client_ca)
         context.verify_mode = ssl.CERT_OPTIONAL if protection.tokens else ssl.CERT_REQUIRED
     return context
-
-
-def _common_name(request: web.Request) -> str | None:
-    """Return the name in the certificate that a client has shown, which TLS has verified."""
-    shown = request.get_extra_info("peercert") or {}
-    return next((v for names in shown.get("subject", ()) for k, v in names if k == "commonName"), None)

@@ -1,6 +1,7 @@
 """The pages of the metrics port: the fleet's own, and HAProxy's as its native exporter makes it.
 
-The fleet's has the gateway's requests, the plan's promises and each Triton's own page.
+The fleet's has the gateway's requests, the plan's promises and each Triton's own page, without what the fleet
+itself asked of it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.domain.fleet import Backend
-from controlplane.domain.observation import LatencyWindow
+from controlplane.domain.observation import Entry, LatencyWindow
+from controlplane.files.gateway.discounts import Discounts, read_discounts
 from controlplane.monitor import metrics
-from controlplane.monitor.discounts import ClientsCounters
-from controlplane.monitor.metrics import Page
+from controlplane.monitor.metrics import Page, number
 from controlplane.monitor.records import Losses
-from controlplane.monitor.state import Monitor
-from controlplane.monitor.totals import Promises, Totals, placed
+from controlplane.monitor.state import Monitor, Promises, Totals, placed
 from controlplane.triton.sessions import TritonSessions
 
 _HEAD = re.compile(r"# (?:HELP|TYPE) (\S+)")
@@ -71,6 +71,72 @@ def write_slots(page: Page, endpoints: Mapping[str, Sequence[str]]) -> None:
         page.add(metrics.SLOT, 1, proxy, ",".join(names))
 
 
+_MODEL = re.compile(r'model="([^"]*)",(?:reason="(?:BACKEND|OTHER)",)?version="([^"]*)"')
+"""Failures of the fleet's own have the first reason, of ensembles the second; a model counts one of both."""
+_TIMED = {
+    "nv_inference_request": "success",
+    "nv_inference_queue": "queue",
+    "nv_inference_compute_input": "compute_input",
+    "nv_inference_compute_infer": "compute_infer",
+    "nv_inference_compute_output": "compute_output",
+}
+_STATISTIC_OF = {
+    "nv_inference_request_success": ("success", "count"),
+    "nv_inference_request_failure": ("fail", "count"),
+    **{
+        f"{name}_{end}": (of, "ns")
+        for name, of in _TIMED.items()
+        for end in ("duration_us", "summary_us_sum")
+    },
+    **{f"{name}_summary_us_count": (of, "count") for name, of in _TIMED.items()},
+    "nv_cache_num_hits_per_model": ("cache_hit", "count"),
+    "nv_cache_hit_duration_per_model": ("cache_hit", "ns"),
+    "nv_cache_num_misses_per_model": ("cache_miss", "count"),
+    "nv_cache_miss_duration_per_model": ("cache_miss", "ns"),
+}
+_COUNTER_OF = {"nv_inference_count": "inference_count", "nv_inference_exec_count": "execution_count"}
+_NANOS_PER_MICRO = 1000
+
+
+class ClientsCounters:
+    """Counters of clients' inferences alone, which never decrease while a server's own do not.
+
+    The fleet's inferences are noted before the server counts them: meanwhile a counter stays as it was.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._last: dict[tuple[str, str, str], tuple[float, float]] = {}
+
+    def of(self, server: str) -> Discounts:
+        """Return what is left out of a server's counters now."""
+        return read_discounts(self._folder, server)
+
+    def value(self, server: str, own: Discounts, name: str, labels: str, value: str) -> str:
+        """Return a metric's value as clients' inferences make it; that of any other metric as it is."""
+        found = _MODEL.search(labels) if name in _STATISTIC_OF or name in _COUNTER_OF else None
+        entry = None if found is None else own.get((found.group(1), found.group(2)))
+        if entry is None:
+            return value
+        raw = float(value)
+        before, last = self._last.get((server, name, labels), (0.0, 0.0))
+        clients = max(raw - _own(entry, name), last if raw >= before else 0.0)
+        self._last[server, name, labels] = raw, clients
+        return number(clients)
+
+    def keep_only(self, servers: Mapping[str, object]) -> None:
+        """Forget all other servers."""
+        self._last = {key: value for key, value in self._last.items() if key[0] in servers}
+
+
+def _own(entry: Entry, name: str) -> int:
+    if name in _COUNTER_OF:
+        return int(entry[_COUNTER_OF[name]])
+    statistic, unit = _STATISTIC_OF[name]
+    counted = int(entry["inference_stats"].get(statistic, {}).get(unit, 0))
+    return counted // _NANOS_PER_MICRO if unit == "ns" else counted
+
+
 def tritons(pages: Sequence[tuple[Backend, str]], clients: ClientsCounters) -> str:
     """Return the Tritons' own pages as one, with partition and role as labels; a malformed one is left out.
 
@@ -83,7 +149,9 @@ def tritons(pages: Sequence[tuple[Backend, str]], clients: ClientsCounters) -> s
     first = {placed(backend.server): (backend, text) for backend, text in reversed(pages)}
     clients.keep_only({backend.server: None for backend, _ in pages})
     for (partition, role), (backend, text) in first.items():
-        if not _is_well_formed(text):
+        try:
+            list(text_string_to_metric_families(text))
+        except ValueError:
             continue
         own = f'partition="{partition}",role="{role}"'
         discounts = clients.of(backend.server)
@@ -101,14 +169,6 @@ def tritons(pages: Sequence[tuple[Backend, str]], clients: ClientsCounters) -> s
                     f"{name}{{{labels.rstrip(',')},{own}}} {value}" if labels else f"{name}{{{own}}} {value}"
                 )
     return "".join(f"{line}\n" for family, rows in samples.items() for line in (*heads[family], *rows))
-
-
-def _is_well_formed(page: str) -> bool:
-    try:
-        list(text_string_to_metric_families(page))
-    except ValueError:
-        return False
-    return True
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

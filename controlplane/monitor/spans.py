@@ -74,7 +74,7 @@ def sampled(line: bytes) -> Request | None:
         protocol_of(sender),
         "" if endpoint == "-" else endpoint,
         name_of(server_of(server, backend)),
-        _number(http),
+        int(http) if http.isdigit() else None,
         grpc_status(sender, grpc),
         int(begin_us),
         int(end_us),
@@ -110,24 +110,18 @@ class Spans:
             f"gateway {request.endpoint}".rstrip(),
             context=set_span_in_context(NonRecordingSpan(parent)),
             kind=SpanKind.SERVER,
-            attributes=self._attributes(request),
+            attributes=_attributes(request),
             start_time=request.begin_us * 1000,
         )
         if request.failed:
             span.set_status(Status(StatusCode.ERROR))
         span.end(end_time=max(request.begin_us, request.end_us) * 1000)
 
-    def _attributes(self, request: Request) -> dict[str, str | int]:
-        """Return the attributes, by OpenTelemetry's conventions where there is one."""
-        found: dict[str, str | int] = {}
-        if request.endpoint:
-            found["trisect.endpoint"] = request.endpoint
-        if request.server:
-            found["trisect.server"] = request.server
-        if request.protocol == "grpc":
-            return {**found, "rpc.system": "grpc", "rpc.grpc.status_code": request.grpc or 0}
-        return found if request.http is None else {**found, "http.response.status_code": request.http}
 
-
-def _number(word: str) -> int | None:
-    return int(word) if word.isdigit() else None
+def _attributes(request: Request) -> dict[str, str | int]:
+    """Return a span's attributes, by OpenTelemetry's conventions where there is one."""
+    own = {"trisect.endpoint": request.endpoint, "trisect.server": request.server}
+    found: dict[str, str | int] = {key: value for key, value in own.items() if value}
+    if request.protocol == "grpc":
+        return {**found, "rpc.system": "grpc", "rpc.grpc.status_code": request.grpc or 0}
+    return found if request.http is None else {**found, "http.response.status_code": request.http}

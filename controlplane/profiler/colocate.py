@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.domain.device import ShareGrid
@@ -40,27 +40,18 @@ def tenant_groups(max_batch: dict[str, int], grid: ShareGrid) -> Iterator[Tenant
     whether it adds up. Most plans put two or three partitions on a GPU.
     """
     models = sorted(max_batch)
-
-    def tenants(names: Sequence[str], parts: Sequence[float], sizes: int) -> TenantGroup | None:
-        percents = [grid.floor(part) for part in parts]
-        if None in percents:
-            return None
-        return tuple(
-            Tenant(name, percent, middle_batches(max_batch[name])[:sizes])
-            for name, percent in zip(names, percents, strict=True)
-            if percent is not None
-        )
-
     plans = [
         (itertools.combinations_with_replacement(models, 2), (50.0, 50.0), 2),
         (itertools.product(models, repeat=2), (100 * _UNEVEN, 100 * (1 - _UNEVEN)), 1),
         (itertools.combinations_with_replacement(models, 3), (100 / 3, 100 / 3, 100 / 3), 1),
     ]
-    for names, parts, sizes in plans:
-        for chosen in names:
-            group = tenants(chosen, parts, sizes)
-            if group is not None:
-                yield group
+    for groups, parts, sizes in plans:
+        percents = [percent for part in parts if (percent := grid.floor(part)) is not None]
+        for names in groups if len(percents) == len(parts) else ():
+            yield tuple(
+                Tenant(name, percent, middle_batches(max_batch[name])[:sizes])
+                for name, percent in zip(names, percents, strict=True)
+            )
 
 
 def middle_batches(max_batch: int) -> tuple[int, ...]:
@@ -98,8 +89,12 @@ class Neighbourhood:
             raise InputError("name at least one model to measure beside others", field="models")
         known = {subject.source.name: subject for subject in subjects}
         limits = {model: batch_limit(s.source.config) for model, s in known.items()}
+        # Of a model that executes others, a server can have only one batch.
         single = {model for model, s in known.items() if s.source.composing}
-        every = [_one_batch(group, single) for group in tenant_groups(limits, self.place.device.grid)]
+        every = [
+            tuple(replace(t, batches=t.batches[:1]) if t.model in single else t for t in group)
+            for group in tenant_groups(limits, self.place.device.grid)
+        ]
         found: dict[str, list[ColocationPoint]] = {model: [] for model in known}
         clock, began_s = self.profiler.clock, self.profiler.clock.monotonic()
         with self.profiler.exclusive(self.place):
@@ -135,11 +130,6 @@ class Neighbourhood:
         return points
 
 
-def _one_batch(group: TenantGroup, single: Collection[str]) -> TenantGroup:
-    """Return the group with one batch of those models of which a server can have only one."""
-    return tuple(replace(t, batches=t.batches[:1]) if t.model in single else t for t in group)
-
-
 def _times_ms(
     group: TenantGroup,
     benches: Sequence[Bench],
@@ -169,7 +159,7 @@ def _times_ms(
 
 
 def _points(group: TenantGroup, batches: Sequence[int], times_ms: Sequence[float]) -> list[ColocationPoint]:
-    there = [_neighbour(t, b) for t, b in zip(group, batches, strict=True)]
+    there = [Neighbour(t.model, t.percent, batch) for t, batch in zip(group, batches, strict=True)]
     return [
         ColocationPoint(
             percent=one.percent,
@@ -179,7 +169,3 @@ def _points(group: TenantGroup, batches: Sequence[int], times_ms: Sequence[float
         )
         for i, (one, time_ms) in enumerate(zip(there, times_ms, strict=True))
     ]
-
-
-def _neighbour(tenant: Tenant, batch: int) -> Neighbour:
-    return Neighbour(tenant.model, tenant.percent, batch)

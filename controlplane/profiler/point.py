@@ -231,7 +231,12 @@ class Bench:
     ) -> ClosedLoop:
         """Return a closed loop of this traffic on one of the server's endpoints."""
         target = f"{self._server.host}:{self._server.grpc_port}"
-        bodies = [_named(r, endpoint) for r in traffic.requests]
+        bodies: list[bytes] = []
+        for request in traffic.requests:
+            named = ModelInferRequest()
+            named.CopyFrom(request)
+            named.model_name = endpoint
+            bodies.append(named.SerializeToString())
         return ClosedLoop(
             target, bodies, concurrency, streamed=traffic.streamed, ends=traffic.ends(), late_s=late_s
         )
@@ -240,11 +245,12 @@ class Bench:
         return tuple(self._triton.statistics(step) for step in traffic.steps)
 
     def _read(self, endpoint: str, loop: ClosedLoop) -> _Reading:
+        times = psutil.cpu_times()
         return _Reading(
             statistics=self._triton.statistics(endpoint),
             at_s=self._clock.monotonic(),
             usage=self._launcher.usage(self._server),
-            host_busy_s=_host_busy_s(),
+            host_busy_s=float(times.user + times.system + times.nice + times.irq + times.softirq),
             answered=loop.answered,
         )
 
@@ -293,14 +299,6 @@ def executed(
     return Executed(mean_ms, deviation_ms(counted, batch), executions, executions / window.executions)
 
 
-def _named(request: ModelInferRequest, endpoint: str) -> bytes:
-    named = ModelInferRequest()
-    named.CopyFrom(request)
-    named.model_name = endpoint
-    body: bytes = named.SerializeToString()
-    return body
-
-
 def rate_rps(answers: Answers, batch: int) -> float:
     """Return inferences per second, from the end of one batch to the end of another.
 
@@ -324,12 +322,6 @@ def deviation_ms(counted: Sequence[ModelStatistics], batch: int) -> float | None
     mean_ms = np.array([statistics.execution_ms(w) for w in seen])
     deviation = mean_ms - np.average(mean_ms, weights=count)
     return float(np.sqrt(np.sum(count * deviation**2) / (count.size - 1)))
-
-
-def _host_busy_s() -> float:
-    """Return the busy time of all cores of the host so far, in seconds."""
-    times = psutil.cpu_times()
-    return float(times.user + times.system + times.nice + times.irq + times.softirq)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

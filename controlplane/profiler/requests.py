@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -56,36 +56,19 @@ class Traffic:
         return 1 if self.in_sequence else in_flight(batch)
 
 
-def whole_sequences(
-    sequences: Sequence[Sequence[ModelInferRequest]], config: ModelConfig
-) -> tuple[ModelInferRequest, ...]:
-    """Return the requests of sequences one after another, each marked as its first, last or in between."""
-    return tuple(
-        marked
-        for requests in sequences
-        for marked in _marked(requests, SEQUENCE, as_text=_has_text_ids(config))
-    )
-
-
-def _marked(
-    requests: Sequence[ModelInferRequest], sequence: int, *, as_text: bool
-) -> Iterator[ModelInferRequest]:
-    for i, request in enumerate(requests):
-        marked = ModelInferRequest()
-        marked.CopyFrom(request)
-        if as_text:
-            marked.parameters["sequence_id"].string_param = str(sequence)
-        else:
-            marked.parameters["sequence_id"].int64_param = sequence
-        marked.parameters["sequence_start"].bool_param = i == 0
-        marked.parameters["sequence_end"].bool_param = i == len(requests) - 1
-        yield marked
-
-
-def _has_text_ids(config: ModelConfig) -> bool:
-    controls = (c for given in config.sequence_batching.control_input for c in given.control)
+def _mark(sequences: Sequence[Sequence[ModelInferRequest]], config: ModelConfig) -> None:
+    """Mark each request as the first or last of its sequence, or as one in between."""
+    controls = [c for given in config.sequence_batching.control_input for c in given.control]
     ids = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
-    return any(c.kind == ids and c.data_type == DataType.TYPE_STRING for c in controls)
+    as_text = any(c.kind == ids and c.data_type == DataType.TYPE_STRING for c in controls)
+    for requests in sequences:
+        for request in requests:
+            if as_text:
+                request.parameters["sequence_id"].string_param = str(SEQUENCE)
+            else:
+                request.parameters["sequence_id"].int64_param = SEQUENCE
+            request.parameters["sequence_start"].bool_param = request is requests[0]
+            request.parameters["sequence_end"].bool_param = request is requests[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +104,20 @@ def requests_for(source: SourceModel, inputs: Inputs = NO_INPUTS) -> tuple[Model
     _check_shapes(specs, inputs.shapes, file, source.name)
     _check_ranges(specs, inputs, file, source.name)
     sequences = _sequences(source, specs, inputs, file)
-    batched = source.config.max_batch_size > 0
-    made = [tuple(_request(sample, batched=batched) for sample in sequence) for sequence in sequences]
+    leading = (1,) if source.config.max_batch_size > 0 else ()
+    made = []
+    for sequence in sequences:
+        requests = []
+        for sample in sequence:
+            request = ModelInferRequest()
+            for tensor in sample:
+                shape = (*leading, *tensor.shape)
+                request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
+                request.raw_input_contents.append(tensor.data)
+            requests.append(request)
+        made.append(requests)
     if keeps_sequences(source.config):
-        return whole_sequences(made, source.config)
+        _mark(made, source.config)
     return tuple(itertools.chain.from_iterable(made))
 
 
@@ -135,22 +128,17 @@ def _sequences(
     shapes = {**sample_shapes(source.config, file), **inputs.shapes}
     if inputs.data is not None:
         return read_sequences(inputs.data, specs, shapes)
-    own = source.config.model_warmup and not inputs.shapes and not inputs.ranges
-    sample = (
-        _own(source, file) if own else _generated(source.name, specs, replace(inputs, shapes=shapes), file)
-    )
+    if source.config.model_warmup and not inputs.shapes and not inputs.ranges:
+        config = MessageToDict(source.config, preserving_proto_field_name=True)
+        try:
+            own = sample_inputs(config, Path(source.directory))
+        except EngineError as error:
+            raise InputError(str(error), file=file, field="model_warmup") from None
+        leading = 1 if source.config.max_batch_size > 0 else 0
+        sample = tuple(TensorValue(i.name, i.datatype, i.shape[leading:], i.data) for i in own)
+    else:
+        sample = _generated(source.name, specs, replace(inputs, shapes=shapes), file)
     return ((_GENERATED_STEPS if keeps_sequences(source.config) else 1) * (sample,),)
-
-
-def _own(source: SourceModel, file: str) -> Sample:
-    """Return the sample in the model's `model_warmup`."""
-    config = MessageToDict(source.config, preserving_proto_field_name=True)
-    try:
-        inputs = sample_inputs(config, Path(source.directory))
-    except EngineError as error:
-        raise InputError(str(error), file=file, field="model_warmup") from None
-    leading = 1 if source.config.max_batch_size > 0 else 0
-    return tuple(TensorValue(i.name, i.datatype, i.shape[leading:], i.data) for i in inputs)
 
 
 def request_set(requests: Sequence[ModelInferRequest], inputs: Inputs) -> RequestSet:
@@ -255,15 +243,6 @@ def _sent(model: str, specs: Sequence[TensorSpec], inputs: Inputs, file: str) ->
     return required or known
 
 
-def _request(sample: Sample, *, batched: bool) -> ModelInferRequest:
-    request = ModelInferRequest()
-    for tensor in sample:
-        shape = [1, *tensor.shape] if batched else list(tensor.shape)
-        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
-        request.raw_input_contents.append(tensor.data)
-    return request
-
-
 def _values(kind: str, count: int, between: tuple[float, float] | None) -> bytes:
     """Return noise for floats, ones for integers (a valid index and a valid mask), English words for text.
 
@@ -311,9 +290,8 @@ class Subject:
     fewer: tuple[tuple[Point, ...], ...] = ()
 
 
-def read_subject(repository: Path, model: str, device: Device, wishes: Wishes | None = None) -> Subject:
+def read_subject(repository: Path, model: str, device: Device, wishes: Wishes) -> Subject:
     """Read a model and the user's inputs for it. Raises InputError if it cannot be measured with them."""
-    wishes = wishes or Wishes()
     source = read_source(repository, model)
     largest = batch_limit(source.config)
     points = chosen_points(model, device.grid, largest, wishes.percents, wishes.batches)

@@ -236,7 +236,8 @@ class _Run:
         if self._pace == Pace():
             return
         choices = [self._subject.points, *self._subject.fewer]
-        measured = [c for c in choices if self._pace.top_s is None or self._pace.top_batch in _batches(c)]
+        top = self._pace.top_batch
+        measured = [c for c in choices if self._pace.top_s is None or any(p.batch == top for p in c)]
         for points in measured or choices[-1:]:
             self._points = points
             if fits(points, self._starts(points), self._seconds, self._pace, self._subject.budget_s):
@@ -376,10 +377,6 @@ def _refused_as_a_batch(point: Point) -> Iterator[None]:
             f"{error}; a request alone was answered, and a batch of {point.batch} is refused: if the model's "
             "code takes one request at a time, measure it with --set batches=1, else with smaller ones"
         ) from error
-
-
-def _batches(points: Sequence[Point]) -> set[int]:
-    return {p.batch for p in points}
 
 
 def endpoint_of(model: str, batch: int) -> str:

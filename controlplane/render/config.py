@@ -55,7 +55,9 @@ def place_instances(config: ModelConfig, *, count: int, gpu_type: str, turns: bo
             only.kind = ModelInstanceGroup.KIND_CPU
     for group in config.instance_group:
         if gpu_type == CPU_DEVICE:
-            _place_on_cpu(group)
+            del group.gpus[:]
+            if group.kind != ModelInstanceGroup.KIND_MODEL:
+                group.kind = ModelInstanceGroup.KIND_CPU
         elif group.kind == ModelInstanceGroup.KIND_GPU or group.gpus:
             del group.gpus[:]
             group.gpus.append(0)
@@ -103,12 +105,6 @@ def _count(group: ModelInstanceGroup, config: ModelConfig) -> int:
         return 1
     default = 2 if backend_of(config) in _TWO_ON_CPU and group.kind != ModelInstanceGroup.KIND_GPU else 1
     return int(group.count) or default
-
-
-def _place_on_cpu(group: ModelInstanceGroup) -> None:
-    del group.gpus[:]
-    if group.kind != ModelInstanceGroup.KIND_MODEL:
-        group.kind = ModelInstanceGroup.KIND_CPU
 
 
 BATCH_LIMIT = 32
@@ -179,8 +175,7 @@ def completed_config(written: ModelConfig | None, completed: ModelConfig) -> str
     del config.instance_group[:]
     if written is not None:
         config.instance_group.extend(written.instance_group)
-    text: str = text_format.MessageToString(config)
-    return text
+    return str(text_format.MessageToString(config))
 
 
 _OWN_SCHEDULERS = frozenset({"vllm", "tensorrtllm"})
@@ -254,14 +249,15 @@ def served_config(
     config.CopyFrom(source)
     config.name = endpoint
     if drop_after_ms is not None:
-        _set_drop(config, drop_after_ms)
-    if is_ensemble(source):
-        whole: str = text_format.MessageToString(config)
-        return HEADER + whole
-    _set_batching(config, served, live=live)
-    place_instances(config, count=served.instances, gpu_type=gpu_type, turns=turns)
-    text: str = text_format.MessageToString(config)
-    return HEADER + text
+        # A client may ask for less. Other limits of the queue stay.
+        policy = config.dynamic_batching.default_queue_policy
+        if not policy.default_timeout_microseconds:
+            policy.allow_timeout_override = True
+        policy.default_timeout_microseconds = _drop_us(drop_after_ms)
+    if not is_ensemble(source):
+        _set_batching(config, served, live=live)
+        place_instances(config, count=served.instances, gpu_type=gpu_type, turns=turns)
+    return HEADER + str(text_format.MessageToString(config))
 
 
 def _set_batching(config: ModelConfig, served: ServedModel, *, live: bool) -> None:
@@ -310,14 +306,6 @@ def _drop_us(drop_after_ms: float) -> int:
     return max(1, round(drop_after_ms * MICROS_PER_MILLI))
 
 
-def _set_drop(config: ModelConfig, drop_after_ms: float) -> None:
-    """Have Triton refuse what waits too long; a client may ask for less. Other limits of the queue stay."""
-    policy = config.dynamic_batching.default_queue_policy
-    if not policy.default_timeout_microseconds:
-        policy.allow_timeout_override = True
-    policy.default_timeout_microseconds = _drop_us(drop_after_ms)
-
-
 def measured_config(source: ModelConfig) -> ModelConfig:
     """Return what is measured of a model.
 
@@ -343,7 +331,22 @@ def sample_shapes(config: ModelConfig, file: str) -> Shapes:
     count.
     Raises InputError, naming the parameter, for one that is no shape or does not fit its input.
     """
-    return {spec.name: _shape(config, spec, file) for spec in input_specs(config) if _has(config, spec)}
+    found = {}
+    for spec in input_specs(config):
+        key = SAMPLE_SHAPE + spec.name
+        if key not in config.parameters:
+            continue
+        text = config.parameters[key].string_value
+        shape = parsed_dims(text)
+        if shape is None or not spec.takes(shape):
+            raise InputError(
+                f"{text!r} does not fit the dimensions {list(spec.dims)} of input {spec.name!r}; write "
+                "positive numbers without the batch, like 3,48,320",
+                file=file,
+                field=f"parameters.{key}",
+            )
+        found[spec.name] = shape
+    return found
 
 
 def with_sample_shapes(config: ModelConfig, shapes: Shapes) -> ModelConfig:
@@ -351,25 +354,7 @@ def with_sample_shapes(config: ModelConfig, shapes: Shapes) -> ModelConfig:
     wanted = ModelConfig()
     wanted.CopyFrom(config)
     for spec in input_specs(config):
-        shape = shapes.get(spec.name)
-        if shape is not None and spec.is_open and spec.takes(shape) and not _has(config, spec):
-            wanted.parameters[SAMPLE_SHAPE + spec.name].string_value = ",".join(map(str, shape))
+        shape, key = shapes.get(spec.name), SAMPLE_SHAPE + spec.name
+        if shape is not None and spec.is_open and spec.takes(shape) and key not in config.parameters:
+            wanted.parameters[key].string_value = ",".join(map(str, shape))
     return wanted
-
-
-def _has(config: ModelConfig, spec: TensorSpec) -> bool:
-    return SAMPLE_SHAPE + spec.name in config.parameters
-
-
-def _shape(config: ModelConfig, spec: TensorSpec, file: str) -> tuple[int, ...]:
-    key = SAMPLE_SHAPE + spec.name
-    text = config.parameters[key].string_value
-    shape = parsed_dims(text)
-    if shape is None or not spec.takes(shape):
-        raise InputError(
-            f"{text!r} does not fit the dimensions {list(spec.dims)} of input {spec.name!r}; write positive "
-            "numbers without the batch, like 3,48,320",
-            file=file,
-            field=f"parameters.{key}",
-        )
-    return shape

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from google.protobuf import text_format
@@ -123,26 +124,20 @@ def refuse_large_requests(plan: Plan, repository: Path) -> None:
             )
 
 
-def live_batches(partition: Partition, sources: Mapping[str, SourceModel]) -> Batches:
-    """Return the batches of the models of a partition whose batches can change while they serve.
+def live_batches(partition: Partition, sources: Mapping[str, SourceModel]) -> tuple[Batches, Batches]:
+    """Return the planned and the largest batches of a partition's models that take others while they serve.
 
     Raises InputError for a model that is to have two of them.
     """
     served = {model.model: model for model in partition.models}
-    found: dict[str, int] = {}
+    planned: dict[str, int] = {}
+    most: dict[str, int] = {}
     for model, placements in partition.queues().items():
-        for name, batch, _ in _live(sources[model], placements[0].endpoint, served[model]):
-            if found.setdefault(name, batch) != batch:
+        for name, batch, largest in _live(sources[model], placements[0].endpoint, served[model]):
+            if planned.setdefault(name, batch) != batch:
                 raise _taken(partition, model, name)
-    return tuple(sorted(found.items()))
-
-
-def largest_batches(partition: Partition, sources: Mapping[str, SourceModel]) -> Batches:
-    """Return the largest batches that the same models may have."""
-    served = {model.model: model for model in partition.models}
-    queues = partition.queues().items()
-    each = (_live(sources[model], queue[0].endpoint, served[model]) for model, queue in queues)
-    return tuple(sorted({name: largest for one in each for name, _, largest in one}.items()))
+            most[name] = largest
+    return tuple(sorted(planned.items())), tuple(sorted(most.items()))
 
 
 def _live(source: SourceModel, name: str, served: ServedModel) -> Iterator[tuple[str, int, int]]:
@@ -231,7 +226,7 @@ def together(trees: Iterable[Tree], gpu: str) -> Tree:
 def together_batches(each: Iterable[Batches], gpu: str) -> Batches:
     """Return the batches of the models of such a repository. Raises InputError as `together`."""
     found: dict[str, int] = {}
-    for model, batch in (one for batches in each for one in batches):
+    for model, batch in chain.from_iterable(each):
         if found.setdefault(model, batch) != batch:
             raise _differently(model, gpu)
     return tuple(sorted(found.items()))
@@ -281,8 +276,7 @@ def _composing(source: SourceModel, served: ServedModel, how: _Served) -> dict[s
     inner = replace(how, turns=how.turns and is_ensemble(source.config))
     for one in source.composing:
         as_served = replace(served, model=one.name)
-        entries |= _model(one, one.name, as_served, inner)
-        entries |= _composing(one, as_served, inner)
+        entries |= _model(one, one.name, as_served, inner) | _composing(one, as_served, inner)
     return entries
 
 
@@ -291,14 +285,10 @@ def _differing(entries: Mapping[str, str | Link], more: Mapping[str, str | Link]
 
     The same model is pinned with each one that executes it, so a file is known by its model and name.
     """
-    return next(
-        (
-            path.split("/")[0]
-            for path, entry in more.items()
-            if _file(entries.get(path, entry)) != _file(entry)
-        ),
-        None,
-    )
+    for path, entry in more.items():
+        if _file(entries.get(path, entry)) != _file(entry):
+            return path.split("/")[0]
+    return None
 
 
 def _file(entry: str | Link) -> str | tuple[str, ...]:
@@ -313,11 +303,10 @@ def profiling_tree(source: SourceModel, *, endpoints: Mapping[str, int], gpu_typ
     """
     source = _measured(source)
     entries: dict[str, str | Link] = {}
-    turns = in_turn(source)
+    how = _Served(gpu_type, in_turn(source))
     for endpoint, batch in endpoints.items():
         served = ServedModel(source.name, batch)
-        entries |= _model(source, endpoint, served, _Served(gpu_type, turns))
-        entries |= _composing(source, served, _Served(gpu_type, turns))
+        entries |= _model(source, endpoint, served, how) | _composing(source, served, how)
     return Tree(entries)
 
 
@@ -349,8 +338,7 @@ def alias_config(source: SourceModel, *, endpoint: str, of: str) -> str:
     for tensor in config.output:
         tensor.ClearField("reshape")
         step.output_map[tensor.name] = tensor.name
-    text: str = text_format.MessageToString(config)
-    return HEADER + text
+    return HEADER + str(text_format.MessageToString(config))
 
 
 def check_shareable(source: SourceModel, workloads: tuple[str, ...]) -> None:

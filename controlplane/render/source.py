@@ -58,8 +58,11 @@ def composing_models(directory: Path, config: ModelConfig | None, file: str) -> 
     """
     if config is not None and is_ensemble(config):
         return tuple(sorted({step.model_name for step in config.ensemble_scheduling.step}))
-    declared = _declared(config)
-    file_name = _MODEL_FILE if config is None else config.default_model_filename or _MODEL_FILE
+    file_name, text = _MODEL_FILE, ""
+    if config is not None:
+        file_name = config.default_model_filename or _MODEL_FILE
+        text = config.parameters[PARAMETER].string_value if PARAMETER in config.parameters else ""
+    declared = tuple(sorted({name.strip() for name in text.split(",") if name.strip()}))
     calls = called_models(directory, file_name)
     if calls is None:
         return declared
@@ -91,13 +94,6 @@ def called_models(directory: Path, started_by: str = _MODEL_FILE) -> Calls | Non
             else:
                 computed = True
     return Calls(tuple(sorted(found)), computed) if calls else None
-
-
-def _declared(config: ModelConfig | None) -> tuple[str, ...]:
-    if config is None or PARAMETER not in config.parameters:
-        return ()
-    names = config.parameters[PARAMETER].string_value.split(",")
-    return tuple(sorted({name.strip() for name in names if name.strip()}))
 
 
 def _code(directory: Path, started_by: str) -> Iterator[ast.Module]:
@@ -145,7 +141,6 @@ def _calls(tree: ast.Module) -> Iterator[ast.Call]:
                 yield node
 
 
-_PYTHON = "python"
 _COMPLETES = b"auto_complete_config"
 """The function of a Python model that completes its configuration."""
 
@@ -242,7 +237,7 @@ def _is_changed_by_loading(directory: Path, written: ModelConfig) -> bool:
     """
     if is_ensemble(written):
         return False
-    if backend_of(written) != _PYTHON:
+    if backend_of(written) != "python":
         return True
     return any(_COMPLETES in read_bytes(file) for file in directory.rglob("*.py") if file.is_file())
 
@@ -260,8 +255,8 @@ def folders_of(source: SourceModel) -> list[ModelFolder]:
     """Return what is pinned of a model: its folder and those of all models that it executes."""
     found = {}
     for one in _with_all(source):
-        config: str = text_format.MessageToString(one.config)
-        found[one.name] = ModelFolder(one.name, Path(one.directory), config)
+        text = str(text_format.MessageToString(one.config))
+        found[one.name] = ModelFolder(one.name, Path(one.directory), text)
     return list(found.values())
 
 
@@ -328,7 +323,9 @@ def _read(repository: Path, model: str, above: tuple[str, ...]) -> SourceModel:
     file = directory / CONFIG_NAME
     config = with_sample_shapes(_config(directory), read_sample_shapes(directory))
     check_servable(config, str(file))
-    others = tuple(sorted(p.name for p in directory.iterdir() if _is_part(p)))
+    # Without what leads to nothing, as a link may.
+    parts = (p for p in directory.iterdir() if p.name not in (CONFIG_NAME, CACHE) and p.exists())
+    others = tuple(sorted(p.name for p in parts if not p.name.startswith(".")))
     if not any(_is_version(directory / name) for name in others):
         raise InputError(
             "has no version: put the model's files into a folder named 1 inside", file=str(directory)
@@ -379,8 +376,3 @@ def _config(directory: Path) -> ModelConfig:
             file=file,
         )
     return completed
-
-
-def _is_part(path: Path) -> bool:
-    # A link may lead to nothing.
-    return path.name not in (CONFIG_NAME, CACHE) and not path.name.startswith(".") and path.exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -21,7 +21,7 @@ from textual.widgets import DataTable, Footer, RichLog, Static
 from controlplane.domain.errors import TrisectError
 from controlplane.domain.fleet import ServerState
 from controlplane.domain.observation import Event
-from controlplane.report.tables.status_table import Status, StatusRow, WorkloadRow, is_late, problems
+from controlplane.report.tables.status_table import Status, WorkloadRow, is_late, problems
 from controlplane.report.words import counted, number
 
 KEPT = 16
@@ -38,11 +38,6 @@ class Order(StrEnum):
     RATE = "rate"
     ERRORS = "errors"
     NAME = "name"
-
-    def next(self) -> Order:
-        """Return the order after this one; after the last comes the first."""
-        every = list(Order)
-        return every[(every.index(self) + 1) % len(every)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +59,20 @@ def rows(status: Status, before: Sequence[Row]) -> tuple[Row, ...]:
 
 def _row(status: Status, seen: WorkloadRow, before: Row | None) -> Row:
     rates, p99s = ((), ()) if before is None else (before.rates, before.p99s)
+    serving = []
+    for server in status.servers:
+        if server.routed and seen.endpoint in server.endpoints:
+            state = "" if server.state == ServerState.RUNNING else f", {server.state}"
+            serving.append(f"{server.partition} {server.percent:g} % of {server.device}{state}")
+    mine = [row for row in status.guard if row.partition in seen.partitions]
+    phases = dict.fromkeys(row.phase or "not watched" for row in mine)
     return Row(
         seen,
-        served_by="; ".join(_serving(status, seen)) or "no server",
-        guard=", ".join(_phases(status, seen)) or "–",
+        served_by="; ".join(serving) or "no server",
+        guard=", ".join(phases) or "–",
         rates=(*rates, seen.rate_rps)[-KEPT:],
         p99s=(*p99s, seen.p99_ms)[-KEPT:],
     )
-
-
-def _serving(status: Status, workload: WorkloadRow) -> Iterable[str]:
-    for server in _servers(status, workload):
-        state = "" if server.state == ServerState.RUNNING else f", {server.state}"
-        yield f"{server.partition} {server.percent:g} % of {server.device}{state}"
-
-
-def _servers(status: Status, workload: WorkloadRow) -> Iterable[StatusRow]:
-    return (row for row in status.servers if row.routed and workload.endpoint in row.endpoints)
-
-
-def _phases(status: Status, workload: WorkloadRow) -> Iterable[str]:
-    mine = [row for row in status.guard if row.partition in workload.partitions]
-    return dict.fromkeys(row.phase or "not watched" for row in mine)
 
 
 _KEYS: Mapping[Order, Callable[[WorkloadRow], tuple[float, str]]] = {
@@ -104,12 +91,9 @@ def ordered(found: Sequence[Row], order: Order) -> tuple[Row, ...]:
 
 def sparkline(values: Sequence[float | None], top: float) -> str:
     """Draw values between 0 and `top` as bars, the newest last; a larger one has the full height."""
-    bars = (_UNKNOWN if value is None else _bar(value / top if top > 0 else 0.0) for value in values)
+    heights = [None if value is None else int(value / top * len(_BARS)) if top > 0 else 0 for value in values]
+    bars = (_UNKNOWN if height is None else _BARS[min(len(_BARS) - 1, max(0, height))] for height in heights)
     return "".join(bars).rjust(KEPT, _UNKNOWN)
-
-
-def _bar(part: float) -> str:
-    return _BARS[min(len(_BARS) - 1, max(0, int(part * len(_BARS))))]
 
 
 def companions(status: Status, workload: str) -> tuple[str, ...]:
@@ -271,7 +255,8 @@ class Top(App[signal.Signals]):
 
     def action_sort(self) -> None:
         """Change the order of the workloads."""
-        self._order = self._order.next()
+        every = list(Order)
+        self._order = every[(every.index(self._order) + 1) % len(every)]
         if self._status is not None:
             self._show(self._status)
 

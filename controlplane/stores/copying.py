@@ -31,8 +31,6 @@ class Copied(NamedTuple):
 
 
 class _Object(NamedTuple):
-    """An object: its path below the folder, and its size."""
-
     path: str
     size_bytes: int
 
@@ -48,14 +46,16 @@ def copy(url: StoreUrl, folder: Path) -> Copied:
         raise InputError("exists already; look at it, or remove it to copy anew", file=str(folder))
     try:
         store = _open(url)
-        found = _objects(store)
+        found = sorted(_Object(one["path"], one["size"]) for part in obstore.list(store) for one in part)
         if not found:
             raise InputError("holds no file", file=str(url), field="REPOSITORY")
         files = _files(found)
         _fill(store, found, files, folder)
     except BaseError as error:
         hint = f"credentials come from the environment, by {_CREDENTIALS[url.scheme]}"
-        raise EngineError(f"{url}: {_reason(error)}; {hint}") from error
+        # The first line, without the queries of its URLs: they may hold a token.
+        reason = re.sub(r"\?\S+", "", str(error).strip().splitlines()[0])
+        raise EngineError(f"{url}: {reason}; {hint}") from error
     except OSError as error:
         raise EngineError(f"{folder}: {error.strerror or error}") from error
     return Copied(len(files), sum(one.size_bytes for one in files))
@@ -63,22 +63,14 @@ def copy(url: StoreUrl, folder: Path) -> Copied:
 
 def _open(url: StoreUrl) -> ObjectStore:
     prefix = url.folder or None
-    match url.scheme:
-        case "s3":
-            if url.endpoint is None:
-                return S3Store(url.bucket, prefix=prefix)
-            plain = url.endpoint.startswith("http:")
-            return S3Store(
-                url.bucket, prefix=prefix, endpoint=url.endpoint, client_options={"allow_http": plain}
-            )
-        case "gs":
-            return GCSStore(url.bucket, prefix=prefix)
-        case _:
-            return AzureStore(url.bucket, prefix=prefix, account_name=url.account)
-
-
-def _objects(store: ObjectStore) -> list[_Object]:
-    return sorted(_Object(one["path"], one["size"]) for part in obstore.list(store) for one in part)
+    if url.scheme == "gs":
+        return GCSStore(url.bucket, prefix=prefix)
+    if url.scheme == "as":
+        return AzureStore(url.bucket, prefix=prefix, account_name=url.account)
+    if url.endpoint is None:
+        return S3Store(url.bucket, prefix=prefix)
+    plain = url.endpoint.startswith("http:")
+    return S3Store(url.bucket, prefix=prefix, endpoint=url.endpoint, client_options={"allow_http": plain})
 
 
 def _fill(store: ObjectStore, found: list[_Object], files: frozenset[_Object], folder: Path) -> None:
@@ -88,10 +80,18 @@ def _fill(store: ObjectStore, found: list[_Object], files: frozenset[_Object], f
         whole = Path(beside) / folder.name
         whole.mkdir()
         for one in found:
-            target = whole / _inside(one.path)
-            (target.parent if one in files else target).mkdir(parents=True, exist_ok=True)
-            if one in files:
-                _download(store, one.path, target)
+            inside = PurePosixPath(one.path)
+            if inside.is_absolute() or ".." in inside.parts:
+                problem = "would be written outside of the copy; rename the object"
+                raise InputError(problem, file=one.path)
+            target = whole / inside
+            if one not in files:
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as file:
+                for part in obstore.get(store, one.path):
+                    file.write(part)
         whole.rename(folder)
 
 
@@ -107,22 +107,3 @@ def _files(found: Iterable[_Object]) -> frozenset[_Object]:
         for one in found
         if one.size_bytes > 0 or not (one.path in parents or re.fullmatch(r".+/\d+", one.path))
     )
-
-
-def _inside(path: str) -> PurePosixPath:
-    """Return a path that stays below its folder. Raises InputError."""
-    parts = PurePosixPath(path)
-    if parts.is_absolute() or ".." in parts.parts:
-        raise InputError("would be written outside of the copy; rename the object", file=path)
-    return parts
-
-
-def _download(store: ObjectStore, path: str, target: Path) -> None:
-    with target.open("wb") as file:
-        for part in obstore.get(store, path):
-            file.write(part)
-
-
-def _reason(error: BaseError) -> str:
-    """Return the first line of an error, without the queries of its URLs: they may hold a token."""
-    return re.sub(r"\?\S+", "", str(error).strip().splitlines()[0])

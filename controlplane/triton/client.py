@@ -90,11 +90,11 @@ class TritonClient:
             headers = {"Inference-Header-Content-Length": str(request.json_length)}
             self._call("POST", f"{_path(endpoint)}/infer", request.body, headers)
 
-    def change(self, model: str, verb: str, headers: Mapping[str, str], config: str | None = None) -> None:
-        """Load or unload a model; a load with a `config`, as JSON, takes that for the written one."""
+    def change(self, model: str, verb: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        """Load or unload a model."""
         path = f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/{verb}"
-        body = json.dumps({} if config is None else {"parameters": {"config": config}})
-        self._call("POST", path, body.encode(), {"Content-Type": "application/json", **headers})
+        headers = {"Content-Type": "application/json", **headers}
+        self._call("POST", path, json.dumps(body).encode(), headers)
 
     def _get(self, path: str) -> Mapping[str, Any]:
         try:
@@ -109,8 +109,10 @@ class TritonClient:
     def _call(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> bytes:
+        idle = self._connection.sock is not None
+        sent = {**({} if self._keeps else {"Connection": "close"}), **(headers or {})}
         try:
-            status, text = self._answer(method, path, body, headers or {})
+            status, text = self._query(method, path, body, sent, again=idle and method == "GET")
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise EngineError(repr(error)) from error
@@ -118,30 +120,26 @@ class TritonClient:
             if not self._keeps:
                 self._connection.close()
         if status != http.client.OK:
-            raise EngineError(_words(text))
+            words = text.decode(errors="replace").strip()
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                words = str(json.loads(words)["error"])
+            raise EngineError(server_words(words))
         return text
 
-    def _answer(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
-    ) -> tuple[int, bytes]:
-        idle = self._connection.sock is not None
-        try:
-            return self._query(method, path, body, headers)
-        except ConnectionError:
-            if not idle or method != "GET":
-                raise
-            self._connection.close()  # the server had closed it meanwhile
-            return self._query(method, path, body, headers)
-
     def _query(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], *, again: bool
     ) -> tuple[int, bytes]:
         if self._connection.sock is None:
             self._connection.sock = connect(self._server.host, self._server.http_port, self._deadline_s)
-        ends = {} if self._keeps else {"Connection": "close"}
-        self._connection.request(method, path, body, {**ends, **headers})
-        answer = self._connection.getresponse()
-        return answer.status, answer.read()
+        try:
+            self._connection.request(method, path, body, headers)
+            answer = self._connection.getresponse()
+            return answer.status, answer.read()
+        except ConnectionError:
+            if not again:
+                raise
+            self._connection.close()  # the server had closed it meanwhile
+            return self._query(method, path, body, headers, again=False)
 
     def _stream(self, request: SampleRequest) -> None:
         import grpc
@@ -166,31 +164,31 @@ class TritonClient:
 
 def unload(server: Server, model: str, *, deadline_s: float) -> None:
     """Unload a model, keeping its server up. Raises EngineError."""
-    _change(server, model, "unload", deadline_s)
+    _change(server, model, "unload", deadline_s, {})
 
 
 def load(server: Server, model: str, *, deadline_s: float, config: str | None = None) -> None:
     """Load a model that was unloaded, with a configuration (JSON) instead of its own. Raises EngineError."""
-    _change(server, model, "load", deadline_s, config)
+    _change(server, model, "load", deadline_s, {} if config is None else {"parameters": {"config": config}})
 
 
 def versions(servers: Iterable[Server]) -> tuple[str, ...]:
     """Return the version of each running server that answers."""
+
+    def version(server: Server) -> str:
+        with contextlib.suppress(EngineError):
+            return TritonClient(server, deadline_s=_VERSION_S).version()
+        return ""
+
     running = [server for server in servers if server.state is ServerState.RUNNING]
     with ThreadPoolExecutor(_VERSIONS_AT_ONCE) as pool:
-        return tuple(version for version in pool.map(_version, running) if version)
+        return tuple(filter(None, pool.map(version, running)))
 
 
-def _version(server: Server) -> str:
-    with contextlib.suppress(EngineError):
-        return TritonClient(server, deadline_s=_VERSION_S).version()
-    return ""
-
-
-def _change(server: Server, model: str, verb: str, deadline_s: float, config: str | None = None) -> None:
+def _change(server: Server, model: str, verb: str, deadline_s: float, body: Mapping[str, Any]) -> None:
     key = {} if server.reload_key is None else {RELOAD_HEADER: server.reload_key}
     try:
-        TritonClient(server, deadline_s=deadline_s).change(model, verb, key, config)
+        TritonClient(server, deadline_s=deadline_s).change(model, verb, body, key)
     except EngineError as error:
         reason = str(error)
         if timed_out(error):
@@ -203,11 +201,3 @@ def _change(server: Server, model: str, verb: str, deadline_s: float, config: st
 
 def _path(model: str) -> str:
     return f"/v2/models/{urllib.parse.quote(model, safe='')}"
-
-
-def _words(refusal: bytes) -> str:
-    """Return the message of a refusal."""
-    text = refusal.decode(errors="replace").strip()
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        text = str(json.loads(text)["error"])
-    return server_words(text)

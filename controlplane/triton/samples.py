@@ -54,42 +54,31 @@ class SampleInput:
     data: bytes
 
 
-def has_sample(config: Mapping[str, Any]) -> bool:
-    """Return whether a model's configuration (GET .../config) brings a sample."""
-    return bool(config.get("model_warmup"))
-
-
-def executed_by(config: Mapping[str, Any]) -> str | None:
-    """Return the model that an alias executes on; None for any other model.
-
-    An alias has its model's inputs, and Triton allows an ensemble no sample.
-    """
-    steps = config.get("ensemble_scheduling", {}).get("step", [])
-    renamed = any(key != value for step in steps for key, value in step.get("input_map", {}).items())
-    return str(steps[0]["model_name"]) if len(steps) == 1 and not renamed else None
-
-
 def sample_inputs(config: Mapping[str, Any], folder: Path) -> tuple[SampleInput, ...]:
     """Return one inference of a model: its first warm-up sample where it has one, else zeros.
 
     `folder` is the model's in the server's repository. Raises EngineError for an unknown data type, and for a
     file that cannot be read.
     """
-    if not has_sample(config):
-        return zero_inputs(config)
-    given = config["model_warmup"][0]["inputs"]
-    return tuple(
-        _input(name, tensor, config, _data(folder, str(tensor.get("input_data_file", ""))))
-        for name, tensor in given.items()
-    )
+    if not (samples := config.get("model_warmup")):
+        return _zero_inputs(config)
+    found = []
+    for name, tensor in samples[0]["inputs"].items():
+        data = None  # zeros, or random
+        if file := tensor.get("input_data_file"):
+            try:
+                data = read_bytes(folder / _FOLDER / file)
+            except InputError as error:
+                raise EngineError(str(error)) from error
+        found.append(_input(name, tensor, config, data))
+    return tuple(found)
 
 
-def zero_inputs(config: Mapping[str, Any]) -> tuple[SampleInput, ...]:
+def _zero_inputs(config: Mapping[str, Any]) -> tuple[SampleInput, ...]:
     """Return zeros, or texts, for every input that a model's configuration requires.
 
     Without any, for those of a known shape, since a batch's size is the first dimension of an input.
-    A variable dimension counts as 1 where the configuration has no `sample_shape` of the input. Raises
-    EngineError for an unknown data type.
+    A variable dimension counts as 1 where the configuration has no `sample_shape` of the input.
     """
     inputs = config.get("input", [])
     required = [tensor for tensor in inputs if not tensor.get("optional")]
@@ -119,17 +108,6 @@ def _input(
     return SampleInput(name, kind.removeprefix("TYPE_"), shape, zeros if data is None else data)
 
 
-def _data(folder: Path, file: str) -> bytes | None:
-    """The content of a sample's file; None for an input that is to be zeros or random."""
-    if not file:
-        return None
-    path = folder / _FOLDER / file
-    try:
-        return read_bytes(path)
-    except InputError as error:
-        raise EngineError(str(error)) from error
-
-
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
     """A serialized inference of a sample: the body of POST .../infer and the length of its JSON part.
@@ -151,19 +129,23 @@ def sample_request(endpoint: str, repository: str, read: ReadConfig) -> SampleRe
     `repository` is the server's. Raises EngineError as `sample_inputs` and `read` do.
     """
     config = read(endpoint)
-    model = executed_by(config) or endpoint
-    source = config if model == endpoint else read(model)
+    model, source = endpoint, config
+    steps = config.get("ensemble_scheduling", {}).get("step", [])
+    renamed = any(key != value for step in steps for key, value in step.get("input_map", {}).items())
+    if len(steps) == 1 and not renamed:
+        # An alias has its model's inputs, and Triton allows an ensemble no sample.
+        model = str(steps[0]["model_name"])
+        source = read(model)
     sequences = config.get("sequence_batching", {"iterative_sequence": True})
     parameters: dict[str, Any] = {}
     if not sequences.get("iterative_sequence"):
         named = str(_SEQUENCE) if _has_text_ids(sequences) else _SEQUENCE
         parameters = {"sequence_id": named, "sequence_start": True, "sequence_end": True}
     inputs = sample_inputs(source, Path(repository) / model)
-    generated, models = not has_sample(source), _executing(endpoint, config, read)
+    generated, models = not source.get("model_warmup"), _executing(endpoint, config, read)
     if config.get("model_transaction_policy", {}).get("decoupled", False):
         return SampleRequest(_message(endpoint, inputs, parameters), None, generated, models)
-    body, json_length = infer_body(inputs, parameters)
-    return SampleRequest(body, json_length, generated, models)
+    return SampleRequest(*_body(inputs, parameters), generated, models)
 
 
 def _has_text_ids(sequences: Mapping[str, Any]) -> bool:
@@ -180,8 +162,7 @@ def _executing(endpoint: str, config: Mapping[str, Any], read: ReadConfig) -> tu
     return tuple(found)
 
 
-def infer_body(inputs: tuple[SampleInput, ...], parameters: Mapping[str, Any]) -> tuple[bytes, int]:
-    """Return the body of POST .../infer and the length of its JSON part."""
+def _body(inputs: tuple[SampleInput, ...], parameters: Mapping[str, Any]) -> tuple[bytes, int]:
     header = {
         "inputs": [
             {

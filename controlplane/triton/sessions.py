@@ -34,13 +34,17 @@ class TritonSessions:
         self, port: _Port, method: str, path: str, **options: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Call a server as `aiohttp.ClientSession.request` does, and raise what that raises."""
+        unix = socket_path(*port)
         if port not in self._sessions:
-            self._sessions[port] = _Session(self._client(port))
+            connector = (
+                aiohttp.TCPConnector(limit=0) if unix is None else aiohttp.UnixConnector(unix, limit=0)
+            )
+            self._sessions[port] = _Session(aiohttp.ClientSession(connector=connector, **self._options))
         session = self._sessions[port]
         session.calls += 1
         try:
             # The host of a Unix socket means nothing.
-            at = "triton" if socket_path(*port) is not None else f"{port[0]}:{port[1]}"
+            at = f"{port[0]}:{port[1]}" if unix is None else "triton"
             async with session.client.request(method, f"http://{at}{path}", **options) as answer:
                 yield answer
         finally:
@@ -60,9 +64,3 @@ class TritonSessions:
     async def aclose(self) -> None:
         """Close all connections."""
         await self.keep_only(())
-
-    def _client(self, port: _Port) -> aiohttp.ClientSession:
-        path = socket_path(*port)
-        connector: aiohttp.BaseConnector
-        connector = aiohttp.TCPConnector(limit=0) if path is None else aiohttp.UnixConnector(path, limit=0)
-        return aiohttp.ClientSession(connector=connector, **self._options)

@@ -6,19 +6,26 @@ Every execution counts once, under its batch size, so means by batch size are ex
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Mapping
+from dataclasses import astuple, replace
 from typing import Any
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import BatchStatistics, Entry, ModelStatistics, combine
 
 NANOS_PER_MILLI = 1e6
+_COUNTERS = (
+    *("inferences", "executions", "successes", "failures"),
+    *("queue_ns", "success_ns", "responses"),
+)
 
 
 def parse_statistics(endpoint: str, answer: Mapping[str, Any]) -> ModelStatistics:
     """Parse the JSON of GET /v2/models/M/stats. Counters that are missing there are 0."""
     every: Entry = functools.reduce(combine, answer.get("model_stats") or [{}])
     totals = every.get("inference_stats", {})
+    places = every.get("response_stats", {}).values()
     return ModelStatistics(
         model=endpoint,
         inferences=every.get("inference_count", 0),
@@ -36,14 +43,11 @@ def parse_statistics(endpoint: str, answer: Mapping[str, Any]) -> ModelStatistic
             )
             for row in every.get("batch_stats", [])
         },
-        responses=_responses(every),
+        # Counted by their place in the answer; errors are none.
+        responses=sum(
+            _of(place, kind, "count") for place in places for kind in ("success", "empty_response")
+        ),
     )
-
-
-def _responses(model: Mapping[str, Any]) -> int:
-    """Return how many responses a model has sent, counted by their place in the answer; errors are none."""
-    places = model.get("response_stats", {}).values()
-    return sum(_of(place, kind, "count") for place in places for kind in ("success", "empty_response"))
 
 
 def difference(before: ModelStatistics, after: ModelStatistics) -> ModelStatistics:
@@ -57,23 +61,11 @@ def difference(before: ModelStatistics, after: ModelStatistics) -> ModelStatisti
         if now.executions < then.executions:
             raise _restarted(after.model)
         if now.executions > then.executions:
-            batches[size] = BatchStatistics(
-                executions=now.executions - then.executions,
-                compute_input_ns=now.compute_input_ns - then.compute_input_ns,
-                compute_infer_ns=now.compute_infer_ns - then.compute_infer_ns,
-                compute_output_ns=now.compute_output_ns - then.compute_output_ns,
-            )
+            batches[size] = BatchStatistics(*map(operator.sub, astuple(now), astuple(then)))
     if after.inferences < before.inferences or after.success_ns < before.success_ns:
         raise _restarted(after.model)
-    return ModelStatistics(
-        model=after.model,
-        inferences=after.inferences - before.inferences,
-        executions=after.executions - before.executions,
-        successes=after.successes - before.successes,
-        failures=after.failures - before.failures,
-        queue_ns=after.queue_ns - before.queue_ns,
-        success_ns=after.success_ns - before.success_ns,
-        batches=batches,
+    return replace(
+        after, batches=batches, **{name: getattr(after, name) - getattr(before, name) for name in _COUNTERS}
     )
 
 

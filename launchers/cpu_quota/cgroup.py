@@ -104,7 +104,6 @@ class Cgroup(Mechanism):
         return tuple(self._groups(fleet))
 
     def _folder(self, group: Group) -> Path:
-        """Return the folder of a group. Raises OSError without one."""
         folder = self._groups(group.fleet).get(group)
         if folder is None:
             raise OSError(f"there is no group {group.folder}")
@@ -133,7 +132,11 @@ class Cgroup(Mechanism):
                 with trial_folder(base) as folder:
                     self._limit(folder, _TRIAL_PERCENT)
                     self._weigh(folder, Weight.FULL)
-                    if not _enters(folder):
+                    # To make a group does not imply that a process can be moved into it.
+                    line = [*_entering(folder), "cat", "/proc/self/cgroup"]
+                    tried = subprocess.run(line, capture_output=True, text=True, timeout=10, check=False)
+                    places = tried.stdout.splitlines() if tried.returncode == 0 else []
+                    if not any(place.endswith(folder.name) for place in places):
                         raise OSError(f"no process can be moved into {folder}")
                 return base
             except OSError as error:
@@ -208,15 +211,7 @@ def _give_cpu(base: Path) -> None:
 
 
 def _entering(folder: Path) -> list[str]:
-    """Return the start of a command line that enters the group first."""
     return ["sh", "-c", _ENTER, str(folder)]
-
-
-def _enters(folder: Path) -> bool:
-    """Return whether a process can be moved into the group, which making a group does not imply."""
-    command = [*_entering(folder), "cat", "/proc/self/cgroup"]
-    tried = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    return tried.returncode == 0 and any(line.endswith(folder.name) for line in tried.stdout.splitlines())
 
 
 def _remove_abandoned(base: Path) -> None:
@@ -231,10 +226,7 @@ def _remove_abandoned(base: Path) -> None:
 
 
 def _remove(folder: Path) -> bool:
-    """Remove a group; wait for processes that are ending, and kill any other.
-
-    Raises OSError.
-    """
+    """Remove a group; wait for processes that are ending, and kill any other. Raises OSError."""
     deadline = time.monotonic() + _REMOVE_S
     while True:
         try:
@@ -245,13 +237,9 @@ def _remove(folder: Path) -> bool:
         except OSError:
             if time.monotonic() > deadline:
                 raise
-            _kill_members(folder)
+            # One between fork and exec has no labels yet, but it is in the group.
+            with contextlib.suppress(OSError):
+                for pid in (folder / "cgroup.procs").read_text().split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
             time.sleep(0.01)
-
-
-def _kill_members(folder: Path) -> None:
-    """Kill the group's processes: one between fork and exec has no labels yet, but it is in the group."""
-    with contextlib.suppress(OSError):
-        for pid in (folder / "cgroup.procs").read_text().split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)

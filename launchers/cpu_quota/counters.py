@@ -80,8 +80,11 @@ class QuotaCounters:
         found, now = self._found.get(pid), self._now()
         if found is not None and now <= found.again_s:
             return found
-        group = _counting(pid, self._proc)
-        if group is None:
+        for group in _folders(pid, "cpu", self._proc):
+            stat = group / "cpu.stat"
+            if stat.exists() and "throttled_" in stat.read_text():
+                break
+        else:
             return None
         pids = map(int, (group / "cgroup.procs").read_text().split())
         before = found.ran_ns if found is not None else {}
@@ -98,15 +101,6 @@ class QuotaCounters:
                 for name in os.listdir(tasks):
                     with contextlib.suppress(OSError):
                         yield (thread := f"{tasks}/{name}"), _scheduled(thread)[0]
-
-
-def _counting(pid: int, proc: Path) -> Path | None:
-    """Return the group of a process that counts throttled time; None without one. Raises OSError."""
-    for group in _folders(pid, "cpu", proc):
-        stat = group / "cpu.stat"
-        if stat.exists() and "throttled_" in stat.read_text():
-            return group
-    return None
 
 
 def _scheduled(thread: str) -> tuple[int, int, int]:

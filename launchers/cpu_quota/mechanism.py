@@ -123,10 +123,7 @@ def core_of(device: str) -> int:
     """
     found = re.fullmatch(r"cpu-(\d+)", device)
     if found is None:
-        raise InputError(
-            f"{device!r} is no core of this host: cores are cpu-0, cpu-1, ...",
-            field="device",
-        )
+        raise InputError(f"{device!r} is no core of this host: cores are cpu-0, cpu-1, ...", field="device")
     core = int(found.group(1))
     with pinned(core):
         return core

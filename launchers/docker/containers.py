@@ -66,26 +66,20 @@ class ContainerOptions:
 
         From the environment, so that the controller which an apply leaves behind has the same options.
         """
+        roots = [Path(root) for root in os.environ.get(LINK_ROOTS, "").split(":") if root]
+        for root in roots:
+            if not root.is_absolute() or not root.is_dir():
+                raise InputError(f"{str(root)!r} is no absolute path of a folder", field=f"${LINK_ROOTS}")
         return cls(
             image=os.environ.get("TRISECT_IMAGE") or program.VENDOR_IMAGE,
             pull=_one_of(Pull, "TRISECT_PULL", Pull.MISSING),
             network=_one_of(Network, "TRISECT_NETWORK", Network.HOST),
-            link_roots=_link_roots(),
+            link_roots=tuple(root.resolve() for root in roots),
         )
 
 
-def _link_roots() -> tuple[Path, ...]:
-    roots = tuple(Path(root) for root in os.environ.get(LINK_ROOTS, "").split(":") if root)
-    for root in roots:
-        if not root.is_absolute() or not root.is_dir():
-            raise InputError(f"{str(root)!r} is no absolute path of a folder", field=f"${LINK_ROOTS}")
-    return tuple(root.resolve() for root in roots)
-
-
 def _one_of(kind: type[Choice], variable: str, default: Choice) -> Choice:
-    told = os.environ.get(variable)
-    if not told:
-        return default
+    told = os.environ.get(variable) or default
     try:
         return kind(told)
     except ValueError:
@@ -126,7 +120,6 @@ def arguments(
                 for path in folders(Path(spec.repository), options.link_roots)
             ),
             Mount(str(sockets), str(sockets), type="bind"),
-            *_batch_mounts(place),
         ],
         "user": f"{uid}:{gid}",
         "read_only": True,
@@ -142,34 +135,33 @@ def arguments(
         # Its user is one of the host, that of its sockets, where the engine would map users, too.
         "userns_mode": "host",
     }
+    if place.batches is not None:
+        both, seen = str(place.batches.folder), str(place.batches.seen)
+        told["mounts"] += [
+            Mount(both, both, type="bind", read_only=True),
+            Mount(seen, seen, type="bind"),
+        ]
     return told | (_on_core(server, place, cgroup_parent) if gpu is None else _on_gpu(gpu, told["mounts"]))
 
 
 def _on_core(server: Server, place: HostPlace, cgroup_parent: str | None) -> dict[str, Any]:
     # By its period too: `nano_cpus` fixes one of 100 ms.
     quota, period = bandwidth(server.spec.percent)
-    return {
+    told: dict[str, Any] = {
         "cpuset_cpus": str(place.core),
         "cpu_shares": Weight.FULL.shares,
         "cpu_quota": quota,
         "cpu_period": period,
-        **_memory_of(server),
-        **({} if cgroup_parent is None else {"cgroup_parent": cgroup_parent}),
-        **_limit_of(server),
     }
-
-
-def _limit_of(server: Server) -> dict[str, str]:
-    """What is swapped counts too: else the engine allows as much again."""
-    limit_mb = server.spec.memory_limit_mb
-    return {} if limit_mb is None else dict.fromkeys(("mem_limit", "memswap_limit"), f"{round(limit_mb)}m")
-
-
-def _memory_of(server: Server) -> dict[str, str]:
-    """The container's own, removed with it; the host's where clients may share theirs."""
-    if server.spec.fleet_wide_calls:
-        return {"ipc_mode": "host"}
-    return {"ipc_mode": "private", "shm_size": "1g"}
+    # The container's own memory is removed with it; the host's is where clients may share theirs.
+    host = server.spec.fleet_wide_calls
+    told |= {"ipc_mode": "host"} if host else {"ipc_mode": "private", "shm_size": "1g"}
+    if cgroup_parent is not None:
+        told["cgroup_parent"] = cgroup_parent
+    if (limit_mb := server.spec.memory_limit_mb) is not None:
+        # What is swapped counts too: else the engine allows as much again.
+        told |= dict.fromkeys(("mem_limit", "memswap_limit"), f"{round(limit_mb)}m")
+    return told
 
 
 def _on_gpu(gpu: MpsClient, mounts: list[Mount]) -> dict[str, Any]:
@@ -208,13 +200,6 @@ def _target(source: Path, link_roots: Sequence[Path]) -> Path:
     return real
 
 
-def _batch_mounts(place: HostPlace) -> tuple[Mount, ...]:
-    if place.batches is None:
-        return ()
-    both, seen = str(place.batches.folder), str(place.batches.seen)
-    return Mount(both, both, type="bind", read_only=True), Mount(seen, seen, type="bind")
-
-
 def user_of(place: HostPlace) -> tuple[int, int]:
     """Return a container's user and group: on a GPU its MPS daemon's, else this one, but never root."""
     if place.gpu is not None:
@@ -222,16 +207,15 @@ def user_of(place: HostPlace) -> tuple[int, int]:
     return (os.getuid(), os.getgid()) if os.getuid() != 0 else _UNPRIVILEGED
 
 
-def _mount_option(mount: Mapping[str, Any]) -> str:
-    writable = "" if not mount["ReadOnly"] else ",readonly"
-    return f"--mount=type=bind,source={mount['Source']},target={mount['Target']}{writable}"
-
-
 def run_line(told: Mapping[str, Any]) -> str:
     """Return the `docker run` that is equivalent to these `arguments`, for a shell, one option a line."""
     log = told["log_config"]
     gpus = [uuid for request in told.get("device_requests", ()) for uuid in request["DeviceIDs"]]
     given = {option: told[key] for option, key in _OPTIONS.items() if key in told}
+    mounts = []
+    for mount in told["mounts"]:
+        access = ",readonly" if mount["ReadOnly"] else ""
+        mounts.append(f"--mount=type=bind,source={mount['Source']},target={mount['Target']}{access}")
     options = [
         f"--name={told['name']}",
         *(f"--label={key}={value}" for key, value in told["labels"].items()),
@@ -248,7 +232,7 @@ def run_line(told: Mapping[str, Any]) -> str:
         *(f"--gpus=device={uuid}" for uuid in gpus),
         *(f"--{option}={value}" for option, value in given.items()),
         *(f"--env={key}={value}" for key, value in told["environment"].items()),
-        *(_mount_option(mount) for mount in told["mounts"]),
+        *mounts,
         f"--log-driver={log['type']}",
         *(f"--log-opt={key}={value}" for key, value in log["config"].items()),
         f"--stop-signal={told['stop_signal']}",

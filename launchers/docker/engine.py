@@ -55,22 +55,18 @@ def engine(where: str, answer_s: float = ANSWER_S) -> Iterator[docker.DockerClie
 
     Raises MissingTool, EngineError or NotNow, as `translate_errors` does.
     """
-    _knock(where)
+    # The SDK would leak its socket where the engine does not listen.
+    try:
+        with socket.socket(socket.AF_UNIX) as door:
+            door.connect(where.removeprefix("unix://"))
+    except OSError as error:
+        raise _unreachable(where, error) from error
     with translate_errors(where):
         client = docker.DockerClient(base_url=where, timeout=answer_s)
         try:
             yield client
         finally:
             client.close()
-
-
-def _knock(where: str) -> None:
-    """Raise `engine`'s error where the engine does not listen; the SDK would leak its socket then."""
-    try:
-        with socket.socket(socket.AF_UNIX) as door:
-            door.connect(where.removeprefix("unix://"))
-    except OSError as error:
-        raise _unreachable(where, error) from error
 
 
 def reachable() -> bool:
@@ -117,21 +113,16 @@ def have_image(client: docker.DockerClient, options: ContainerOptions, say: Say)
     for line in client.api.pull(image, stream=True, decode=True):
         if "error" in line:
             raise EngineError(f"{image} cannot be pulled: {line['error']}")
-        _count(line, done)
+        detail = line.get("progressDetail") or {}
+        if line.get("status") == "Downloading" and detail.get("total"):
+            done[line["id"]] = (detail["current"], detail["total"])
+        elif line.get("status") == "Download complete" and line.get("id") in done:
+            done[line["id"]] = (done[line["id"]][1], done[line["id"]][1])
         total = sum(size for _, size in done.values())
         percent = 100 * sum(part for part, _ in done.values()) // total if total else 0
         if percent >= shown + 5:
             shown = percent
             say(f"pulling {image}: {percent} % of {total / 1e6:.0f} MB")
-
-
-def _count(line: dict[str, Any], done: dict[str, tuple[int, int]]) -> None:
-    """Record the progress of each layer."""
-    detail = line.get("progressDetail") or {}
-    if line.get("status") == "Downloading" and detail.get("total"):
-        done[line["id"]] = (detail["current"], detail["total"])
-    elif line.get("status") == "Download complete" and line.get("id") in done:
-        done[line["id"]] = (done[line["id"]][1], done[line["id"]][1])
 
 
 def _said(error: docker.errors.APIError) -> str:

@@ -19,7 +19,7 @@ from controlplane.domain import triton_releases
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import OWN_FOLDER, QuotaUse, Server, ServerSpec, ServerState, ShareUsage
 from controlplane.domain.observation import out_of_memory
-from controlplane.ports import Capability
+from controlplane.ports import Capability, Watch
 from launchers.cpu_quota.counters import QuotaCounters, memory_kills
 from launchers.cpu_quota.mechanism import Weight, bandwidth
 from launchers.docker import containers, engine
@@ -33,7 +33,6 @@ from launchers.host_lifecycle import HostLifecycle, HostPlace
 from launchers.lifecycle import StartState
 from launchers.triton import batches, labels, readiness
 from launchers.triton.readiness import await_read
-from launchers.watch import ServerWatcher
 
 QUOTA = "docker-cpu-quota"
 _ROOTLESS = (
@@ -44,7 +43,7 @@ _LIST_S = 10
 _STATES = {"running": ServerState.RUNNING, "paused": ServerState.PAUSED}
 
 
-class DockerLauncher(HostLifecycle[docker.DockerClient]):
+class DockerLauncher(HostLifecycle):
     """`controlplane.ports.Launcher` with containers. `say` receives the progress of a pull."""
 
     name = "docker"
@@ -186,7 +185,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove the fleet's containers that do not run, and shared memory without a server."""
         removed: list[str] = []
-        begun, starting = self._begun(fleet), self._starting.names()
+        begun, starting = self._begun(fleet), self._starting()
         with self._connected() as client:
             alive: set[str] = {labels.digest(name) for name in starting}
             for one in self._of_fleet(client, fleet):
@@ -198,16 +197,18 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                     alive.add(labels.digest(name))
         return (*removed, *self._swept(fleet, begun, alive))
 
-    def _find(self, client: docker.DockerClient, spec: ServerSpec) -> Server | None:
-        one = self._ours(client, spec.name)
+    def _find(self, spec: ServerSpec) -> Server | None:
+        with self._connected() as client:
+            one = self._ours(client, spec.name)
         found = None if one is None else _server_of(one)
         return found if found is not None and found.state is ServerState.RUNNING else None
 
-    def _clear(self, client: docker.DockerClient, spec: ServerSpec, deadline: float) -> None:
-        one = self._ours(client, spec.name)
-        if one is not None:
-            self._release(_server_of(one))
-            _remove_container(one)
+    def _clear(self, spec: ServerSpec, deadline: float) -> None:
+        with self._connected() as client:
+            one = self._ours(client, spec.name)
+            if one is not None:
+                self._release(_server_of(one))
+                _remove_container(one)
         self._clean(spec)
 
     def _host(self, spec: ServerSpec) -> str:
@@ -230,38 +231,45 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
                 raise InputError(f"{spec.device}: {problem}", field="device")
         return super()._place(spec, start=start)
 
-    def _create(self, client: docker.DockerClient, server: Server, place: HostPlace) -> Server:
-        have_image(client, self._options, self._say)
-        uid, _ = containers.user_of(place)
-        place = self._with_files(server.spec, place, shared=uid != os.getuid())
-        if (sockets := server_sockets.folder_of(server)) is not None:
-            server_sockets.make(sockets, *containers.user_of(place))
-        one = client.containers.create(**self._arguments(server, place))
-        if not place.gpu:
-            _update(one, cpu_shares=Weight.START.shares)
-        one.start()
-        return replace(server, id=one.id)
+    def _create(self, server: Server, place: HostPlace) -> Server:
+        user = uid, _ = containers.user_of(place)
+        with self._connected() as client:
+            have_image(client, self._options, self._say)
+            place = self._with_files(server.spec, place, shared=uid != os.getuid())
+            if (sockets := server_sockets.folder_of(server)) is not None:
+                server_sockets.make(sockets, *user)
+            one = client.containers.create(**self._arguments(server, place))
+            if not place.gpu:
+                _update(one, cpu_shares=Weight.START.shares)
+            one.start()
+            return replace(server, id=one.id)
 
-    def _start_state(self, client: docker.DockerClient, server: Server) -> StartState:
-        one = client.containers.get(server.id)
+    def _start_state(self, server: Server) -> StartState:
+        with self._connected() as client:
+            one = client.containers.get(server.id)
         if one.status != "running":
             short = one.attrs["State"].get("OOMKilled")
             return StartState(ended=out_of_memory(server) if short else "")
         if not readiness.is_ready(server):
             return StartState()
-        return StartState(self._find(client, server.spec) or server)
+        return StartState(self._find(server.spec) or server)
 
-    def _weigh(self, client: docker.DockerClient, server: Server, weight: Weight) -> None:
+    def _weigh(self, server: Server, weight: Weight) -> None:
         if not self._on_gpu(server.spec):
-            _update(client.containers.get(server.id), cpu_shares=weight.shares)
+            self._change(server, cpu_shares=weight.shares)
 
-    def _confirm(self, client: docker.DockerClient, server: Server) -> None:
+    def _confirm(self, server: Server) -> None:
         """Have the engine start it again, too, where it ends."""
-        super()._confirm(client, server)
-        _update(client.containers.get(server.id), restart_policy=containers.RESTART)
+        super()._confirm(server)
+        self._change(server, restart_policy=containers.RESTART)
 
-    def _log(self, client: docker.DockerClient, server: Server) -> str:
-        return _log(client.containers.get(server.id))
+    def _change(self, server: Server, **changed: Any) -> None:
+        with self._connected() as client:
+            _update(client.containers.get(server.id), **changed)
+
+    def _log(self, server: Server) -> str:
+        with self._connected() as client:
+            return str(client.containers.get(server.id).logs().decode(errors="replace"))
 
     def _shown(self, server: Server, place: HostPlace) -> str:
         return containers.run_line(self._arguments(server, place))
@@ -278,7 +286,7 @@ class DockerLauncher(HostLifecycle[docker.DockerClient]):
             except docker.errors.NotFound as error:
                 raise EngineError("this engine cannot change a running container (Podman 4)") from error
 
-    def _watchers(self, fleet: str) -> tuple[ServerWatcher, ...]:
+    def _watchers(self, fleet: str) -> tuple[Watch, ...]:
         """Watch the engine's events, and its processes by pidfd once `servers` has listed them."""
         processes = ProcessWatcher(lambda: self._watched.get(fleet, ()), memory_kills=memory_kills)
         return ContainerWatcher(self._address(), fleet), processes
@@ -353,10 +361,6 @@ def _update(one: Any, **changed: Any) -> None:
     except docker.errors.APIError as error:
         if "not running" not in str(error):
             raise
-
-
-def _log(one: Any) -> str:
-    return str(one.logs().decode(errors="replace"))
 
 
 def _remove_container(one: Any) -> None:

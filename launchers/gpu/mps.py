@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
 import shutil
 import stat
 import subprocess
@@ -298,16 +297,9 @@ def _end_unused(pipes: Path, servers: list[str]) -> bool:
     """End a daemon with these servers, unless a process uses it or is about to; return whether it ended."""
     if any(control.clients(pipes, server) for server in servers) or _is_named(pipes):
         return False
-    pid = control.daemon_pid(pipes)
-    handle = None if pid is None else process_table.pidfd(pid)
-    control.ask(pipes, "quit")
-    if handle is not None:
-        try:
-            ended = select.poll()
-            ended.register(handle, select.POLLIN)
-            ended.poll(control.ANSWER_S * 1000)
-        finally:
-            os.close(handle)
+    with process_table.held(control.daemon_pid(pipes)) as daemon:
+        control.ask(pipes, "quit")
+        process_table.ends(daemon, control.ANSWER_S)
     return True
 
 

@@ -81,8 +81,13 @@ class ServerProcess(NamedTuple):
 
 def members(*, fleet: str | None = None, name: str | None = None) -> tuple[Member, ...]:
     """Return this user's processes with our labels, of all fleets, one fleet or one server."""
-    found = (m for m in _all() if fleet is None or m.fleet == fleet)
-    return tuple(m for m in found if name is None or m.name == name)
+    found: list[Member] = []
+    for pid in pids():
+        with contextlib.suppress(Denied):  # no server of this user's
+            one = _member(pid)
+            if one is not None and fleet in (None, one.fleet) and name in (None, one.name):
+                found.append(one)
+    return tuple(found)
 
 
 def members_of(server: Server) -> tuple[Member, ...]:
@@ -126,9 +131,8 @@ def is_triton(pid: int, name: str) -> bool:
 
 def has_pending_term(pid: int) -> bool:
     """Return whether another program has sent SIGTERM to a process that blocks it."""
-    lines = (read_allowed(f"/proc/{pid}/status") or b"").splitlines()
-    pending = [int(line.split()[1], 16) for line in lines if line.startswith(b"ShdPnd:")]
-    return any(signals >> (signal.SIGTERM - 1) & 1 for signals in pending)
+    pending = _field(read_allowed(f"/proc/{pid}/status"), b"ShdPnd:")
+    return any(int(signals, 16) >> (signal.SIGTERM - 1) & 1 for signals in pending)
 
 
 def parent(pid: int) -> int | None:
@@ -171,7 +175,7 @@ def send(member: Member, number: signal.Signals) -> None:
 def wait_gone(member: Member, seconds: float) -> bool:
     """Wait for a process to end, for at most `seconds`; return whether it did."""
     with _held(member) as handle:
-        return _ends(handle, seconds)
+        return ends(handle, seconds)
 
 
 def kill_all(present: Callable[[], tuple[Member, ...]], seconds: float = 10.0) -> tuple[int, ...]:
@@ -183,7 +187,7 @@ def kill_all(present: Callable[[], tuple[Member, ...]], seconds: float = 10.0) -
             handles = [stack.enter_context(_held(member)) for member in found]
             for handle in handles:
                 _send(handle, signal.SIGKILL)
-            if not all([_ends(handle, deadline - time.monotonic()) for handle in handles]):
+            if not all([ends(handle, deadline - time.monotonic()) for handle in handles]):
                 return tuple(m.pid for m in found)
     return ()
 
@@ -212,17 +216,22 @@ def pidfd(pid: int) -> int | None:
 
 
 @contextlib.contextmanager
+def held(pid: int | None) -> Iterator[int | None]:
+    """Hold a pidfd of this process; None where it is gone."""
+    handle = None if pid is None else pidfd(pid)
+    try:
+        yield handle
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+@contextlib.contextmanager
 def _held(member: Member) -> Iterator[int | None]:
     """Hold a pidfd of this process, and of no other that got its pid; None where it is gone."""
-    handle = pidfd(member.pid)
-    if handle is None:
-        yield None
-        return
-    try:
+    with held(member.pid) as handle:
         # The pidfd is open now: if the labels are still there, the pid was not reused.
-        yield handle if _member(member.pid) is not None else None
-    finally:
-        os.close(handle)
+        yield handle if handle is not None and _member(member.pid) is not None else None
 
 
 def _send(handle: int | None, number: signal.Signals) -> None:
@@ -231,7 +240,7 @@ def _send(handle: int | None, number: signal.Signals) -> None:
             signal.pidfd_send_signal(handle, number)
 
 
-def _ends(handle: int | None, seconds: float) -> bool:
+def ends(handle: int | None, seconds: float) -> bool:
     """Wait for the end of a process with all its threads, for at most `seconds`; return whether it did."""
     if handle is None:
         return True
@@ -244,11 +253,8 @@ def cpu_seconds(pids: tuple[int, ...]) -> float:
     """Return the processor time of these processes and of their ended children, in seconds."""
     ticks = 0
     for pid in pids:
-        fields = _stat(pid)
-        if fields is None:
-            continue
         # utime, stime, cutime, cstime: the time of an unloaded model's process counts as Triton's.
-        ticks += sum(int(field) for field in fields[11:15])
+        ticks += sum(map(int, (_stat(pid) or [])[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -257,16 +263,8 @@ def memory_mb(pids: tuple[int, ...]) -> float:
     total = 0
     for pid in pids:
         # Nothing where it is gone, or gave up its memory and is a zombie.
-        lines = (read(f"/proc/{pid}/smaps_rollup") or b"").splitlines()
-        total += sum(int(line.split()[1]) for line in lines if line.startswith(b"Pss:"))
+        total += int(next(iter(_field(read(f"/proc/{pid}/smaps_rollup"), b"Pss:")), 0))
     return total / 1024
-
-
-def _all() -> Iterator[Member]:
-    for pid in pids():
-        with contextlib.suppress(Denied):  # no server of this user's
-            if (found := _member(pid)) is not None:
-                yield found
 
 
 def pids() -> list[int]:
@@ -344,10 +342,10 @@ def _is_stub(pid: int) -> bool:
     return name == _STUB[:15] or Path(_command(pid)[0]).name == _STUB
 
 
-def _users(pid: int) -> set[int]:
-    """Return a process's real, effective and saved user: a setuid program keeps its caller's environment."""
-    lines = (read(f"/proc/{pid}/status") or b"").splitlines()
-    return {int(user) for line in lines if line.startswith(b"Uid:") for user in line.split()[1:4]}
+def _field(text: bytes | None, field: bytes) -> list[bytes]:
+    """Return the words of a field of a file in /proc/<pid>; none where the process is gone."""
+    lines = (text or b"").splitlines()
+    return next((line.split()[1:] for line in lines if line.startswith(field)), [])
 
 
 def _member(pid: int) -> Member | None:
@@ -361,7 +359,11 @@ def _member(pid: int) -> Member | None:
             return None
         raise _unknown(error) from error
     raw = read(f"{folder}/environ") or b""
-    if _LABEL not in raw or _users(pid) != {os.geteuid()}:
+    if _LABEL not in raw:
+        return None
+    # The real, effective and saved user: a setuid program keeps its caller's environment.
+    users = _field(read(f"{folder}/status"), b"Uid:")[:3]
+    if set(map(int, users)) != {os.geteuid()}:
         return None
     pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))
     environment = {key: value for key, _, value in pairs}

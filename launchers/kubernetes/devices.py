@@ -42,14 +42,6 @@ class NodeDevice:
         """Whether it is a GPU."""
         return is_gpu(self.device)
 
-    @property
-    def core(self) -> int:
-        """The number of a core; Kubernetes pins nothing, so it only tells shares of different cores apart."""
-        return int(self.device.removeprefix(f"{CPU_DEVICE}-"))
-
-
-_HOSTNAME = "kubernetes.io/hostname"
-
 
 def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> PodPlace:
     """Return where a server's pod runs; with `make`, make the shared claim of its GPU.
@@ -61,14 +53,17 @@ def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> PodPlace:
     if node is None:
         known = ", ".join(sorted(names.object_of(one) for one in api.find(Node))) or "none"
         raise InputError(f"the cluster has no node {device.node!r}; it has: {known}", field="device")
-    hostname = dict(_labels(node)).get(_HOSTNAME, device.node)
+    hostname = dict(_labels(node)).get("kubernetes.io/hostname", device.node)
     if not device.gpu:
-        if device.core >= cores(node):
+        # Kubernetes pins nothing: the number only tells shares of different cores apart.
+        if int(device.device.removeprefix(f"{CPU_DEVICE}-")) >= cores(node):
             raise InputError(
                 f"node {device.node} has {cores(node)} cores, no {device.device}", field="device"
             )
         return PodPlace(hostname)
-    check_shares(spec, _specs(api))
+    # Beside our servers in the namespace, of any fleet.
+    pods = map(PodState, api.find(Pod, {names.MANAGED_BY: names.MANAGER, names.COMPONENT: "server"}))
+    check_shares(spec, [one.server.spec for one in pods if one.is_ours])
     if device not in {found for _, found in sliced_gpus(api)}:
         return PodPlace(hostname, by_daemon(device.device))
     if make:
@@ -131,10 +126,3 @@ def sliced_gpus(api: ClusterApi) -> list[tuple[str, NodeDevice]]:
             if told.get("type") == "gpu" and uuid:
                 found.append((told.get("productName") or "", NodeDevice(one.spec.nodeName, uuid)))
     return sorted(found, key=lambda pair: (pair[1].node, pair[1].device))
-
-
-def _specs(api: ClusterApi) -> list[ServerSpec]:
-    """Return our servers in the namespace, of any fleet."""
-    selector = {names.MANAGED_BY: names.MANAGER, names.COMPONENT: "server"}
-    found = map(PodState, api.find(Pod, selector))
-    return [one.server.spec for one in found if one.is_ours]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +36,7 @@ _KUBELET_S = 15.0
 """How long a kubelet may take to end a pod beyond its grace; a node that is away never does."""
 
 
-class KubernetesLauncher(Lifecycle[None, PodPlace]):
+class KubernetesLauncher(Lifecycle[PodPlace]):
     """`controlplane.ports.Launcher` with pods: a server's id is its pod's uid."""
 
     name = "kubernetes"
@@ -68,8 +67,7 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
 
     def servers(self, fleet: str) -> tuple[Server, ...]:
         """Return the fleet's pods; one that does not run, or is being deleted, counts as exited."""
-        found = map(self._as_seen, self._pods(fleet))
-        return tuple(sorted(found, key=lambda server: server.name))
+        return tuple(sorted(map(self._as_seen, self._pods(fleet)), key=lambda server: server.name))
 
     def stop(self, server: Server, *, drain_s: float) -> None:
         """Delete the pod, let requests finish for up to `drain_s`, and remove what belonged to it."""
@@ -90,39 +88,31 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
     def sweep(self, fleet: str) -> tuple[str, ...]:
         """Remove the fleet's pods that ended, and files and budgets whose servers are gone."""
         removed: list[str] = []
-        starting = self._starting.names()
-        left = []
+        starting = self._starting()
+        alive = {*starting}
         for pod_ in self._pods(fleet):
             server = pod_.server
             if server.state is ServerState.EXITED and server.name not in starting and pod_.end:
                 self._remove(server.spec, server.id, 0.0)
                 removed.append(f"pod {server.name}")
             else:
-                left.append(server)
-        alive = {server.name for server in left} | starting
+                alive.add(server.name)
         for one in self._api().find(ConfigMap, names.fleet_labels(fleet)):
             if (name := names.name_of(one)) not in alive:
                 self._api().delete(ConfigMap, names.object_of(one))
                 removed.append(f"files of {name}")
         return tuple(removed)
 
-    def _connected(self) -> nullcontext[None]:
-        return nullcontext()
-
     def _on_gpu(self, spec: ServerSpec) -> bool:
         return NodeDevice.parse(spec.device).gpu
 
-    def _host(self, spec: ServerSpec) -> str:
-        return ""
-
-    def _find(self, connection: None, spec: ServerSpec) -> Server | None:
+    def _find(self, spec: ServerSpec) -> Server | None:
         one = self._pod(spec)
         if one is None or one.end is not None:
             return None
-        found = one.server
-        return found if one.is_ready else replace(found, host="")
+        return one.server if one.is_ready else replace(one.server, host="")
 
-    def _clear(self, connection: None, spec: ServerSpec, deadline: float) -> None:
+    def _clear(self, spec: ServerSpec, deadline: float) -> None:
         one = self._pod(spec)
         if one is None or one.end is None:
             return
@@ -132,7 +122,7 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
     def _place(self, spec: ServerSpec, *, start: bool) -> PodPlace:
         return devices.placement(self._api(), spec, make=start)
 
-    def _create(self, connection: None, server: Server, place: PodPlace) -> Server | None:
+    def _create(self, server: Server, place: PodPlace) -> Server | None:
         """Create a server's objects; None where another program created its pod meanwhile."""
         spec = server.spec
         rendered = files.read(spec.repository)
@@ -145,7 +135,7 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
         except Conflict:
             return None
 
-    def _start_state(self, connection: None, server: Server) -> StartState:
+    def _start_state(self, server: Server) -> StartState:
         one, now_s = self._pod(server.spec), time.monotonic()
         if one is None or one.uid != server.id:
             raise EngineError(f"{server.name}: another program deleted its pod while it started")
@@ -160,11 +150,11 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
         waits_for = self._unshared(one) or one.waits_for or _silent(one) or "its models are loading"
         return StartState(ended=one.obstacle, waits_for=waits_for)
 
-    def _log(self, connection: None, server: Server) -> str:
+    def _log(self, server: Server) -> str:
         one = self._pod(server.spec)
         return "" if one is None else self._api().log(one.name, previous=one.restarts > 0)
 
-    def _discard(self, connection: None, server: Server) -> None:
+    def _discard(self, server: Server) -> None:
         self._refused_s.pop(server.id, None)
         if server.id:
             self._remove(server.spec, server.id, 0.0)
@@ -188,7 +178,9 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
         container = {"name": names.CONTAINER, "resources": share.to_dict()}
         self._api().patch(Pod.Resize, names.server_object(server.spec), {"spec": {"containers": [container]}})
         deadline = time.monotonic() + _KUBELET_S
-        while (refusal := self._resize_left(server, cpu_quantity(percent))) is not None:
+        while (one := self._pod(server.spec)) and one.uid == server.id and not one.is_leaving:
+            if (refusal := one.resize_left(cpu_quantity(percent))) is None:
+                return
             if time.monotonic() > deadline:
                 raise EngineError(f"{server.name} keeps its share: {refusal}")
             time.sleep(self._poll_s)
@@ -233,23 +225,15 @@ class KubernetesLauncher(Lifecycle[None, PodPlace]):
             f"{one.name} shows its probe's answer)"
         )
 
-    def _resize_left(self, server: Server, limit: str) -> str | None:
-        one = self._pod(server.spec)
-        if one is None or one.uid != server.id or one.is_leaving:
-            return None
-        return one.resize_left(limit)
-
     def _remove(self, spec: ServerSpec, uid: str, drain_s: float) -> None:
         """Delete the pod with this uid, and what belonged to it. Raises EngineError where it stays."""
         name = names.server_object(spec)
-        grace_s = PRE_STOP_S + round(drain_s) if drain_s > 0 else _AT_ONCE_S
-        self._api().delete(Pod, name, uid=uid, grace_s=grace_s)
-        if not self._is_gone(spec, uid, time.monotonic() + grace_s + _KUBELET_S):
-            # Its node is away, and no kubelet will confirm the end.
-            self._api().delete(Pod, name, uid=uid, grace_s=0)
-            if not self._is_gone(spec, uid, time.monotonic() + _KUBELET_S):
-                raise EngineError(f"pod {name} does not end: kubectl describe pod {name} shows why")
-        self._remove_companions(spec)
+        # Then at once: where its node is away, no kubelet will confirm the end.
+        for grace_s in (PRE_STOP_S + round(drain_s) if drain_s > 0 else _AT_ONCE_S, 0):
+            self._api().delete(Pod, name, uid=uid, grace_s=grace_s)
+            if self._is_gone(spec, uid, time.monotonic() + grace_s + _KUBELET_S):
+                return self._remove_companions(spec)
+        raise EngineError(f"pod {name} does not end: kubectl describe pod {name} shows why")
 
     def _is_gone(self, spec: ServerSpec, uid: str, deadline: float) -> bool:
         """Wait until the pod with this uid is gone; False where it is still there at the deadline."""

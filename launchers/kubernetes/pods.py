@@ -105,7 +105,9 @@ class PodState:
             container = f": {_ended(self._now.terminated)}" if self._now.terminated else ""
             return f"its pod ended ({why}){container}"
         if self.is_leaving:
-            return f"its pod ended: it is being deleted{self._disruption()}"
+            found = self._conditions["DisruptionTarget"] if self._is_true("DisruptionTarget") else None
+            by = "" if found is None else f" ({found.reason}: {found.message})"
+            return f"its pod ended: it is being deleted{by}"
         if self._now.terminated is not None:
             return _ended(self._now.terminated)
         return _ended(self._last) if self._now.waiting is not None and self._last is not None else None
@@ -156,12 +158,6 @@ class PodState:
                 found = self._conditions[name]
                 return f"{found.reason or name}: {found.message or 'no reason given'}"
         return "the kubelet has not applied it"
-
-    def _disruption(self) -> str:
-        if not self._is_true("DisruptionTarget"):
-            return ""
-        found = self._conditions["DisruptionTarget"]
-        return f" ({found.reason}: {found.message})"
 
     def _is_true(self, condition: str) -> bool:
         return condition in self._conditions and self._conditions[condition].status == "True"

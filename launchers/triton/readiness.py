@@ -1,4 +1,4 @@
-"""Whether a Triton is up and reads, how long its start is awaited, and what its log says of a failed one."""
+"""Whether a Triton is up and reads, and what its log says of a failed start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from controlplane.domain.errors import NotNow, is_own_lack
-from controlplane.domain.fleet import BATCH_LIBRARY, UNIX, Server, ShareUsage, socket_path
+from controlplane.domain.fleet import BATCH_LIBRARY, UNIX, Server, socket_path
 from controlplane.domain.triton_releases import way_out_for_backend
 from controlplane.sockets import connect
 
@@ -180,44 +180,3 @@ def await_read(server: Server, seconds: float) -> None:
         time.sleep(0.005)  # the kernel has no event for it
     # What was read last is handed on before this answer.
     is_ready(server, answer_s=max(deadline - time.monotonic(), 0.1))
-
-
-_LOOK_S = 1.0
-_LONGEST = 10
-"""How many times the limit a start may take in all: a process that spins for ever makes progress too."""
-_MEMORY_STEP_MB = 4.0
-_BUSY = 0.05
-"""The part of a core above which a process works, and does not only wait."""
-
-
-class Patience:
-    """The wait for one start: `limit_s` without progress in its log, its memory or its processor time."""
-
-    def __init__(self, limit_s: float) -> None:
-        self.limit_s = limit_s
-        self._began_s = self._moved_s = self._looked_s = time.monotonic()
-        self._log_bytes, self._memory_mb, self._cpu_s = 0, 0.0, 0.0
-
-    def wants_a_look(self) -> bool:
-        """Return whether it is time to look for progress again."""
-        return time.monotonic() - self._looked_s >= min(_LOOK_S, self.limit_s / 4)
-
-    def look(self, log_bytes: int, usage: ShareUsage) -> float:
-        """Note how far the start is; return the part of a core that it used since the look before."""
-        now = time.monotonic()
-        memory_mb, cpu_s = usage.memory_mb or 0.0, usage.cpu_seconds or 0.0
-        used = (cpu_s - self._cpu_s) / (now - self._looked_s)
-        if used > _BUSY or log_bytes > self._log_bytes or memory_mb > self._memory_mb + _MEMORY_STEP_MB:
-            self._moved_s = now
-        self._looked_s, self._cpu_s, self._log_bytes = now, cpu_s, log_bytes
-        self._memory_mb = max(self._memory_mb, memory_mb)
-        return used
-
-    def over(self) -> str:
-        """Return after how long the start has failed, in words; empty while it may go on."""
-        now = time.monotonic()
-        if now - self._moved_s > self.limit_s:
-            return f"after {self.limit_s:g} s without progress (load_timeout_s sets them)"
-        if now - self._began_s > _LONGEST * self.limit_s:
-            return f"after {_LONGEST} times {self.limit_s:g} s (load_timeout_s sets them)"
-        return ""

@@ -24,9 +24,8 @@ import gateway_rig
 import psutil
 import pytest
 import stepped_clock
-import tritonclient.http as triton_http
 from background import Background
-from ctl_fleet import Ctl, infer_http, partition, plan, small_disk
+from ctl_fleet import Ctl, partition, plan, small_disk
 from held_resources import PROGRAMS, Held, MemorySlopes, processes, report
 from steady_clients import CLIENTS, PAUSE_S, Traffic
 from stepped_clock import SteppedClock
@@ -200,7 +199,7 @@ def await_whole(host: Ctl) -> None:
         told = host.ctl("status", "--json", exit_code=None)
         whole = applied.returncode == 0 and told.returncode == 0
         if whole and json.loads(told.stdout)["controller"] is not None:
-            infer_http(triton_http.InferenceServerClient(f"127.0.0.1:{host.http}"), "a")
+            host.infer("a")
             return
         assert time.monotonic() < deadline, f"{applied.stderr}{told.stderr}"
         time.sleep(0.5)

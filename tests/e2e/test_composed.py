@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from composed_models import write_models
 from ctl_fleet import Ctl, partition, plan
+from model_files import write_composed
 
 from controlplane.files.measurements.profiles import read_profile
 from controlplane.profiler.load import poisson_times
@@ -19,7 +19,7 @@ X = clients.Tensor("X", "FP32", np.zeros((1, 1), np.float32))
 
 def test_models_that_execute_others_are_surveyed_and_measured_with_them(tmp_path: Path) -> None:
     with Ctl(tmp_path, "composed") as host:
-        write_models(host.repository)
+        write_composed(host.repository)
         surveyed = host.bare("init", str(host.repository), "--json")
         notes = {one["model"]: (one["state"], one["note"]) for one in json.loads(surveyed.stdout)["models"]}
         whole = "executes first, second: measured as a whole, with them in its server"

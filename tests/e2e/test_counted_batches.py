@@ -13,6 +13,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from background import Clients, until
 from bare_triton import BareTriton, bare_triton
+from model_files import write
 
 from controlplane.domain.fleet import BATCH_LIBRARY
 from launchers.triton import batches
@@ -79,11 +80,8 @@ def test_no_batch_is_above_the_limit_whatever_the_requests(
 ) -> None:
     library, files = batches.library(), BatchFiles(tmp_path / "files")
     assert library is not None, "make setup builds it"
-    version = tmp_path / "models" / "m" / "1"
-    version.mkdir(parents=True)
-    (version / "model.py").write_text(MODEL)
-    (version.parent / "config.pbtxt").write_text(CONFIG)
-    (version.parent / BATCH_LIBRARY).symlink_to(library)
+    folder = write(tmp_path / "models", "m", MODEL, CONFIG)
+    (folder / BATCH_LIBRARY).symlink_to(library)
     limits = [LIMITS[i % len(LIMITS)] for i in range(20)]
     random.Random(5).shuffle(limits)
     planned = (("m", limits[0]),)

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tritonclient.http as triton_http
 from background import until
-from ctl_fleet import Ctl, infer_http, partition, plan
+from ctl_fleet import Ctl, partition, plan
 from steady_clients import Traffic
 
 pytestmark = pytest.mark.long
@@ -118,7 +117,7 @@ def test_a_kill_after_a_plan_that_changes_only_an_slo_is_mended_by_the_same_plan
     }
     assert status["controller"] is not None
     assert len(ports & {s["http"] for s in status["servers"]}) == 1, "the shadow was left as it is"
-    infer_http(triton_http.InferenceServerClient(f"127.0.0.1:{host.http}"), "a")
+    host.infer("a")
     events = host.document("events")["events"]
     assert not [e for e in events if e["kind"] == "controller" and e["level"] == "warning"]
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tritonclient.http as triton_http
 from bare_triton import ROOT
-from ctl_fleet import Ctl, infer_http, partition, plan
+from ctl_fleet import Ctl, partition, plan
+from model_files import write
 from onnx import TensorProto, helper
 
 from controlplane.files.models import write_sample_shapes
@@ -38,12 +39,6 @@ _TENSORS = "".join(
 )
 
 
-def write(repository: Path, model: str, code: str) -> Path:
-    (repository / model / "1").mkdir(parents=True)
-    (repository / model / "1" / "model.py").write_text(code)
-    return repository / model
-
-
 def test_the_example_serves_an_onnx_file_where_only_the_python_backend_is(tmp_path: Path) -> None:
     shape = ["n", 3]
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("X", "Y")]
@@ -53,8 +48,8 @@ def test_the_example_serves_an_onnx_file_where_only_the_python_backend_is(tmp_pa
     with Ctl(tmp_path, "onnx") as host:
         folder = write(host.repository, "negates", (ROOT / "examples" / "onnx_model.py").read_text())
         (folder / "1" / "network.onnx").write_bytes(network.SerializeToString())
-        needs = write(host.repository, "native", "")
-        (needs / "config.pbtxt").write_text('platform: "onnxruntime_onnx" max_batch_size: 4\n' + _TENSORS)
+        config = 'platform: "onnxruntime_onnx" max_batch_size: 4\n' + _TENSORS
+        needs = write(host.repository, "native", "", config)
         (needs / "1" / "model.onnx").write_bytes(network.SerializeToString())
         surveyed = host.bare("init", str(host.repository), "--json")
         found = {one["model"]: one for one in json.loads(surveyed.stdout)["models"]}
@@ -73,16 +68,13 @@ def test_models_without_a_whole_configuration_are_surveyed_and_served(
 ) -> None:
     with Ctl(tmp_path, "init") as host:
         write(host.repository, "bare", _COMPLETES)
-        partial = write(host.repository, "partial", _COMPLETES)
-        (partial / "config.pbtxt").write_text(
-            'backend: "python" instance_group [ { kind: KIND_GPU gpus: [ 3 ] } ]'
-        )
+        config = 'backend: "python" instance_group [ { kind: KIND_GPU gpus: [ 3 ] } ]'
+        write(host.repository, "partial", _COMPLETES, config)
 
         monkeypatch.setenv("XDG_STATE_HOME", host.environment["XDG_STATE_HOME"])
         write_sample_shapes(host.repository / "bare", {"X": (4,)})
         host.apply(plan(partition("a", 40, model="bare", shadow=False)))
-        with triton_http.InferenceServerClient(f"127.0.0.1:{host.http}") as client:
-            infer_http(client, "a")
+        host.infer("a")
 
         write(host.repository, "broken", 'raise ValueError("no such weights")')
         write(host.repository, "ends", "import os\nos.kill(os.getppid(), 9)")

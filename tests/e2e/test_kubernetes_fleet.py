@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tritonclient.http as triton_http
 from background import until
-from ctl_fleet import ROOT, Ctl, infer_http, partition, plan
+from ctl_fleet import ROOT, Ctl, partition, plan
 from fake_kubelet import FakeKubelet
 from fake_kubernetes import FakeCluster, served
 from steady_clients import Traffic
@@ -61,7 +60,6 @@ def test_a_fleet_on_a_cluster_from_its_apply_to_its_end(
     again = host.apply(first)
     assert "nothing to do" in again.stdout, again.stderr
 
-    client = triton_http.InferenceServerClient(f"127.0.0.1:{host.http}")
     with Traffic(host, pause_s=0.0) as traffic:
         host.apply(plan(partition("a", 40.0)))
         host.ctl("redirect", "a")
@@ -73,19 +71,10 @@ def test_a_fleet_on_a_cluster_from_its_apply_to_its_end(
     (uid,) = [about["uid"] for about in pods if about["labels"][names.ROLE] == serving]
     os.kill(kubelet.pid(uid), signal.SIGKILL)
     until(lambda: any("its container ended" in e.reason for e in host.events()), what="its end is an event")
-    until(lambda: answers(client), what="answers after the end")
-    client.close()
+    until(lambda: host.answers("a"), what="answers after the end")
 
     host.ctl("destroy", "--yes")
     assert {key[0] for key in api.store.objects} == {"nodes"}
-
-
-def answers(client: triton_http.InferenceServerClient) -> bool:
-    try:
-        infer_http(client, "a")
-    except Exception:
-        return False
-    return True
 
 
 def test_a_fleet_stays_in_its_namespace_and_a_wrong_device_is_refused(host: Ctl) -> None:

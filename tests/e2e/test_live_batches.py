@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from background import until
-from batch_load import BatchLoad, write_paced_model
+from background import Clients, until
 from ctl_fleet import Ctl, partition, plan
+from model_files import timed, write
 
 from controlplane.domain.fleet import Role
 from controlplane.triton.client import TritonClient
@@ -20,12 +22,52 @@ from launchers.process import ProcessLauncher
 pytestmark = pytest.mark.long
 
 NAMES = ("a", "b", "c", "d")
+CLIENTS = 12
+"""For each endpoint: more than its largest batch and the next one together hold, so that batches fill."""
+CONFIG = """\
+backend: "python"
+max_batch_size: 8
+input [ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]
+output [ { name: "Y", data_type: TYPE_FP32, dims: [ 4 ] } ]
+dynamic_batching { }
+"""
+
+
+class BatchLoad(Clients):
+    """Clients that send one request after another to each endpoint."""
+
+    def __init__(self, host: Ctl, endpoints: Sequence[str]) -> None:
+        super().__init__(CLIENTS * len(endpoints))
+        self._urls = [f"http://127.0.0.1:{host.http}/v2/models/{e}/infer" for e in endpoints]
+
+    def await_more(self, count: int, deadline_s: float = 60.0) -> None:
+        """Return once every endpoint has given so many answers more."""
+        before = self._by_endpoint()
+        until(
+            lambda: all(now >= n + count for now, n in zip(self._by_endpoint(), before, strict=True)),
+            deadline_s,
+            f"{count} more answers of each endpoint",
+        )
+
+    def _by_endpoint(self) -> list[int]:
+        return [sum(self.answered[i :: len(self._urls)]) for i in range(len(self._urls))]
+
+    def call(self, number: int) -> Callable[[], object]:
+        tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        body = json.dumps({"inputs": [tensor]}).encode()
+
+        def send() -> None:
+            request = urllib.request.Request(self._urls[number % len(self._urls)], body)
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                answer.read()
+
+        return send
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Ctl]:
     with Ctl(tmp_path, "live") as here:
-        write_paced_model(here.repository)
+        write(here.repository, "paced", timed(30.0), CONFIG)
         yield here
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import psutil
 import pytest
 import stepped_clock
-import tritonclient.http as triton_http
 from background import until
-from ctl_fleet import Ctl, infer_http, partition, plan
+from ctl_fleet import Ctl, partition, plan
 from no_descriptors import without_descriptors
 from steady_clients import CLIENTS, Traffic
 from stepped_clock import SteppedClock
@@ -42,39 +41,17 @@ def kill(processes: list[psutil.Process]) -> None:
     psutil.wait_procs(processes, 30)
 
 
-def serves(host: Ctl) -> bool:
-    client = triton_http.InferenceServerClient(f"127.0.0.1:{host.http}")
-    try:
-        infer_http(client, "a")
-        return True
-    except Exception:
-        return False
-    finally:
-        client.close()
-
-
-def await_served(host: Ctl) -> None:
-    until(lambda: serves(host), 90.0, "served again")
-
-
 MAPS = ("devices", "env", "files")
-"""What has names of its own as keys."""
+"""What has names of its own as keys, as pinned models have: a plan's models are a list."""
 
 
 def with_unknown_keys(value: Any) -> Any:
     if isinstance(value, list):
         return [with_unknown_keys(one) for one in value]
     if isinstance(value, dict):
-        return {
-            **{k: v if k in MAPS or _is_map(k, v) else with_unknown_keys(v) for k, v in value.items()},
-            "later": 1,
-        }
+        named = {k for k, v in value.items() if k in MAPS or (k == "models" and isinstance(v, dict))}
+        return {**{k: v if k in named else with_unknown_keys(v) for k, v in value.items()}, "later": 1}
     return value
-
-
-def _is_map(key: str, value: Any) -> bool:
-    """Of pinned models; a plan's models are a list."""
-    return key == "models" and isinstance(value, dict)
 
 
 def documents_of(text: str) -> list[Any]:
@@ -97,7 +74,7 @@ def test_what_ends_after_a_newer_version_wrote_the_files_is_started_again(host: 
         before = {p.pid for p in named(host, program)}
         assert before, program
         kill([psutil.Process(pid) for pid in before])
-        await_served(host)
+        until(lambda: host.answers("a"), 90.0, "served again")
     host.kill_controller()
     told = host.ctl("status", exit_code=0)
     assert "a newer version of ctl applied fleet" in told.stderr
@@ -115,8 +92,8 @@ def test_a_fleet_is_served_again_after_the_host_started_cold(host: Ctl) -> None:
     for folder in host.files.rglob("run"):
         shutil.rmtree(folder)
     with host.running("controller"):  # the unit's command
-        await_served(host)
-    assert serves(host), "without its controller"
+        until(lambda: host.answers("a"), 90.0, "served again")
+    assert host.answers("a"), "without its controller"
 
 
 @pytest.mark.skipif(stepped_clock.COMPILER is None, reason=stepped_clock.NOT_RUN)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton_http
 from background import until
-from ctl_fleet import Ctl, X, infer_http, partition, plan
+from ctl_fleet import Ctl, X, partition, plan
 
 pytestmark = pytest.mark.long
 
@@ -105,7 +105,7 @@ def test_an_apply_after_the_state_folder_was_removed_takes_its_own_ports_back(ho
     assert [e for e in host.events("controller") if "another command" in e.reason] == []
     until(lambda: removed(host.directory / "state"))
     applied(host)
-    infer_http(triton_http.InferenceServerClient(f"127.0.0.1:{host.http}"), "a")
+    host.infer("a")
     until(lambda: host.guarded())
     # Nor does a destroy leave anything behind, which `ended` checks.
     until(lambda: removed(host.directory / "state"))
@@ -118,7 +118,7 @@ def test_the_first_apply_after_the_state_folder_went_with_its_sockets_starts_the
     assert list(short_host.files.glob("servers/*"))
     until(lambda: removed(short_host.directory / "state"))
     applied(short_host)
-    infer_http(triton_http.InferenceServerClient(f"127.0.0.1:{short_host.http}"), "a")
+    short_host.infer("a")
     until(lambda: short_host.guarded())
 
 

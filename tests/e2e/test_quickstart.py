@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import triton_image
-import tritonclient.http as triton_http
-from ctl_fleet import CTL, ROOT, Ctl, infer_http
+from ctl_fleet import CTL, ROOT, Ctl
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 
@@ -60,5 +59,4 @@ def test_the_blocks_make_an_image_and_bring_models_to_a_fleet(tmp_path: Path) ->
                 listen = ", ".join(f"{name}: {port}" for name, port in host.listen.items())
                 spec.write_text(f"{text}\nserve: {{listen: {{{listen}}}}}\n")
         assert any("docker run" in text for line, text in shown.items() if "--dry-run" in line)
-        with triton_http.InferenceServerClient(f"127.0.0.1:{host.http}") as client:
-            infer_http(client, "echo")
+        host.infer("echo")

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
+from importlib.metadata import PathDistribution, distribution
 from pathlib import Path
+from zipfile import Path as ArchivePath
+from zipfile import ZipFile
 
-import clean_environment
 import tutorial
+
+from gpu_kit.build import packages
 
 ROOT = Path(__file__).parents[2]
 SPEC = """\
@@ -44,11 +47,33 @@ def released(folder: Path) -> Path:
     return folder / "dist"
 
 
+def clean_environment(folder: Path, wheel: Path) -> dict[str, str]:
+    """Make an environment for a wheel, whose dependencies are linked from this one; return its variables.
+
+    pip takes packages from no index: an undeclared one is absent.
+    """
+    with ZipFile(wheel) as archive:
+        (metadata,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        declared = PathDistribution(ArchivePath(archive, metadata.removesuffix("METADATA"))).requires or []
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    # Several packages may share a folder, as namespace packages do.
+    entries = {
+        str(distribution(name).locate_file(file.parts[0])): file.parts[0]
+        for name in packages(declared)
+        for file in distribution(name).files or ()
+    }
+    for path, entry in entries.items():
+        if entry not in ("..", "__pycache__"):
+            (site / entry).symlink_to(path)
+    return {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "PIP_NO_INDEX": "1"}
+
+
 def test_the_tutorials_installation_of_a_release_plans_on_its_own(tmp_path: Path) -> None:
     dist = released(tmp_path)
     (wheel,) = dist.glob("trisect-*.whl")
-    assert any("plugin/batch_limit." in name for name in zipfile.ZipFile(wheel).namelist())
-    environment = clean_environment.make(tmp_path / "environment", wheel)
+    assert any("plugin/batch_limit." in name for name in ZipFile(wheel).namelist())
+    environment = clean_environment(tmp_path / "environment", wheel)
     assert tutorial.INSTALL in (block.command for block in tutorial.blocks())
     run(tutorial.INSTALL, tmp_path, environment)
     (tmp_path / "spec.yaml").write_text(SPEC)

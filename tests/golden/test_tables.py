@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -49,21 +50,17 @@ def text(renderable: RenderableType) -> str:
 
 
 def test_a_plan() -> None:
-    ssd = Partition(
-        "W12",
-        92.5,
-        (ServedModel("ssd", 8),),
-        (Placement("W12", "W12", "ssd", 300, 55, predicted=Prediction(27.0, 30.0, None, 306.4, 0.979)),),
-        shadow=Shadow(ShadowPolicy.HOT, "v100-1", 7.5, 100, covers=1.06),
-        survives_gpu_loss=True,
-    )
+    predicted = Prediction(27.0, 30.0, None, 306.4, 0.979)
+    shadow = Shadow(ShadowPolicy.HOT, "v100-1", 7.5, 100, covers=1.06)
+    placed = Placement("W12", "W12", "ssd", 300, 55, predicted=predicted)
+    ssd = Partition("W12", 92.5, (ServedModel("ssd", 8),), (placed,), shadow=shadow, survives_gpu_loss=True)
     plan = Plan(
         "igniter",
         Rule.HALF_SLO,
         "igniter",
-        (
-            PlannedGpu("v100-0", "v100", (ssd,), price_per_hour=3.06),
-            PlannedGpu("v100-1", "v100", (), price_per_hour=3.06),
+        tuple(
+            PlannedGpu(f"v100-{n}", "v100", partitions, price_per_hour=3.06)
+            for n, partitions in enumerate(((ssd,), ()))
         ),
         violations=(Violation("W12", "executes in 28.0 ms, half its SLO is 27.5 ms"),),
         infeasible=(Infeasible("W13", "no share is fast enough", 12.5, 180),),
@@ -72,84 +69,26 @@ def test_a_plan() -> None:
     assert text(plan_table(plan)) == (HERE / "plan_table.txt").read_text()
 
 
+ACTIVE = StatusRow("a", "active", "running", "cpu-0", 30, "cgroup-v1", ("a",), True, "a", "b")
+
+
 def test_a_status() -> None:
-    rows = [
-        StatusRow(
-            "a",
-            "active",
-            "running",
-            "cpu-0",
-            30,
-            "cgroup-v1",
-            ("a",),
-            True,
-            "a",
-            "b",
-            slo_ms=200,
-            p99_ms=4.3,
-            planned_rps=100,
-            rate_rps=99.5,
-            errors=0,
-            server="f.a.active.2b",
-        ),
-        StatusRow(
-            "a", "shadow", "running", "cpu-0", 40, None, ("a",), False, "c", "d", server="f.a.shadow.3c"
-        ),
-    ]
-    guard = [
-        GuardRow(
-            "a",
-            "settling",
-            1.2,
-            "a.1",
-            True,
-            1,
-            False,
-            None,
-            1.2,
-            "x -> y: slow server",
-            1.2,
-            "shadow a.1 lost",
-        ),
-        GuardRow(
-            "b",
-            "down",
-            200.0,
-            None,
-            False,
-            5,
-            True,
-            550.0,
-            None,
-            None,
-            7300.0,
-            "5 starts in a row did not live 10 s",
-        ),
+    seen = {"slo_ms": 200, "p99_ms": 4.3, "planned_rps": 100, "rate_rps": 99.5, "errors": 0}
+    other = replace(ACTIVE, role="shadow", percent=40, enforced_by=None, routed=False, server="f.a.shadow.3c")
+    rows = (replace(ACTIVE, server="f.a.active.2b", **seen), other)
+    redirect = ("x -> y: slow server", 1.2, "shadow a.1 lost")
+    down = (200.0, None, False, 5, True, 550.0, None, None, 7300.0, "5 starts in a row did not live 10 s")
+    guard = (
+        GuardRow("a", "settling", 1.2, "a.1", True, 1, False, None, 1.2, *redirect),
+        GuardRow("b", "down", *down),
         GuardRow("c"),
-    ]
-    told = text(status_view(Status(tuple(rows), (), tuple(guard), None)))
-    assert told == (HERE / "status_table.txt").read_text()
+    )
+    assert text(status_view(Status(rows, (), guard, None))) == (HERE / "status_table.txt").read_text()
 
 
 def test_a_status_of_shared_queues() -> None:
-    endpoints = ("a", "b", "c", "d", "e")
-    row = StatusRow(
-        "P",
-        "active",
-        "running",
-        "cpu-0",
-        30,
-        "cgroup-v1",
-        endpoints,
-        True,
-        "a",
-        "b",
-        slo_ms=100,
-        p99_ms=112.5,
-        planned_rps=50,
-        rate_rps=40,
-        errors=1,
-    )
+    seen = {"slo_ms": 100, "p99_ms": 112.5, "planned_rps": 50, "rate_rps": 40, "errors": 1}
+    row = replace(ACTIVE, partition="P", endpoints=("a", "b", "c", "d", "e"), **seen)
     workloads = (
         WorkloadRow("A", "a", ("P",), 100, 10, 8.25, 9.5, 1, refused=12),
         WorkloadRow("B", "b", ("P", "Q-1", "Q-2", "Q-3"), 250, 40),

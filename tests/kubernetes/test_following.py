@@ -6,18 +6,20 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import following_rig as rig
+import httpx
 import pytest
-from background import until
+from background import Background, until
 from guard_rig import Load
 from kube import images
-from kube.autoscaler import NodeScaler
 from kube.cluster import Cluster
 from kube.installed import FLEET, Installation, is_applied
+from kube.node import Node
 from kube.story import PATIENCE_S, WITHOUT_API_S, ClusterHost, without_api_server
 from service import service
 from sleeping_triton import EACH_MS, Served, lay_out
@@ -27,6 +29,53 @@ POOL = {"pool": NAMESPACE}
 """The label of the nodes whose cores the fleet may use: one without other pods, and those that come."""
 MODEL, FIXED_MS, SLO_MS = Served(1, 1, 0), 60.0, 1000.0
 """A core holds 15 requests/s, so that a few of them need another one."""
+UNNEEDED_S = 15.0
+"""A node without a pod for so long is ended."""
+
+
+class NodeScaler(Background):
+    """What Cluster Autoscaler does: a node with these labels for a pod that fits on none, ended once empty.
+
+    `brought_s` and `ended_s` are since the epoch, as they are done.
+    """
+
+    def __init__(self, cluster: Cluster, labels: Mapping[str, str], image: Path) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._labels = labels
+        self._image = image
+        self.node: Node | None = None
+        self.brought_s = self.ended_s = 0.0
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        if self.node is not None and not self.ended_s:
+            self._cluster.remove_node(self.node)
+
+    def _run(self) -> None:
+        needed_s = time.monotonic()
+        while not self._stop.wait(0.5) and not self.ended_s:
+            try:
+                pods = self._cluster.get("/api/v1/pods")["items"]
+            except httpx.HTTPError:
+                continue  # the API server is away
+            if self.node is None:
+                if any(map(self._is_for_a_new_node, pods)):
+                    self.node = self._cluster.add_node(self._labels, self._image)
+                    self.brought_s, needed_s = time.time(), time.monotonic()
+            elif any(pod["spec"].get("nodeName") == self.node.name for pod in pods):
+                needed_s = time.monotonic()
+            elif time.monotonic() > needed_s + UNNEEDED_S:
+                self._cluster.remove_node(self.node)
+                self.ended_s = time.time()
+
+    def _is_for_a_new_node(self, pod: dict[str, Any]) -> bool:
+        """Whether the scheduler found no node for a pod, and one of the group would do."""
+        selector = pod["spec"].get("nodeSelector") or {}
+        return self._labels.items() >= selector.items() and any(
+            c["type"] == "PodScheduled" and c.get("reason") == "Unschedulable"
+            for c in pod["status"].get("conditions", ())
+        )
 
 
 def spec(rate_rps: float, cores: int) -> str:

@@ -2,28 +2,72 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import gateway_rig as rig
 import pytest
-from background import until
-from kube import echo_server
-from kube.cluster import Cluster
+from background import Background, until
+from kube import images
+from kube.cluster import Cluster, is_true
 from kube.installed import TOKEN, Installation
 from service import service
 
-from controlplane.domain.fleet import GatewayConfig, Route
+from controlplane.domain.fleet import Backend, GatewayConfig, Route
 from controlplane.gateway.replicas.gateway import ReplicatedGateway
 
 NAMESPACE = "gateway-test"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/trisect-gateway"
 RATE_RPS = 400
 STREAMS = 20
+ECHO = rig.MODELS / "echo"
+CONFINED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+UNPRIVILEGED = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def echo_server(cluster: Cluster, namespace: str, name: str) -> Backend:
+    """Start a Triton in a pod, without Trisect's launcher; return where it answers once it is ready."""
+    where = f"/api/v1/namespaces/{namespace}"
+    files = {"config.pbtxt": ECHO / "config.pbtxt", "model.py": ECHO / "1" / "model.py"}
+    data = {file: path.read_text() for file, path in files.items()}
+    cluster.create(f"{where}/configmaps", {"metadata": {"name": name}, "data": data})
+    cluster.create(f"{where}/pods", _pod(name))
+    pod = cluster.await_until(f"{where}/pods/{name}", is_true("Ready"))
+    return Backend(name, pod["status"]["podIP"], 8000, 8001)
+
+
+def _pod(name: str) -> dict[str, Any]:
+    items = [{"key": "config.pbtxt", "path": "config.pbtxt"}, {"key": "model.py", "path": "1/model.py"}]
+    container = {
+        "name": "triton",
+        "image": images.TRITON,
+        "imagePullPolicy": "Never",
+        "command": [
+            *("/opt/tritonserver/bin/tritonserver", f"--id={name}", "--model-repository=/models"),
+            *("--backend-directory=/opt/tritonserver/backends", "--disable-auto-complete-config"),
+        ],
+        "env": [{"name": "SERVER_NAME", "value": name}, {"name": "OPENBLAS_NUM_THREADS", "value": "1"}],
+        "readinessProbe": {"httpGet": {"path": "/v2/health/ready", "port": 8000}, "periodSeconds": 1},
+        "securityContext": CONFINED,
+        "volumeMounts": [
+            {"name": "model", "mountPath": "/models/echo"},
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "memory", "mountPath": "/dev/shm"},
+        ],
+    }
+    volumes = [
+        {"name": "model", "configMap": {"name": name, "items": items}},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "memory", "emptyDir": {"medium": "Memory"}},
+    ]
+    spec = {"containers": [container], "volumes": volumes, "securityContext": UNPRIVILEGED}
+    return {"metadata": {"name": name}, "spec": spec}
 
 
 @pytest.fixture(scope="module")
@@ -44,22 +88,16 @@ def replicas(installed: Installation) -> dict[str, str]:
     return {p["metadata"]["name"]: p["status"]["podIP"] for p in found if p["status"].get("podIP")}
 
 
-@contextmanager
-def kept_up(gateway: ReplicatedGateway) -> Iterator[None]:
+class KeptUp(Background):
     """New replicas get routes, as the controller's look at the routes gives them."""
-    ending = threading.Event()
 
-    def look() -> None:
-        while not ending.wait(0.2):
-            gateway.routes()
+    def __init__(self, gateway: ReplicatedGateway) -> None:
+        super().__init__()
+        self._gateway = gateway
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join()
+    def _run(self) -> None:
+        while not self._stop.wait(0.2):
+            self._gateway.routes()
 
 
 def rolled_out(deployment: dict[str, Any]) -> bool:
@@ -78,12 +116,12 @@ def all_open(load: rig.Load) -> bool:
 
 def test_a_rolling_update_of_the_gateway_loses_no_request(installed: Installation) -> None:
     cluster = installed.cluster
-    one, two = (echo_server.start(cluster, NAMESPACE, name) for name in ("one", "two"))
+    one, two = (echo_server(cluster, NAMESPACE, name) for name in ("one", "two"))
     gateway = ReplicatedGateway(lambda: [f"{ip}:8003" for ip in replicas(installed).values()], TOKEN)
     gateway.start(GatewayConfig())
     gateway.commit({"echo": Route((one,), two)})
     with (
-        kept_up(gateway),
+        KeptUp(gateway),
         service(lambda: installed.targets(8000), lambda: installed.targets(8001)) as (http, grpc),
     ):
         cluster.await_until(DEPLOYMENT, rolled_out)

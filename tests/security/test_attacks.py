@@ -7,11 +7,8 @@ import gzip
 import http.client
 import itertools
 import json
-import os
 import random
 import re
-import select
-import socket
 import struct
 import threading
 import time
@@ -19,15 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gateway_rig as rig
+import psutil
 import pytest
-from background import until
-from gateway_clients import Target
+from background import meanwhile, until
+from gateway_clients import BODY, Target, connected, sent, served
 
-from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 
-BODY = b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1], "data": [5]}]}'
 INFER = "/v2/models/echo/infer"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 ADMIN = (
@@ -79,13 +75,8 @@ class Attacked:
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     here = tmp_path_factory.mktemp("attacked")
-    with (
-        rig.tritons(here, one={"echo": "echo"}) as running,
-        rig.a_gateway(here, fleet_wide_calls=False) as (gateway, ports),
-    ):
-        gateway.commit({"echo": Route((running["one"].backend,))})
-        target = Target(f"{rig.HOST}:{ports.http}", f"{rig.HOST}:{ports.grpc}", here)
-        yield Attacked(target, GatewayPaths.of(here / "gateway"), running["one"])
+    with served(here, {"echo": "echo"}, fleet_wide_calls=False) as made:
+        yield Attacked(made.target, made.places, made.triton)
 
 
 @pytest.fixture(autouse=True)
@@ -96,19 +87,6 @@ def unharmed(attacked: Attacked) -> Iterator[None]:
     assert attacked.honest(5)
     assert attacked.processes() == before
     assert attacked.state() == state
-
-
-@contextlib.contextmanager
-def meanwhile(attack: Callable[[threading.Event], None]) -> Iterator[None]:
-    """An attack that goes on within."""
-    stop = threading.Event()
-    attacking = threading.Thread(target=attack, args=(stop,))
-    attacking.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        attacking.join(60)
 
 
 @pytest.mark.parametrize("slow", ["headers", "bodies"])
@@ -129,7 +107,7 @@ def test_slow_clients_leave_honest_traffic_alone(attacked: Attacked, slow: str) 
     with contextlib.ExitStack() as held:
         opened = []
         for _ in range(count):
-            connection = held.enter_context(socket.create_connection(_address(attacked.target.http), 60))
+            connection = held.enter_context(connected(attacked.target.http))
             connection.sendall(opening)
             connection.setblocking(False)
             opened.append(connection)
@@ -142,7 +120,7 @@ def test_a_bomb_is_refused_and_fills_no_memory(attacked: Attacked) -> None:
     (facade,) = processes.find(attacked.places, processes.FACADE)
     status, answer, _ = attacked.target.raw("POST", INFER, bomb, {"Content-Encoding": "gzip"})
     assert (status, b"larger than" in answer) == (413, True)
-    until(lambda: _resident_mb(facade) < 600)
+    until(lambda: psutil.Process(facade).memory_info().rss < 600 * 2**20)
 
 
 @pytest.mark.parametrize("flood", ["continuations", "resets", "settings", "pings", "empty data"])
@@ -151,7 +129,7 @@ def test_floods_of_frames_leave_honest_traffic_alone(attacked: Attacked, flood: 
         while not stop.is_set():
             with (
                 contextlib.suppress(OSError),
-                socket.create_connection(_address(attacked.target.grpc), 60) as to,
+                connected(attacked.target.grpc) as to,
             ):
                 to.sendall(PREFACE)
                 to.setblocking(False)
@@ -184,7 +162,7 @@ def test_floods_of_frames_leave_honest_traffic_alone(attacked: Attacked, flood: 
 def test_no_request_is_smuggled_in_another(attacked: Attacked, ending: bytes) -> None:
     opening = b"POST /v2/models/none/infer HTTP/1.1\r\nHost: x\r\n"
     hidden = b"POST /v2/repository/models/echo/unload HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-    statuses = _statuses(_sent(attacked.target.http, opening + ending + hidden))
+    statuses = _statuses(sent(attacked.target.http, opening + ending + hidden))
     assert 200 not in statuses
     assert len(statuses) <= 2
 
@@ -209,15 +187,10 @@ def test_no_variant_of_an_admin_path_is_obeyed(attacked: Attacked, variants: int
 
 def test_names_that_break_lines_make_no_lines_of_the_log(attacked: Attacked) -> None:
     for name in ("a%0ab", "a%20b%20c", "a%00b", "a;b", "%23a", "a\tb", "\xff"):
-        _sent(
+        sent(
             attacked.target.http, f"POST /v2/models/{name}/infer HTTP/1.1\r\nHost: x\r\n\r\n".encode("latin1")
         )
     assert attacked.honest(3)
-
-
-def _address(address: str) -> tuple[str, int]:
-    host, _, port = address.partition(":")
-    return host, int(port)
 
 
 def _frames(flood: str) -> Iterator[bytes]:
@@ -240,18 +213,6 @@ def _frames(flood: str) -> Iterator[bytes]:
         case _:
             yield frame(0x1, 0x4, 1, headers)
             yield from itertools.repeat(frame(0x0, 0, 1, b""))
-
-
-def _sent(address: str, request: bytes) -> bytes:
-    found = b""
-    with socket.create_connection(_address(address), 60) as connection, contextlib.suppress(OSError):
-        connection.sendall(request)
-        # A client that closes its side has left. What is not answered by then may be half a request.
-        select.select([connection], [], [], 0.05)
-        connection.shutdown(socket.SHUT_WR)
-        while part := connection.recv(65536):
-            found += part
-    return found
 
 
 def _statuses(answer: bytes) -> list[int]:
@@ -279,8 +240,3 @@ def _variants(chance: random.Random) -> Iterator[str]:
         for _ in range(chance.choice([0, 1, 1, 2, 3])):
             path = chance.choice(tricks)(path)
         yield path
-
-
-def _resident_mb(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

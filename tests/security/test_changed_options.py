@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import ssl
 from functools import partial
@@ -12,9 +11,10 @@ import gateway_rig as rig
 import pytest
 from background import until
 from certificates import Authority
+from gateway_clients import http_call, served
 
 from controlplane.domain.errors import GatewayError, InputError
-from controlplane.domain.fleet import AccessConfig, Route
+from controlplane.domain.fleet import AccessConfig
 from controlplane.files.gateway.access import Client
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes, startup
@@ -28,15 +28,7 @@ def status(
     token: str | None = None,
     path: str = "/v2/models/echo/ready",
 ) -> int:
-    connection = (
-        http.client.HTTPConnection(rig.HOST, port, timeout=60)
-        if context is None
-        else http.client.HTTPSConnection(rig.HOST, port, timeout=60, context=context)
-    )
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    with contextlib.closing(connection):
-        connection.request("GET", path, headers=headers)
-        return connection.getresponse().status
+    return http_call(f"{rig.HOST}:{port}", "GET", path, token=token, context=context)[0]
 
 
 def _under_load(gateway: HaproxyGateway, ports: rig.Ports, steps: list[AccessConfig]) -> rig.Load:
@@ -54,9 +46,8 @@ def test_options_change_on_a_running_gateway_without_a_lost_request(tmp_path: Pa
     signed = authority.sign("gateway")
     files = {"certificate": str(signed.certificate), "key": str(signed.key)}
     context = ssl.create_default_context(cafile=str(authority.certificate))
-    with rig.tritons(tmp_path, one={"echo": "echo"}) as running, rig.a_gateway(tmp_path) as (gateway, ports):
-        places = GatewayPaths.of(tmp_path / "gateway")
-        gateway.commit({"echo": Route((running["one"].backend,))})
+    with served(tmp_path, {"echo": "echo"}) as made:
+        gateway, ports, places = made.gateway, made.ports, made.places
         first = rig.only(places, processes.HAPROXY)
 
         plain = [AccessConfig(audit=True), AccessConfig(audit=True, max_connections=500)]

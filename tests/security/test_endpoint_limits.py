@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import http.client
 import json
 import time
 from collections.abc import Iterator
@@ -15,38 +14,34 @@ import gateway_rig as rig
 import grpc
 import pytest
 from background import until
+from gateway_clients import SERVICE, Target, inference, served
 from tritonclient.grpc import service_pb2
 
-from controlplane.domain.fleet import Route
 from controlplane.files.gateway.access import Limit
 from controlplane.gateway.security.registry import LimitRegistry
 
-SERVICE = "/inference.GRPCInferenceService/"
 GZIP = grpc.Compression.Gzip
 Code = grpc.StatusCode
 
 
 @dataclass(frozen=True)
 class Limited:
-    ports: rig.Ports
+    target: Target
     limits: LimitRegistry
     triton: rig.Triton
 
     def http(
         self, path: str, body: bytes | None, headers: dict[str, str] | None = None, **how: Any
     ) -> tuple[int, dict[str, str]]:
-        connection = http.client.HTTPConnection(rig.HOST, self.ports.http, timeout=60)
-        with contextlib.closing(connection):
-            connection.request("GET" if body is None else "POST", path, body, headers or {}, **how)
-            answer = connection.getresponse()
-            answer.read()
-            return answer.status, {k.lower(): v for k, v in answer.getheaders()}
+        method = "GET" if body is None else "POST"
+        status, _, told = self.target.raw(method, path, body, headers, **how)
+        return status, told
 
     def infer(self, endpoint: str, value: float = 5.0) -> tuple[int, dict[str, str]]:
         return self.http(f"/v2/models/{endpoint}/infer", body(value))
 
     def channel(self) -> grpc.Channel:
-        return grpc.insecure_channel(f"{rig.HOST}:{self.ports.grpc}")
+        return grpc.insecure_channel(self.target.grpc)
 
     def grpc(self, message: bytes, compression: Any = None) -> tuple[Code, dict[str, str]]:
         with self.channel() as channel:
@@ -70,9 +65,8 @@ class Limited:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
     here = tmp_path_factory.mktemp("limited")
     models = {"echo": "echo", "other": "echo", "slow": "slow"}
-    with rig.tritons(here, one=models) as tritons, rig.a_gateway(here) as (gateway, ports):
-        gateway.commit({name: Route((tritons["one"].backend,)) for name in models})
-        yield Limited(ports, LimitRegistry(here / "gateway"), tritons["one"])
+    with served(here, models) as made:
+        yield Limited(made.target, LimitRegistry(made.places.state), made.triton)
 
 
 @pytest.fixture
@@ -87,14 +81,6 @@ def body(value: float = 5.0, count: int = 1) -> bytes:
     return json.dumps({"inputs": [tensor]}).encode()
 
 
-def message(endpoint: str, value: float = 5.0, count: int = 1) -> bytes:
-    request = service_pb2.ModelInferRequest(model_name=endpoint)
-    request.inputs.add(name="INPUT", datatype="FP32", shape=[count]).contents.fp32_contents.extend(
-        [value] * count
-    )
-    return bytes(request.SerializeToString())
-
-
 @pytest.mark.parametrize("accused_before", [False, True])
 def test_requests_at_once_are_limited_for_all_clients_together(
     limited: Limited, accused_before: bool
@@ -105,11 +91,13 @@ def test_requests_at_once_are_limited_for_all_clients_together(
     with limited.channel() as channel:
         with rig.held(limited.triton):
             begun = rig.noted(limited.triton.slow, "begun")
-            first = channel.unary_unary(f"{SERVICE}ModelInfer").future(message("slow", rig.HELD), timeout=60)
+            first = channel.unary_unary(f"{SERVICE}ModelInfer").future(
+                inference("slow", rig.HELD), timeout=60
+            )
             until(lambda: rig.noted(limited.triton.slow, "begun") > begun)
             status, headers = limited.infer("slow")
             assert (status, headers["retry-after"]) == (429, "1")
-            code, metadata = limited.grpc(message("slow"))
+            code, metadata = limited.grpc(inference("slow"))
             assert (code, metadata["retry-after"]) == (Code.RESOURCE_EXHAUSTED, "1")
             assert limited.http("/v2/models/slow/ready", None)[0] == 200, "a question is no inference"
             assert limited.infer("echo")[0] == 200, "another endpoint"
@@ -123,7 +111,7 @@ def test_the_limit_is_reached_by_as_many_requests_as_it_says(limited: Limited) -
     with limited.channel() as channel:
         call = channel.unary_unary(f"{SERVICE}ModelInfer")
         with rig.held(limited.triton):
-            calls = [call.future(message("slow", rig.HELD), timeout=60) for _ in range(3)]
+            calls = [call.future(inference("slow", rig.HELD), timeout=60) for _ in range(3)]
             until(lambda: any(one.done() for one in calls))
         codes = [one.code() for one in calls]
     assert sorted(codes, key=str) == [Code.OK, Code.OK, Code.RESOURCE_EXHAUSTED]
@@ -138,7 +126,7 @@ def test_the_rate_is_limited_and_refused_requests_count_for_nothing(limited: Lim
         while statuses.count(200) < 12:
             statuses.append(limited.infer("echo")[0])
             with contextlib.suppress(grpc.RpcError):
-                call(message("echo"), timeout=60)
+                call(inference("echo"), timeout=60)
                 statuses.append(200)
     assert set(statuses) == {200, 429}
     assert limited.infer("other")[0] == 200
@@ -154,20 +142,20 @@ def test_the_size_of_a_body_is_limited_however_it_is_sent(limited: Limited) -> N
         limited.http(path, gzip.compress(large), {"Content-Encoding": "gzip"})[0],
     ]
     assert refused == [413, 413, 413]
-    assert limited.grpc(message("echo", count=500))[0] is Code.RESOURCE_EXHAUSTED
-    assert limited.grpc(message("echo", count=500), GZIP)[0] is Code.RESOURCE_EXHAUSTED
-    answers = limited.streamed(message("echo"), message("echo", count=500), message("echo"))
+    assert limited.grpc(inference("echo", count=500))[0] is Code.RESOURCE_EXHAUSTED
+    assert limited.grpc(inference("echo", count=500), GZIP)[0] is Code.RESOURCE_EXHAUSTED
+    answers = limited.streamed(inference("echo"), inference("echo", count=500), inference("echo"))
     assert [bool(error) for error in answers] == [False, True, False]
     assert "larger than this endpoint's limit" in answers[1]
     assert limited.infer("echo")[0] == 200
-    assert limited.grpc(message("echo"), GZIP)[0] is Code.OK
+    assert limited.grpc(inference("echo"), GZIP)[0] is Code.OK
 
 
 def test_compressed_calls_and_streamed_messages_have_a_limit_too(limited: Limited) -> None:
     limited.limits.set("echo", Limit(max_rate_rps=2))
-    answers = limited.streamed(*(message("echo") for _ in range(20)))
+    answers = limited.streamed(*(inference("echo") for _ in range(20)))
     assert {error for error in answers if error} == {"this endpoint has reached its limit of requests"}
-    outcomes = [limited.grpc(message("echo"), GZIP) for _ in range(20)]
+    outcomes = [limited.grpc(inference("echo"), GZIP) for _ in range(20)]
     assert {code for code, _ in outcomes} <= {Code.OK, Code.RESOURCE_EXHAUSTED}
     refused = [metadata for code, metadata in outcomes if code is Code.RESOURCE_EXHAUSTED]
     assert refused

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +11,8 @@ from pathlib import Path
 import gateway_rig as rig
 import grpc
 import pytest
-from background import until
-from gateway_clients import Target
+from background import stopped
+from gateway_clients import SERVICE, Target, connected
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.fleet import Route
@@ -24,7 +21,6 @@ from controlplane.gateway import processes
 from controlplane.gateway.facade.fleet_wide.broadcast import ANSWER_S
 from controlplane.gateway.haproxy import HaproxyGateway
 
-SERVICE = "/inference.GRPCInferenceService/"
 VERBOSE = b'{"log_verbose_level": 1}'
 TRACE = b'{"trace_level": ["TIMESTAMPS"]}'
 PATHS = [
@@ -161,29 +157,23 @@ def test_a_region_beyond_the_bounds_is_refused_and_registered_nowhere(opened: Ri
 
 
 def test_a_broken_file_does_not_stop_the_facade(opened: Rig) -> None:
-    (facade,) = processes.find(opened.places, processes.FACADE)
     opened.places.broadcasts.write_bytes(b"{" * 1000)
-    os.kill(facade, signal.SIGKILL)
-    until(lambda: processes.find(opened.places, processes.FACADE) not in ((), (facade,)))
+    rig.replaced(opened.places, processes.FACADE)
     assert opened.target.raw("GET", "/v2/health/ready")[0] == 200
     assert opened.target.raw("POST", "/v2/logging", b'{"log_verbose_level": 0}')[0] == 200
 
 
 def test_a_stopped_server_holds_a_fleet_wide_call_up_for_seconds_only(opened: Rig) -> None:
-    os.kill(opened.triton.process.pid, signal.SIGSTOP)
-    try:
+    with stopped(opened.triton.process.pid):
         started = time.monotonic()
         status, _, _ = opened.target.raw("POST", "/v2/logging", VERBOSE)
         waited_s = time.monotonic() - started
-    finally:
-        os.kill(opened.triton.process.pid, signal.SIGCONT)
     assert status == 503
     # Reading what to put back, the call itself, putting it back; a call without bound waits for its client.
     assert waited_s < 10 * ANSWER_S
 
 
 def _raw(target: Target, request: bytes) -> bytes:
-    host, port = target.http.split(":")
-    with socket.create_connection((host, int(port)), 30) as connection:
+    with connected(target.http, 30) as connection:
         connection.sendall(request)
         return connection.recv(4096)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import random
 import re
-import select
-import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 import gateway_rig as rig
 import mutations
 import pytest
+from gateway_clients import BODY, connected, sent
 from mutations import Corpus
 
 from controlplane.domain.fleet import Route
@@ -26,14 +23,11 @@ from controlplane.gateway import processes
 
 SERVER_OF = {"first": "left", "second": "right"}
 MODELS = dict.fromkeys(SERVER_OF, "echo")
-BODY = b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1], "data": [5]}]}'
 CASES = [
     1000,
     pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
     pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(6 * 3600)]),
 ]
-
-_PAUSE_S = 0.002
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,7 @@ def unharmed(fuzzed: Fuzzed) -> Iterator[None]:
     assert fuzzed.alive() == before
     for name, server in SERVER_OF.items():
         head = f"POST /v2/models/{name}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n"
-        ((status, body),) = _answers_of(_sent(fuzzed.http, head.encode() + BODY, answer_s=60.0))
+        ((status, body),) = _answers_of(sent(fuzzed.http, head.encode() + BODY, answer_s=60.0))
         assert status == 200
         assert _served(body) == (name, server)
 
@@ -81,7 +75,7 @@ def test_mutated_http_requests_end_in_well_formed_answers(fuzzed: Fuzzed, cases:
         request = mutations.text(corpus.chance, corpus.choose(), corpus.inputs)
         pause_at = corpus.chance.choice([None, corpus.chance.randrange(len(request) + 1)])
         try:
-            found = _answers_of(_sent(fuzzed.http, request, pause_at))
+            found = _answers_of(sent(fuzzed.http, request, pause_at))
         except TimeoutError:
             pytest.fail(f"no answer to {request!r}, sent with a pause at {pause_at}")
         for status, body in found:
@@ -95,8 +89,7 @@ def test_mutated_http_requests_end_in_well_formed_answers(fuzzed: Fuzzed, cases:
 @pytest.mark.parametrize("trailer", [b"Con<tent: 5", b"Content-Length: 5"])
 def test_malformed_trailers_of_a_request_are_refused_at_once(fuzzed: Fuzzed, trailer: bytes) -> None:
     head = b"POST /v2/models/first/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
-    host, port = fuzzed.http.split(":")
-    with socket.create_connection((host, int(port)), 20) as connection:
+    with connected(fuzzed.http, 20) as connection:
         connection.sendall(head + b"Expect: 100-continue\r\n\r\n")
         # Once the request's head is processed.
         assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")
@@ -114,31 +107,6 @@ def _requests() -> Iterator[bytes]:
     yield b"POST /v2/models/first/infer HTTP/1.1\r\n" + chunked
     for path in ("/v2", "/v2/health/ready", "/v2/models/stats", "/v2/repository/index"):
         yield f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-
-
-def _sent(address: str, request: bytes, pause_at: int | None = None, answer_s: float = 0.05) -> bytes:
-    """All that comes back until the connection ends. Raises TimeoutError for a hang.
-
-    A whole request is answered within `answer_s`.
-    After the pause, an intermediary may have passed on the first part already.
-    """
-    found = b""
-    host, port = address.split(":")
-    with (
-        socket.create_connection((host, int(port)), 60) as connection,
-        contextlib.suppress(ConnectionError),
-    ):
-        connection.sendall(request[:pause_at])
-        if pause_at is not None:
-            time.sleep(_PAUSE_S)
-            connection.sendall(request[pause_at:])
-        # A client that closes its side has left. What is not answered by then may be half a request.
-        select.select([connection], [], [], answer_s)
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_WR)
-        while part := connection.recv(65536):
-            found += part
-    return found
 
 
 def _answers_of(found: bytes) -> list[tuple[int, bytes]]:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import select
-import socket
 import time
 from collections.abc import Iterator
 
-import gateway_rig as rig
 import pytest
-from gateway_clients import Target
+from gateway_clients import Served, Target, connected, served
 from raw_http2 import call
 
-from controlplane.domain.fleet import Route
 from controlplane.files.gateway import read_settings
-from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import store
 from controlplane.render.haproxy import LARGEST_BODY_BYTES
 
@@ -27,17 +23,14 @@ BEGUN = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n".encode(
 
 
 @pytest.fixture(scope="module")
-def places_and_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayPaths, Target]]:
-    here = tmp_path_factory.mktemp("limits")
-    with rig.tritons(here, one={"echo": "echo"}) as running, rig.a_gateway(here) as (gateway, ports):
-        gateway.commit({"echo": Route((running["one"].backend,))})
-        target = Target(f"{rig.HOST}:{ports.http}", f"{rig.HOST}:{ports.grpc}", here)
-        yield GatewayPaths.of(here / "gateway"), target
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("limits"), {"echo": "echo"}) as made:
+        yield made
 
 
 @pytest.fixture
-def target(places_and_target: tuple[GatewayPaths, Target]) -> Target:
-    return places_and_target[1]
+def target(made: Served) -> Target:
+    return made.target
 
 
 def test_a_connection_that_does_not_say_what_it_wants_is_closed(target: Target) -> None:
@@ -51,7 +44,7 @@ def test_a_connection_that_does_not_say_what_it_wants_is_closed(target: Target) 
     with contextlib.ExitStack() as opened:
         waiting = {}
         for name, (address, sent) in begun.items():
-            connection = opened.enter_context(_connected(address))
+            connection = opened.enter_context(connected(address))
             connection.sendall(sent)
             waiting[connection] = name
         deadline = time.monotonic() + 60
@@ -88,15 +81,13 @@ def test_a_body_of_unknown_length_is_counted_and_served(target: Target) -> None:
     assert (status, b"OUTPUT" in answer) == (200, True)
 
 
-def test_one_source_leaves_connections_to_the_others(
-    places_and_target: tuple[GatewayPaths, Target],
-) -> None:
-    places, target = places_and_target
+def test_one_source_leaves_connections_to_the_others(made: Served) -> None:
+    places, target = made.places, made.target
     settings = read_settings(places.settings)
     limit = store.maxconn(20_000, settings) // 2
     with contextlib.ExitStack() as opened:
         for _ in range(limit):
-            connection = opened.enter_context(_connected(target.http, source="127.0.0.2"))
+            connection = opened.enter_context(connected(target.http, source="127.0.0.2"))
             # One that says nothing would be closed before a slow host has opened them all.
             connection.sendall(BEGUN)
         assert _refused(target.http, source="127.0.0.2")
@@ -104,14 +95,9 @@ def test_one_source_leaves_connections_to_the_others(
         assert status == 200
 
 
-def _connected(address: str, source: str = rig.HOST) -> socket.socket:
-    host, port = address.split(":")
-    return socket.create_connection((host, int(port)), 60, (source, 0))
-
-
 def _refused(address: str, source: str) -> bool:
     try:
-        with _connected(address, source) as connection:
+        with connected(address, source=source) as connection:
             return connection.recv(1) == b""
     except ConnectionResetError:
         return True

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
-import signal
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -15,11 +13,11 @@ import gateway_rig as rig
 import httpx
 import numpy as np
 import pytest
-from gateway_clients import Target
+from background import stopped
+from gateway_clients import Served, Target, served
 from host_ports import free_ports
 
 from controlplane.domain.fleet import Backend, Route
-from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.render.haproxy import DEEPEST_JSON
 
@@ -30,23 +28,23 @@ FATAL = 400_000
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Target, rig.Triton]]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     here = tmp_path_factory.mktemp("nesting")
     models = {"echo": "echo", "spare": "echo"}
-    with rig.tritons(here, one=models) as running, rig.a_gateway(here) as (gateway, ports):
-        alive = running["one"].backend
+    with served(here, models) as made:
+        alive = made.triton.backend
         dead = Backend("dead", rig.HOST, *free_ports(3))
-        gateway.commit({"echo": Route((alive,)), "spare": Route((dead,), alive)})
-        yield Target(f"{rig.HOST}:{ports.http}", f"{rig.HOST}:{ports.grpc}", here), running["one"]
+        made.gateway.commit({"echo": Route((alive,)), "spare": Route((dead,), alive)})
+        yield made
 
 
 @pytest.fixture
-def target(guarded: tuple[Target, rig.Triton]) -> Iterator[Target]:
+def target(guarded: Served) -> Iterator[Target]:
     """With a server that must be alive afterwards."""
-    target, triton = guarded
+    target = guarded.target
     yield target
     assert target.raw("POST", INFER, request(1.5))[0] == 200
-    assert triton.process.poll() is None
+    assert guarded.triton.process.poll() is None
 
 
 def request(*values: Any, more: str = "") -> bytes:
@@ -147,20 +145,17 @@ def test_tensors_of_brackets_are_no_json(target: Target, floats: int) -> None:
         assert target.raw("POST", INFER, body, {LENGTH: str(length)})[0] == 200
 
 
-def test_what_is_shallow_in_the_buffer_needs_no_facade(target: Target) -> None:
+def test_what_is_shallow_in_the_buffer_needs_no_facade(guarded: Served, target: Target) -> None:
     head = (
         b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [500000], '
         b'"parameters": {"binary_data_size": 2000000}}]}'
     )
-    (facade,) = processes.find(GatewayPaths.of(target.slow / "gateway"), processes.FACADE)
-    os.kill(facade, signal.SIGSTOP)
-    try:
+    (facade,) = processes.find(guarded.places, processes.FACADE)
+    with stopped(facade):
         for body in (request(1.5), nested(DEEPEST_JSON), nested(10, 25_000)):
             assert target.raw("POST", INFER, body)[0] == 200
         for body, length in ((head + bytes(2_000_000), len(head)), (bytes(2_000_000), 0)):
             assert target.raw("POST", INFER, body, {LENGTH: str(length)})[0] == 200
-    finally:
-        os.kill(facade, signal.SIGCONT)
 
 
 def test_large_json_goes_to_the_backup_of_a_dead_server(target: Target) -> None:

@@ -20,9 +20,10 @@ from typing import Any, cast
 import gateway_rig as rig
 import grpc
 import pytest
-from background import until
+from background import stopped, until
 from certificates import Authority
-from tls_network import BODY, SERVICE, Code, Network, created, infer, status_of
+from gateway_clients import BODY, SERVICE, http_call, inference
+from tls_network import Code, Network, created, status_of
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import AccessConfig
@@ -45,7 +46,7 @@ def test_plain_text_gets_no_answer(network: Network, token: str) -> None:
 def test_a_granted_endpoint_is_served_over_both_protocols(network: Network, token: str) -> None:
     assert network.http("POST", "/v2/models/first/infer", token, body=BODY)[0] == 200
     for method in ("ModelInfer", "ModelStreamInfer"):
-        assert network.grpc(method, infer("first"), token) is Code.OK
+        assert network.grpc(method, inference("first"), token) is Code.OK
 
 
 @pytest.mark.parametrize("given", [None, "", "wrong", "trisect_" + "A" * 43, "x" * 5000])
@@ -61,7 +62,7 @@ def test_without_a_valid_token_every_call_is_unauthenticated(network: Network, g
     for path in ("/v2", "/v2/models/stats", "/v2/models/first/config"):
         assert network.http("GET", path, given)[0] == 401
     for method in ("ModelInfer", "ModelStreamInfer", "ModelConfig", "RepositoryIndex", "TraceSetting"):
-        assert network.refuses(Code.UNAUTHENTICATED, method, infer("first"), given)
+        assert network.refuses(Code.UNAUTHENTICATED, method, inference("first"), given)
     assert network.http("GET", "/v2/health/ready", given)[0] == 200
 
 
@@ -77,9 +78,9 @@ def test_another_clients_endpoint_is_denied_however_it_is_called(network: Networ
     for path in ("", "/config", "/ready", "/stats"):
         assert network.http("GET", f"/v2/models/second{path}", token)[0] == 403
     for method in ("ModelInfer", "ModelStreamInfer", "ModelConfig", "ModelReady", "ModelStatistics"):
-        message = b"\x0a\x06second" if "Infer" not in method else infer("second")
+        message = b"\x0a\x06second" if "Infer" not in method else inference("second")
         assert network.refuses(Code.PERMISSION_DENIED, method, message, token)
-    denied = network.grpc("ModelInfer", infer("second"), token, compression=grpc.Compression.Gzip)
+    denied = network.grpc("ModelInfer", inference("second"), token, compression=grpc.Compression.Gzip)
     assert denied is Code.PERMISSION_DENIED
 
 
@@ -105,20 +106,20 @@ def test_a_revoked_token_is_refused_on_open_connections_and_streams(network: Net
     revoked = threading.Event()
 
     def messages() -> Iterator[bytes]:
-        yield infer("first")
+        yield inference("first")
         revoked.wait(60)
-        yield infer("first")
+        yield inference("first")
 
     with network.channel() as channel:
         stream = channel.stream_stream(SERVICE + "ModelStreamInfer")(
             messages(), timeout=60, metadata=metadata
         )
-        assert status_of(channel, "ModelInfer", infer("first"), token) is Code.OK
+        assert status_of(channel, "ModelInfer", inference("first"), token) is Code.OK
         next(stream)
         (name,) = (client.name for client in network.clients.clients())
         network.clients.revoke(name)
         revoked.set()
-        assert status_of(channel, "ModelInfer", infer("first"), token) is Code.UNAUTHENTICATED
+        assert status_of(channel, "ModelInfer", inference("first"), token) is Code.UNAUTHENTICATED
         with pytest.raises(grpc.RpcError) as ended:
             next(stream)
         # HAProxy may pass on the reset alone that ends a stream with its status.
@@ -148,12 +149,8 @@ def test_a_client_that_haproxy_may_still_accept_is_not_said_to_be_revoked(
     monkeypatch.setattr(registry, "_ANSWER_DEADLINE_S", 0.0)
     (haproxy,) = processes.find(network.places, processes.HAPROXY)
     (name,) = (client.name for client in network.clients.clients())
-    os.kill(haproxy, signal.SIGSTOP)
-    try:
-        with pytest.raises(GatewayError, match=rf"process {haproxy}\) does not answer"):
-            network.clients.revoke(name)
-    finally:
-        os.kill(haproxy, signal.SIGCONT)
+    with stopped(haproxy), pytest.raises(GatewayError, match=rf"process {haproxy}\) does not answer"):
+        network.clients.revoke(name)
     network.clients.create(Client(name, ("first",)))  # brings HAProxy to the file
 
 
@@ -177,7 +174,7 @@ def test_a_clients_certificate_is_a_credential_until_it_expires(network: Network
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.BadStatusLine)):
             network.http("POST", path, client=expired, body=BODY)
         with network.channel(known) as channel:
-            assert channel.unary_unary(SERVICE + "ModelInfer")(infer("first"), timeout=60)
+            assert channel.unary_unary(SERVICE + "ModelInfer")(inference("first"), timeout=60)
 
 
 def test_an_operators_certificate_opens_the_page_of_metrics(network: Network) -> None:
@@ -197,22 +194,14 @@ def test_without_tokens_a_certificate_is_needed_on_every_port_and_by_no_way_arou
     protection = AccessConfig(str(server.certificate), str(server.key), str(authority.certificate))
     context = ssl.create_default_context(cafile=str(authority.certificate))
 
-    def status(connection: http.client.HTTPConnection, path: str) -> int:
-        with contextlib.closing(connection):
-            connection.request("GET", path)
-            return connection.getresponse().status
-
     with rig.a_gateway(tmp_path, protection=protection) as (_, ports):
         pages = ((ports.http, "/v2/health/live"), (ports.metrics, "/metrics"))
         for port, path in pages:
-            connection = http.client.HTTPSConnection(rig.HOST, port, timeout=60, context=context)
             with pytest.raises((ssl.SSLError, ConnectionError)):
-                status(connection, path)
+                http_call(f"{rig.HOST}:{port}", "GET", path, context=context)
         context.load_cert_chain(client.certificate, client.key)
         for port, path in pages:
-            assert (
-                status(http.client.HTTPSConnection(rig.HOST, port, timeout=60, context=context), path) == 200
-            )
+            assert http_call(f"{rig.HOST}:{port}", "GET", path, context=context)[0] == 200
 
 
 def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Network) -> None:
@@ -222,13 +211,13 @@ def test_a_client_that_reaches_its_limit_is_told_when_to_come_back(network: Netw
             call = channel.unary_unary(SERVICE + "ModelInfer")
             with rig.held(network.triton):
                 begun = rig.noted(network.triton.slow, "begun")
-                first = call.future(infer("slow", rig.HELD), timeout=60, metadata=metadata)
+                first = call.future(inference("slow", rig.HELD), timeout=60, metadata=metadata)
                 until(lambda: rig.noted(network.triton.slow, "begun") > begun)
                 status, _, headers = network.http("POST", "/v2/models/slow/infer", token, body=BODY)
                 assert (status, headers["retry-after"]) == (429, "1")
-                assert network.grpc("ModelInfer", infer("slow"), token) is Code.RESOURCE_EXHAUSTED
+                assert network.grpc("ModelInfer", inference("slow"), token) is Code.RESOURCE_EXHAUSTED
             assert first.result()
-        quick = infer("slow", 0.0)
+        quick = inference("slow", 0.0)
         until(lambda: network.grpc("ModelInfer", quick, token) is Code.OK)
 
 

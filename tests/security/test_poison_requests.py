@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import queue
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.client import RemoteDisconnected
 from pathlib import Path
 
 import gateway_rig as rig
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 from background import until
+from gateway_clients import http_call
 from host_ports import free_ports
 
 from controlplane.domain.fleet import Route
@@ -64,14 +65,11 @@ class Poisoned:
         return {name for name, triton in self.tritons.items() if triton.process.poll() is None}
 
     def http(self, document: object) -> int:
-        connection = http.client.HTTPConnection(rig.HOST, self.ports.http, timeout=60)
-        with contextlib.closing(connection):
-            connection.request("POST", "/v2/models/text/infer", json.dumps(document))
-            with contextlib.suppress(http.client.RemoteDisconnected):
-                answer = connection.getresponse()
-                answer.read()
-                assert answer.status != 429 or 0 < int(answer.headers["Retry-After"]) <= 60
-                return answer.status
+        address, path = f"{rig.HOST}:{self.ports.http}", "/v2/models/text/infer"
+        with contextlib.suppress(RemoteDisconnected):
+            status, _, headers = http_call(address, "POST", path, json.dumps(document))
+            assert status != 429 or 0 < int(headers["retry-after"]) <= 60
+            return status
         return 502
 
     def grpc(self, classes: int = 0, compression: str | None = None) -> grpc.StatusCode | None:

@@ -17,15 +17,14 @@ import grpc
 import httpx
 import pytest
 from background import until
+from gateway_clients import SERVICE, http_call, inference, served
 from raw_http2 import call, frame_of
-from tritonclient.grpc import service_pb2
 
-from controlplane.domain.fleet import AccessConfig, Route
+from controlplane.domain.fleet import AccessConfig
 from controlplane.files.gateway.access import Client, Limit
 from controlplane.gateway.security.registry import ClientRegistry
 
 TRIES = int(os.environ.get("TRISECT_TRIES", "10"))
-SERVICE = "/inference.GRPCInferenceService/"
 LARGE = 5_000_000
 Code = grpc.StatusCode
 
@@ -75,18 +74,14 @@ class Guarded:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     here = tmp_path_factory.mktemp("refused")
     models = {"echo": "echo", "other": "echo", "slow": "slow"}
-    with (
-        rig.tritons(here, one=models) as running,
-        rig.a_gateway(here, protection=AccessConfig(tokens=True)) as (gateway, ports),
-    ):
-        gateway.commit({name: Route((running["one"].backend,)) for name in models})
-        registry = ClientRegistry(here / "gateway")
+    with served(here, models, protection=AccessConfig(tokens=True)) as made:
+        registry = ClientRegistry(made.places.state)
         tokens: dict[str | None, str] = {}
         for name, limit in CLIENTS.items():
             token = registry.create(Client(name, ("echo", "slow"), **asdict(limit)))
             assert token is not None
             tokens[name] = token
-        yield Guarded(ports, running["one"], tokens)
+        yield Guarded(made.ports, made.triton, tokens)
 
 
 @pytest.fixture(scope="module")
@@ -99,26 +94,15 @@ def busy(guarded: Guarded) -> Iterator[None]:
     ):
         begun = rig.noted(guarded.triton.slow, "begun")
         method = channel.unary_unary(f"{SERVICE}ModelInfer")
-        under_way = method.future(message("slow", rig.HELD), metadata=metadata)
+        under_way = method.future(inference("slow", rig.HELD), metadata=metadata)
         until(lambda: rig.noted(guarded.triton.slow, "begun") > begun)
         yield
     del under_way
 
 
-def message(endpoint: str, value: float = 5.0, padding: int = 0) -> bytes:
-    request = service_pb2.ModelInferRequest(model_name=endpoint, id="x" * padding)
-    request.inputs.add(name="INPUT", datatype="FP32", shape=[1]).contents.fp32_contents.append(value)
-    return bytes(request.SerializeToString())
-
-
 def over_http_client(url: str, headers: dict[str, str], size: int) -> int:
     address, _, path = url.removeprefix("http://").partition("/")
-    connection = http.client.HTTPConnection(address, timeout=60)
-    with contextlib.closing(connection):
-        connection.request("POST", f"/{path}", b"x" * size, headers)
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
+    return http_call(address, "POST", f"/{path}", b"x" * size, headers)[0]
 
 
 def over_httpx(url: str, headers: dict[str, str], size: int) -> int:
@@ -180,7 +164,7 @@ def test_a_refused_client_reads_its_status_over_grpc(
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
         with grpc.insecure_channel(f"{rig.HOST}:{guarded.ports.grpc}", options) as channel:
             given = list(guarded.headers(refusal).items())
-            body = message(refusal.endpoint, padding=size)
+            body = inference(refusal.endpoint, name="x" * size)
             try:
                 if streamed:
                     method = channel.stream_stream(f"{SERVICE}ModelStreamInfer")
@@ -227,7 +211,7 @@ def test_metadata_up_to_the_limit_reaches_the_server(guarded: Guarded) -> None:
         with grpc.insecure_channel(f"{rig.HOST}:{guarded.ports.grpc}") as channel:
             method = channel.unary_unary(f"{SERVICE}ModelInfer")
             try:
-                method(message("echo"), timeout=60, metadata=[token, ("x-long", "a" * length)])
+                method(inference("echo"), timeout=60, metadata=[token, ("x-long", "a" * length)])
                 seen[length] = Code.OK
             except grpc.RpcError as error:
                 seen[length] = cast(Any, error).code()
@@ -242,6 +226,6 @@ def test_refused_requests_that_never_end_leave_others_alone(guarded: Guarded) ->
             connection = opened.enter_context(socket.create_connection((rig.HOST, guarded.ports.http), 60))
             connection.sendall(head)
             assert connection.recv(4096).split()[1] in (b"401", b"429")
-        assert call(f"{rig.HOST}:{guarded.ports.grpc}", "ModelInfer", frame_of(message("echo"))) is None
+        assert call(f"{rig.HOST}:{guarded.ports.grpc}", "ModelInfer", frame_of(inference("echo"))) is None
         headers = guarded.headers(REFUSALS["endpoint that is not granted"])
         assert httpx.get(f"{guarded.url}/v2/models/echo/ready", headers=headers).status_code == 200

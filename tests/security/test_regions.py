@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import gateway_rig as rig
 import grpc
 import numpy as np
 import pytest
 import tritonclient.utils.shared_memory as shm
+from gateway_clients import SERVICE, Target, served
 from tritonclient.grpc import service_pb2
 
-from controlplane.domain.fleet import AccessConfig, Route
+from controlplane.domain.fleet import AccessConfig
 from controlplane.files.gateway.access import Client
 from controlplane.gateway.security.registry import ClientRegistry
 
-SERVICE = "/inference.GRPCInferenceService/"
 MEMORY = "/v2/systemsharedmemory"
 
 
@@ -30,16 +28,11 @@ class Operator:
     name: str
     token: str
     prefix: str
-    ports: rig.Ports
+    target: Target
 
     def http(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(rig.HOST, self.ports.http, timeout=60)
         text = None if body is None else json.dumps(body).encode()
-        connection.request(method, path, text, {"Authorization": f"Bearer {self.token}"})
-        answer = connection.getresponse()
-        found = answer.status, answer.read()
-        connection.close()
-        return found
+        return self.target.raw(method, path, text, token=self.token)[:2]
 
     def register(self, name: str, key: str) -> tuple[int, bytes]:
         path = f"{MEMORY}/region/{name}/register"
@@ -55,26 +48,22 @@ class Operator:
 
     def grpc(self, method: str, message: bytes) -> bytes:
         metadata = [("authorization", f"Bearer {self.token}")]
-        with grpc.insecure_channel(f"{rig.HOST}:{self.ports.grpc}") as channel:
+        with grpc.insecure_channel(self.target.grpc) as channel:
             return bytes(channel.unary_unary(SERVICE + method)(message, timeout=60, metadata=metadata))
 
 
 @pytest.fixture(scope="module")
 def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operator, Operator]]:
     here = tmp_path_factory.mktemp("regions")
-    with (
-        rig.tritons(here, one={"echo": "echo"}) as running,
-        rig.a_gateway(here, protection=AccessConfig(tokens=True)) as (gateway, ports),
-    ):
-        gateway.commit({"echo": Route((running["one"].backend,))})
-        registry = ClientRegistry(here / "gateway")
+    with served(here, {"echo": "echo"}, protection=AccessConfig(tokens=True)) as made:
+        registry = ClientRegistry(made.places.state)
 
         def operator(name: str) -> Operator:
             token = registry.create(Client(name, ("echo",), operator=True))
             (client,) = (one for one in registry.clients() if one.name == name)
             assert token is not None
             assert client.region_prefix is not None
-            return Operator(name, token, client.region_prefix, ports)
+            return Operator(name, token, client.region_prefix, made.target)
 
         yield operator("shop"), operator("web")
 

@@ -8,6 +8,11 @@ from typing import Any
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 
+SPEC = """schema_version: 1
+gpus: [{type: v100}]
+workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 100}]
+"""
+
 
 @dataclass
 class Clock:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -194,6 +195,19 @@ class Ctl:
             except subprocess.TimeoutExpired:
                 apply.kill()
 
+    def infer(self, endpoint: str) -> None:
+        """A request that must be answered by the model `echo`."""
+        with triton_http.InferenceServerClient(f"127.0.0.1:{self.http}") as client:
+            infer_http(client, endpoint)
+
+    def answers(self, endpoint: str) -> bool:
+        """Whether such a request is answered."""
+        try:
+            self.infer(endpoint)
+        except Exception:
+            return False
+        return True
+
     def servers(self) -> list[dict[str, Any]]:
         return list(self.document("status")["servers"])
 
@@ -295,16 +309,11 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[bool]:
             subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def infer_http(client: triton_http.InferenceServerClient, endpoint: str) -> None:
-    """A request that must be answered by the model `echo`."""
-    _infer(triton_http, client, endpoint)
-
-
-def infer_grpc(client: triton_grpc.InferenceServerClient, endpoint: str) -> None:
-    _infer(triton_grpc, client, endpoint)
-
-
 def _infer(module: Any, client: Any, endpoint: str) -> None:
+    """A request that must be answered by the model `echo`."""
     x = module.InferInput("X", [1, 4], "FP32")
     x.set_data_from_numpy(X)
     np.testing.assert_array_equal(client.infer(endpoint, [x]).as_numpy("Y"), X)
+
+
+infer_http, infer_grpc = partial(_infer, triton_http), partial(_infer, triton_grpc)

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bare_triton
 import direct
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ import tritonclient.http.aio as http_aio
 from background import until
 from host_ports import free_ports
 
-from controlplane.domain.fleet import UNIX, AccessConfig, Backend, GatewayConfig
+from controlplane.domain.fleet import UNIX, Backend, GatewayConfig
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import haproxy, processes, startup
 from controlplane.gateway.haproxy import HaproxyGateway
@@ -36,8 +37,6 @@ from controlplane.render.source import read_source
 from launchers.triton import program
 from launchers.triton.readiness import failed_by_chance
 
-ROOT = Path(__file__).parents[2]
-TOOLS = ROOT / ".tools"
 MODELS = Path(__file__).parent / "gateway_models"
 ALIASES = {"twin": "echo"}
 """Second names, rendered as a plan's are, of models that run under their own name in the same server."""
@@ -91,9 +90,7 @@ class Triton:
 
     def kill(self) -> None:
         """End the server and the processes of its models, at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        bare_triton.end(self.process, _regions(self.name))
 
 
 def launch(
@@ -127,12 +124,8 @@ def launch(
     place.parent.mkdir(exist_ok=True)
     host = HOST if ports else f"{UNIX}{place}"
     log = directory / f"{name}.log"
-    command = [
-        *prefix,
-        str(TOOLS / "triton/bin/tritonserver"),
+    options = (
         f"--id={name}",
-        f"--model-repository={repository}",
-        f"--backend-directory={TOOLS / 'triton/backends'}",
         f"--http-address={HOST if ports else f'{host}:{http_port}'}",
         f"--grpc-address={host}",
         f"--metrics-address={HOST if ports else f'{host}:{metrics_port}'}",
@@ -141,20 +134,10 @@ def launch(
         f"--metrics-port={metrics_port}",
         "--allow-gpu-metrics=false",
         "--http-thread-count=4",
-        "--exit-timeout-secs=5",
-        f"--backend-config=python,shm-region-prefix-name={_regions(name)}",
-        *flags,
-    ]
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": str(TOOLS / "triton/lib"),
-        "PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}",
-        "SERVER_NAME": name,
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    with log.open("ab") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
+    )
+    process = bare_triton.start(
+        repository, log, _regions(name), *options, *flags, prefix=prefix, SERVER_NAME=name
+    )
     return Triton(name, process, http_port, grpc_port, metrics_port, log, host)
 
 
@@ -210,32 +193,13 @@ def tritons(
         yield running
     finally:
         for name, triton in running.items():
-            triton.kill()
-            for left in Path("/dev/shm").glob(f"{_regions(name)}*"):
-                left.unlink(missing_ok=True)
+            bare_triton.end(triton.process, _regions(name))
 
 
-def options(
-    ports: Ports,
-    *,
-    compress_answers: bool = False,
-    fleet_wide_calls: bool = True,
-    protection: AccessConfig | None = None,
-    late_binding: bool = False,
-    trace_endpoint: str = "",
-) -> GatewayConfig:
+def options(ports: Ports, *, fleet_wide_calls: bool = True, **more: Any) -> GatewayConfig:
     """Where a gateway listens, and its options."""
-    return GatewayConfig(
-        HOST,
-        ports.http,
-        ports.grpc,
-        ports.metrics,
-        compress_answers,
-        fleet_wide_calls,
-        protection or AccessConfig(),
-        late_binding,
-        trace_endpoint=trace_endpoint,
-    )
+    where = (HOST, ports.http, ports.grpc, ports.metrics)
+    return GatewayConfig(*where, fleet_wide_calls=fleet_wide_calls, **more)
 
 
 @contextlib.contextmanager
@@ -260,6 +224,15 @@ def only(places: GatewayPaths, role: str) -> int:
     """The pid of a gateway's process, once one that it has replaced is gone."""
     until(lambda: len(processes.find(places, role)) == 1)
     return processes.find(places, role)[0]
+
+
+def replaced(places: GatewayPaths, role: str) -> None:
+    """End the gateway's processes of a role at once, and wait for those that take their place."""
+    before = processes.find(places, role)
+    for pid in before:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: processes.find(places, role) not in ((), before))
 
 
 @contextlib.contextmanager

@@ -10,9 +10,8 @@ import random
 import select
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,9 +21,13 @@ import ctl_fleet
 import docker
 import numpy as np
 import psutil
+import pytest
+import triton_image
+import tritonclient.grpc as triton_grpc
 import tritonclient.grpc.aio as grpc_aio
+import tritonclient.http as triton_http
 import tritonclient.http.aio as http_aio
-from background import until
+from background import Background, until
 from ctl_fleet import Ctl
 from gateway_rig import NOBODY_READY, NOTICED_S
 
@@ -168,7 +171,7 @@ class Request:
 
 
 @dataclass
-class Load:
+class Load(Background):
     """Poisson arrivals, open loop, in a thread of its own; every request is remembered."""
 
     port: int
@@ -179,16 +182,9 @@ class Load:
     protocol: str = "grpc"
     connections: int = 1
     requests: list[Request] = field(default_factory=list)
-    _stop: threading.Event = field(default_factory=threading.Event)
 
-    def __enter__(self) -> Load:
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(timeout=60)
+    def __post_init__(self) -> None:
+        super().__init__()
 
     def await_answers(self, count: int, since_s: float = 0.0) -> None:
         """Until so many of the requests that started from then on were answered."""
@@ -218,7 +214,10 @@ class Load:
     def between(self, start_s: float, end_s: float) -> list[Request]:
         return sorted((r for r in self.requests if start_s <= r.started_s < end_s), key=lambda r: r.started_s)
 
-    async def _run(self) -> None:
+    def _run(self) -> None:
+        asyncio.run(self._send())
+
+    async def _send(self) -> None:
         chance = random.Random(self.seed)
         module: Any = grpc_aio if self.protocol == "grpc" else http_aio
         x = module.InferInput("X", [1, 1], "FP32")
@@ -243,6 +242,33 @@ class Load:
         except Exception as problem:
             error = str(problem)[:200]
         self.requests.append(Request(started, time.time(), error))
+
+
+def infer(target: str, model: str, value: float, *, protocol: str = "grpc", timeout_s: float = 60.0) -> None:
+    """One inference with this value, whose client leaves after the timeout."""
+    module: Any = triton_grpc if protocol == "grpc" else triton_http
+    x = module.InferInput("X", [1, 1], "FP32")
+    x.set_data_from_numpy(np.full((1, 1), value, dtype=np.float32))
+    over = {"network_timeout": timeout_s} if protocol == "http" else {}
+    call = {} if protocol == "http" else {"client_timeout": timeout_s}
+    with module.InferenceServerClient(target, **over) as client:
+        client.infer(model, [x], **call)
+
+
+def needs_quota(fleet: Guarded) -> None:
+    """Skip a test that cuts a quota behind the guard's back where there is none."""
+    if fleet.launcher().enforcement() is None:
+        pytest.skip("CAPABILITY MISSING: no cgroup quota on this host to cut behind the guard's back")
+
+
+@contextlib.contextmanager
+def guarded(directory: Path, launcher: str, models: Path = MODELS) -> Iterator[Guarded]:
+    """A fleet of processes or, on an engine of its own, of containers (`docker`)."""
+    with contextlib.ExitStack() as stack:
+        made = Guarded(directory, models)
+        if launcher == "docker":
+            made.in_containers(*stack.enter_context(triton_image.docker_engine()))
+        yield stack.enter_context(made)
 
 
 def kill(processes: Iterable[psutil.Process]) -> tuple[float, float]:

@@ -125,6 +125,14 @@ class World:
                 if machine.ready_in <= 0:
                     machine.health = Health.GONE if self.broken_starts else Health.READY
 
+    def heal(self) -> None:
+        self.broken_starts = False
+        self.crowded.clear()
+        for machine in self.machines.values():
+            machine.slow = machine.hung = False
+            if machine.health in (Health.FAILING, Health.IMPAIRED):
+                machine.health = Health.READY
+
     @property
     def used(self) -> dict[str, float]:
         return percent_in_use(self.state.watches.values())

@@ -11,7 +11,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import direct
 import docker
@@ -77,46 +77,42 @@ def engines(*names: str) -> list[Any]:
     return [pytest.param(name, marks=_MARKS[name]) for name in names or _MARKS]
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """What a test needs of a launcher beyond its port."""
 
+    @abstractmethod
     def launcher(self) -> Launcher:
         """A launcher as a newly started program has it."""
 
-    def kill(self, server: Server) -> None:
-        """End the server's Triton as the kernel's out-of-memory killer would."""
-
+    @abstractmethod
     def pid(self, server: Server) -> int:
         """The server's Triton as a process of this host."""
 
+    @abstractmethod
     def end(self, server: Server) -> None:
         """Begin to end the server as another program would, in the usual way of its engine."""
 
+    @abstractmethod
     def leftovers(self, fleet: str) -> list[str]:
         """What of this fleet is still on the host."""
 
+    def kill(self, server: Server) -> None:
+        """End the server's Triton as the kernel's out-of-memory killer would."""
+        pid = self.pid(server)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{pid}").exists(), 30.0)
+
     def device(self, core: str) -> str:
         """The launcher's name for a core."""
-
-    def usage(self, server: Server) -> ShareUsage:
-        """The counters of a share, also where only its engine may read them."""
-
-
-class LocalEngine(ABC):
-    """What launchers of this host have in common."""
-
-    @abstractmethod
-    def launcher(self) -> Launcher: ...
-
-    def device(self, core: str) -> str:
         return core
 
     def usage(self, server: Server) -> ShareUsage:
+        """The counters of a share, also where only its engine may read them."""
         return self.launcher().usage(server)
 
 
 @dataclass
-class ProcessEngine(LocalEngine):
+class ProcessEngine(Engine):
     """Plain processes, with one quota mechanism or the whole chain."""
 
     state: Path
@@ -143,7 +139,7 @@ class ProcessEngine(LocalEngine):
 
 
 @dataclass
-class DockerEngine(LocalEngine):
+class DockerEngine(Engine):
     """Containers of a private engine that has the test image."""
 
     state: Path
@@ -157,11 +153,6 @@ class DockerEngine(LocalEngine):
     def pid(self, server: Server) -> int:
         with contextlib.closing(docker.DockerClient(base_url=self.address)) as client:
             return int(client.containers.get(server.id).attrs["State"]["Pid"])
-
-    def kill(self, server: Server) -> None:
-        pid = self.pid(server)
-        os.kill(pid, signal.SIGKILL)
-        until(lambda: not Path(f"/proc/{pid}").exists(), 30.0)
 
     def end(self, server: Server) -> None:
         def stop() -> None:

@@ -10,32 +10,19 @@ from typing import Any
 import guard_rig as rig
 from ctl_fleet import plan
 from guard_rig import Guarded, Load
+from model_files import timed
 
 PERCENT, BATCH, RATE_RPS = 60.0, 2, 40.0
 FIXED_MS, EACH_MS = 12.0, 0.5
 """Of a whole core, for each batch and each request in it."""
 LEARNED = 400
 """Answers after which the guard knows the server."""
-_MODEL = f"""\
-import time
-
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        tensors = [pb_utils.get_input_tensor_by_name(r, "X") for r in requests]
-        end = time.thread_time() + ({FIXED_MS} + {EACH_MS} * len(requests)) / 1000.0
-        while time.thread_time() < end:
-            pass
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", t.as_numpy())]) for t in tensors]
-"""
 
 
 @contextlib.contextmanager
 def lone_server(directory: Path) -> Iterator[Guarded]:
     with Guarded(directory) as made:
-        (made.repository / "spin" / "1" / "model.py").write_text(_MODEL)
+        (made.repository / "spin" / "1" / "model.py").write_text(timed(FIXED_MS, EACH_MS, works=True))
         yield made
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,17 +12,15 @@ from typing import Any, cast
 import gateway_rig as rig
 import grpc
 from certificates import Authority, Signed
-from tritonclient.grpc import service_pb2
+from gateway_clients import SERVICE, http_call, served
 
-from controlplane.domain.fleet import AccessConfig, Route
+from controlplane.domain.fleet import AccessConfig
 from controlplane.files.gateway.access import Client
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.security.registry import ClientRegistry
 
-SERVICE = "/inference.GRPCInferenceService/"
 INFER = "/v2/models/first/infer"
-BODY = b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1], "data": [5]}]}'
 Code = grpc.StatusCode
 
 
@@ -51,20 +48,11 @@ class Network:
         token: str | None = None,
         *,
         client: Signed | None = None,
-        body: bytes | None = None,
-        headers: dict[str, str] | None = None,
         port: int | None = None,
+        **how: Any,
     ) -> tuple[int, bytes, dict[str, str]]:
-        connection = http.client.HTTPSConnection(
-            rig.HOST, port or self.ports.http, timeout=60, context=self.context(client)
-        )
-        try:
-            bearer = {} if token is None else {"Authorization": f"Bearer {token}"}
-            connection.request(method, path, body, {**bearer, **(headers or {})})
-            answer = connection.getresponse()
-            return answer.status, answer.read(), {k.lower(): v for k, v in answer.getheaders()}
-        finally:
-            connection.close()
+        address = f"{rig.HOST}:{port or self.ports.http}"
+        return http_call(address, method, path, token=token, context=self.context(client), **how)
 
     def channel(self, client: Signed | None = None) -> grpc.Channel:
         key, chain = (client.key.read_bytes(), client.certificate.read_bytes()) if client else (None, None)
@@ -104,14 +92,11 @@ def a_network(here: Path) -> Iterator[Network]:
         str(server.certificate), str(server.key), str(authority.certificate), tokens=True, audit=True
     )
     models = {"first": "echo", "second": "echo", "slow": "slow"}
-    with (
-        rig.tritons(here, one=models) as running,
-        rig.a_gateway(here, protection=protection) as (gateway, ports),
-    ):
-        gateway.commit({name: Route((running["one"].backend,)) for name in models})
-        places = GatewayPaths.of(here / "gateway")
-        registry = ClientRegistry(places.state)
-        yield Network(ports, gateway, places, authority, server, registry, running["one"], protection)
+    with served(here, models, protection=protection) as made:
+        registry = ClientRegistry(made.places.state)
+        yield Network(
+            *(made.ports, made.gateway, made.places, authority, server, registry, made.triton, protection)
+        )
 
 
 @contextlib.contextmanager
@@ -123,9 +108,3 @@ def created(network: Network, *clients: Client) -> Iterator[str]:
     finally:
         for name in {c.name for c in clients} & {c.name for c in network.clients.clients()}:
             network.clients.revoke(name)
-
-
-def infer(endpoint: str, value: float = 5.0) -> bytes:
-    request = service_pb2.ModelInferRequest(model_name=endpoint)
-    request.inputs.add(name="INPUT", datatype="FP32", shape=[1]).contents.fp32_contents.append(value)
-    return bytes(request.SerializeToString())

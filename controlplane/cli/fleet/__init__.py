@@ -1,1 +1,1 @@
-"""Verbs for a running fleet, one module for each."""
+"""Verbs for a running fleet, by what they are for."""

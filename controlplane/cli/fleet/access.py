@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from controlplane.cli import completers, options
 from controlplane.cli.output import answer
 
-if TYPE_CHECKING:
-    from controlplane.files.gateway.access import Client
 
-token = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Grant and revoke clients' access to endpoints.",
-)
+def _verbs(help: str) -> typer.Typer:
+    return typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=help)
+
+
+token = _verbs("Grant and revoke clients' access to endpoints.")
 
 
 @token.command(
@@ -76,22 +73,16 @@ def list_tokens(fleet: options.Fleet = options.DEFAULT_FLEET, json: options.Json
     """Print every client with its grants and limits."""
     from controlplane.cli import wiring
 
-    clients = wiring.clients(fleet).clients()
-    document = {"fleet": fleet, "clients": [_document(client) for client in clients]}
-    answer(document, "\n".join(map(_line, clients)), json=json)
-
-
-def _line(client: Client) -> str:
-    credential = "token" if client.certificate is None else f"certificate {client.certificate}"
-    grants = ", ".join((*client.endpoints, *(("operator",) if client.operator else ())))
-    limited = f"; {client.limit.described()}" if client.limit else ""
-    return f"{client.name}: {credential}; {grants}{limited}"
-
-
-def _document(client: Client) -> dict[str, Any]:
-    """Return a client as JSON, without what protects it: its token's hash and the names of its regions."""
-    shown = ("name", "endpoints", "certificate", "operator")
-    return {**{field: getattr(client, field) for field in shown}, "limit": client.limit}
+    documents, lines = [], []
+    for client in wiring.clients(fleet).clients():
+        # Without what protects it: its token's hash and the names of its regions.
+        shown = {key: getattr(client, key) for key in ("name", "endpoints", "certificate", "operator")}
+        documents.append({**shown, "limit": client.limit})
+        credential = "token" if client.certificate is None else f"certificate {client.certificate}"
+        grants = ", ".join((*client.endpoints, *(("operator",) if client.operator else ())))
+        limited = f"; {client.limit.described()}" if client.limit else ""
+        lines.append(f"{client.name}: {credential}; {grants}{limited}")
+    answer({"fleet": fleet, "clients": documents}, "\n".join(lines), json=json)
 
 
 @token.command("revoke", short_help="Remove a client.", epilog="Example: ctl token revoke shop")
@@ -109,15 +100,9 @@ def revoke_token(
     answer({"fleet": fleet, "revoked": name}, "", json=json)
 
 
-limit = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Limit the requests of an endpoint.",
-)
+limit = _verbs("Limit the requests of an endpoint.")
 _Endpoint = Annotated[
-    str,
-    typer.Argument(metavar="ENDPOINT", help="The endpoint's name.", autocompletion=completers.endpoints),
+    str, typer.Argument(metavar="ENDPOINT", help="The endpoint's name.", autocompletion=completers.endpoints)
 ]
 
 

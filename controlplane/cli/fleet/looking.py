@@ -1,61 +1,50 @@
-"""`ctl list`, `status`, `wait`, `top`, `events` and `logs`: look at fleets, change nothing."""
+"""`ctl list`, `status`, `top`, `wait`, `events`, `logs`, `dashboard` and `report`: look, change nothing."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import time
+import webbrowser
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from controlplane.cli import completers, options
 from controlplane.cli.endings import EXIT_NO, Terminated
-from controlplane.cli.output import answer, print_json, print_json_line, warn
+from controlplane.cli.output import answer, print_json, print_json_line, say, warn
 from controlplane.domain.errors import InputError
 from controlplane.report.words import printable
 
 if TYPE_CHECKING:
     from controlplane.domain.observation import Event
-    from controlplane.files.fleets import FleetFiles
     from controlplane.report.tables.status_table import Status
 
 _PERIOD_S = 0.5
 _SHOWN_EVENTS = 100
+_DAY_S = 86_400.0
 
 
 def list_(json: options.Json = False) -> None:
     """List the fleets that were applied: launcher, gateway's ports, and when a plan was last applied."""
     from controlplane.files.fleets import FleetFiles, fleets, state_root
 
-    rows = [_row(FleetFiles(state_root(), name)) for name in fleets(state_root())]
-    lines = [
-        f"{row['fleet']}  {row['launcher']}  {row['host']} http {row['http']} grpc {row['grpc']} metrics "
-        f"{row['metrics']}  applied {_spoken(row['applied_s'])}"
-        for row in rows
-    ]
+    rows, lines = [], []
+    for name in fleets(state_root()):
+        files = FleetFiles(state_root(), name)
+        settings, at_s = files.settings(), files.planned_s()
+        assert settings is not None, "`fleets` names those that have settings"
+        listening = settings.endpoints
+        ports = {"http": listening.http_port, "grpc": listening.grpc_port, "metrics": listening.metrics_port}
+        about = {"fleet": name, "launcher": settings.launcher, "host": listening.host}
+        rows.append({**about, **ports, "applied_s": at_s})
+        spoken = " ".join(f"{protocol} {port}" for protocol, port in ports.items())
+        applied = "never" if at_s is None else f"{datetime.fromtimestamp(at_s):%Y-%m-%d %H:%M:%S}"
+        lines.append(f"{name}  {settings.launcher}  {listening.host} {spoken}  applied {applied}")
     answer({"fleets": rows}, "\n".join(lines) or "no fleet was applied: `ctl apply` makes one", json=json)
-
-
-def _row(files: FleetFiles) -> dict[str, object]:
-    settings = files.settings()
-    assert settings is not None, "`fleets` names those that have settings"
-    listening = settings.endpoints
-    return {
-        "fleet": files.fleet,
-        "launcher": settings.launcher,
-        "host": listening.host,
-        "http": listening.http_port,
-        "grpc": listening.grpc_port,
-        "metrics": listening.metrics_port,
-        "applied_s": files.planned_s(),
-    }
-
-
-def _spoken(at_s: object) -> str:
-    return f"{datetime.fromtimestamp(at_s):%Y-%m-%d %H:%M:%S}" if isinstance(at_s, float) else "never"
 
 
 def status(
@@ -246,3 +235,63 @@ def logs(
         if not follow:
             return
         time.sleep(_PERIOD_S)
+
+
+def dashboard(
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    host: Annotated[
+        str, typer.Option(help="The page's address. Beyond loopback it needs the fleet's certificate.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The page's port.", min=1, max=65535)] = 8004,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
+    json: options.Json = False,
+) -> None:
+    """Serve a live page of a fleet, until interrupted.
+
+    From another host: `ssh -L 8004:127.0.0.1:8004 HOST`, or --host; where the fleet requires tokens, the page
+    asks for an operator's (in a browser as the password).
+    """
+    from controlplane.cli import wiring
+    from controlplane.files.gateway import accepting
+    from controlplane.runtime.dashboard import Listening, live_document, page_access, serve
+
+    look = wiring.status_source(fleet)
+    files = wiring.fleet_files(fleet)
+    listening = Listening(host, port, page_access(files, host))
+
+    def ready(address: str) -> None:
+        if json:
+            print_json_line({"fleet": fleet, "address": address})
+        else:
+            say(f"fleet {fleet}: {address}")
+        if browser:
+            webbrowser.open(address)
+
+    accepting.run(serve(f"Fleet {fleet}", lambda: live_document(files, look), listening, ready))
+
+
+def report(
+    fleet: options.Fleet = options.DEFAULT_FLEET,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="The page (.html).", callback=options.writable("--output", ".html")
+        ),
+    ] = Path("fleet.html"),
+    since: Annotated[
+        float, typer.Option(help="Include the record and events of the last SINCE seconds.", min=0.0)
+    ] = _DAY_S,
+    json: options.Json = False,
+) -> None:
+    """Write a page of a fleet: its GPUs, P99s against SLOs, its record over time, and its events."""
+    from controlplane.cli import wiring
+    from controlplane.files.writing import write_text
+    from controlplane.runtime.dashboard import fleet_report
+
+    look = wiring.status_source(fleet)
+    text = fleet_report(wiring.fleet_files(fleet), look, time.time() - since)
+    write_text(output, text)
+    if json:
+        print_json({"fleet": fleet, "file": str(output)})
+    else:
+        say(f"{output}: written")

@@ -1,1 +1,1 @@
-"""Verbs that need no running fleet, one module for each."""
+"""Verbs that need no running fleet, by what they are for."""

@@ -1,12 +1,13 @@
-"""`ctl simulate` and `ctl compare`: what plans are worth, without running them."""
+"""`ctl simulate`, `compare` and `validate`: what plans and predictions are worth."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from controlplane.cli import options
+from controlplane.cli import completers, options
 from controlplane.cli.endings import EXIT_NO
 from controlplane.cli.output import answer, progress_bar, say, say_when_compiling, warn
 from controlplane.domain.errors import InputError
@@ -15,8 +16,8 @@ from controlplane.planning.registry import DEFAULT, STRATEGIES
 from controlplane.report.words import counted
 
 if TYPE_CHECKING:
-    from controlplane.domain.plan import Plan
-    from controlplane.runtime.jobs.simulate import Asked
+    from controlplane.simulate.closed_loop.faults import WithAndWithout
+    from controlplane.simulate.result import SimulationResult
 
 _Arrivals = Annotated[
     list[str] | None,
@@ -78,39 +79,29 @@ def simulate(
     """
     from controlplane.files.plans import read_plan
     from controlplane.files.writing import write_text
-    from controlplane.report.tables.simulation_table import simulation_table
+    from controlplane.report.tables.simulation_table import guard_table, simulation_table
     from controlplane.runtime.jobs.plan import plan_page
-    from controlplane.runtime.jobs.simulate import Asked, run
+    from controlplane.runtime.jobs.simulate import Asked, run, with_guard
+    from controlplane.simulate.closed_loop.faults import parse
 
     options.refuse("is for --guard", {} if guard else {"--fault": fault or None})
     options.refuse("is not for --guard", {"--report": report} if guard else {})
     say_when_compiling()
     simulated = read_plan(plan)[0]
     asked = Asked(profiles, truth, arrivals or [], seconds, seed, overtake_ms)
+    found: SimulationResult | WithAndWithout
     if guard:
-        _show_guarded(simulated, asked, fault or [], json=json, check=check)
-        return
-    result = run(simulated, asked)
-    if report is not None:
-        write_text(report, plan_page(simulated, profiles, result))
-        say(f"{report}: written")
-    answer(result.document(), simulation_table(result, simulated.quantile), json=json)
-    _check(result.breaks if check else 0, len(result.workloads))
-
-
-def _show_guarded(plan: Plan, asked: Asked, faults: list[str], *, json: bool, check: bool) -> None:
-    from controlplane.report.tables.simulation_table import guard_table
-    from controlplane.runtime.jobs.simulate import with_guard
-    from controlplane.simulate.closed_loop.faults import parse
-
-    found = with_guard(plan, asked, [parse(text, plan) for text in faults])
-    answer(found.document(), guard_table(found), json=json)
-    _check(found.breaks if check else 0, len(found.guarded.workloads))
-
-
-def _check(breaks: int, workloads: int) -> None:
-    if breaks:
-        warn(f"{counted(breaks, 'workload')} of {workloads} would miss the SLO")
+        found = with_guard(simulated, asked, [parse(text, simulated) for text in fault or []])
+        table, count = guard_table(found), len(found.guarded.workloads)
+    else:
+        found = run(simulated, asked)
+        table, count = simulation_table(found, simulated.quantile), len(found.workloads)
+        if report is not None:
+            write_text(report, plan_page(simulated, profiles, found))
+            say(f"{report}: written")
+    answer(found.document(), table, json=json)
+    if check and found.breaks:
+        warn(f"{counted(found.breaks, 'workload')} of {count} would miss the SLO")
         raise typer.Exit(EXIT_NO)
 
 
@@ -155,3 +146,80 @@ def compare(
         write_text(report, page("Strategies compared", {"title": "Strategies compared", **plain(found)}))
         say(f"{report}: written")
     answer(found, comparison_table(found), json=json)
+
+
+def validate(
+    catalogue: Annotated[
+        str | None,
+        typer.Option(
+            help="A device with built-in measurements, like v100.", autocompletion=completers.built_in_devices
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="A profile's file; each point is predicted from the others.")
+    ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(help="A CSV of models alone (model, percent, batch, ms) beside those of --profiles."),
+    ] = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option(
+            help="A running fleet: compare the record of its controller.", autocompletion=completers.fleets
+        ),
+    ] = None,
+    profiles: options.Profiles = options.DEFAULT_PROFILES,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Watch the fleet for so many seconds instead of reading its record.", min=2, max=86400
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Correct the next plan's predictions by the fleet's measurements."),
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Compare the latency models' predictions with measurements on which they were not fitted.
+
+    With --catalogue: each batch size predicted from the others. With --fleet: the execution times of
+    its servers, and P99s beside SLOs. Of many models the ten worst are shown, all by --json.
+    """
+    from controlplane.report.tables.observed_table import validation_table
+    from controlplane.runtime.jobs.validate import measured_alone, validation
+
+    if fleet is not None:
+        others = {"--catalogue": catalogue, "--profile": profile, "--measured": measured}
+        options.refuse("cannot be combined with --fleet", others)
+        _running(fleet, profiles, seconds, calibrate=calibrate, json=json)
+        return
+    options.refuse("needs --fleet", {"--seconds": seconds, "--calibrate": calibrate or None})
+    if measured is None:
+        found = validation(catalogue, profile)
+    else:
+        others = {"--catalogue": catalogue, "--profile": profile}
+        options.refuse("cannot be combined with --measured", others)
+        found = measured_alone(profiles, measured)
+    answer(found, validation_table(found), json=json)
+
+
+def _running(fleet: str, profiles: Path, seconds: float | None, *, calibrate: bool, json: bool) -> None:
+    from rich.console import Group, RenderableType
+
+    from controlplane.cli import wiring
+    from controlplane.report.tables.observed_table import kept_table, observed_document, observed_table
+    from controlplane.runtime.fleet.calibrate import learn, observe, recall
+
+    found = wiring.existing_fleet(fleet)[0]
+    if seconds is None:
+        seen, unseen, kept = recall(found, profiles)
+    else:
+        (seen, unseen), kept = observe(found, profiles, seconds), []
+    if calibrate:
+        written = learn(profiles, seen)
+        say(f"calibrated: {written}" if written else "no usable measurement; nothing is changed")
+    table: RenderableType = observed_table(seen, unseen)
+    if kept:
+        table = Group(table, "", kept_table(kept))
+    answer(observed_document(seen, unseen, kept), table, json=json)

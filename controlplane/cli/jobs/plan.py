@@ -15,8 +15,6 @@ from controlplane.cli.output import answer, print_json, progress_bar, say, say_w
 from controlplane.domain.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from controlplane.domain.settings import PlanSettings
     from controlplane.domain.workload import Spec
     from controlplane.files.documents import Document
@@ -28,13 +26,7 @@ _Output = Annotated[
         "--output", "-o", help="Write the plan to this file.", callback=options.writable("--output")
     ),
 ]
-_Strategy = Annotated[
-    str,
-    typer.Option(
-        help="The planning algorithm.",
-        autocompletion=completers.strategies,
-    ),
-]
+_Strategy = Annotated[str, typer.Option(help="The planning algorithm.", autocompletion=completers.strategies)]
 _Rates = Annotated[
     str | None,
     typer.Option(
@@ -155,7 +147,7 @@ def _print(planned: Planned, document: Document, output: Path | None, *, accepte
     from controlplane.files.plans import write_plan
     from controlplane.report.tables.change_table import change_table
     from controlplane.report.tables.plan_table import plan_table
-    from controlplane.report.tables.terminal import show
+    from controlplane.report.tables.terminal import plain, show
     from controlplane.runtime.jobs.plan import refuse_violations
 
     made, previous = planned.plan, planned.request.previous
@@ -166,7 +158,7 @@ def _print(planned: Planned, document: Document, output: Path | None, *, accepte
     if previous is not None:
         table = change_table(previous, made, planned.request.workloads)
         if json:
-            _on_stderr(table)
+            warn(plain(table))
         else:
             show(table)
     if output is not None:
@@ -175,12 +167,6 @@ def _print(planned: Planned, document: Document, output: Path | None, *, accepte
         say(f"{output}: written")
     if json:  # last: what fails before prints an error in its place
         print_json(made)
-
-
-def _on_stderr(table: RenderableType) -> None:
-    from controlplane.report.tables.terminal import plain
-
-    warn(plain(table))
 
 
 def _proof(strategy: str) -> Improve:
@@ -209,8 +195,7 @@ def train(
         int | None, typer.Option(help="The number of rounds, each of 64 plans [400].", min=1)
     ] = None,
     reward: Annotated[
-        str,
-        typer.Option(help="The reward: goodput, terminal (at the end of a plan only) or paper (Eq 3)."),
+        str, typer.Option(help="The reward: goodput, terminal (at the end of a plan only) or paper (Eq 3).")
     ] = "goodput",
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)] = 1,
     json: options.Json = False,

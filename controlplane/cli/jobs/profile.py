@@ -95,8 +95,7 @@ _Models = Annotated[
     ),
 ]
 _Device = Annotated[
-    str,
-    typer.Option(help="The device: cpu or a GPU type like v100; cpu-1 or a GPU's UUID for one of them."),
+    str, typer.Option(help="The device: cpu or a GPU type like v100; cpu-1 or a GPU's UUID for one of them.")
 ]
 _Budget = Annotated[float, typer.Option(help="The measuring time of a model in seconds, roughly.", min=5)]
 _Shape = Annotated[
@@ -112,8 +111,7 @@ _Range = Annotated[
     ),
 ]
 _InputData = Annotated[
-    list[str] | None,
-    typer.Option(help="MODEL:FILE: real inputs in perf_analyzer's JSON [generated inputs]."),
+    list[str] | None, typer.Option(help="MODEL:FILE: real inputs in perf_analyzer's JSON [generated inputs].")
 ]
 _Colocation = Annotated[
     float | None,
@@ -147,7 +145,7 @@ def profile(
     from controlplane.profiler.session import START_S, Profiler
     from controlplane.render.source import all_models
     from controlplane.runtime import SystemClock
-    from controlplane.runtime.jobs.profile import describe_device, readable_subjects
+    from controlplane.runtime.jobs.profile import describe_device, profile_neighbours, readable_subjects
 
     options.of_this_host(launcher)
     settings, wanted = with_values(ProfileSettings(), given or []), models or all_models(repository)
@@ -166,7 +164,12 @@ def profile(
         scratch = state_root() / "profiling"
         profiler = Profiler(started_by, SystemClock(), bar, folder, scratch, own, load_s or START_S)
         measured = _measure(profiler, subjects, place, failed, resume=settings.resume, json=json)
-        gained = _beside(profiler, subjects, place, failed, colocation, json=json)
+        beside = [subject for subject in subjects if subject.source.name not in failed]
+        gained: Mapping[Path, int] = {}
+        if colocation is not None and beside:
+            gained = profile_neighbours(profiler, beside, place, budget_s=colocation)
+            for path, points in gained.items() if not json else ():
+                _print_line(f"{path}: {counted(points, 'point')} beside other models")
     if json and not failed:
         print_json({"profiles": [written_document(one, gained.get(one.path, 0)) for one in measured]})
     if failed:
@@ -203,28 +206,6 @@ def _measure(
             written.append(one)
         _print(one, say if json else _print_line)
     return written
-
-
-def _beside(
-    profiler: Profiler,
-    subjects: Sequence[Subject],
-    place: Place,
-    failed: Mapping[str, Failed],
-    budget_s: float | None,
-    *,
-    json: bool,
-) -> Mapping[Path, int]:
-    """Measure the models beside each other where a time is given for it; return the points of each file."""
-    from controlplane.runtime.jobs.profile import profile_neighbours
-
-    measured = [subject for subject in subjects if subject.source.name not in failed]
-    if budget_s is None or not measured:
-        return {}
-    gained = profile_neighbours(profiler, measured, place, budget_s=budget_s)
-    if not json:
-        for path, points in gained.items():
-            _print_line(f"{path}: {counted(points, 'point')} beside other models")
-    return gained
 
 
 def _print_line(line: str) -> None:

@@ -30,11 +30,11 @@ from controlplane.control.autoscaler.state import (
     LoadSeen,
     LoadState,
     PerWorkload,
-    Proposal,
     Propose,
-    Report,
     with_plan,
 )
+from controlplane.control.guard.effects import Report
+from controlplane.domain.observation import Level
 
 _MINUTE = 60
 _SEEN_OF_MINUTE = 30
@@ -67,14 +67,13 @@ def tick(state: LoadState, seen: LoadSeen, *, follow: bool = True) -> tuple[Load
     state, effects = _decided(state, seen, found, follow=follow)
     if seen.failed is not None:
         # Another plan runs by now: nothing is known against the rates of this one.
-        effects = (Report("warning", "load", f"the apply failed: {seen.failed}"), *effects)
+        effects = (Report(Level.WARNING, "load", f"the apply failed: {seen.failed}"), *effects)
     return state, effects
 
 
 def _decided(
     state: LoadState, seen: LoadSeen, found: Forecast, *, follow: bool
 ) -> tuple[LoadState, tuple[Effect, ...]]:
-    """Take what was proposed, else ask for what is needed."""
     if state.under_way is not None:
         return _answered(state, seen) if seen.proposal is not None else (state, ())
     if seen.errors and state.workloads:
@@ -111,10 +110,7 @@ def forecast(state: LoadState) -> Forecast:
     include bursts: they are for the rate of a second, `level` and `expected` for the mean.
     """
     limits = state.limits
-    near, far = (
-        estimate(state.seconds, limits.horizon_s),
-        estimate(state.minutes, limits.dwell_s),
-    )
+    near, far = (estimate(state.seconds, limits.horizon_s), estimate(state.minutes, limits.dwell_s))
     upper, later = near.upper(limits.upper_z), far.upper(limits.upper_z)
     # Minutes that do not rise say nothing against the last seconds: they know of a fall two minutes later.
     upper = np.where(far.known & (far.expected > far.level), np.maximum(upper, later), upper)
@@ -130,7 +126,6 @@ def forecast(state: LoadState) -> Forecast:
 
 
 def _heard(state: LoadState, arrivals: Sequence[PerWorkload | None]) -> LoadState:
-    """With the counts of further seconds."""
     count = len(state.workloads)
     missing = (float("nan"),) * count
     seconds, minutes, minute, days = state.seconds, state.minutes, state.minute, state.days
@@ -139,16 +134,12 @@ def _heard(state: LoadState, arrivals: Sequence[PerWorkload | None]) -> LoadStat
         seconds, days = seconds.after(counts), days.after(counts, state.now_s - ago)
         minute = (*minute, missing if second is None else second)
         if len(minute) == _MINUTE:
-            minutes, minute = minutes.after(_sum_of(np.array(minute).reshape(_MINUTE, count))), ()
+            every = np.array(minute).reshape(_MINUTE, count)
+            seen = (~np.isnan(every)).sum(axis=0)
+            # Completed for the seconds that were not seen; unknown where too many were not.
+            total = np.nansum(every, axis=0) * _MINUTE / np.maximum(seen, 1)
+            minutes, minute = minutes.after(np.where(seen >= _SEEN_OF_MINUTE, total, np.nan)), ()
     return replace(state, seconds=seconds, minutes=minutes, minute=minute, days=days)
-
-
-def _sum_of(minute: FloatArray) -> FloatArray:
-    """The count of a minute, completed for the seconds that were not seen; NaN where too many were not."""
-    seen = ~np.isnan(minute)
-    number = seen.sum(axis=0)
-    total = np.where(seen, minute, 0.0).sum(axis=0) * _MINUTE / np.maximum(number, 1)
-    return np.where(number >= _SEEN_OF_MINUTE, total, np.nan)
 
 
 def _with_peak(state: LoadState, found: Forecast, now_s: float) -> LoadState:
@@ -201,7 +192,6 @@ def _decrease(state: LoadState, now_s: float) -> tuple[LoadState, tuple[Effect, 
 
 
 def _review(state: LoadState, now_s: float) -> tuple[LoadState, tuple[Effect, ...]] | None:
-    """Ask whether the plan's promises hold with the execution times that were learned meanwhile."""
     if now_s < state.reviewed_s + state.limits.review_s:
         return None
     state = replace(state, reviewed_s=now_s)
@@ -245,59 +235,42 @@ def _ask(
 
 
 def _answered(state: LoadState, seen: LoadSeen) -> tuple[LoadState, tuple[Effect, ...]]:
-    """Take a proposal or leave it."""
     asked, proposal = state.under_way, seen.proposal
     assert asked is not None
     assert proposal is not None
     if proposal.number != asked.number or state.applying:
         return state, ()
+    reason = f"{asked.reason}: {proposal.summary}"
+    told: tuple[Report, ...] = ()
     if proposal.kind is Kind.FAILED:
-        report = Report("warning", "load", f"{asked.reason}: {proposal.summary}")
-        return replace(state, under_way=None), (report,)
-    looked = proposal.kind is not Kind.NONE or proposal.error is not None
-    found = asked.errors  # what broke a promise is planned with, however small
-    if asked.direction is Direction.REVIEW and looked and not found and _is_right(state, proposal):
-        return replace(state, under_way=None), ()
+        return replace(state, under_way=None), (Report(Level.WARNING, "load", reason),)
+    if asked.direction is Direction.REVIEW and not asked.errors:  # those are planned with, however small
+        looked = proposal.kind is not Kind.NONE or proposal.error is not None
+        if looked and (proposal.error is None or proposal.error < state.limits.off):
+            return replace(state, under_way=None), ()
     if proposal.kind is Kind.NONE:
         return _given_up(state, seen.now_s, proposal.summary)
-    if asked.direction is Direction.REVIEW:
-        return _apply(state, asked, proposal)
     if asked.direction is Direction.DOWN:
-        if _is_worth_it(state, proposal):
-            return _apply(state, asked, proposal)
-        return replace(state, under_way=None), ()
-    told = tuple(
-        Report("warning", u.workload, f"{u.reason}; planned for {u.planned_rps:.4g}/s instead")
-        for u in proposal.unheld
-    )
-    lost = {u.workload for u in proposal.unheld}
-    refused = tuple(
-        max(known, rate) if w.name in lost else known
-        for known, rate, w in zip(state.unheld_rps, asked.rates_rps, state.workloads, strict=True)
-    )
-    state = replace(state, unheld_rps=refused)
-    more = zip(proposal.rates_rps, state.planned_rps, strict=True)
-    if not any(rate > planned for rate, planned in more):
-        return replace(state, under_way=None), told
-    state, effects = _apply(state, asked, proposal)
-    return state, (*told, *effects)
-
-
-def _apply(state: LoadState, asked: Propose, proposal: Proposal) -> tuple[LoadState, tuple[Effect, ...]]:
-    reason = f"{asked.reason}: {proposal.summary}"
-    return replace(state, applying=True), (Apply(asked.number, reason, proposal.made_from, proposal.breaks),)
-
-
-def _is_right(state: LoadState, proposal: Proposal) -> bool:
-    """Whether nothing is known against the running plan's execution times."""
-    return proposal.error is None or proposal.error < state.limits.off
-
-
-def _is_worth_it(state: LoadState, proposal: Proposal) -> bool:
-    """Whether a cheaper plan holds what is forecast by now and saves more than its moves cost."""
-    saved = proposal.cost_before - proposal.cost_after
-    enough = (np.array(proposal.rates_rps) >= _least(state)).all()
-    return bool(enough and saved > _move_price(state) * proposal.moved_cost)
+        holds = bool((np.array(proposal.rates_rps) >= _least(state)).all())
+        saved = proposal.cost_before - proposal.cost_after
+        if not holds or saved <= _move_price(state) * proposal.moved_cost:
+            return replace(state, under_way=None), ()
+    if asked.direction is Direction.UP:
+        told = tuple(
+            Report(Level.WARNING, u.workload, f"{u.reason}; planned for {u.planned_rps:.4g}/s instead")
+            for u in proposal.unheld
+        )
+        lost = {u.workload for u in proposal.unheld}
+        refused = tuple(
+            max(known, rate) if w.name in lost else known
+            for known, rate, w in zip(state.unheld_rps, asked.rates_rps, state.workloads, strict=True)
+        )
+        state = replace(state, unheld_rps=refused)
+        more = zip(proposal.rates_rps, state.planned_rps, strict=True)
+        if not any(rate > planned for rate, planned in more):
+            return replace(state, under_way=None), told
+    apply = Apply(asked.number, reason, proposal.made_from, proposal.breaks)
+    return replace(state, applying=True), (*told, apply)
 
 
 def _given_up(state: LoadState, now_s: float, reason: str) -> tuple[LoadState, tuple[Effect, ...]]:
@@ -308,7 +281,7 @@ def _given_up(state: LoadState, now_s: float, reason: str) -> tuple[LoadState, t
     if asked.direction is Direction.UP:
         refused = tuple(map(max, refused, asked.rates_rps))
     state = replace(state, under_way=None, applying=False, unheld_rps=refused, changed_s=now_s)
-    return state, (Report("warning", "load", f"{asked.reason}: {reason}"),)
+    return state, (Report(Level.WARNING, "load", f"{asked.reason}: {reason}"),)
 
 
 def _few(reasons: Sequence[str]) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from controlplane.control.autoscaler.days import Days
-from controlplane.control.autoscaler.rates import Rates
-from controlplane.control.guard.effects import Learn
+from controlplane.control.autoscaler.rates import Days, Rates
+from controlplane.control.guard.effects import Learn, Report
 from controlplane.domain.plan import Plan
 
 PEAKS = 20
@@ -110,15 +109,6 @@ class Apply:
     reason: str
     made_from: str
     breaks: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Write an event; `level` is that of the fleet's history."""
-
-    level: str
-    subject: str
-    reason: str
 
 
 Effect = Propose | Apply | Report
@@ -244,25 +234,14 @@ def with_plan(state: LoadState, seen: LoadSeen) -> LoadState:
     workloads = seen.workloads
     fresh = begin(workloads, state.limits, seen.now_s)
     row = {w.name: i for i, w in enumerate(state.workloads)}
-    kept = [(i, row[w.name]) for i, w in enumerate(workloads) if w.name in row]
-    new, old = [i for i, _ in kept], [j for _, j in kept]
-
-    def rows(rates: Rates, empty: Rates) -> Rates:
-        counts, stretch, dispersion = empty.counts.copy(), empty.stretch.copy(), empty.dispersion.copy()
-        counts[new], stretch[new], dispersion[new] = (
-            rates.counts[old],
-            rates.stretch[old],
-            rates.dispersion[old],
-        )
-        return Rates(rates.step_s, counts, stretch, dispersion)
-
-    unheld = dict(zip(new, (state.unheld_rps[j] for j in old), strict=True)) if state.applying else {}
+    rows = [row.get(w.name) for w in workloads]
+    unheld = state.unheld_rps if state.applying else (0.0,) * len(row)
     return replace(
         fresh,
-        unheld_rps=tuple(unheld.get(i, 0.0) for i in range(len(workloads))),
-        seconds=rows(state.seconds, fresh.seconds),
-        minutes=rows(state.minutes, fresh.minutes),
-        days=state.days.of_workloads([row.get(w.name) for w in workloads]),
+        unheld_rps=tuple(0.0 if i is None else unheld[i] for i in rows),
+        seconds=state.seconds.of_workloads(rows),
+        minutes=state.minutes.of_workloads(rows),
+        days=state.days.of_workloads(rows),
         number=state.number,
         plan_hash=seen.plan_hash,
     )

@@ -142,10 +142,12 @@ def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[st
     answering = _present(desired, running, routes)
     for one in answering:
         others = [s for s in running if stands_for(s, one.planned, desired) and s.name != one.present.name]
-        shadow = _planned_shadow(desired, one)
-        if shadow is not None and any(s.percent < shadow.percent and _room(answering, s) for s in others):
-            # It was cut for a redirected neighbour, which has given its share back since.
-            others = [shadow]
+        shadows = (s for s in desired.servers.values() if s.labels.role is Role.SHADOW)
+        shadow = next((s for s in shadows if s.labels.partition == one.partition), None)
+        if shadow is not None and shadow.name != one.present.name:
+            # One was cut for a redirected neighbour, which has given its share back since.
+            was_cut = any(s.percent < shadow.percent and _room(answering, s) for s in others)
+            others = [shadow] if was_cut else others
         if one.present.name == one.planned.name and not others:
             continue
         specs = {n: s for n, s in specs.items() if s.labels.partition != one.partition}
@@ -167,14 +169,6 @@ def as_moved(desired: Desired, servers: Iterable[ServerSpec], routes: Mapping[st
         backup = next((b for b in (present, route.backup) if b in specs and b not in route.members), None)
         wanted[endpoint] = NamedRoute(route.members, backup)
     return replace(desired, servers=specs, routes=wanted, warm=desired.warm & specs.keys())
-
-
-def _planned_shadow(desired: Desired, one: Moved) -> ServerSpec | None:
-    """The partition's own planned shadow, unless that is what answers."""
-    for spec in desired.servers.values():
-        if (spec.labels.partition, spec.labels.role) == (one.partition, Role.SHADOW):
-            return None if spec.name == one.present.name else spec
-    return None
 
 
 def _room(answering: Iterable[Moved], shadow: ServerSpec) -> bool:

@@ -91,17 +91,9 @@ class _Wanted:
 
     def preferred(self, reserved: set[str]) -> list[HeldDevice]:
         """The devices, best first: the earlier one, those that no other GPU had, the one of its number."""
-        numbered = enumerate(self.devices)
-        order = sorted(
-            numbered,
-            key=lambda one: (
-                one[1].name != self.known,
-                one[1].name in reserved,
-                one[0] != self.index,
-                one[0],
-            ),
-        )
-        return [device for _, device in order]
+        own = self.devices[self.index : self.index + 1]
+        others = (*own, *(device for device in self.devices if device not in own))
+        return sorted(others, key=lambda one: (one.name != self.known, one.name in reserved))
 
 
 def _selected(gpu: PlannedGpu, available: Available) -> tuple[HeldDevice, ...]:

@@ -240,10 +240,7 @@ def restart(times: BatchTimes) -> BatchTimes:
 
 
 def weigh(
-    times: BatchTimes,
-    answers: Sequence[Answer],
-    now_s: float,
-    weighing: Weighing,
+    times: BatchTimes, answers: Sequence[Answer], now_s: float, weighing: Weighing
 ) -> tuple[BatchTimes, list[Answer]]:
     """Return the baseline after these answers, in the order they ended, and the answers that count.
 

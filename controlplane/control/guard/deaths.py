@@ -10,7 +10,7 @@ its requests are refused for a while, longer each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from controlplane.control.guard.effects import Accused, Cause, OpenBreaker, Refuse
@@ -98,14 +98,6 @@ class Accusation:
     refused_s: float
 
 
-def _died(watch: Watch, now_s: float, limits: Limits, *, whole: bool) -> Watch:
-    """Return the watch with one more death, without those that are too long ago to count."""
-    oldest_s = now_s - limits.deaths_s
-    deaths = (*(one for one in watch.deaths if one.at_s > oldest_s), Death(now_s, whole))
-    held = tuple(one for one in watch.held if one.at_s > oldest_s - BEFORE_S)
-    return replace(watch, deaths=deaths, held=held, offences=_known(watch.offences, now_s, limits))
-
-
 def of_pool(watch: Watch, others: Iterable[Watch], limits: Limits) -> Watch:
     """Return the watch with what is known of the other members of its pool, which get the same requests."""
     every = (watch, *others)
@@ -152,16 +144,6 @@ def accusation(watch: Watch, now_s: float, limits: Limits) -> Accusation | None:
     return None if found in watch.offences else Accusation(found, len(open_at), since_s, 0.0)
 
 
-def _excluded(watch: Watch, found: Accusation, now_s: float) -> Watch:
-    """Return the watch after an accusation. The deaths of one that is refused now count no more."""
-    before = watch.offences.get(found.accused, Offence())
-    times = before.times + (found.refused_s > 0.0)
-    offences = {**watch.offences, found.accused: Offence(times, now_s + found.refused_s)}
-    if found.refused_s == 0.0:
-        return replace(watch, offences=offences)
-    return replace(watch, offences=offences, deaths=(), held=())
-
-
 def _shared(open_at: list[frozenset[Accused]]) -> Accused | None:
     """Return the one client's endpoint, or else the one endpoint, with a request open at every death."""
     same = frozenset.intersection(*open_at)
@@ -169,10 +151,6 @@ def _shared(open_at: list[frozenset[Accused]]) -> Accused | None:
         return next(iter(same))
     endpoints = frozenset.intersection(*(frozenset(who.endpoint for who in one) for one in open_at))
     return Accused(next(iter(endpoints))) if len(endpoints) == 1 else None
-
-
-def _known(offences: Mapping[Accused, Offence], now_s: float, limits: Limits) -> Mapping[Accused, Offence]:
-    return {who: one for who, one in offences.items() if now_s - one.until_s < limits.remembered_s}
 
 
 def find_lost_gpus(tick: Tick) -> None:
@@ -197,8 +175,8 @@ def find_lost_gpus(tick: Tick) -> None:
 
 
 def record_death(tick: Tick, watch: Watch, placed: PlacedServer, *, whole: bool) -> Watch:
-    """Report two deaths shortly after each other: HAProxy sends a request again after a crash."""
-    within_s = tick.state.limits.settle_s
+    """Count a death, and report two shortly after each other: HAProxy sends a request again after a crash."""
+    limits, within_s = tick.state.limits, tick.state.limits.settle_s
     if placed.since_s > tick.now_s or placed.gpu in tick.failed_gpus:
         return watch  # it has served no request, or no request ended it
     if watch.ending and placed.server == watch.active.server:
@@ -206,8 +184,15 @@ def record_death(tick: Tick, watch: Watch, placed: PlacedServer, *, whole: bool)
     if tick.now_s - watch.died_s <= within_s and placed.gpu not in tick.state.lost_gpus:
         reason = f"two servers died within {within_s:g} s: one of their requests may crash every server"
         tick.report(Level.CRITICAL, watch.partition.id, reason)
-    died = replace(watch, died_s=tick.now_s)
-    return _died(died, tick.now_s, tick.state.limits, whole=whole)
+    oldest_s = tick.now_s - limits.deaths_s  # what was before counts no more
+    offences = {w: o for w, o in watch.offences.items() if tick.now_s - o.until_s < limits.remembered_s}
+    return replace(
+        watch,
+        died_s=tick.now_s,
+        deaths=(*(one for one in watch.deaths if one.at_s > oldest_s), Death(tick.now_s, whole)),
+        held=tuple(one for one in watch.held if one.at_s > oldest_s - BEFORE_S),
+        offences=offences,
+    )
 
 
 def accuse(tick: Tick, watch: Watch) -> Watch:
@@ -240,8 +225,13 @@ def accuse(tick: Tick, watch: Watch) -> Watch:
 
 
 def _accused(watch: Watch, found: Accusation, now_s: float) -> Watch:
-    accused = _excluded(watch, found, now_s)
-    return replace(accused, launches=Launches()) if found.refused_s else accused
+    before = watch.offences.get(found.accused, Offence())
+    times = before.times + (found.refused_s > 0.0)
+    offences = {**watch.offences, found.accused: Offence(times, now_s + found.refused_s)}
+    if found.refused_s == 0.0:
+        return replace(watch, offences=offences)
+    # The deaths of one that is refused now count no more, and the next start is at once.
+    return replace(watch, offences=offences, deaths=(), held=(), launches=Launches())
 
 
 def record_failure(tick: Tick, watch: Watch, placed: PlacedServer, *, served: bool) -> Launches:

@@ -20,17 +20,9 @@ from controlplane.control import batches
 from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard import deaths, learning, queues, rule, standbys
 from controlplane.control.guard.batch_times import BatchTimes
-from controlplane.control.guard.effects import (
-    Cause,
-    DrainAndStop,
-    Effect,
-    Ending,
-    Learn,
-    Redirect,
-    Topic,
-)
+from controlplane.control.guard.effects import Cause, DrainAndStop, Effect, Ending, Learn, Redirect, Topic
 from controlplane.control.guard.learning import ModelError
-from controlplane.control.guard.observe import Tick, due, health, observe, resumed
+from controlplane.control.guard.observe import AT_ONCE, Tick, due, health, next_look_s, observe, resumed
 from controlplane.control.guard.queues import KEPT_S, SloWindow, is_kept
 from controlplane.control.guard.rule import Verdict, contention, over_plan
 from controlplane.control.guard.state import (
@@ -114,7 +106,7 @@ def decide(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect
     looked_at = due(state, seen.now_s)
     if state.due_s and not looked_at:
         return state, ()
-    tick = Tick(state, seen, dict(state.watches))
+    tick = Tick(state, seen)
     servers = (placed for partition in looked_at for placed in tick.watches[partition].servers)
     if state.lost_gpus or any(tick.health(placed) is Health.GONE for placed in servers):
         deaths.find_lost_gpus(tick)
@@ -123,7 +115,9 @@ def decide(state: GuardState, seen: FleetSeen) -> tuple[GuardState, tuple[Effect
             _decide(tick, tick.watches[partition])
     for error in tick.errors:
         _move_together(tick, error)
-    return replace(tick.state, due_s={**state.due_s, **dict(tick.next_looks())}), tuple(tick.effects)
+    looks_s = {p: next_look_s(tick.watches[p], seen, state.limits) for p in tick.decided}
+    looks_s |= {p: AT_ONCE for p, watch in tick.watches.items() if tick.is_concerned(watch)}
+    return replace(tick.state, due_s={**state.due_s, **looks_s}), tuple(tick.effects)
 
 
 def _decide(tick: Tick, watch: Watch) -> None:
@@ -212,7 +206,6 @@ def _report_slo(tick: Tick, watch: Watch) -> Watch:
 
 
 def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
-    """Act on a broken promise of a living server."""
     if verdict is Verdict.WAIT:
         return watch
     if verdict is Verdict.PAST:
@@ -235,7 +228,7 @@ def _broken(tick: Tick, watch: Watch, verdict: Verdict) -> Watch:
     standby = watch.standby
     if standbys.can_cure(tick, watch):
         if tick.is_covered(watch):
-            return _redirect(tick, watch, Cause.SLOW)
+            return _redirect(tick, watch, Cause.SLOW, slowness)
         reason = f"{slowness}; its shadow is not ready yet"
         return tick.wake(tick.report_once(watch, Topic.WAITING, Level.WARNING, reason))
     larger = standbys.next_server(tick, watch)
@@ -264,40 +257,31 @@ def _learned(tick: Tick, watch: Watch) -> Watch:
     cured = (
         f"; no shadow of {', '.join(short)} covers that, so nothing that stands by cures it" if short else ""
     )
-    reason = f"{_in_words(error)}{cured}; a plan with the learned times is proposed"
+    reason = f"{error}{cured}; a plan with the learned times is proposed"
     tick.report(Level.WARNING, watch.partition.id, reason)
     return watch
 
 
 def _move_together(tick: Tick, error: ModelError) -> None:
     """Redirect all partitions of a model whose P99 this error breaks, the worst first, in one commit."""
-    present = [resumed(watch, tick.now_s) for watch in tick.watches.values()]
-    broken = [(learning.overrun(watch, error), watch) for watch in present if _may_move(tick, watch, error)]
-    for over, watch in sorted(broken, key=lambda one: -one[0]):
-        if over > 1.0 and standbys.can_cure(tick, watch):
-            tick.decided.append(watch.partition.id)
-            tick.set(standbys.upkeep(tick, _redirect(tick, watch, Cause.SLOW, _in_words(error))))
-
-
-def _may_move(tick: Tick, watch: Watch, error: ModelError) -> bool:
-    """Return whether a partition serves on its planned share, and a larger shadow of it is ready."""
-    return (
-        watch.partition.gpu_type == error.of[1]
+    on_planned_share = [
+        resumed(watch, tick.now_s)
+        for watch in tick.watches.values()
+        if watch.partition.gpu_type == error.of[1]
         and tick.now_s >= watch.settled_s
         and tick.active(watch).health is Health.READY
         and watch.active.percent <= watch.partition.percent
         and tick.is_covered(watch)
         and not watch.active.shared
-    )
-
-
-def _in_words(error: ModelError) -> str:
-    model, gpu_type = error.of
-    return f"{model} takes {error.factor:.2f} times as long as planned on every {gpu_type}"
+    ]
+    overruns = [(learning.overrun(watch, error), watch) for watch in on_planned_share]
+    for over, watch in sorted(overruns, key=lambda one: -one[0]):
+        if over > 1.0 and standbys.can_cure(tick, watch):
+            tick.decided.append(watch.partition.id)
+            tick.set(standbys.upkeep(tick, _redirect(tick, watch, Cause.SLOW, str(error))))
 
 
 def _way_out(tick: Tick, watch: Watch) -> str:
-    """Return what a person can do where no larger share is left."""
     gpu = watch.active.gpu
     way_out = (
         "leave a core to the gateway and clients, or move them or other work away; then plan it anew"
@@ -323,7 +307,7 @@ def _calm(tick: Tick, watch: Watch) -> Watch:
 
 
 def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Watch:
-    """Move the route to the shadow. The `evidence` is that on the active server where none is given.
+    """Move the route to the shadow. Without `evidence` the reason is what was seen of the active server.
 
     Where a shared one takes over from a dead server, the partition's own goes on starting.
     """
@@ -338,7 +322,9 @@ def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Wat
     else:
         standbys.leave(tick, watch, _ending(tick, watch, cause))
     if watch.active.gpu not in tick.state.lost_gpus:
-        evidence = evidence or _evidence(tick, watch, cause)
+        active = tick.active(watch)
+        silence = rule.silence(watch, active, tick.now_s) if cause is Cause.HANG else ""
+        evidence = evidence or active.reason or silence
         share = f"{target.percent:g} % of {target.gpu}"
         reason = f"{cause}{f' ({evidence})' if evidence else ''}: redirected to {target.server}, {share}"
         tick.report(Level.INFO if cause is Cause.SHARE else Level.WARNING, watch.partition.id, reason)
@@ -375,23 +361,12 @@ def _redirect(tick: Tick, watch: Watch, cause: Cause, evidence: str = "") -> Wat
     return moved
 
 
-def _evidence(tick: Tick, watch: Watch, cause: Cause) -> str:
-    """Return the evidence for a redirect, in words."""
-    active = tick.active(watch)
-    if cause is Cause.SLOW:
-        return rule.slowness(watch, active, tick.seen.host)
-    if cause is Cause.HANG and not active.reason:
-        return rule.silence(watch, active, tick.now_s)
-    return active.reason
-
-
 def _ending(tick: Tick, watch: Watch, cause: Cause) -> DrainAndStop:
-    """Return how the active server ends that is left for this cause."""
-    limits = tick.state.limits
+    limits, server = tick.state.limits, watch.active.server
     if cause is not Cause.HANG:
-        return DrainAndStop(watch.active.server, _ENDINGS[cause], deaths.drain_s(watch, limits))
+        return DrainAndStop(server, _ENDINGS[cause], deaths.drain_s(watch, limits))
     patience_s = deaths.overdue_s(watch, limits, tick.active(watch).sequences)
-    return DrainAndStop(watch.active.server, _ENDINGS[cause], patience_s, tick.now_s - watch.worked_s)
+    return DrainAndStop(server, _ENDINGS[cause], patience_s, tick.now_s - watch.worked_s)
 
 
 def _forget(watch: Watch) -> Watch:

@@ -234,7 +234,6 @@ def scan(
 
 
 def _moved(charts: Charts, above: bool) -> Charts:
-    """Return the charts after one request."""
     step = 1.0 if above else 0.0
     a, b, c, d = REFERENCES
     return (
@@ -246,7 +245,6 @@ def _moved(charts: Charts, above: bool) -> Charts:
 
 
 def _learned(sizes: ClusterSizes, ended: Ended) -> ClusterSizes:
-    """Return the means of the clusters' sizes moved by those that ended."""
     clusters = sizes.clusters + ended.clusters
     weight = min(1.0, ended.clusters * max(1.0 / (clusters + PRIOR_CLUSTERS), 1.0 / MEMORY_CLUSTERS))
     return ClusterSizes(

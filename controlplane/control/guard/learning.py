@@ -29,6 +29,10 @@ class ModelError(NamedTuple):
     of: ModelOnGpu
     factor: float
 
+    def __str__(self) -> str:
+        model, gpu_type = self.of
+        return f"{model} takes {self.factor:.2f} times as long as planned on every {gpu_type}"
+
 
 def slower(watch: Watch, now_s: float) -> Slower | None:
     """Return by how much the batches of a slow server take longer than planned; None where none does."""
@@ -94,7 +98,6 @@ def _factors(watch: Watch, seen: Slower) -> Iterator[float]:
 
 
 def _is_as_planned(watch: Watch, model: str) -> bool:
-    """Return whether enough batches of a model take no longer than planned, on the planned share."""
     return _has_planned_share(watch) and any(
         math.isfinite(batch_times.beside_plan(queue.batches)[1]) and _factor(queue) == 1.0
         for queue in watch.queues

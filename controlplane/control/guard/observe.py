@@ -10,7 +10,7 @@ suspect costs no look at the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controlplane.control.guard import queues
@@ -74,22 +74,15 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
             watch = replace(watch, answered_s=now, worked_s=now, settled_s=settled_s)
         active = seen.servers.get(watch.active.server, GONE)
         heard = answers.get(watch.active.server, [])
-        watch = update(
-            watch, active, heard, (began_s, now), host_part(seen.host, active, watch.active.percent)
-        )
-        watches[partition] = _held(watch, failed)
+        host = host_part(seen.host, active, watch.active.percent)
+        watch = update(watch, active, heard, (began_s, now), host)
+        held = [
+            Held(a.ended_s, Accused(a.endpoint, a.client), a.lost)
+            for a in failed
+            if a.endpoint in watch.partition.endpoints
+        ]
+        watches[partition] = replace(watch, held=(*watch.held, *held)[-MOST_HELD:]) if held else watch
     return replace(present, watches=watches, due_s={**state.due_s, **dict.fromkeys(looked_at, AT_ONCE)})
-
-
-def _held(watch: Watch, answers: Iterable[Answer]) -> Watch:
-    """Return the watch with those of `answers` that failed while a server of the partition had them."""
-    endpoints = watch.partition.endpoints
-    held = [
-        Held(a.ended_s, Accused(a.endpoint, a.client), a.lost)
-        for a in answers
-        if a.held and a.endpoint in endpoints
-    ]
-    return replace(watch, held=(*watch.held, *held)[-MOST_HELD:]) if held else watch
 
 
 def missed_s(state: GuardState, seen: FleetSeen) -> float:
@@ -192,7 +185,10 @@ def next_look_s(watch: Watch, seen: FleetSeen, limits: Limits) -> float:
 def _concerned(state: GuardState, seen: FleetSeen) -> frozenset[str]:
     """Return the partitions that are due, those with answers, and those whose servers changed."""
     found = due(state, seen.now_s)
-    new = {*_changed(state.servers, seen.servers), *(answer.server for answer in seen.answers)}
+    new = {answer.server for answer in seen.answers}
+    if seen.servers is not state.servers:
+        new |= state.servers.keys() - seen.servers.keys()
+        new |= {name for name, present in seen.servers.items() if present != state.servers.get(name)}
     # What a dead server held is known by its endpoint only.
     held = {answer.endpoint for answer in seen.answers if answer.held}
     if not new and not held:
@@ -223,17 +219,6 @@ def _is_busy(watch: Watch, seen: FleetSeen, limits: Limits) -> bool:
     return unserved or uncovered or unseen or failing or incomplete or broken
 
 
-def _changed(before: Mapping[str, ServerSeen], now: Mapping[str, ServerSeen]) -> Iterable[str]:
-    """Yield the servers that look different, or are gone."""
-    if now is before:
-        return
-    yield from before.keys() - now.keys()
-    for name, seen in now.items():
-        known = before.get(name)
-        if known is not seen and known != seen:
-            yield name
-
-
 def health(seen: FleetSeen, placed: PlacedServer) -> Health:
     """Return the health of a server; one that is not seen is gone."""
     return seen.servers.get(placed.server, GONE).health
@@ -251,9 +236,9 @@ class Tick:
 
     state: GuardState
     seen: FleetSeen
-    watches: dict[str, Watch]
-    used: dict[str, float] = field(default_factory=dict)
-    owned: dict[str, float] = field(default_factory=dict)
+    watches: dict[str, Watch] = field(init=False)
+    used: dict[str, float] = field(init=False)
+    owned: dict[str, float] = field(init=False)
     effects: list[Effect] = field(default_factory=list)
     moved: set[str] = field(default_factory=set)
     decided: list[str] = field(default_factory=list)
@@ -261,6 +246,7 @@ class Tick:
     errors: list[ModelError] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.watches = dict(self.state.watches)
         self.state = replace(self.state, watches=self.watches)
         self._sum_shares()
 
@@ -287,14 +273,6 @@ class Tick:
     def is_concerned(self, watch: Watch) -> bool:
         """Return whether a share has moved on a GPU of this partition: what fitted there may fit no more."""
         return bool(self.moved) and any(one.gpu in self.moved for one in watch.servers)
-
-    def next_looks(self) -> Iterator[tuple[str, float]]:
-        """Yield when those partitions are looked at again of which that may have changed."""
-        for partition in self.decided:
-            yield partition, next_look_s(self.watches[partition], self.seen, self.state.limits)
-        for partition, watch in self.watches.items():
-            if self.is_concerned(watch):
-                yield partition, AT_ONCE
 
     def active(self, watch: Watch) -> ServerSeen:
         """Return what was seen of the active server."""

@@ -54,7 +54,8 @@ def verdict(watch: Watch, active: ServerSeen, host: HostSeen | None, now_s: floa
     if over_plan(watch.queues, active) is not None:
         return Verdict.TRAFFIC
     part = host_part(host, active, watch.active.percent)
-    if starves(host, watch.unexplained) and not any(breaks_itself(queue, part) for queue in watch.queues):
+    explained = bool(contention(host)) and watch.unexplained < UNEXPLAINED
+    if explained and not any(breaks_itself(queue, part) for queue in watch.queues):
         return Verdict.HOST
     return Verdict.SLOW
 
@@ -140,27 +141,6 @@ def overrun_at(queue: QueueState, factor: float) -> float:
     return (promise.frontend_ms + inside_ms * now_s / then_s) / promise.slo_ms
 
 
-def present_s(queue: QueueState, limit: int, ratio: float) -> tuple[float, ...]:
-    """Return the times of batches of 1 to `limit` requests, `ratio` times the usual ones.
-
-    Empty where too little is known.
-    """
-    measured_s = baseline.measured_s(queue.batches.baseline, limit)
-    if not any(measured_s):
-        return ()
-    planned = dict(enumerate(queue.promise.batch_s, 1))
-    planned_s = baseline.extended(planned, limit) or (0.0,) * limit
-    factor = _slower(measured_s, planned_s) if any(planned_s) else 1.0
-    both = enumerate(zip(measured_s, planned_s, strict=True), 1)
-    known_s = {size: ratio * (m or factor * p) for size, (m, p) in both if m or p}
-    return baseline.extended(known_s, limit)
-
-
-def _slower(measured_s: Sequence[float], planned_s: Sequence[float]) -> float:
-    both = [(m, p) for m, p in zip(measured_s, planned_s, strict=True) if m]
-    return sum(m for m, _ in both) / sum(p for _, p in both) if both else 1.0
-
-
 def longer_than_planned(queue: QueueState) -> float:
     """Return how many times as long as planned batches certainly take; 1 where they do not."""
     factor, error = batch_times.beside_plan(queue.batches)
@@ -225,7 +205,7 @@ STEAL = 0.05
 THROTTLED = 0.05
 
 UNEXPLAINED = 0.8
-"""Late answers alone count where the host explains less than a fifth of a server's time."""
+"""Late answers are no evidence where a contended host explains more than a fifth of a server's time."""
 
 LEAST_UNEXPLAINED = 0.05
 
@@ -267,11 +247,6 @@ def host_part(host: HostSeen | None, server: ServerSeen, percent: float) -> Host
     own, throttled = 1.0 - server.delays.starved, server.delays.throttled
     cut = throttled > 0.0 and own - throttled < LOST * percent / 100.0 * own
     return HostPart(max(LEAST_UNEXPLAINED, own * (1.0 - steal)), wait_s, cut)
-
-
-def starves(host: HostSeen | None, unexplained_part: float) -> bool:
-    """Return whether late answers are no evidence: the host is contended and explains a part of them."""
-    return bool(contention(host)) and unexplained_part < UNEXPLAINED
 
 
 def slowness(watch: Watch, seen: ServerSeen, host: HostSeen | None) -> str:

@@ -117,7 +117,6 @@ def successor(tick: Tick, watch: Watch) -> PlacedServer | None:
 
 
 def _sharers(tick: Tick, watch: Watch) -> list[Watch]:
-    """Return the other partitions that share a shadow with this one."""
     own = watch.partition
     if own.shared is None:
         return []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import functools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -53,7 +54,7 @@ def profiles(name: str) -> Mapping[str, Profile]:
     if name not in devices():
         return MappingProxyType({})
     content = _content(name)
-    solo: dict[str, list[Measurement]] = {model: [] for model in content["models"]}
+    solo: defaultdict[str, list[Measurement]] = defaultdict(list)
     for row in _rows(name, "solo.csv"):
         solo[row["model"]].append(
             Measurement(
@@ -63,36 +64,26 @@ def profiles(name: str) -> Mapping[str, Profile]:
                 capacity_rps=float(row["throughput_img_s"]) if row.get("throughput_img_s") else None,
             )
         )
-    beside: dict[str, list[ColocationPoint]] = {model: [] for model in content["models"]}
+    beside: defaultdict[str, list[ColocationPoint]] = defaultdict(list)
     for row in _rows(name, "pairs.csv"):
         for me, other in (("1", "2"), ("2", "1")):
+            percent, batch = float(row[f"pct{me}"]), int(row[f"batch{me}"])
             neighbour = Neighbour(row[f"model{other}"], float(row[f"pct{other}"]), int(row[f"batch{other}"]))
-            beside[row[f"model{me}"]].append(
-                ColocationPoint(
-                    float(row[f"pct{me}"]),
-                    int(row[f"batch{me}"]),
-                    (neighbour,),
-                    float(row[f"latency{me}_ms"]),
-                )
-            )
+            point = ColocationPoint(percent, batch, (neighbour,), float(row[f"latency{me}_ms"]))
+            beside[row[f"model{me}"]].append(point)
     for row in _rows(name, "colocation.csv"):
-        beside[row["model"]].append(
-            ColocationPoint(
-                float(row["pct"]),
-                int(row["batch"]),
-                tuple(_neighbour(text) for text in row["neighbours"].split()),
-                float(row["latency_ms"]),
-            )
-        )
-    repeats: dict[str, list[Repeat]] = {model: [] for model in content["models"]}
+        percent, batch = float(row["pct"]), int(row["batch"])
+        neighbours = tuple(_neighbour(text) for text in row["neighbours"].split())
+        point = ColocationPoint(percent, batch, neighbours, float(row["latency_ms"]))
+        beside[row["model"]].append(point)
+    repeats: defaultdict[str, list[Repeat]] = defaultdict(list)
     for row in _rows(name, "repeats.csv"):
-        repeats[row["model"]].append(
-            Repeat(float(row["pct"]), int(row["batch"]), float(row["first_ms"]), float(row["second_ms"]))
-        )
-    batches: dict[str, dict[str, float]] = {}
+        times = float(row["first_ms"]), float(row["second_ms"])
+        repeats[row["model"]].append(Repeat(float(row["pct"]), int(row["batch"]), *times))
+    batches: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for row in _rows(name, "gpulet.csv"):
         known = {f"{field}.{row['batch']}": float(row[field]) for field in _OF_A_BATCH if row[field]}
-        batches.setdefault(row["model"], {}).update(known)
+        batches[row["model"]].update(known)
     memory = _values(content.get("model_memory_mb", {}))
     return MappingProxyType(
         {

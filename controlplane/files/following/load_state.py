@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from controlplane.control.autoscaler.days import DAYS, PARTS, Days
-from controlplane.control.autoscaler.rates import KEPT, Rates
+from controlplane.control.autoscaler.rates import DAYS, KEPT, PARTS, Days, Rates
 from controlplane.control.autoscaler.state import FollowedWorkload, LoadLimits, LoadState
 from controlplane.files.documents import read
 from controlplane.files.reading import exists
@@ -71,7 +70,12 @@ def write_load(path: Path, state: LoadState) -> None:
         "seconds": _rates(state.seconds),
         "minutes": _rates(state.minutes),
         "minute": [_row(second) for second in state.minute],
-        "days": _days(state.days),
+        "days": _Days(
+            [[_row(parts) for parts in day] for day in state.days.rates.tolist()],
+            state.days.part,
+            state.days.requests.tolist(),
+            state.days.seconds.tolist(),
+        ),
         "peaks_rps": [_row(part) for part in state.peaks_rps],
     }
     write_derived(path, to_compact_json(content))
@@ -109,11 +113,6 @@ def _from_rates(parsed: _Rates, step_s: float) -> Rates:
         counts[i, KEPT - len(kept) :] = _from_row(kept, math.nan)
         stretch[i] = len(kept)
     return Rates(step_s, counts, stretch, np.array(parsed.dispersion, dtype=np.float64))
-
-
-def _days(days: Days) -> _Days:
-    rates = [[_row(parts) for parts in day] for day in days.rates.tolist()]
-    return _Days(rates, days.part, days.requests.tolist(), days.seconds.tolist())
 
 
 def _from_days(parsed: _Days, length_s: float) -> Days:

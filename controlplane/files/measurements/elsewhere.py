@@ -166,7 +166,10 @@ def read_model_analyzer(path: Path, model: str) -> tuple[Run, ...]:
     models: set[str] = set()
     for row in rows(path, ("Model", "Batch", "Concurrency"), _BY_ANALYZER):
         models.add(row.values["Model"])
-        if row.values["Model"] != model or row.number("Concurrency") != 1 or not _one_instance(row):
+        if row.values["Model"] != model or row.number("Concurrency") != 1:
+            continue
+        instances = re.findall(r"(\d+)\s*[:/]", row.values.get("Instance Group") or "")  # 1:GPU, 1/GPU
+        if any(int(count) != 1 for count in instances):
             continue
         run = _analyzed(row)
         if run.batch not in slowest or run.execution_ms > slowest[run.batch].execution_ms:
@@ -181,12 +184,6 @@ def read_model_analyzer(path: Path, model: str) -> tuple[Run, ...]:
             field="Concurrency",
         )
     return tuple(slowest[batch] for batch in sorted(slowest))
-
-
-def _one_instance(row: Row) -> bool:
-    """Return whether the run had one instance: `1:GPU`, `1/GPU`, or nothing said."""
-    counts = re.findall(r"(\d+)\s*[:/]", row.values.get("Instance Group") or "")
-    return all(int(count) == 1 for count in counts)
 
 
 def _analyzed(row: Row) -> Run:

@@ -16,7 +16,7 @@ import binascii
 import math
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -61,11 +61,12 @@ def read_sequences(
     if lists and len(lists) < len(entries):
         document.fail("mixes entries and lists of entries", ("data",))
     sequences: dict[Location, list[Any]] = {("data", i): entries[i] for i in lists}
-    return tuple(
-        tuple(_samples(document, location, steps, inputs, shapes))
-        for location, steps in (sequences or {("data",): entries}).items()
-        if steps
-    )
+    found = []
+    for location, steps in (sequences or {("data",): entries}).items():
+        sequence = [_sample(document, (*location, i), steps[i], inputs, shapes) for i in range(len(steps))]
+        if sequence:
+            found.append(tuple(sequence))
+    return tuple(found)
 
 
 def _document(path: Path) -> Document:
@@ -82,22 +83,11 @@ def _document(path: Path) -> Document:
     return Document(file, text, parse_json(text, file))
 
 
-def _samples(
-    document: Document, location: Location, steps: Sequence[Any], inputs: Sequence[TensorSpec], shapes: Shapes
-) -> Iterator[Sample]:
-    for i, step in enumerate(steps):
-        if not isinstance(step, Mapping):
-            document.fail("must be an object of inputs", (*location, i))
-        yield _sample(document, (*location, i), step, inputs, shapes)
-
-
 def _sample(
-    document: Document,
-    location: Location,
-    entry: Mapping[str, Any],
-    inputs: Sequence[TensorSpec],
-    shapes: Shapes,
+    document: Document, location: Location, entry: Any, inputs: Sequence[TensorSpec], shapes: Shapes
 ) -> Sample:
+    if not isinstance(entry, Mapping):
+        document.fail("must be an object of inputs", location)
     names = [spec.name for spec in inputs]
     for name in entry:
         if name not in names:

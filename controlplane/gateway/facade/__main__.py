@@ -14,7 +14,6 @@ import sys
 import aiohttp
 from aiohttp import web
 
-from controlplane.domain.fleet import Backend
 from controlplane.files.gateway import accepting
 from controlplane.files.gateway_paths import GatewayPaths, open_log
 from controlplane.gateway import store
@@ -23,12 +22,11 @@ from controlplane.gateway.facade.answers import FleetAnswers, Parts
 from controlplane.gateway.facade.callers import Callers
 from controlplane.gateway.facade.chores import give_memory_back, keep_supervisor, serve_control
 from controlplane.gateway.facade.fleet import Fleet
-from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast
-from controlplane.gateway.facade.fleet_wide.kept import Kept
+from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Kept
 from controlplane.gateway.facade.over_http import Http
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.upstream import Upstream, relay
-from controlplane.gateway.listeners import Held, Listeners
+from controlplane.gateway.processes import Held, Listeners
 from controlplane.render.haproxy import MOST_HEADERS
 from controlplane.triton.sessions import TritonSessions
 
@@ -57,14 +55,13 @@ async def _run(paths: GatewayPaths, held: Held) -> None:
         async def reload() -> None:
             """Read options and routes; servers that join know what was broadcast before they serve."""
             async with order:
-                callers.take(store.settings_of(paths))
-                generation, table = fleet.read()
-                servers: dict[Backend, None] = {}
-                for route in table.routes().values():
-                    servers.update(dict.fromkeys(route.servers))
-                await broadcast.tell_joining(tuple(servers))
+                callers.take(present := store.settings_of(paths))
+                generation, table = store.load(paths, present)
+                routes = table.routes().values()
+                servers = tuple(dict.fromkeys(server for route in routes for server in route.servers))
+                await broadcast.tell_joining(servers)
                 fleet.take(generation, table)
-                upstream.keep_only(tuple(servers))
+                upstream.keep_only(servers)
                 await sessions.keep_only(servers)
 
         # Before the first reading: a later commit sends a reload, an earlier one is in the file.

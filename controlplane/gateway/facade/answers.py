@@ -8,6 +8,7 @@ a server is left out.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -76,16 +77,11 @@ class Ledger:
             ]
             if model in self._before:
                 entries.append(self._before[model])
-            total, *others = reversed(entries)
-            for other in others:
-                total = combine(total, other)
-            totals.append(total)
+            totals.append(functools.reduce(combine, reversed(entries)))
         return totals
 
     def _put_away(self, model: tuple[str, str], entry: Entry) -> None:
-        entry = _without_present(entry)
-        before = self._before.get(model)
-        self._before[model] = entry if before is None else combine(before, entry)
+        self._before[model] = combine(self._before.get(model, {}), _without_present(entry))
 
 
 class FleetAnswers:

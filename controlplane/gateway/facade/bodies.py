@@ -97,7 +97,6 @@ class Nesting:
             self._depth = int(depths[-1])
 
     def _brackets(self, data: bytes) -> bytes:
-        """Return the brackets outside of strings."""
         if self._escaping:
             data = data[1:]
         data = data.replace(b"\\\\", b"")
@@ -164,27 +163,24 @@ def check_plain(request: web.Request) -> None:
 
 async def read_body(request: web.Request) -> bytes:
     """The whole body, decompressed. Raises BadBody, also for JSON that no server may parse."""
-    body = await _decompressed(request)
+    if not is_encoded(request):
+        body = await request.read()
+    elif _encoding(request) not in ("gzip", "deflate"):
+        # A Triton's status, words and header.
+        raise BadBody(501, "Unsupported compression type", {"Accept-Encoding": "gzip, deflate"})
+    else:
+        pieces, decompression = bytearray(), Decompression()
+        async for data in request.content.iter_any():
+            for piece in decompression.feed(data):
+                pieces += piece
+                await asyncio.sleep(0)
+        decompression.finish()
+        body = bytes(pieces)
     if (nesting := nesting_of(request)) is not None:
         for at in range(0, len(body), _PIECE_BYTES):
             nesting.feed(body[at : at + _PIECE_BYTES])
             await asyncio.sleep(0)
     return body
-
-
-async def _decompressed(request: web.Request) -> bytes:
-    if not is_encoded(request):
-        return await request.read()
-    if _encoding(request) not in ("gzip", "deflate"):
-        # A Triton's status, words and header.
-        raise BadBody(501, "Unsupported compression type", {"Accept-Encoding": "gzip, deflate"})
-    body, decompression = bytearray(), Decompression()
-    async for data in request.content.iter_any():
-        for piece in decompression.feed(data):
-            body += piece
-            await asyncio.sleep(0)
-    decompression.finish()
-    return bytes(body)
 
 
 def nesting_of(request: web.Request) -> Nesting | None:

@@ -17,12 +17,14 @@ from pathlib import Path
 from grpc import StatusCode
 
 from controlplane.files.gateway import GatewaySettings
-from controlplane.files.gateway.access import Client
+from controlplane.files.gateway.access import Client, read_clients
+from controlplane.files.reading import Remembered
 from controlplane.gateway.facade.refusals import Refusal
-from controlplane.gateway.security.access import CLIENT_HEADER, Access
 
 CALLER = "caller"
 """Where a request over HTTP carries its `Caller`."""
+CLIENT_HEADER = "x-trisect-client"
+"""HAProxy tells the facade the client's name in it, where clients need tokens."""
 OWN_HEADERS = frozenset({CLIENT_HEADER})
 """Between HAProxy and the facade; no server gets them."""
 
@@ -56,14 +58,14 @@ ANY_REGION = Regions("", "")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A client's permissions; `access` is None in a fleet without tokens, where everything is permitted."""
+    """A client's permissions; `clients` is None in a fleet without tokens, where everything is permitted."""
 
     name: str
-    access: Access | None
+    clients: Remembered[dict[str, Client]] | None
 
     def may_call(self, endpoint: str) -> bool:
         """Return whether the client may call an endpoint, now."""
-        return self.access is None or self.access.allows(self.name, endpoint)
+        return self.clients is None or ((client := self._client) is not None and client.allows(endpoint))
 
     def check_call(self, endpoint: str) -> None:
         """Raise Refusal where the client may not call an endpoint."""
@@ -73,7 +75,7 @@ class Caller:
     @property
     def may_operate(self) -> bool:
         """Whether the client may make fleet-wide calls."""
-        return self.access is None or ((client := self._client) is not None and client.operator)
+        return self.clients is None or ((client := self._client) is not None and client.operator)
 
     @property
     def max_body_bytes(self) -> int | None:
@@ -82,12 +84,13 @@ class Caller:
 
     @property
     def _client(self) -> Client | None:
-        return None if self.access is None else self.access.client(self.name)
+        """The client as it is now; None for one that was revoked."""
+        return None if self.clients is None else self.clients.get().get(self.name)
 
     @property
     def regions(self) -> Regions:
         """The shared-memory names that the client may use. Raises Refusal for one that may use none."""
-        if self.access is None:
+        if self.clients is None:
             return ANY_REGION
         if (client := self._client) is None or not client.region_prefix:
             raise _not_owned("this client is no operator, so it has no regions")
@@ -98,7 +101,7 @@ class Callers:
     """Tells the client of a request by its header: only a HAProxy whose clients need tokens sets one."""
 
     def __init__(self, clients: Path, settings: GatewaySettings) -> None:
-        self._access = Access(clients)
+        self._clients = Remembered(clients, lambda: {client.name: client for client in read_clients(clients)})
         self._nameless = False
         self.take(settings)
 
@@ -111,8 +114,7 @@ class Callers:
         """Return the caller of a request. Raises Refusal for one without a client where each needs one."""
         name = headers.get(CLIENT_HEADER)
         if name is not None:
-            return Caller(name, self._access)
+            return Caller(name, self._clients)
         if not self._nameless:
-            words = "requests reach this port through the gateway only"
-            raise Refusal(StatusCode.UNAUTHENTICATED, words)
+            raise Refusal(StatusCode.UNAUTHENTICATED, "requests reach this port through the gateway only")
         return Caller("", None)

@@ -20,7 +20,6 @@ from controlplane.files.gateway import Traits
 from controlplane.files.gateway.access import NO_LIMIT, REFUSED, Limit, read_held, refused, remembered
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.reading import Remembered
-from controlplane.gateway import store
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
 from controlplane.gateway.slots import SlotTable
 from controlplane.triton.sessions import TritonSessions
@@ -86,10 +85,7 @@ class Sequences:
 
     def living(self) -> dict[str, int]:
         """Server -> sequences it still holds."""
-        counts: dict[str, int] = {}
-        for home in self._homes.values():
-            counts[home.backend.server] = counts.get(home.backend.server, 0) + 1
-        return counts
+        return dict(Counter(home.backend.server for home in self._homes.values()))
 
     @staticmethod
     def _silent(home: _Home, now_s: float) -> bool:
@@ -100,7 +96,6 @@ class Fleet:
     """The server of each endpoint, chosen for every message."""
 
     def __init__(self, paths: GatewayPaths, sessions: TritonSessions) -> None:
-        self._paths = paths
         self._sessions = sessions
         self.routes: Routes = {}
         self.served = False
@@ -116,10 +111,6 @@ class Fleet:
         self._held = Remembered(paths.limits, partial(read_held, paths.limits))
         self.moved: set[Callable[[], None]] = set()
         """Functions to call after every change of routes, and when sequences end."""
-
-    def read(self) -> tuple[int, SlotTable]:
-        """Read the generation of the slots, 0 before the first commit, and the slots from disk."""
-        return store.load(self._paths, store.settings_of(self._paths))
 
     def limit(self, endpoint: str) -> Limit:
         """Return the limits of an endpoint, as they are now."""
@@ -146,7 +137,7 @@ class Fleet:
         return tuple(refusals[who] for who in ((endpoint, ""), (endpoint, client)) if who in refusals)
 
     def take(self, generation: int, table: SlotTable) -> None:
-        """Route every message from now on by these slots."""
+        """Route every message from now on by these slots; before the first commit the generation is 0."""
         self.served = generation > 0
         self.routes = table.routes()
         self._traits = {slot.endpoint: slot.traits for slot in table.slots if slot.endpoint}
@@ -170,15 +161,9 @@ class Fleet:
 
     def choose_in_sequence(self, key: Key, *, start: bool) -> Backend | None:
         """The server of a sequence's request; `leave_sequence` follows its answer."""
-        endpoint = key[0]
-        idle_us = self.traits(endpoint).sequence_idle_us or 0
-        return self.sequences.enter(
-            key,
-            start=start,
-            idle_s=idle_us / 1e6,
-            now_s=time.monotonic(),
-            choose=lambda: self.choose(endpoint),
-        )
+        idle_s = (self.traits(key[0]).sequence_idle_us or 0) / 1e6
+        choose = partial(self.choose, key[0])
+        return self.sequences.enter(key, start=start, idle_s=idle_s, now_s=time.monotonic(), choose=choose)
 
     def leave_sequence(self, key: Key, *, end: bool) -> None:
         """A request of a sequence was answered."""

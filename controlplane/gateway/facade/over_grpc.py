@@ -20,7 +20,7 @@ from controlplane.gateway.facade.callers import Caller
 from controlplane.gateway.facade.fleet import Attempts
 from controlplane.gateway.facade.fleet_wide.broadcast import Refused
 from controlplane.gateway.facade.fleet_wide.grpc_calls import GrpcCalls, Handler, refusal
-from controlplane.gateway.facade.records import HELD, UNREACHED, Ended
+from controlplane.gateway.facade.records import HELD, UNREACHED
 from controlplane.gateway.facade.refusals import (
     Refusal,
     ServerEnding,
@@ -38,6 +38,10 @@ _HEALTH = "/grpc.health.v1.Health/Check"
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 """HealthCheckResponse has one field, `status`."""
 _NAMED = frozenset({*_BY_NAME, "ModelInfer", "ModelStatistics"})
+_OF_FLEET = (
+    *("ServerLive", "ServerReady", _HEALTH, "ServerMetadata"),
+    *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+)
 
 
 class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -52,13 +56,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._fleet = parts.fleet
         self._upstream = upstream
         self._handlers: dict[str, Handler] = {
-            "ServerLive": self._live,
-            "ServerReady": self._ready,
-            _HEALTH: self._health,
-            "ServerMetadata": self._metadata,
-            "RepositoryIndex": self._index,
-            "RepositoryModelLoad": self._refuse,
-            "RepositoryModelUnload": self._refuse,
+            **dict.fromkeys(_OF_FLEET, self._of_fleet),
             "ModelInfer": self._infer,
             "ModelStatistics": self._model_statistics,
             **dict.fromkeys(_BY_NAME, self._by_name),
@@ -84,7 +82,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
                 if message is None:
                     raise Refusal(StatusCode.INVALID_ARGUMENT, "the call ended before its message did")
                 caller = self._caller(context)
-                if caller.access is not None and method in _NAMED and (name := text_field(message, 1)):
+                if caller.clients is not None and method in _NAMED and (name := text_field(message, 1)):
                     caller.check_call(name)
                 return await handler(method, message, context, caller)
             except (Refusal, Refused, Malformed, DecodeError, grpc.aio.AioRpcError) as error:
@@ -95,19 +93,17 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _caller(self, context: Any) -> Caller:
         return self._parts.callers.of(dict(context.invocation_metadata() or ()))
 
-    async def _live(self, _method: str, _: bytes, _context: Any, _caller: Caller) -> bytes:
-        return as_bytes(service_pb2.ServerLiveResponse(live=True))
-
-    async def _ready(self, _method: str, _: bytes, _context: Any, _caller: Caller) -> bytes:
-        return as_bytes(service_pb2.ServerReadyResponse(ready=self._fleet.served))
-
-    async def _health(self, _method: str, _: bytes, _context: Any, _caller: Caller) -> bytes:
-        return _SERVING if self._fleet.served else _NOT_SERVING
-
-    async def _metadata(self, _method: str, _: bytes, _context: Any, _caller: Caller) -> bytes:
-        return as_bytes(service_pb2.ServerMetadataResponse(**await self._parts.answers.metadata()))
-
-    async def _index(self, _method: str, message: bytes, _: Any, caller: Caller) -> bytes:
+    async def _of_fleet(self, method: str, message: bytes, _: Any, caller: Caller) -> bytes:
+        if method == "ServerLive":
+            return as_bytes(service_pb2.ServerLiveResponse(live=True))
+        if method == "ServerReady":
+            return as_bytes(service_pb2.ServerReadyResponse(ready=self._fleet.served))
+        if method == _HEALTH:
+            return _SERVING if self._fleet.served else _NOT_SERVING
+        if method == "ServerMetadata":
+            return as_bytes(service_pb2.ServerMetadataResponse(**await self._parts.answers.metadata()))
+        if method != "RepositoryIndex":
+            raise unchangeable()
         request = service_pb2.RepositoryIndexRequest.FromString(message)
         if request.repository_name:
             raise Refusal(StatusCode.UNIMPLEMENTED, "'repository_name' specification is not supported")
@@ -116,9 +112,6 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             answer.models.add(**entry)
         return as_bytes(answer)
 
-    async def _refuse(self, _method: str, _: bytes, _context: Any, _caller: Caller) -> bytes:
-        raise unchangeable()
-
     async def _infer(self, _: str, message: bytes, context: Any, caller: Caller) -> bytes:
         name = text_field(message, 1)
         if name not in self._fleet.routes:
@@ -126,7 +119,8 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         limit = self._fleet.limit(name)
         self._fleet.check_refusal(name, caller.name)
         check_size(len(message), limit.max_body_bytes, caller.max_body_bytes)
-        with self._fleet.meter.counted(name, limit, time.monotonic()):
+        self._fleet.meter.enter(name, limit, time.monotonic())
+        try:
             if self._fleet.traits(name).sequence_idle_us is None:
                 return await self._stateless(name, message, context, caller.name)
             sequence = sequence_of(message)
@@ -136,6 +130,8 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
                 return await self._timed(name, backend, message, context, caller.name)
             finally:
                 self._fleet.leave_sequence((name, sequence.id), end=sequence.end)
+        finally:
+            self._fleet.meter.leave(name)
 
     async def _stateless(self, name: str, message: bytes, context: Any, client: str) -> bytes:
         """One that was not answered because its server was not there may go to another."""
@@ -180,8 +176,10 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             status = StatusCode.CANCELLED.value[0]
             raise
         finally:
-            sizes, ended = (len(message), len(answer)), Ended(200, status, flags, unloaded)
-            self._parts.records.request(name, backend, started, sizes, ended, client)
+            sizes = len(message), len(answer)
+            self._parts.records.request(
+                name, backend, started, sizes, grpc=status, flags=flags, unloaded=unloaded, client=client
+            )
 
     async def _by_name(self, method: str, message: bytes, context: Any, _: Caller) -> bytes:
         name = text_field(message, 1)
@@ -245,6 +243,5 @@ def _unknown(name: str) -> Refusal:
 
 
 def _statistics_bytes(statistics: dict[str, Any]) -> bytes:
-    """As one Triton's answer."""
     answer = service_pb2.ModelStatisticsResponse()
     return as_bytes(json_format.ParseDict(statistics, answer, ignore_unknown_fields=True))

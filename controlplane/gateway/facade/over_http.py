@@ -26,8 +26,8 @@ from controlplane.gateway.facade.bodies import (
 from controlplane.gateway.facade.callers import CALLER, OWN_HEADERS
 from controlplane.gateway.facade.fleet import Attempts
 from controlplane.gateway.facade.fleet_wide.broadcast import HttpRefused, Refused
-from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls, as_json, as_response, refusal
-from controlplane.gateway.facade.records import ABANDONED, HELD, UNLOADED, UNREACHED, Ended
+from controlplane.gateway.facade.fleet_wide.http_calls import HttpCalls, as_json, refusal
+from controlplane.gateway.facade.records import ABANDONED, HELD, UNLOADED, UNREACHED
 from controlplane.gateway.facade.refusals import (
     Refusal,
     ServerEnding,
@@ -227,13 +227,14 @@ class Http:
         finally:
             if request.path.endswith(_INFERRING):
                 size = len(body) if isinstance(body, bytes) else request.content_length or 0
-                client, ended = request[CALLER].name, Ended(status, None, flags, unloaded)
-                self._parts.records.request(name, backend, started, (size, sent), ended, client)
+                client, sizes = request[CALLER].name, (size, sent)
+                self._parts.records.request(
+                    name, backend, started, sizes, http=status, flags=flags, unloaded=unloaded, client=client
+                )
 
 
 @web.middleware
 async def _tritons_words(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Answer refusals in a Triton's form."""
     try:
         response: web.StreamResponse = await handler(request)
         return response
@@ -242,7 +243,7 @@ async def _tritons_words(request: web.Request, handler: Any) -> web.StreamRespon
         answer.headers.update(refused.headers)
         return answer
     except HttpRefused as refused_by_server:
-        return as_response(refused_by_server.answer)
+        return refused_by_server.answer
     except Refused as refused_by_all:
         return refusal(refused_by_all)
     except web.HTTPException as failure:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import NamedTuple
 
 from controlplane.domain.errors import declined_by_policy
 from controlplane.domain.fleet import Backend
@@ -15,19 +14,6 @@ UNLOADED = "unloaded"
 """In the place of the gRPC status: the server had the model no longer."""
 ABANDONED, HELD, UNREACHED = "C-", "SH", "SC"
 """As HAProxy's flags: the client left, the server was lost with the request, no connection opened."""
-
-
-class Ended(NamedTuple):
-    """How a request ended: its status over HTTP, and over gRPC, None for one over HTTP.
-
-    `flags` are ABANDONED where the client left it, HELD and UNREACHED where its server was lost.
-    `unloaded`: its server had the model no longer.
-    """
-
-    http: int
-    grpc: int | None
-    flags: str = "--"
-    unloaded: bool = False
 
 
 class Records:
@@ -46,11 +32,18 @@ class Records:
         backend: Backend,
         started_s: float,
         sizes: tuple[int, int],
-        ended: Ended,
+        *,
+        http: int = 200,
+        grpc: int | None = None,
+        flags: str = "--",
+        unloaded: bool = False,
         client: str = "",
     ) -> None:
-        """A request ended now; `started_s` is monotonic, `sizes` are those of it and of its answer."""
-        http, grpc, flags, unloaded = ended
+        """A request ended now; `started_s` is monotonic, `sizes` are those of it and of its answer.
+
+        `http` and `grpc` are its statuses; one over HTTP has no other. `flags` are ABANDONED where the client
+        left it, HELD and UNREACHED where its server was lost. `unloaded`: its server had the model no longer.
+        """
         protocol = "http" if grpc is None else "grpc"
         self._counts[protocol] += 1
         self.handled_bytes += sum(sizes)
@@ -65,13 +58,13 @@ class Records:
         with contextlib.suppress(OSError):
             os.write(self._pipe, line.encode())
 
-    @staticmethod
-    def status_of(error: str) -> int:
-        """Return the gRPC status of a streamed answer with this error, empty for none."""
-        if not error:
-            return _OK
-        return _UNAVAILABLE if declined_by_policy(error) else _INTERNAL
-
     def close(self) -> None:
         """Close the pipe."""
         os.close(self._pipe)
+
+
+def status_of(error: str) -> int:
+    """Return the gRPC status of a streamed answer with this error, empty for none."""
+    if not error:
+        return _OK
+    return _UNAVAILABLE if declined_by_policy(error) else _INTERNAL

@@ -6,8 +6,7 @@ HAProxy cannot count streamed messages and compressed gRPC calls, so the facade 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 from grpc import StatusCode
 
@@ -106,15 +105,6 @@ class Meter:
         self._running[endpoint] -= 1
         if not self._running[endpoint]:
             del self._running[endpoint]
-
-    @contextmanager
-    def counted(self, endpoint: str, limit: Limit, now_s: float) -> Iterator[None]:
-        """Count a request within."""
-        self.enter(endpoint, limit, now_s)
-        try:
-            yield
-        finally:
-            self.leave(endpoint)
 
     def keep_only(self, limits: Mapping[str, Limit]) -> None:
         """Forget the times of endpoints without limits."""

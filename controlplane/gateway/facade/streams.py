@@ -23,7 +23,7 @@ from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.answers import Parts
 from controlplane.gateway.facade.callers import Caller
 from controlplane.gateway.facade.fleet import Key
-from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED, Ended, Records
+from controlplane.gateway.facade.records import ABANDONED, HELD, UNREACHED, status_of
 from controlplane.gateway.facade.refusals import (
     LimitReached,
     Refusal,
@@ -237,7 +237,7 @@ class ClientStream:
         """Log the first answer to a message; return what its client gets."""
         error = stream_error(answer)
         unloaded = error == unknown_model(stream.endpoint)
-        status = Records.status_of(error)
+        status = status_of(error)
         if unloaded:
             self._fleet.lost(stream.backend, stream.endpoint)
             self._leave(stream)
@@ -256,10 +256,16 @@ class ClientStream:
         *,
         unloaded: bool = False,
     ) -> None:
-        status, flags = ending
-        sizes, ended = (pending.size, size), Ended(200, status, flags, unloaded)
-        caller = self._caller.name
-        self._records.request(stream.endpoint, stream.backend, pending.started_s, sizes, ended, caller)
+        self._records.request(
+            stream.endpoint,
+            stream.backend,
+            pending.started_s,
+            (pending.size, size),
+            grpc=ending[0],
+            flags=ending[1],
+            unloaded=unloaded,
+            client=self._caller.name,
+        )
 
     async def _serve(self) -> None:
         async with self._writing:

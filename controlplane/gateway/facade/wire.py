@@ -71,7 +71,8 @@ def text_field(message: bytes, number: int) -> str:
         start = at
         tag, at = _varint(message, at)
         field, kind = tag >> 3, tag & 7
-        if not 0 < field <= _LARGEST_FIELD or at - start != _shortest(tag):
+        shortest = max(1, (tag.bit_length() + 6) // 7)
+        if not 0 < field <= _LARGEST_FIELD or at - start != shortest:
             raise Malformed("a field's tag is malformed")
         if kind == 0:
             _, at = _varint(message, at)
@@ -94,11 +95,6 @@ def text_field(message: bytes, number: int) -> str:
         if at > end:
             raise Malformed("a field ends after the message")
     raise Malformed(f"the message has more than {_MOST_FIELDS} fields")
-
-
-def _shortest(value: int) -> int:
-    """Bytes of a varint."""
-    return max(1, (value.bit_length() + 6) // 7)
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:

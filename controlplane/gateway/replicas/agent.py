@@ -35,11 +35,11 @@ _CHUNK = 2**16
 
 
 class Replica:
-    """A gateway and the generation of its routes."""
+    """A gateway and the generation of its routes; `monitor` is its monitor's socket."""
 
     def __init__(self, gateway: HaproxyGateway, options: GatewayConfig, monitor: Path) -> None:
-        self._gateway = gateway
-        self._monitor = monitor
+        self.gateway = gateway
+        self.monitor = monitor
         self._options = options
         self._lock = threading.Lock()
         self.table = control_port.NOTHING
@@ -55,39 +55,17 @@ class Replica:
         with self._lock:
             if table.generation <= self.table.generation:
                 return False
-            self._gateway.start(self._options, endpoints=len(table.routes))
-            self._gateway.commit(table.routes)
+            self.gateway.start(self._options, endpoints=len(table.routes))
+            self.gateway.commit(table.routes)
             self.table = table
             return True
-
-    def in_flight(self, body: bytes) -> bytes:
-        """Return the unanswered requests of a server."""
-        return control_port.IN_FLIGHT_COUNTS.dump_json(
-            self._gateway.in_flight(control_port.BACKEND.validate_json(body))
-        )
-
-    def discount(self, body: bytes) -> None:
-        """Leave the fleet's own inferences out of what clients read here."""
-        said = control_port.DISCOUNT.validate_json(body)
-        self._gateway.discount(said.server, said.counters)
-
-    def monitor(self, query: bytes) -> socket.socket:
-        """Return a stream with the monitor's answer. Raises OSError."""
-        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            stream.connect(str(self._monitor))
-            stream.sendall(query + b"\n")
-        except OSError:
-            stream.close()
-            raise
-        return stream
 
     def leave(self, *, notice_s: float, drain_s: float) -> None:
         """Stop being ready, serve for `notice_s`, let requests finish for up to `drain_s`, and end."""
         self._leaving = True
         time.sleep(notice_s)
-        self._gateway.finish(drain_s)
-        self._gateway.stop()
+        self.gateway.finish(drain_s)
+        self.gateway.stop()
 
 
 class ControlServer(QueuingHTTPServer):
@@ -110,15 +88,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.path == control_port.READY:
             self._answer(200 if self.server.replica.ready else 503)
         else:
-            self._serve()
+            self.do_POST()
 
     def do_PUT(self) -> None:
-        self._serve()
+        self.do_POST()
 
     def do_POST(self) -> None:
-        self._serve()
-
-    def _serve(self) -> None:
         size = int(self.headers.get("Content-Length") or 0)
         permitted = hmac.compare_digest(
             self.headers.get("Authorization", "").encode(), f"Bearer {self.server.token}".encode()
@@ -137,9 +112,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     taken = replica.take(control_port.TABLE.validate_json(body))
                     self._answer(200 if taken else 409)
                 case "POST", control_port.IN_FLIGHT:
-                    self._answer(200, replica.in_flight(body))
+                    found = replica.gateway.in_flight(control_port.BACKEND.validate_json(body))
+                    self._answer(200, control_port.IN_FLIGHT_COUNTS.dump_json(found))
                 case "POST", control_port.DISCOUNTS:
-                    replica.discount(body)
+                    said = control_port.DISCOUNT.validate_json(body)
+                    replica.gateway.discount(said.server, said.counters)
                     self._answer(200)
                 case "POST", control_port.MONITOR:
                     self._pass_on_monitor(body)
@@ -159,7 +136,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _pass_on_monitor(self, query: bytes) -> None:
         """Pass a query to the monitor and its answer back, for as long as both are there."""
         self.close_connection = True
-        with contextlib.suppress(OSError), self.server.replica.monitor(query) as answer:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as answer:
+            answer.connect(str(self.server.replica.monitor))
+            answer.sendall(query + b"\n")
             self.send_response(200)
             self.end_headers()
             while data := answer.recv(_CHUNK):

@@ -127,18 +127,14 @@ def monitor_stream(address: str, token: str, query: str) -> socket.socket | None
         return None
     try:
         stream.sendall(head.encode() + body)
-        if _answer_head(stream).split(b" ", 2)[1:2] == [b"200"]:
+        answered = b""
+        # Byte by byte up to the empty line: what follows is the answer.
+        while not answered.endswith(b"\r\n\r\n") and (byte := stream.recv(1)):
+            answered += byte
+        if answered.split(b" ", 2)[1:2] == [b"200"]:
             stream.setblocking(False)
             return stream
     except OSError:
         pass
     stream.close()
     return None
-
-
-def _answer_head(stream: socket.socket) -> bytes:
-    """Read up to the empty line, byte by byte: what follows is the answer."""
-    head = b""
-    while not head.endswith(b"\r\n\r\n") and (byte := stream.recv(1)):
-        head += byte
-    return head

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -68,8 +68,7 @@ class ReplicatedGateway:
             return {}
         newest = _newest(tables.values())
         behind = [client for client, table in tables.items() if table.generation < newest.generation]
-        if behind:
-            self._put(behind, newest)
+        self._put(behind, newest)
         return newest.routes
 
     def commit(self, routes: Routes) -> None:
@@ -80,13 +79,14 @@ class ReplicatedGateway:
         for _ in range(_TRIES):
             tables, failures = self._tables()
             if not tables:
-                raise GatewayError(failures[0] if failures else "the gateway has no replica")
+                raise failures[0] if failures else GatewayError("the gateway has no replica")
             wanted = Table(self._next(_newest(tables.values()).generation), dict(routes))
-            taken, refusals = self._put(list(tables), wanted)
-            if taken and not any(isinstance(r, NotNewer) for r in refusals):
-                return
-            if refusals and not any(isinstance(r, NotNewer) for r in refusals):
+            taken, refusals = self._put(tables, wanted)
+            if any(isinstance(refusal, NotNewer) for refusal in refusals):
+                continue
+            if not taken:
                 raise refusals[0]
+            return
         raise GatewayError("other programs commit routes all the time; try again")
 
     def arrange(self, order: Order) -> None:
@@ -109,12 +109,10 @@ class ReplicatedGateway:
 
     def in_flight(self, backend: Backend) -> InFlight:
         """Return the unanswered requests of a server at all replicas. Raises where one does not answer."""
-        results = self._each(self._replicas(), lambda client: client.in_flight(backend))
-        failures = [result for _, result in results if isinstance(result, GatewayError)]
+        found, failures = self._each(self._replicas(), lambda client: client.in_flight(backend))
         if failures:
             raise failures[0]
-        found = (result for _, result in results if not isinstance(result, GatewayError))
-        return functools.reduce(InFlight.plus, found, NOTHING_IN_FLIGHT)
+        return functools.reduce(InFlight.plus, found.values(), NOTHING_IN_FLIGHT)
 
     def in_flights(self, backends: Sequence[Backend]) -> dict[str, InFlight]:
         """Return the same of the first one alone: each is a call of every replica."""
@@ -140,31 +138,25 @@ class ReplicatedGateway:
             raise GatewayError("a controller of a later term has committed routes: this one no longer leads")
         return max(generation, self._term << control_port.TERM_BITS) + 1
 
-    def _put(self, clients: Sequence[ReplicaClient], table: Table) -> tuple[int, list[GatewayError]]:
-        results = self._each(clients, lambda client: client.put(table))
-        failures = [result for _, result in results if isinstance(result, GatewayError)]
-        return len(results) - len(failures), failures
+    def _tables(self) -> tuple[dict[ReplicaClient, Table], list[GatewayError]]:
+        return self._each(self._replicas(), lambda client: client.table())
 
-    def _tables(self) -> tuple[dict[ReplicaClient, Table], list[str]]:
-        """Return the tables of the replicas that answer, and why the others do not."""
-        results = self._each(self._replicas(), lambda client: client.table())
-        failures = [str(result) for _, result in results if isinstance(result, GatewayError)]
-        return {c: result for c, result in results if not isinstance(result, GatewayError)}, failures
+    def _put(
+        self, clients: Collection[ReplicaClient], table: Table
+    ) -> tuple[dict[ReplicaClient, None], list[GatewayError]]:
+        return self._each(clients, lambda client: client.put(table))
 
-    def _replicas(self) -> list[ReplicaClient]:
-        present = list(dict.fromkeys(self._addresses()))
+    def _replicas(self) -> Collection[ReplicaClient]:
+        present = dict.fromkeys(self._addresses())
         with self._lock:
-            for address in set(self._clients) - set(present):
-                del self._clients[address]
-            for address in present:
-                if address not in self._clients:
-                    self._clients[address] = ReplicaClient(address, self._token)
-            return [self._clients[address] for address in present]
+            known = self._clients
+            self._clients = {a: known.get(a) or ReplicaClient(a, self._token) for a in present}
+            return self._clients.values()
 
     def _each(
-        self, clients: Sequence[ReplicaClient], call: Callable[[ReplicaClient], Value]
-    ) -> list[tuple[ReplicaClient, Value | GatewayError]]:
-        """Call all at once; a failure stands for its replica's answer."""
+        self, clients: Collection[ReplicaClient], call: Callable[[ReplicaClient], Value]
+    ) -> tuple[dict[ReplicaClient, Value], list[GatewayError]]:
+        """Call all at once; return the values of the replicas that answer, and why the others do not."""
 
         def attempt(client: ReplicaClient) -> Value | GatewayError:
             try:
@@ -172,7 +164,13 @@ class ReplicatedGateway:
             except GatewayError as error:
                 return error
 
-        return list(zip(clients, self._pool.map(attempt, clients), strict=True))
+        found, failures = {}, []
+        for client, result in zip(clients, self._pool.map(attempt, clients), strict=True):
+            if isinstance(result, GatewayError):
+                failures.append(result)
+            else:
+                found[client] = result
+        return found, failures
 
 
 def _newest(tables: Iterable[Table]) -> Table:

@@ -1,1 +1,1 @@
-"""Clients with their grants, and the certificate: values, files and HAProxy's maps."""
+"""Changes of clients, their grants and the limits of endpoints; the certificate."""

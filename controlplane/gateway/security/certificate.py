@@ -6,12 +6,10 @@ HAProxy has a copy of the user's files, which follows them without a restart.
 from __future__ import annotations
 
 import ipaddress
-import os
 from pathlib import Path
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import AccessConfig
-from controlplane.files.writing import write_bytes
 
 
 def combined(certificate: Path, key: Path) -> bytes:
@@ -31,12 +29,6 @@ def combined(certificate: Path, key: Path) -> bytes:
         raise InputError(f"cannot be read: {error.strerror}", file=file) from None
     # HAProxy's runtime interface takes an empty line for the end.
     return b"\n".join(line for line in text.splitlines() if line.strip()) + b"\n"
-
-
-def write(copy: Path, content: bytes) -> None:
-    """Replace HAProxy's copy, readable by its user only."""
-    write_bytes(copy, content)
-    os.chmod(copy, 0o600)
 
 
 def check_exposure(host: str, protection: AccessConfig) -> None:

@@ -19,6 +19,7 @@ from controlplane.simulate.result import SimulationResult, WorkloadOutcome
 Json = dict[str, Any]
 Reasons = Mapping[tuple[str, str], Explanation]
 """The explanation of each queue by its first partition and model."""
+_Placed = tuple[PlannedGpu, Partition, Placement]
 
 
 def plan_document(
@@ -27,6 +28,9 @@ def plan_document(
     """Return the document of a plan; with a simulation its P99s stand in place of the predicted ones."""
     outcomes = {w.name: w for w in simulated.workloads} if simulated is not None else {}
     used = memory_used_mb(plan.gpus)
+    placed: dict[str, list[_Placed]] = {}
+    for gpu, partition, placement in plan.placements():
+        placed.setdefault(placement.name, []).append((gpu, partition, placement))
     return {
         "schema_version": SCHEMA_VERSION,
         "title": "Simulated plan" if simulated is not None else "Plan",
@@ -37,8 +41,17 @@ def plan_document(
         "infeasible": plain(plan.infeasible),
         "totals": plain(plan.totals),
         "gpus": [_gpu(gpu, used[gpu.id]) for gpu in plan.gpus],
-        "workloads": _workloads(plan, outcomes),
-        "reasons": _reasons(plan, reasons or {}),
+        "workloads": [_workload(plan, where, outcomes.get(name)) for name, where in placed.items()],
+        "reasons": {
+            f"{partition}/{model}": {
+                "sentences": list(explanation.reasons),
+                "alternatives": [
+                    plain(a) | {"value_ms": a.execution_ms if plan.rule is Rule.HALF_SLO else a.p99_ms}
+                    for a in explanation.alternatives
+                ],
+            }
+            for (partition, model), explanation in (reasons or {}).items()
+        },
     }
 
 
@@ -68,17 +81,8 @@ def _gpu(gpu: PlannedGpu, used: Mapping[str, float]) -> Json:
     return {**plain(gpu), "percent": gpu.percent, "partitions": partitions, "used_mb": dict(used)}
 
 
-def _workloads(plan: Plan, outcomes: Mapping[str, WorkloadOutcome]) -> list[Json]:
-    """Return one entry for each workload; of a pool the rates add up and the busiest server counts."""
-    placed: dict[str, list[tuple[PlannedGpu, Partition, Placement]]] = {}
-    for gpu, partition, placement in plan.placements():
-        placed.setdefault(placement.name, []).append((gpu, partition, placement))
-    return [_workload(plan, where, outcomes.get(name)) for name, where in placed.items()]
-
-
-def _workload(
-    plan: Plan, where: Sequence[tuple[PlannedGpu, Partition, Placement]], outcome: WorkloadOutcome | None
-) -> Json:
+def _workload(plan: Plan, where: Sequence[_Placed], outcome: WorkloadOutcome | None) -> Json:
+    """Return a workload's entry; of a pool the rates add up and the busiest server counts."""
     first = where[0][2]
     execution_ms = _largest(w.predicted.execution_ms for _, _, w in where)
     p99_ms = _largest(w.predicted.p99_ms for _, _, w in where)
@@ -88,6 +92,7 @@ def _workload(
     if outcome is not None:
         value_ms = outcome.p99_ms if outcome.p99_ms == outcome.p99_ms else None
         limit_ms, late_percent, holds = first.slo_ms, outcome.violations_percent, outcome.holds
+    sharing = dict.fromkeys(w.name for _, p, _ in where for w in p.workloads if w.model == first.model)
     return {
         "name": first.name,
         "model": first.model,
@@ -103,34 +108,13 @@ def _workload(
         "batch": max(m.batch for _, p, _ in where for m in p.models if m.model == first.model),
         "partitions": [p.id for _, p, _ in where],
         "gpus": list(dict.fromkeys(gpu.id for gpu, _, _ in where)),
-        "companions": _companions(where),
+        "companions": [name for name in sharing if name != first.name],
     }
-
-
-def _companions(where: Sequence[tuple[PlannedGpu, Partition, Placement]]) -> list[str]:
-    """Return the workloads that share the queue."""
-    own = where[0][2]
-    together = {w.name: None for _, p, _ in where for w in p.workloads if w.model == own.model}
-    return [name for name in together if name != own.name]
 
 
 def _largest(values: Any) -> float | None:
     known = [value for value in values if value is not None]
     return max(known, default=None)
-
-
-def _reasons(plan: Plan, reasons: Reasons) -> Json:
-    """Return the reasons and alternatives by workload's partition and model, joined by a slash."""
-    return {
-        f"{partition}/{model}": {
-            "sentences": list(explanation.reasons),
-            "alternatives": [
-                plain(a) | {"value_ms": a.execution_ms if plan.rule is Rule.HALF_SLO else a.p99_ms}
-                for a in explanation.alternatives
-            ],
-        }
-        for (partition, model), explanation in reasons.items()
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +155,7 @@ def fleet_document(
         "seen": True,
         "controller": status.controller is not None,
         "troubles": [one for one in (status.trouble, status.history_trouble) if one is not None],
-        "gpus": [_serving(gpu, routed) for gpu in document["gpus"]],
+        "gpus": [_gpu_seen(gpu, routed) for gpu in document["gpus"]],
         "workloads": [
             _observed(one, seen.get(one["name"])) | {"busy": _busy(one, document["workloads"], busy)}
             for one in document["workloads"]
@@ -200,17 +184,17 @@ def with_timeline(document: Json, points: Sequence[Point]) -> Json:
     }
 
 
-def _serving(gpu: Json, routed: Mapping[str, StatusRow]) -> Json:
-    partitions = [_partition(one, routed.get(one["id"])) for one in gpu["partitions"]]
+def _gpu_seen(gpu: Json, routed: Mapping[str, StatusRow]) -> Json:
+    partitions = []
+    for one in gpu["partitions"]:
+        serving, note = routed.get(one["id"]), None
+        percent = one["percent"] if serving is None else serving.percent
+        if serving is None:
+            note = "no server has its traffic"
+        elif percent != one["percent"]:
+            note = f"redirected: {one['percent']:g} % was planned"
+        partitions.append(one | {"percent": percent, "note": note})
     return gpu | {"partitions": partitions, "percent": sum(p["percent"] for p in partitions)}
-
-
-def _partition(partition: Json, serving: StatusRow | None) -> Json:
-    if serving is None:
-        return partition | {"note": "no server has its traffic"}
-    moved = serving.percent != partition["percent"]
-    note = f"redirected: {partition['percent']:g} % was planned" if moved else None
-    return partition | {"percent": serving.percent, "note": note}
 
 
 def _observed(workload: Json, seen: WorkloadRow | None) -> Json:

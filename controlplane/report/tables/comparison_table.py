@@ -91,6 +91,7 @@ def comparison_table(found: Comparison) -> RenderableType:
         + (", >power W" if powered else "")
     )
     for one in found.strategies:
+        use = one.utilisation
         cells = [
             one.name,
             str(one.gpus),
@@ -98,27 +99,20 @@ def comparison_table(found: Comparison) -> RenderableType:
             *([number(one.cost_per_hour, 2)] if priced else []),
             str(len(one.infeasible)),
             number(one.planning_ms / MILLIS_PER_SECOND, 2),
-            _use(one.utilisation),
+            "–" if use is None else f"{use.median:.2f}/{use.largest:.2f}",
             str(len(one.predicted_late)),
             *(str(len(one.truths[t.name].late)) for t in found.truths),
         ]
         table.add_row(*cells, *([number(_power_w(one, found.truths[0]), 0)] if powered else []))
+    prices = [f"{kind} {number(price, 2) if price else 'unknown'}" for kind, price in found.prices.items()]
     lines = [
         *(f"{one.name} cannot plan this: {one.reason}" for one in found.refused),
         f"{found.workloads} workloads; late: more than 1 % of the requests above the SLO, simulated for "
         f"{found.seconds:g} s (seed {found.seed}); use: median/largest",
-        *([f"price per hour: {_each(found.prices)}"] if priced else []),
+        *([f"price per hour: {', '.join(prices)}"] if priced else []),
         *(f"{t.title}: {t.meaning}" for t in found.truths),
     ]
     return Group(table, Text(), *map(Text, lines))
-
-
-def _each(prices: Mapping[str, float]) -> str:
-    return ", ".join(f"{kind} {number(price, 2) if price else 'unknown'}" for kind, price in prices.items())
-
-
-def _use(found: Utilisation | None) -> str:
-    return "–" if found is None else f"{found.median:.2f}/{found.largest:.2f}"
 
 
 def _power_w(one: Compared, truth: Truth) -> float | None:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from controlplane.domain.tensors import Finding, TensorSpec
+from controlplane.domain.tensors import Finding
 from controlplane.latency.calibration import Seen
 from controlplane.report.tables.terminal import table_of
 from controlplane.report.words import number
@@ -20,20 +20,16 @@ def survey_table(findings: Sequence[Finding]) -> RenderableType:
     """Return one line for each model, then the notes."""
     table = table_of("model, state, >batch, configuration, ~inputs")
     for one in findings:
-        table.add_row(
-            one.model,
-            one.state,
-            "–" if one.max_batch is None else str(one.max_batch),
-            "–" if one.max_batch is None else "completed" if one.completed else "written",
-            " ".join(map(_input, one.inputs)) or "–",
-        )
+        inputs = [
+            f"{spec.name}{'?' if spec.optional else ''}:{spec.datatype}[{','.join(map(str, spec.dims))}]"
+            for spec in one.inputs
+        ]
+        batch, configuration = "–", "–"
+        if one.max_batch is not None:
+            batch, configuration = str(one.max_batch), "completed" if one.completed else "written"
+        table.add_row(one.model, one.state, batch, configuration, " ".join(inputs) or "–")
     notes = [f"{one.model}: {one.note}" for one in findings if one.note]
     return Group(table, *([Text()] if notes else []), *map(Text, notes))
-
-
-def _input(spec: TensorSpec) -> str:
-    mark = "?" if spec.optional else ""
-    return f"{spec.name}{mark}:{spec.datatype}[{','.join(map(str, spec.dims))}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +48,11 @@ def observed_table(seen: Sequence[Seen], unseen: Sequence[Unseen] = ()) -> Table
     )
     for row in seen:
         found = row.observation
+        if row.unmeasured is None:
+            error = f"{100 * (found.predicted_ms / found.observed_ms - 1):+.0f}"
+            teaches = "yes" if row.refused is None else f"no: {row.refused}"
+        else:
+            error, teaches = "–", f"unmeasured: {row.unmeasured}"
         table.add_row(
             row.partition,
             found.model,
@@ -60,25 +61,13 @@ def observed_table(seen: Sequence[Seen], unseen: Sequence[Unseen] = ()) -> Table
             f"{100 * row.busy:.0f}",
             f"{found.predicted_ms:.1f}",
             f"{found.observed_ms:.1f}",
-            _error(row),
+            error,
             ", ".join(found.neighbours) or "–",
-            _teaches(row),
+            teaches,
         )
     for one in unseen:
         table.add_row(one.partition, *["–"] * 8, f"unmeasured: {one.unmeasured}")
     return table
-
-
-def _error(row: Seen) -> str:
-    if row.unmeasured is not None:
-        return "–"
-    return f"{100 * (row.observation.predicted_ms / row.observation.observed_ms - 1):+.0f}"
-
-
-def _teaches(row: Seen) -> str:
-    if row.unmeasured is not None:
-        return f"unmeasured: {row.unmeasured}"
-    return "yes" if row.refused is None else f"no: {row.refused}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +146,6 @@ KINDS = {
     "model": "new beside others",
 }
 """How the kinds of points (`latency.fitting.kinds`) are called in a table."""
-
 
 WORST_MODELS = 10
 """Shown for each latency model; the JSON has all."""

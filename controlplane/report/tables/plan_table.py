@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -19,7 +19,6 @@ from controlplane.domain.plan import (
     PlannedGpu,
     Rule,
     ServedModel,
-    Shadow,
     Source,
     memory_used_mb,
 )
@@ -46,7 +45,9 @@ def plan_table(plan: Plan) -> RenderableType:
     )
     used = memory_used_mb(plan.gpus)
     for gpu in plan.gpus:
-        label = f"{gpu.id} ({spoken(gpu.percent)} %{_memory(gpu, used[gpu.id])})"
+        known = gpu.memory_mb is not None and bool(used[gpu.id])
+        memory = f", {sum(used[gpu.id].values()):.0f} of {gpu.memory_mb:.0f} MB" if known else ""
+        label = f"{gpu.id} ({spoken(gpu.percent)} %{memory})"
         for partition in gpu.partitions:
             for model, placements in _queues(partition):
                 table.add_row(label, *_cells(gpu, partition, model, placements))
@@ -90,8 +91,11 @@ def _cells(
     gpu: PlannedGpu, partition: Partition, served: ServedModel, placements: Sequence[Placement]
 ) -> list[str]:
     predicted = placements[0].predicted
-    shadow = partition.shadow
-    where = "" if shadow is None or shadow.gpu == gpu.id else f" on {shadow.gpu}"
+    standby = "–"
+    if (shadow := partition.shadow) is not None:
+        where = "" if shadow.gpu == gpu.id else f" on {shadow.gpu}"
+        after = "" if shadow.redirect_s is None else f", {shadow.redirect_s:.1f} s"
+        standby = f"{shadow.policy} {spoken(shadow.percent)} %{where}{after}"
     return [
         partition.id,
         spoken(partition.percent),
@@ -104,24 +108,12 @@ def _cells(
         number(predicted.execution_ms),
         number(predicted.p99_ms),
         f"{min(w.slo_ms for w in placements):g}",
-        "–" if shadow is None else f"{shadow.policy} {spoken(shadow.percent)} %{where}{_seconds(shadow)}",
+        standby,
         number(None if shadow is None else shadow.covers, 2),
     ]
 
 
-def _memory(gpu: PlannedGpu, used: Mapping[str, float]) -> str:
-    """Say how much of its memory a GPU's servers and shadows take, as far as that is known."""
-    if gpu.memory_mb is None or not used:
-        return ""
-    return f", {sum(used.values()):.0f} of {gpu.memory_mb:.0f} MB"
-
-
-def _seconds(shadow: Shadow) -> str:
-    return "" if shadow.redirect_s is None else f", {shadow.redirect_s:.1f} s"
-
-
 def _time(ms: float) -> str:
-    """Format a duration, a long one in seconds."""
     return f"{ms:.1f} ms" if ms < MILLIS_PER_SECOND else f"{ms / MILLIS_PER_SECOND:.1f} s"
 
 

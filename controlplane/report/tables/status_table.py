@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,46 +136,12 @@ def _figures(row: StatusRow | WorkloadRow) -> tuple[str | Text, ...]:
     return number(row.rate_rps), number(row.planned_rps), p99, number(row.slo_ms), errors
 
 
-def _sources(rows: Sequence[WorkloadRow]) -> list[str]:
-    """Return the line that says where the plan's execution times come from; none where it does not say."""
-    found = [
-        f"{source} for {_few(named)}"
-        for source in Source
-        if (named := [row.workload for row in rows if source in row.sources])
-    ]
-    return ["", f"the plan's execution times: {'; '.join(found)}"] if found else []
-
-
-def _refused(rows: Sequence[WorkloadRow]) -> list[str]:
-    """Return the line that says how many requests were refused of which workloads; none where none was."""
-    found = [f"{row.refused} of {row.workload}" for row in rows if row.refused]
-    return ["", f"refused in overload: {', '.join(found)}"] if found else []
-
-
-def _batches(rows: Sequence[StatusRow]) -> list[str]:
-    """Return the line of batches that are not the plan's; none where all are."""
-    found = [
-        f"{one.batch} of {one.model} on {row.partition} ({row.role}), planned {one.planned}"
-        for row in rows
-        for one in row.batches
-        if one.batch != one.planned
-    ]
-    return ["", f"other batches than planned: {'; '.join(found)}"] if found else []
-
-
 def is_late(row: StatusRow | WorkloadRow) -> bool:
     """Return whether the P99 is known and above the SLO."""
     return row.p99_ms is not None and row.slo_ms is not None and row.p99_ms > row.slo_ms
 
 
-def _footnote(rows: Sequence[StatusRow | WorkloadRow]) -> str:
-    """Return the note about the figures' window."""
-    late = "; !: above its SLO" if any(map(is_late, rows)) else ""
-    return f"rate, P99 and errors are of the last {WINDOW_S:g} s{late}"
-
-
 def _few(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
     more = len(names) - _SHOWN_NAMES
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:_SHOWN_NAMES])} and {more} more"
 
@@ -282,29 +248,57 @@ def status_view(status: Status) -> RenderableType:
 
     There is a table of workloads only if a server serves several.
     """
-    parts: list[RenderableType] = [status_table(status.servers)]
-    if status.trouble is not None:
-        parts = [f"the servers are unknown: {status.trouble}"]
-    if any(len(row.endpoints) > 1 for row in status.servers):
-        parts += ["", workload_table(status.workloads)]
-    if status.servers:
-        parts += ["", _footnote((*status.servers, *status.workloads))]
-    parts += _refused(status.workloads)
-    parts += _batches(status.servers)
-    parts += _sources(status.workloads)
+    parts: list[RenderableType] = []
+    for block in (*_figures_seen(status), *_state(status)):
+        parts += ["", *block]
+    return Group(*parts[1:])
+
+
+_Block = list[RenderableType]
+
+
+def _figures_seen(status: Status) -> Iterator[_Block]:
+    servers, workloads = status.servers, status.workloads
+    known = status.trouble is None
+    yield [status_table(servers) if known else f"the servers are unknown: {status.trouble}"]
+    if any(len(row.endpoints) > 1 for row in servers):
+        yield [workload_table(workloads)]
+    if servers:
+        rows: list[StatusRow | WorkloadRow] = [*servers, *workloads]
+        late = "; !: above its SLO" if any(map(is_late, rows)) else ""
+        yield [f"rate, P99 and errors are of the last {WINDOW_S:g} s{late}"]
+    if refused := [f"{row.refused} of {row.workload}" for row in workloads if row.refused]:
+        yield [f"refused in overload: {', '.join(refused)}"]
+    batches = [
+        f"{one.batch} of {one.model} on {row.partition} ({row.role}), planned {one.planned}"
+        for row in servers
+        for one in row.batches
+        if one.batch != one.planned
+    ]
+    if batches:
+        yield [f"other batches than planned: {'; '.join(batches)}"]
+    sources = [
+        f"{source} for {_few(named)}"
+        for source in Source
+        if (named := [row.workload for row in workloads if source in row.sources])
+    ]
+    if sources:
+        yield [f"the plan's execution times: {'; '.join(sources)}"]
+
+
+def _state(status: Status) -> Iterator[_Block]:
     if status.guard:
-        parts += ["", guard_table(status.guard)]
+        yield [guard_table(status.guard)]
     if status.load is not None:
-        parts += ["", load_table(status.load), f"the plan follows the load: {status.load.following}"]
+        yield [load_table(status.load), f"the plan follows the load: {status.load.following}"]
     if status.history_trouble is not None:
-        parts += ["", f"the history cannot be read: {status.history_trouble}"]
+        yield [f"the history cannot be read: {status.history_trouble}"]
     if status.restarts:
-        parts += ["", *(f"gateway, {_age(one.seconds_ago)} ago: {one.reason}" for one in status.restarts)]
+        yield [f"gateway, {_age(one.seconds_ago)} ago: {one.reason}" for one in status.restarts]
     if status.gateway_down:
-        parts += ["", status.gateway_down]
+        yield [status.gateway_down]
     if status.controller is None:
-        parts += ["", "no controller runs: nothing is redirected or restarted (`ctl controller` starts one)"]
-    return Group(*parts)
+        yield ["no controller runs: nothing is redirected or restarted (`ctl controller` starts one)"]
 
 
 def status_document(fleet: str, status: Status) -> dict[str, Any]:

@@ -20,12 +20,11 @@ from controlplane.control.autoscaler.state import (
     PerWorkload,
     Proposal,
     Propose,
-    Report,
     begin,
     followed_workloads,
     resumed,
 )
-from controlplane.control.guard.effects import Learn
+from controlplane.control.guard.effects import Learn, Report
 from controlplane.domain.device import Stock
 from controlplane.domain.errors import EngineError, InputError, LogOnce, TrisectError
 from controlplane.domain.observation import Answer, Event, RateSeen
@@ -126,6 +125,7 @@ class Autoscaler:
         self._proposal: Proposal | None = None
         self._asked_s = now_s
         self._state: LoadState | None = None
+        # A plan's hash and workloads, computed once for it.
         self._followed: tuple[Plan, str, tuple[FollowedWorkload, ...]] | None = None
         self._stock = Stock({})
         self._ticked_s = now_s
@@ -184,7 +184,9 @@ class Autoscaler:
         plan = self._running.plan()
         if plan is None:
             return
-        wall_s, (running, workloads) = self._fleet.clock.wall(), self._identity(plan)
+        if self._followed is None or self._followed[0] is not plan:
+            self._followed = plan, plan_hash(plan), followed_workloads(plan)
+        wall_s, (_, running, workloads) = self._fleet.clock.wall(), self._followed
         seconds = self._arrivals.complete(now_s, heard_since_s)
         arrivals: list[PerWorkload | None] = [
             None if counts is None else tuple(float(counts.get(w.endpoint, 0)) for w in workloads)
@@ -196,12 +198,19 @@ class Autoscaler:
             if proposal.kind is Kind.FAILED:  # the next one may fail at once too
                 self._rests_until_s = now_s + _PAUSE_S
         applied, failed = self._applying.outcome()
-        obstacle, errors = self._running.obstacle(plan), self._proposable(plan)
+        obstacle = self._running.obstacle(plan)
         if obstacle is not None:
             self._drop_prepared()
-        seen = LoadSeen(wall_s, tuple(arrivals), workloads, proposal, applied, failed, running, errors)
-        state = replace(self._state or self._first_state(plan, wall_s), limits=self._running.limits())
-        state = self._with_room(state)
+        if self._errors and plan.spec is None:
+            why = NO_SPEC.removeprefix("no: ")
+            self._event("warning", "load", f"no plan with the learned times can be proposed: {why}")
+            self._errors = ()
+        seen = LoadSeen(wall_s, tuple(arrivals), workloads, proposal, applied, failed, running, self._errors)
+        state = self._state
+        if state is None:  # that of the controller before, else a new one
+            known = _recalled(self._fleet.files, wall_s) if self._recalls else None
+            state = known or begin(workloads, self._running.limits(), wall_s)
+        state = self._with_room(replace(state, limits=self._running.limits()))
         self._state, effects = tick(state, seen, follow=obstacle is None)
         if self._state.under_way is None:
             self._drop_search()
@@ -221,25 +230,6 @@ class Autoscaler:
         if more or (self._stock.grows and not before.grows):
             return replace(state, unheld_rps=(0.0,) * len(state.workloads))
         return state
-
-    def _identity(self, plan: Plan) -> tuple[str, tuple[FollowedWorkload, ...]]:
-        """Return the plan's hash and its workloads, computed once for a plan."""
-        if self._followed is None or self._followed[0] is not plan:
-            self._followed = plan, plan_hash(plan), followed_workloads(plan)
-        return self._followed[1:]
-
-    def _first_state(self, plan: Plan, wall_s: float) -> LoadState:
-        """The state that the controller before left, else a new one."""
-        known = _recalled(self._fleet.files, wall_s) if self._recalls else None
-        return known or begin(followed_workloads(plan), self._running.limits(), wall_s)
-
-    def _proposable(self, plan: Plan) -> tuple[Learn, ...]:
-        """Return the errors to plan with; where no plan can be proposed, say so and forget them."""
-        if self._errors and plan.spec is None:
-            why = NO_SPEC.removeprefix("no: ")
-            self._event("warning", "load", f"no plan with the learned times can be proposed: {why}")
-            self._errors = ()
-        return self._errors
 
     def _carry_out(self, effect: Effect, state: LoadState, *, only_propose: bool) -> None:
         match effect:

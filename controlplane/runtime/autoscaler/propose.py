@@ -28,7 +28,6 @@ from controlplane.planning import registry
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.planning.protocol import PlanRequest, Strategy
 from controlplane.planning.replan.differences import changes, prediction_error
-from controlplane.planning.replan.headroom import with_headroom
 from controlplane.planning.replan.reuse import cost_of, reused
 from controlplane.planning.replan.smallest_change import (
     Changed,
@@ -37,6 +36,7 @@ from controlplane.planning.replan.smallest_change import (
     judged,
     moved_cost,
     smallest_change,
+    with_headroom,
 )
 from controlplane.report.words import counted
 from controlplane.runtime import SystemClock
@@ -219,8 +219,8 @@ def proposed(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock:
         breaks = "; ".join(f"{one.subject}: {one.reason}" for one in found.plan.violations[:_NAMED])
         off += f"no plan holds the rates that run now, and this one is less late: {breaks}; "
     new = _as_applied(found.plan, plan, spec, document.sha256, every)
-    without_more = None
-    if stock.grows and _needs_more(new, stock):
+    without_more, used = None, Counter(gpu.type for gpu in new.gpus)
+    if stock.grows and any(count > stock.counts.get(kind, 0) for kind, count in used.items()):
         there, _ = known(_within(spec, replace(stock, grows=False)), cores=0)
         less = _found_on(there, served, plan, asked)
         if less is not None and not less.plan.violations:
@@ -265,12 +265,6 @@ def _found_on(
     if found is None and asked.direction is Direction.REVIEW:
         return least_late(strategy, request, asked.move_price)
     return found
-
-
-def _needs_more(plan: Plan, stock: Stock) -> bool:
-    """Whether a plan needs more devices of a type than there are."""
-    used = Counter(gpu.type for gpu in plan.gpus)
-    return any(count > stock.counts.get(kind, 0) for kind, count in used.items())
 
 
 def _within(spec: Spec, stock: Stock) -> Spec:

@@ -109,16 +109,10 @@ class Applying:
     what runs.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        notice: Callable[[Event], None],
-        cluster: InCluster | None,
-    ) -> None:
+    def __init__(self, fleet: Fleet, notice: Callable[[Event], None], cluster: InCluster | None) -> None:
         self._fleet = fleet
         self._notice = notice
         self._cluster = cluster
-        self._nodes_s = NODES_S
         self._closing = threading.Event()
         self._asks_again_s = -math.inf
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="follow")
@@ -178,22 +172,22 @@ class Applying:
         available = devices_of(self._fleet.launcher)
         mapped = packed_devices if len(plan.gpus) < len(before.gpus) else map_devices
         settings = replace(settings, devices=mapped(plan, available, settings.devices))
-        self._bring_about(ApplyRequest(plan, settings, cause="following the load", made_from=made_from))
+        request = ApplyRequest(plan, settings, cause="following the load", made_from=made_from)
+        if self._cluster is None:
+            self._fleet.apply(request)
+        else:
+            self._apply_in_cluster(self._cluster, request)
         used = {gpu.id for gpu in plan.gpus}
         for gpu in before.gpus:
             if gpu.id not in used:
                 self._event("free", gpu.id, "no partition of the fleet uses it any more")
 
-    def _bring_about(self, request: ApplyRequest) -> None:
-        """Apply a plan; a cluster whose API server is away for a while is waited for."""
-        if self._cluster is None:
-            self._fleet.apply(request)
-            return
-        ends_s = time.monotonic() + self._nodes_s
+    def _apply_in_cluster(self, cluster: InCluster, request: ApplyRequest) -> None:
+        """Apply a plan; an API server that is away for a while is waited for."""
+        ends_s = time.monotonic() + NODES_S
         while True:
             try:
-                self._cluster.apply(request)
-                return
+                return cluster.apply(request)
             except NotNow:
                 if time.monotonic() > ends_s or self._closing.wait(_POLL_S):
                     raise
@@ -206,7 +200,7 @@ class Applying:
         if not missing:
             return plan
         where = self._fleet.files.following.without_more
-        why = f"no node came within {self._nodes_s:g} s"
+        why = f"no node came within {NODES_S:g} s"
         if not where.exists():
             raise EngineError(f"{why}, and the devices that are there hold no more")
         self._event("nodes", self._fleet.name, f"{why}: planned for the devices that are there", "warning")
@@ -222,7 +216,7 @@ class Applying:
         name, ids = self._fleet.name, ", ".join(gpu.id for gpu in missing)
         self._event("nodes", name, f"pods wait for nodes: {ids} are not there")
         troubles = Troubles(lambda problem: self._event("nodes", name, problem, "warning"))
-        ends_s = time.monotonic() + self._nodes_s
+        ends_s = time.monotonic() + NODES_S
         try:
             while missing and time.monotonic() < ends_s:
                 running = self._fleet.files.plan()

@@ -84,12 +84,13 @@ class SearchProcess:
         """
         self._number, self._ends_s = asked.number, time.monotonic() + self._longest_s
         question = asked, [workload.name for workload in state.workloads], stock
-        self._asking = threading.Thread(target=self._send, args=(question,), daemon=True)
-        self._asking.start()
 
-    def _send(self, question: tuple[Propose, list[str], Stock]) -> None:
-        with contextlib.suppress(OSError):
-            self._here.send(question)
+        def send() -> None:
+            with contextlib.suppress(OSError):
+                self._here.send(question)
+
+        self._asking = threading.Thread(target=send, daemon=True)
+        self._asking.start()
 
     def answer(self) -> Proposal | None:
         """Return the proposal; None while the process runs."""

@@ -153,13 +153,16 @@ class _Running:
         """Return the server of a partition that is routed or, without one, can serve; and its shadow."""
         routed = {m for e in partition.endpoints if e in self._routes for m in self._routes[e].members}
         candidates = self._candidates(partition, routed)
-        active = next((s for s in candidates if s.name in routed or _can_serve(s, partition)), None)
+        # A warm shadow has its models loaded only after the guard's order.
+        warm = partition.policy is ShadowPolicy.WARM
+        serving = (s for s in candidates if s.name in routed or not warm or s.spec.labels.role is Role.ACTIVE)
+        active = next(serving, None)
         if active is None:
             place = PlacedServer(self.planned[partition.id].name, partition.gpu, partition.percent)
         else:
             # A routed one was ready before: this controller did not start it, and its end is no failed start.
             since_s = -math.inf if active.name in routed else math.inf
-            place = _placed(active, partition, self._gpus, since_s)
+            place = self._placed(active, partition, since_s)
         if partition.policy is ShadowPolicy.NONE:
             return _Chosen(() if active is None else (active,), (place,))
         owned = None if active is None else self._owned(active, place, partition, routed)
@@ -168,71 +171,49 @@ class _Running:
         others = [s for s in candidates if s is not active]
         shadow = next((s for s in others if s.name in self._backups or s.spec.percent >= least), None)
         both = tuple(s for s in (active, shadow) if s is not None)
-        placed = (place,) if shadow is None else (place, _placed(shadow, partition, self._gpus))
+        placed = (place,) if shadow is None else (place, self._placed(shadow, partition))
         return _Chosen(both, placed, owned)
 
+    def _placed(self, server: Server, partition: GuardedPartition, since_s: float = math.inf) -> PlacedServer:
+        spec = server.spec
+        shared = spec.labels.partition != partition.id
+        return PlacedServer(server.name, self._gpus[spec.device], spec.percent, since_s, shared)
+
     def _candidates(self, partition: GuardedPartition, routed: Collection[str]) -> list[Server]:
-        """Return a partition's servers: routed first, then what backs it up, then as planned, then others."""
-        own = (partition.id,) if partition.shared is None else (partition.id, partition.shared[0])
-        candidates = [
-            s
-            for name in own
-            for s in self._of_partition.get(name, ())
-            if s.spec.device in self._gpus
-            and (s.name in routed or s.name in self._backups or self._is_of_plan(s, name))
-        ]
+        """Return a partition's servers: routed first, then what backs it up, then as planned, then others.
+
+        One that is neither routed nor a backup may be of another plan, after an interrupted apply.
+        """
+        candidates = []
+        for name in (partition.id, *(() if partition.shared is None else partition.shared[:1])):
+            for server in self._of_partition.get(name, ()):
+                serves = server.name in routed or server.name in self._backups
+                if not serves and server.name not in self._ending:
+                    serves = stands_for(server.spec, self.planned[name], self._desired)
+                if serves and server.spec.device in self._gpus:
+                    candidates.append(server)
         planned = self._desired.servers
         return sorted(
             candidates,
             key=lambda s: (s.name not in routed, s.name not in self._backups, s.name not in planned, s.name),
         )
 
-    def _is_of_plan(self, server: Server, partition: str) -> bool:
-        """Return whether a server may get traffic: one of an interrupted apply may be of another plan."""
-        return server.name not in self._ending and stands_for(
-            server.spec, self.planned[partition], self._desired
-        )
-
     def _owned(
         self, active: Server, place: PlacedServer, partition: GuardedPartition, routed: Collection[str]
     ) -> Share | None:
-        """Return the partition's own share where its active server, a shadow, lends another."""
-        share = _recorded(self._records.get(partition.id), active, routed, self._names)
+        """Return the partition's own share where its active server, a shadow, lends another.
+
+        The recorded one, where `active` had it or took over from a dead server: where that one still runs,
+        the traffic was moved to `active` for its share.
+        """
+        record, share = self._records.get(partition.id), None
+        if record is not None and record.owned_gpu is not None and record.owned_percent is not None:
+            was_moved = record.active in self._names and record.active != active.name
+            of_another_plan = active.name not in routed and record.active not in routed
+            if not was_moved and not of_another_plan:
+                share = Share(record.owned_gpu, record.owned_percent)
         if share is None and active.name not in routed:
             share = Share(partition.gpu, partition.percent)
-        return share if share is not None and _lends(active, place, partition, share) else None
-
-
-def _placed(
-    server: Server, partition: GuardedPartition, gpus: Mapping[str, str], since_s: float = math.inf
-) -> PlacedServer:
-    spec = server.spec
-    shared = spec.labels.partition != partition.id
-    return PlacedServer(server.name, gpus[spec.device], spec.percent, since_s, shared)
-
-
-def _recorded(
-    record: Guarding | None, active: Server, routed: Collection[str], running: Collection[str]
-) -> Share | None:
-    """Return the share that a partition owned, where `active` had it or took over from a dead server.
-
-    Where that one still runs, the traffic was moved to `active` for its share.
-    """
-    if record is None or record.owned_gpu is None or record.owned_percent is None:
-        return None
-    if record.active in running and record.active != active.name:
-        return None
-    if active.name not in routed and record.active not in routed:
-        return None  # of another plan
-    return Share(record.owned_gpu, record.owned_percent)
-
-
-def _can_serve(server: Server, partition: GuardedPartition) -> bool:
-    """Return whether a server has its models loaded: a warm shadow has them only after the guard's order."""
-    return partition.policy is not ShadowPolicy.WARM or server.spec.labels.role is Role.ACTIVE
-
-
-def _lends(server: Server, active: PlacedServer, partition: GuardedPartition, share: Share) -> bool:
-    """Return whether an active server has another share than this, which may be of an earlier plan."""
-    is_shadow = server.spec.labels.role is not Role.ACTIVE
-    return is_shadow and differs(active, share) and share.percent >= partition.percent
+        if share is None or active.spec.labels.role is Role.ACTIVE or not differs(place, share):
+            return None
+        return share if share.percent >= partition.percent else None  # else of an earlier plan

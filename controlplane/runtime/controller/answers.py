@@ -6,7 +6,6 @@ import math
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -124,35 +123,16 @@ class AnswerLog:
         elif not end.refused:  # a full queue shows that the server lives, not that it works
             record.answered_s = now
             if end.succeeded:
-                self._succeeded(record, end.endpoint, began_s, now)
-
-    def _succeeded(self, record: ServerRecord, endpoint: str, began_s: float, now: float) -> None:
-        record.answered_of[endpoint] = now
-        if record.failures or record.left_s:
-            queue = self._queue_of(record.server, endpoint)
-            for one in queue:
-                record.failures.pop(one, None)
-            record.passed(queue, began_s)
+                record.answered_of[end.endpoint] = now
+            if end.succeeded and (record.failures or record.left_s):
+                queue = self._queue_of(record.server, end.endpoint)
+                for one in queue:
+                    record.failures.pop(one, None)
+                record.passed(queue, began_s)
 
 
 _REPLICA_AGAIN_S = 2.0
 """A replica that does not answer is tried at this interval: each try may hold up the controller's loop."""
-
-
-@dataclass(slots=True)
-class _Follower:
-    """Opens the log of one replica, at most once in a while."""
-
-    address: str
-    token: str
-    tried_s: float = field(default=float("-inf"))
-
-    def __call__(self) -> socket.socket | None:
-        now = time.monotonic()
-        if now - self.tried_s < _REPLICA_AGAIN_S:
-            return None
-        self.tried_s = now
-        return monitor_stream(self.address, self.token, QUERY)
 
 
 class ReplicaLogs:
@@ -160,12 +140,19 @@ class ReplicaLogs:
 
     def __init__(self, addresses: Callable[[], Sequence[str]], token: str) -> None:
         self._addresses = addresses
-        self._open = partial(_Follower, token=token)
+        self._token = token
+        self._tried_s: dict[str, float] = {}
         self._logs: dict[str, RequestLog] = {}
 
     def take(self) -> list[Record]:
         """Return the requests that ended since the call before, in order."""
-        self._follow_present()
+        present = self._addresses()
+        for address in self._logs.keys() - set(present):
+            self._logs.pop(address).close()
+            self._tried_s.pop(address, None)
+        for address in present:
+            if address not in self._logs:
+                self._logs[address] = RequestLog(partial(self._open, address))
         found = [record for log in self._logs.values() for record in log.take()]
         return sorted(found, key=lambda record: record.ended_s)
 
@@ -187,13 +174,12 @@ class ReplicaLogs:
             log.close()
         self._logs.clear()
 
-    def _follow_present(self) -> None:
-        present = self._addresses()
-        for address in self._logs.keys() - set(present):
-            self._logs.pop(address).close()
-        for address in present:
-            if address not in self._logs:
-                self._logs[address] = RequestLog(self._open(address))
+    def _open(self, address: str) -> socket.socket | None:
+        now = time.monotonic()
+        if now - self._tried_s.get(address, -math.inf) < _REPLICA_AGAIN_S:
+            return None
+        self._tried_s[address] = now
+        return monitor_stream(address, self._token, QUERY)
 
 
 _GATEWAY_AGAIN_S = 2.0

@@ -32,9 +32,9 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
-from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
 from controlplane.runtime.controller.answers import Requests
+from controlplane.runtime.controller.executor import Actor, Decision
 from controlplane.runtime.controller.observer import Observer
 from controlplane.runtime.controller.watches import GatewayWatch
 from controlplane.runtime.controller.workers import Workers
@@ -104,12 +104,9 @@ class Controller:
                 stop.wait(_LOCK_TRIES_S if isinstance(error, FleetBusy | GatewayError) else _CHECK_S)
             self.ticked_s = time.monotonic()
             self.busy_s += self.ticked_s - began
-            stop.wait(max(0.0, self._interval_s() - (self.ticked_s - began)))
-
-    def _interval_s(self) -> float:
-        """Return the time between two ticks: short under suspicion, since clients wait for the verdict."""
-        state = self.state
-        return _HURRIED_S if state is not None and due(state, state.now_s) else LOOK_S
+            # Short under suspicion, since clients wait for the verdict.
+            hurried = self.state is not None and due(self.state, self.state.now_s)
+            stop.wait(max(0.0, (_HURRIED_S if hurried else LOOK_S) - (self.ticked_s - began)))
 
     def repair(self, stop: threading.Event) -> None:
         """Run until nothing is left to do, or nothing more can be done now."""
@@ -205,7 +202,11 @@ class Controller:
 
     def _new_workers(self) -> tuple[Workers, Observer]:
         fleet = self._fleet
-        workers = Workers(fleet.launcher, fleet.gateway, self._report_failed_work, fleet.waits)
+
+        def failed(subject: str, reason: str) -> None:
+            self._actor.event("warning", "failed", subject, reason)
+
+        workers = Workers(fleet.launcher, fleet.gateway, failed, fleet.waits)
         return workers, Observer(
             fleet.launcher, fleet.gateway, fleet.name, workers, self._requests, self._host
         )
@@ -248,16 +249,9 @@ class Controller:
                 self._actor.set_batches(by_name[action.server], action.batches)
         # From the clock, so that no server's name is used twice: starts take longer than a millisecond.
         generation = int(1000.0 * self._fleet.clock.wall())
-        found = adoption(
-            guarded_partitions(plan, desired),
-            desired,
-            settings,
-            servers,
-            named(present),
-            self._limits,
-            generation,
-            read_guarding(files.guarding),
-        )
+        routes, guarding = named(present), read_guarding(files.guarding)
+        partitions = guarded_partitions(plan, desired)
+        found = adoption(partitions, desired, settings, servers, routes, self._limits, generation, guarding)
         self._adopted = None
         self._observer.close()
         self._workers.hand_over([server.name for server in (*found.kept, *found.surplus)])
@@ -265,7 +259,7 @@ class Controller:
         # A routed server or a backup has answered a real inference before.
         backends = {m.server: m for r in present.values() for m in r.servers}
         self._adopted = adopted = Adopted(
-            found.state, found.planned, settings.devices, named(present), backends, changed_s
+            found.state, found.planned, settings.devices, routes, backends, changed_s
         )
         policies = {name: watch.partition.policy for name, watch in found.state.watches.items()}
         for server in found.kept:
@@ -293,6 +287,3 @@ class Controller:
             self._without_files.add(name)
             if name not in before:
                 self._actor.set_batches(server, in_force(adopted.state, name, planned.batches))
-
-    def _report_failed_work(self, subject: str, reason: str) -> None:
-        self._actor.event("warning", "failed", subject, reason)

@@ -72,7 +72,8 @@ class Recorder:
                 if not placed.shared:
                     self._partitions[placed.server] = watch.partition.id
         for answer in answers:
-            partition = self._partitions.get(answer.server) or _serving(answer.endpoint, watches)
+            serving = (w.partition.id for w in watches if answer.endpoint in w.partition.endpoints)
+            partition = self._partitions.get(answer.server) or next(serving, None)
             if partition is None:
                 continue
             key = (partition, answer.endpoint)
@@ -164,10 +165,6 @@ class Recorder:
             return dict(difference(before, now).batches) if before is not None else None
         except EngineError:
             return None
-
-
-def _serving(endpoint: str, watches: Iterable[Watch]) -> str | None:
-    return next((watch.partition.id for watch in watches if endpoint in watch.partition.endpoints), None)
 
 
 _SHOW_S = 1.0

@@ -28,9 +28,8 @@ from controlplane.monitor import metrics
 from controlplane.monitor.metrics import Page
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.autoscaler.running import InCluster
-from controlplane.runtime.controller.actor import Actor, Notice
 from controlplane.runtime.controller.answers import Requests
-from controlplane.runtime.controller.executor import Executor
+from controlplane.runtime.controller.executor import Actor, Executor, Notice
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.controller.watches import DriftWatch
 from controlplane.runtime.fleet.controller_process import kept_up, only_controller
@@ -97,7 +96,9 @@ def guard(
             if port:
                 exporters.append(export(controller, meters, (host, port)))
             if not (once or plan_only):
-                exporters.append(export(controller, meters, _socket(fleet)))
+                places = GatewayPaths.of(fleet.files.gateway)
+                places.make()
+                exporters.append(export(controller, meters, places.controller_socket))
                 DriftWatch(fleet, actor.note).start(ended)
             if once:
                 controller.repair(stopping)
@@ -108,13 +109,6 @@ def guard(
             controller.close()
             for exporter in exporters:
                 exporter.shutdown()
-
-
-def _socket(fleet: Fleet) -> Path:
-    """Return the socket of the controller's metrics, in a directory that exists from now on."""
-    places = GatewayPaths.of(fleet.files.gateway)
-    places.make()
-    return places.controller_socket
 
 
 _STALE_S = 15.0

@@ -54,15 +54,6 @@ Endings = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Start:
-    """A server to start; with `unload`, its models are unloaded then."""
-
-    spec: ServerSpec
-    unload: bool
-    gives_way: GivesWay
-
-
-@dataclass(frozen=True, slots=True)
 class _PutOff:
     """Work for a thread of `pool`, from `due_s` on. `drains`: it waits for a server that ends."""
 
@@ -189,7 +180,7 @@ class Workers:
         """Add a server that runs and may not be ready yet; wait for it and test it like a new one."""
         with self._lock:
             self._conditions[server.name] = Condition(Health.STARTING)
-        self._starts.submit(self._launch, _Start(server.spec, False, gives_way), server)
+        self._starts.submit(self._launch, server.spec, gives_way, server)
 
     def resume_warm(self, server: Server) -> None:
         """Add a warm shadow that runs, and unload its models, which a killed controller may have left."""
@@ -222,7 +213,7 @@ class Workers:
         """Start a server and test it; one that reloads is a warm shadow, and its models are unloaded then."""
         with self._lock:
             self._conditions[spec.name] = Condition(Health.STARTING)
-        self._starts.submit(self._launch, _Start(spec, spec.reloads, gives_way))
+        self._starts.submit(self._launch, spec, gives_way, unload=spec.reloads)
 
     def load(self, load: Load) -> None:
         """Load a warm shadow's models."""
@@ -280,9 +271,14 @@ class Workers:
             return name in self._taken_over
         return name not in self._given_up
 
-    def _launch(self, start: _Start, server: Server | None = None) -> None:
-        """Start a server, or wait for it where it runs; that one ends where it is unwanted by now."""
-        spec, name = start.spec, start.spec.name
+    def _launch(
+        self, spec: ServerSpec, gives_way: GivesWay, server: Server | None = None, *, unload: bool = False
+    ) -> None:
+        """Start a server, or wait for it where it runs; that one ends where it is unwanted by now.
+
+        With `unload`, its models are unloaded then.
+        """
+        name = spec.name
         with self._lock:
             wanted = self._wanted(name)
         if not wanted:
@@ -290,10 +286,10 @@ class Workers:
                 self._stop(server, Ending.AT_ONCE)
             return
         try:
-            server = self._launcher.start(spec, deadline_s=self._limits.start_s, gives_way=start.gives_way)
+            server = self._launcher.start(spec, deadline_s=self._limits.start_s, gives_way=gives_way)
             for endpoint in spec.endpoints:
                 self._prove(server, endpoint)
-            if start.unload:
+            if unload:
                 self._unload(server)
         except Exception as error:  # any error ends the start, but for one of the host
             if _is_hosts(error):
@@ -301,7 +297,7 @@ class Workers:
                 with self._lock:
                     if name not in self._given_up:
                         self._conditions[name] = Condition(Health.STARTING, str(error))
-                again = partial(self._launch, start, server)
+                again = partial(self._launch, spec, gives_way, server, unload=unload)
                 self._later(name, f"cannot be started now: {error}", self._starts, again)
                 return
             if server is not None:
@@ -314,7 +310,7 @@ class Workers:
             wanted = self._wanted(name)
             if wanted:
                 self._servers[name] = server
-                self._conditions[name] = Condition(Health.UNLOADED if start.unload else Health.READY)
+                self._conditions[name] = Condition(Health.UNLOADED if unload else Health.READY)
         if not wanted:
             self._stop(server, Ending.AT_ONCE)
 

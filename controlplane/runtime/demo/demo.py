@@ -23,7 +23,7 @@ from controlplane.domain.fleet import Role, Server
 from controlplane.domain.plan import Partition, Placement, Plan
 from controlplane.domain.serving import Serving
 from controlplane.files.plans import read_spec, write_plan
-from controlplane.ports import Launcher, Progress
+from controlplane.ports import Progress
 from controlplane.profiler.load import ClosedLoop, poisson_times
 from controlplane.profiler.requests import Wishes, request_of, requests_for
 from controlplane.profiler.session import Place, Profiler
@@ -42,7 +42,9 @@ from controlplane.runtime.jobs.profile import Failed, error_words, profile_model
 from controlplane.triton import statistics
 from controlplane.triton.client import TritonClient
 
+_PROFILE_S = 20.0
 _WARM_UP_S = 1.0
+_SEED = 1
 _SLOWER_S = 10.0
 _RATES = (1.0, 0.6, 0.35)
 """Parts of the spec's rates, tried in turn: a slow host has room for a larger shadow at low rates only."""
@@ -62,10 +64,8 @@ class Scene:
     scratch: Path
     section: Serving
     slowed_by_request: bool = False
-    profile_budget_s: float = 20.0
     closed_loop_s: float = 6.0
     poisson_s: float = 15.0
-    seed: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,6 @@ class Demo:
     """The demo's steps, and what they run on."""
 
     scene: Scene
-    launcher: Launcher
     fleet: Fleet
     place: Place
     progress: Progress
@@ -86,9 +85,8 @@ class Demo:
         self.say(
             f"profile {', '.join(models)} on {self.place.name}: one Triton per share, driven back to back"
         )
-        profiler = Profiler(self.launcher, SystemClock(), self.progress, profiles, self.scene.scratch)
-        wishes = Wishes(budget_s=self.scene.profile_budget_s)
-        subjects = read_subjects(self.scene.repository, models, self.place, wishes)
+        profiler = Profiler(self.fleet.launcher, SystemClock(), self.progress, profiles, self.scene.scratch)
+        subjects = read_subjects(self.scene.repository, models, self.place, Wishes(budget_s=_PROFILE_S))
         for one in profile_models(profiler, subjects, self.place, resume=False):
             if isinstance(one, Failed):
                 raise EngineError(f"{one.model}: {one.words}")
@@ -116,21 +114,21 @@ class Demo:
 
     def apply(self, plan: Plan) -> None:
         """Apply the plan."""
+        scene, fleet = self.scene, self.fleet
         settings = preflight.settings(
-            plan,
-            self.fleet,
-            repository=self.scene.repository,
-            output=self.scene.output,
-            section=self.scene.section,
+            plan, fleet, repository=scene.repository, output=scene.output, section=scene.section
         )
-        self.fleet.apply(preflight.ApplyRequest(plan, settings))
+        fleet.apply(preflight.ApplyRequest(plan, settings))
 
     def measure(self, plan: Plan, expected_ms: Mapping[tuple[str, str], float]) -> list[DemoRow]:
         """Compare the running fleet with the predictions, all workloads loaded at once."""
         placed = [(partition, placement) for _, partition, placement in plan.placements()]
         self.say(f"closed loop at the planned batch, all {len(placed)} at once: execution latency")
         execution = self._executions(placed)
-        violation.start_guard(self.fleet, [partition for partition, _ in placed])
+        controller_process.start_detached(self.fleet.files)
+        history = History(self.fleet.files.history)
+        for partition, _ in placed:
+            violation.await_event(history, "notice", partition.id, 0.0, "stands by")
         self.say(f"with the guard: Poisson arrivals at the planned rates for {self.scene.poisson_s:g} s: P99")
         seen = self._poisson(placed)
         rows = []
@@ -170,7 +168,7 @@ class Demo:
     def _slow_down(self, hit: violation.Victim, part: float) -> None:
         """Make the server's model slower where it can be, else cut the server's quota."""
         if not self.scene.slowed_by_request:
-            self.launcher.resize(hit.server, hit.server.spec.percent * part)
+            self.fleet.launcher.resize(hit.server, hit.server.spec.percent * part)
             return
         request = self._request(hit.placement)
         request.model_name = hit.placement.endpoint
@@ -215,7 +213,7 @@ class Demo:
         return observed
 
     def _poisson(self, placed: Sequence[tuple[Partition, Placement]]) -> Mapping[str, clients.Seen]:
-        random = np.random.default_rng(self.scene.seed)
+        random = np.random.default_rng(_SEED)
         work = []
         with ThreadPoolExecutor(len(placed)) as pool:
             for _, placement in placed:
@@ -237,7 +235,7 @@ class Demo:
     def _active(self) -> dict[str, Server]:
         return {
             s.spec.labels.partition: s
-            for s in self.launcher.servers(self.fleet.name)
+            for s in self.fleet.launcher.servers(self.fleet.name)
             if s.spec.labels.role is Role.ACTIVE
         }
 

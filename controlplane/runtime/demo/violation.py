@@ -23,8 +23,6 @@ from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.waiting import wait_until
 from controlplane.report.tables.demo_table import Cut, Repair, Span
 from controlplane.runtime.demo.clients import Seen
-from controlplane.runtime.fleet import controller_process
-from controlplane.runtime.fleet.fleet import Fleet
 from controlplane.runtime.fleet.history import History
 
 _BEFORE_S = 5.0
@@ -81,14 +79,6 @@ def victim(
     return Victim(partition, placement, servers[partition.id], part)
 
 
-def start_guard(fleet: Fleet, partitions: Sequence[Partition]) -> None:
-    """Start the controller, and wait until every shadow stands by. Raises EngineError where one does not."""
-    history = History(fleet.files.history)
-    controller_process.start_detached(fleet.files)
-    for partition in partitions:
-        _await(history, "notice", partition.id, 0.0, "stands by")
-
-
 def force(
     history: History,
     placed: Sequence[tuple[Partition, Placement]],
@@ -110,11 +100,11 @@ def force(
         }
         stop.wait(_BEFORE_S)
         cuts, moved = _cut(history, hit, slow_down)
-        guarded = _await(history, "notice", hit.partition.id, moved.at_s, "stands by")
+        guarded = await_event(history, "notice", hit.partition.id, moved.at_s, "stands by")
         stop.wait(_AFTER_S)
         stop.set()
         seen = clients[hit.placement.endpoint].result()
-    said = _await(history, "notice", hit.partition.id, moved.at_s, "redirected to")
+    said = await_event(history, "notice", hit.partition.id, moved.at_s, "redirected to")
     return _repair(hit, seen, cuts, moved, said.reason, guarded)
 
 
@@ -129,12 +119,12 @@ def _cut(history: History, hit: Victim, slow_down: Callable[[float], object]) ->
     slow_down(hit.part)
     for harder in _HARDER:
         with contextlib.suppress(EngineError):
-            return cuts, _await(history, "redirect", hit.partition.id, first_s, deadline_s=_HARDER_S)
+            return cuts, await_event(history, "redirect", hit.partition.id, first_s, deadline_s=_HARDER_S)
         cuts.append(Cut(time.time(), harder * percent))
         with contextlib.suppress(EngineError):  # a redirect just now may have ended the server
             slow_down(harder * hit.part)
     left_s = _GUARDED_S - (len(cuts) - 1) * _HARDER_S
-    return cuts, _await(history, "redirect", hit.partition.id, first_s, deadline_s=left_s)
+    return cuts, await_event(history, "redirect", hit.partition.id, first_s, deadline_s=left_s)
 
 
 def _repair(hit: Victim, seen: Seen, cuts: Sequence[Cut], moved: Event, said: str, guarded: Event) -> Repair:
@@ -143,14 +133,11 @@ def _repair(hit: Victim, seen: Seen, cuts: Sequence[Cut], moved: Event, said: st
     followed = [cut for cut in others if cut.at_s <= moved.at_s][-1:]
     settled_s = moved.at_s + _BACKLOG_S
     first_s, last_s = float(seen.due_s.min()), float(seen.due_s.max())
-    spans = tuple(
-        _span(name, seen, begin, end, cut_s)
-        for name, begin, end in (
-            ("before the cut", first_s, cut_s),
-            ("until redirected", cut_s, moved.at_s),
-            ("while the backlog ends", moved.at_s, settled_s),
-            ("served by the shadow", settled_s, last_s),
-        )
+    spans = (
+        _span("before the cut", seen, first_s, cut_s, cut_s),
+        _span("until redirected", seen, cut_s, moved.at_s, cut_s),
+        _span("while the backlog ends", seen, moved.at_s, settled_s, cut_s),
+        _span("served by the shadow", seen, settled_s, last_s, cut_s),
     )
     answered_s = (seen.due_s + seen.latency_ms / 1000.0)[seen.due_s >= moved.at_s]
     return Repair(
@@ -182,7 +169,7 @@ def _poisson(rate_rps: float, random: np.random.Generator, stop: threading.Event
         yield due
 
 
-def _await(
+def await_event(
     history: History,
     kind: str,
     subject: str,
@@ -191,6 +178,7 @@ def _await(
     *,
     deadline_s: float = _GUARDED_S,
 ) -> Event:
+    """Wait for an event that says this. Raises EngineError where none comes."""
     found: list[Event] = []
 
     def look() -> bool:

@@ -72,13 +72,6 @@ class _Watched:
         """The most inferences in a request of the model."""
         return max(placement.client_batch for placement in self.partition.queues()[self.served.model])
 
-    def waits_for_another(self, batch: int) -> bool:
-        """Whether a batch of this size forms only while another executes.
-
-        Without a queue delay, that is one that holds more than a single request.
-        """
-        return batch > self.largest_request and self.served.max_queue_delay_us == 0
-
 
 def observe(fleet: Fleet, profiles: Path, seconds: float) -> tuple[list[Seen], list[Unseen]]:
     """Watch the active servers for `seconds`. Partitions without an execution come second, with the reason.
@@ -91,8 +84,8 @@ def observe(fleet: Fleet, profiles: Path, seconds: float) -> tuple[list[Seen], l
         raise InputError(f"fleet {fleet.name!r} has no plan", field="--fleet")
     routed = {m.server for route in fleet.gateway.routes().values() for m in route.members}
     servers = [s for s in fleet.launcher.servers(fleet.name) if s.name in routed]
-    watched = _watch(plan, servers, seconds)
-    seen = _all_rows(watched, plan, profiles, fleet.clock.wall())
+    watched, now_s = _watch(plan, servers, seconds), fleet.clock.wall()
+    seen = [row for one in watched for row in _rows(one, watched, plan, profiles, now_s)]
     if not seen:
         raise InputError(f"no batch was executed within {seconds:g} s; is there traffic?", field="--fleet")
     answering = {one.partition.id for one in watched}
@@ -113,9 +106,9 @@ def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Unseen], list
             "minutes, or watch it now with --seconds",
             field="--fleet",
         )
-    watched = _recorded(plan, minutes)
+    watched, now_s = _recorded(plan, minutes), fleet.clock.wall()
     kept = [_kept(partition, placement, minutes) for _, partition, placement in plan.placements()]
-    seen = _all_rows(watched, plan, profiles, fleet.clock.wall())
+    seen = [row for one in watched for row in _rows(one, watched, plan, profiles, now_s)]
     counted_of = {one.partition.id for one in watched}
     uncounted = "no server of it answered through two minutes: only then executions are counted"
     return seen, _unseen(plan, seen, counted_of, "no batch was executed", uncounted), kept
@@ -235,13 +228,14 @@ def _kept(partition: Partition, placement: Placement, minutes: Sequence[Minute])
         why = f"at most {most} answers a minute, {FEWEST_ANSWERS} are needed"
     else:
         why = "no request was recorded" if mine else "no minute was recorded yet"
+    inferences, seconds = placement.client_batch * sum(m.requests for m in mine), sum(m.seconds for m in mine)
     return Kept(
         workload=placement.name,
         partition=partition.id,
-        minutes=round(sum(m.seconds for m in mine) / 60.0),
+        minutes=round(seconds / 60.0),
         unmeasured=None if p99s else why,
         planned_rps=placement.rate_rps,
-        rate_rps=_inferences_rps(placement, mine),
+        rate_rps=inferences / seconds if mine else None,
         failed=sum(m.failed for m in mine),
         predicted_p99_ms=placement.predicted.p99_ms,
         p99_ms=float(np.median(p99s)) if p99s else None,
@@ -250,22 +244,11 @@ def _kept(partition: Partition, placement: Placement, minutes: Sequence[Minute])
     )
 
 
-def _inferences_rps(placement: Placement, minutes: Sequence[Minute]) -> float | None:
-    """Return the arrival rate in inferences, as in a plan; the record counts requests."""
-    if not minutes:
-        return None
-    return placement.client_batch * sum(m.requests for m in minutes) / sum(m.seconds for m in minutes)
-
-
-def _all_rows(watched: Sequence[_Watched], plan: Plan, profiles: Path, at_s: float) -> list[Seen]:
-    return [row for one in watched for row in _rows(one, watched, plan, profiles, at_s)]
-
-
 def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, at_s: float) -> list[Seen]:
     others = _neighbours(one, every)
     model, device, names = _factor_key(one, every)
-    known = known_profiles(one.gpu.type, profiles)
-    latency = registry.build(plan.latency_model, known_device(one.gpu.type, profiles), known)
+    known = known_profiles(device, profiles)
+    latency = registry.build(plan.latency_model, known_device(device, profiles), known)
     # Models of one partition have their share together.
     busy = min(sum(w.busy for w in every if w.partition.id == one.partition.id), 1.0)
     rows = []
@@ -282,12 +265,10 @@ def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, 
             variation=variation_of(means),
             at_s=at_s,
         )
-        quota = one.gpu.type == CPU_DEVICE
-        rows.append(
-            Seen.of(
-                one.partition.id, batch, busy, observation, quota=quota, queued=one.waits_for_another(batch)
-            )
-        )
+        # Without a queue delay, a batch of more than one request forms only while another executes.
+        queued = batch > one.largest_request and one.served.max_queue_delay_us == 0
+        quota = device == CPU_DEVICE
+        rows.append(Seen.of(one.partition.id, batch, busy, observation, quota=quota, queued=queued))
     return rows
 
 

@@ -197,15 +197,13 @@ def _holds(pid: int, path: str) -> bool:
     with contextlib.suppress(OSError):  # gone, or another user's
         for handle in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):
-                if os.readlink(f"/proc/{pid}/fd/{handle}") == path and _locked_by(pid, handle):
+                if os.readlink(f"/proc/{pid}/fd/{handle}") != path:
+                    continue
+                # As in `lock: 1: FLOCK ADVISORY WRITE <pid> <file> 0 EOF`.
+                lines = Path(f"/proc/{pid}/fdinfo/{handle}").read_text().splitlines()
+                if any(line.startswith("lock:") and line.split()[5] == str(pid) for line in lines):
                     return True
     return False
-
-
-def _locked_by(pid: int, handle: str) -> bool:
-    """Whether fdinfo has a lock of this process, as in `lock: 1: FLOCK ADVISORY WRITE <pid> <file> 0 EOF`."""
-    lines = Path(f"/proc/{pid}/fdinfo/{handle}").read_text().splitlines()
-    return any(line.startswith("lock:") and line.split()[5] == str(pid) for line in lines)
 
 
 def _recorded_pid(files: FleetFiles) -> int | None:

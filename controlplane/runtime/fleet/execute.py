@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from controlplane.control.converge.actions import (
     Action,
@@ -31,6 +32,9 @@ from controlplane.domain.errors import EngineError, GatewayError, TrisectError
 from controlplane.domain.fleet import Backend, Batches, Route, Routes, Server, ServerState
 from controlplane.files.waiting import wait_until
 from controlplane.ports import Gateway, Launcher
+
+if TYPE_CHECKING:
+    from controlplane.runtime.fleet.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +96,10 @@ def observe(launcher: Launcher, gateway: Gateway, fleet: str) -> Actual:
 class Executor:
     """One run over one list of actions."""
 
-    launcher: Launcher
-    gateway: Gateway
-    journal: Callable[..., None]
-    """Appends an event with its details to the fleet's journal."""
-    say: Say
-    note: Callable[[str, str, str, str], None]
-    """Writes an event to the history: its level, kind, subject and reason."""
-    limits: Limits = field(default_factory=Limits)
+    fleet: Fleet
     controlled: bool = False
     """Whether a controller ends what has not drained in time, as `runtime/controller/workers` says."""
+    _limits: Limits = field(init=False)
     _servers: dict[str, Server] = field(default_factory=dict)
     _routed: Collection[str] = ()
     _started: list[Server] = field(default_factory=list)
@@ -113,6 +111,7 @@ class Executor:
 
         Raises EngineError or GatewayError, after it stopped the servers of this run that have no route.
         """
+        self._limits = self.fleet.waits
         self._servers = {s.name: s for s in actual.servers}
         self._routed = actual.routes.keys()
         committed = False
@@ -129,26 +128,31 @@ class Executor:
                         self._run(action)
                         committed = committed or isinstance(action, Commit)
         except TrisectError as error:
-            self.journal("failed", reason=str(error))
-            if not committed:
-                self._undo()
+            self.fleet.journal("failed", reason=str(error))
+            if committed:
+                raise
+            for server in self._started:
+                try:
+                    self.fleet.launcher.stop(server, drain_s=0.0)
+                except EngineError as left:
+                    self.fleet.say(f"warning: could not stop {server.name}: {left}")
             raise
 
     def _start(self, actions: list[Start]) -> None:
         before = {name for name, s in self._servers.items() if s.state is ServerState.RUNNING}
         for action in actions:
-            self.journal("start", server=action.spec.name)
+            self.fleet.journal("start", server=action.spec.name)
             spec = action.spec
-            self.say(
+            self.fleet.say(
                 f"start {spec.labels.partition} ({spec.labels.role}) {spec.percent:g} % of {spec.device}"
             )
         failures: list[TrisectError] = []
-        with ThreadPoolExecutor(self.limits.parallel_starts) as pool, _no_more_where_interrupted(pool):
+        with ThreadPoolExecutor(self._limits.parallel_starts) as pool, _no_more_where_interrupted(pool):
             waiting = [
                 pool.submit(
-                    self.launcher.start,
+                    self.fleet.launcher.start,
                     a.spec,
-                    deadline_s=self.limits.start_s,
+                    deadline_s=self._limits.start_s,
                     gives_way=partial(self._are_served, a.spec.endpoints),
                 )
                 for a in actions
@@ -162,8 +166,8 @@ class Executor:
                 self._servers[server.name] = server
                 if server.name not in before:
                     self._started.append(server)
-                    self.gateway.discount(server.name, None)
-                self.journal("started", server=server.name, id=server.id)
+                    self.fleet.gateway.discount(server.name, None)
+                self.fleet.journal("started", server=server.name, id=server.id)
         if failures:
             raise failures[0]
 
@@ -173,14 +177,14 @@ class Executor:
     def _stop(self, names: list[str]) -> None:
         names = [name for name in names if name not in self._left]
         for name in names:
-            self.journal("stop", server=name)
-            self.say(f"stop {name}")
+            self.fleet.journal("stop", server=name)
+            self.fleet.say(f"stop {name}")
         with ThreadPoolExecutor(max(1, len(names))) as pool:
             stopping = [
                 pool.submit(
-                    self.launcher.stop,
+                    self.fleet.launcher.stop,
                     self._servers[name],
-                    drain_s=self.limits.end_s if name in self._drained else self.limits.drain_s,
+                    drain_s=self._limits.end_s if name in self._drained else self._limits.drain_s,
                 )
                 for name in names
             ]
@@ -192,30 +196,30 @@ class Executor:
 
         match action:
             case Remove(name):
-                self.journal("remove", server=name)
-                self.launcher.stop(self._servers[name], drain_s=0.0)
+                self.fleet.journal("remove", server=name)
+                self.fleet.launcher.stop(self._servers[name], drain_s=0.0)
             case Prove(name, endpoints):
-                discount = partial(self.gateway.discount, name)
+                discount = partial(self.fleet.gateway.discount, name)
                 for endpoint in endpoints:
-                    own.prove(self._servers[name], endpoint, discount, deadline_s=self.limits.prove_s)
+                    own.prove(self._servers[name], endpoint, discount, deadline_s=self._limits.prove_s)
             case Unload(name, endpoints):
                 for endpoint in endpoints:
-                    client.unload(self._servers[name], endpoint, deadline_s=self.limits.prove_s)
+                    client.unload(self._servers[name], endpoint, deadline_s=self._limits.prove_s)
             case Commit(routes):
-                self.journal("commit", routes={e: list(r.members) for e, r in routes.items()})
-                self.say(f"route {', '.join(sorted(routes)) or 'nothing'}")
-                self.gateway.commit(self._routes(routes))
+                self.fleet.journal("commit", routes={e: list(r.members) for e, r in routes.items()})
+                self.fleet.say(f"route {', '.join(sorted(routes)) or 'nothing'}")
+                self.fleet.gateway.commit(self._routes(routes))
             case SetBatches(name, batches):
                 server = self._servers[name]
-                self.journal("batches", server=name, batches=dict(batches))
+                self.fleet.journal("batches", server=name, batches=dict(batches))
                 change = f"{server.spec.labels.role}: {_change(server, batches)}"
-                self.say(f"{server.spec.labels.partition}, {change}")
+                self.fleet.say(f"{server.spec.labels.partition}, {change}")
                 try:
-                    self.launcher.set_batches(server, batches)
+                    self.fleet.launcher.set_batches(server, batches)
                 except EngineError as error:  # the routes lead to it already, and it serves
-                    self.say(f"warning: {name}: {error}: it stays until the server is replaced")
+                    self.fleet.say(f"warning: {name}: {error}: it stays until the server is replaced")
                 else:
-                    self.note("info", "batch", server.spec.labels.partition, change)
+                    self.fleet.note("info", "batch", server.spec.labels.partition, change)
             case Start() | Drain() | Stop():
                 raise AssertionError("starts, drains and stops run in parallel, not here")
 
@@ -231,24 +235,19 @@ class Executor:
     def _drain(self, names: list[str]) -> None:
         """Wait for all servers at once, within the time of one."""
         for name in names:
-            self.journal("drain", server=name)
-        deadline = time.monotonic() + self.limits.drain_s
+            self.fleet.journal("drain", server=name)
+        deadline = time.monotonic() + self._limits.drain_s
         for name in names:
-            empty = partial(has_drained, self.gateway, self._servers[name])
+            empty = partial(has_drained, self.fleet.gateway, self._servers[name])
             if wait_until(empty, deadline_s=deadline - time.monotonic()):
                 self._drained.add(name)
-            elif self.controlled:
+                continue
+            open_yet = f"{name} still has requests in flight"
+            if self.controlled:
                 self._left.add(name)
-                self.say(f"{name} still has requests in flight: the controller ends it when it has drained")
+                self.fleet.say(f"{open_yet}: the controller ends it when it has drained")
             else:
-                self.say(f"warning: {name} still has requests in flight after {self.limits.drain_s:g} s")
-
-    def _undo(self) -> None:
-        for server in self._started:
-            try:
-                self.launcher.stop(server, drain_s=0.0)
-            except EngineError as error:
-                self.say(f"warning: could not stop {server.name}: {error}")
+                self.fleet.say(f"warning: {open_yet} after {self._limits.drain_s:g} s")
 
 
 def _change(server: Server, batches: Batches) -> str:

@@ -139,10 +139,11 @@ class Fleet:
 
     def preview(self, request: ApplyRequest) -> tuple[Action, ...]:
         """Return the actions of `apply` without writing anything; say which endpoints would end."""
-        check_endings(self._endings(request.plan), self.say, accepted=True)
+        before = self.files.plan()
+        check_endings(self._endings(before, request.plan), self.say, accepted=True)
         _, desired = self.planned(request.plan, request.settings, request.models, write=False)
         actual = observe(self.launcher, self.gateway, self.name)
-        return converge(self._wanted(request, desired, actual), actual)
+        return converge(self._wanted(request, before, desired, actual), actual)
 
     def changed_terms(self, plan: Plan) -> tuple[TermChange, ...]:
         """Return the terms of workloads that differ from those of the plan applied last."""
@@ -166,14 +167,23 @@ class Fleet:
             return self._applied(replace(request, settings=replace(request.settings, batch_library=None)))
 
     def _applied(self, request: ApplyRequest) -> Outcome:
-        from controlplane.runtime.fleet.rendering import forget_unused  # as `planned`
+        from controlplane.runtime.fleet.rendering import announce_output, forget_unused  # as `planned`
 
+        plan, settings, models = request.plan, request.settings, request.models
+        before, changed_terms = self.files.plan(), self.changed_terms(plan)
         with self._no_trace_of_a_refusal():
-            applied, desired = self._prepared(request)
+            if request.made_from is not None:
+                models = self._models_of(request.made_from, plan)
+            check_endings(self._endings(before, plan), self.say, accepted=request.rename_endpoints)
+            announce_output(self.files, settings.output)
+            # Before any start: a plan that cannot be rendered is refused.
+            applied, desired = self.planned(plan, settings, models)
+            endpoints = {placement.endpoint for _, _, placement in plan.placements()}
+            self.open_gateway(plan, settings.endpoints, moves=len(endpoints))
+            self.arrange(plan, settings.endpoints)
         actual = observe(self.launcher, self.gateway, self.name)
-        actions = converge(self._wanted(request, desired, actual), actual)
-        changed_terms = self.changed_terms(request.plan)
-        settings = self._executed(request, applied, actions, actual)
+        actions = converge(self._wanted(request, before, desired, actual), actual)
+        settings = self._executed(request, before, applied, actions, actual)
         servers = self.launcher.servers(self.name)
         forget_unused(self.files, settings, (*desired.servers.values(), *(s.spec for s in servers)))
         return Outcome(actions, servers, changed_terms)
@@ -195,32 +205,21 @@ class Fleet:
         # These endpoints were served before, and a rollback consents to them; the ones that end are reported.
         return ApplyRequest(plan, settings, rename_endpoints=True, verb="rollback", models=models)
 
-    def _prepared(self, request: ApplyRequest) -> tuple[Applied, Desired]:
-        """Refuse what must not be applied, render the plan and have the gateway ready for it."""
-        from controlplane.runtime.fleet.rendering import announce_output  # as `planned`
-
-        plan, settings, models = request.plan, request.settings, request.models
-        if request.made_from is not None:
-            models = self._models_of(request.made_from, plan)
-        check_endings(self._endings(plan), self.say, accepted=request.rename_endpoints)
-        announce_output(self.files, settings.output)
-        # Before any start: a plan that cannot be rendered is refused.
-        prepared = self.planned(plan, settings, models)
-        endpoints = settings.endpoints
-        self.open_gateway(plan, endpoints, moves=len({p.endpoint for _, _, p in plan.placements()}))
-        self.arrange(plan, endpoints)
-        return prepared
-
     def arrange(self, plan: Plan, endpoints: GatewayConfig) -> None:
         """Have requests wait for their partitions in the order of the plan's times."""
         self.gateway.arrange(order_of(plan, endpoints.overtake_ms if endpoints.late_binding else None))
 
     def _executed(
-        self, request: ApplyRequest, applied: Applied, actions: tuple[Action, ...], actual: Actual
+        self,
+        request: ApplyRequest,
+        before: Plan | None,
+        applied: Applied,
+        actions: tuple[Action, ...],
+        actual: Actual,
     ) -> FleetSettings:
         """Run the actions, and write what is applied by them; return the settings that hold now."""
-        plan, before, known = request.plan, self.files.plan(), self.files.settings()
-        settings, record = request.settings.after(known), self.files.record()
+        plan, known, record = request.plan, self.files.settings(), self.files.record()
+        settings = request.settings.after(known)
         if not actions and before == plan and known == settings:
             if applied != record.applied:  # other files of the same content
                 self.files.write_record(replace(record, applied=applied))
@@ -229,7 +228,7 @@ class Fleet:
         self.files.write_settings(settings)
         leaving = tuple(a for a in actions if isinstance(a, Drain | Stop))
         try:
-            self._execute(actions[: len(actions) - len(leaving)], actual)
+            Executor(self).run(actions[: len(actions) - len(leaving)], actual)
             # Before the drains, which take long: after a kill meanwhile, a controller that read the previous
             # plan would route by it.
             self._write_applied(plan, applied, before)
@@ -303,17 +302,17 @@ class Fleet:
         self.files.write_record(Record(applied, former if changed else record.previous))
         self.files.write_plans(plan, before if changed else None)
 
-    def _endings(self, plan: Plan) -> tuple[Ending, ...]:
+    def _endings(self, before: Plan | None, plan: Plan) -> tuple[Ending, ...]:
         """Return the served endpoints that a plan ends."""
-        before = self.files.plan()
         ended = endings(before, plan) if before is not None else ()
         served = set(self.gateway.routes()) if ended else set()
         return tuple(e for e in ended if e.endpoint in served)
 
-    def _wanted(self, request: ApplyRequest, desired: Desired, actual: Actual) -> Desired:
+    def _wanted(
+        self, request: ApplyRequest, before: Plan | None, desired: Desired, actual: Actual
+    ) -> Desired:
         """Return the fleet that is wanted now; report which redirects stay and which are undone."""
         running = [s.spec for s in actual.servers if s.state is ServerState.RUNNING]
-        before = self.files.plan()
         same_plan = before is not None and plan_hash(before) == plan_hash(request.plan)
         keep = same_plan and not request.as_planned
         for one in moved(desired, running, actual.routes):
@@ -328,10 +327,10 @@ class Fleet:
 
     def run(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
         """Run actions to their end. Raises EngineError, GatewayError."""
-        self._execute(actions, actual, controlled=controlled)
+        Executor(self, controlled).run(actions, actual)
         if any(isinstance(a, Stop) for a in actions):
             self.launcher.sweep(self.name)
-        self._journal("converged")
+        self.journal("converged")
 
     @property
     def waits(self) -> Limits:
@@ -339,13 +338,7 @@ class Fleet:
         settings = self.files.settings()
         return self.limits if settings is None else replace(self.limits, start_s=settings.load_timeout_s)
 
-    def _execute(self, actions: tuple[Action, ...], actual: Actual, *, controlled: bool = False) -> None:
-        run = Executor(
-            self.launcher, self.gateway, self._journal, self.say, self.note, self.waits, controlled
-        )
-        run.run(actions, actual)
-
-    def _journal(self, event: str, **details: Any) -> None:
+    def journal(self, event: str, **details: Any) -> None:
         """Append an event with the time. A full disk loses it, so that a redirect does not fail."""
         with contextlib.suppress(EngineError):
             self.files.append_journal(self.clock.wall(), event, details)

@@ -120,14 +120,11 @@ class EventLog:
         self._try()
 
     def _flush(self) -> None:
-        while self._some_wait():
-            if not self._try() and self._closing.wait(_AGAIN_S):
+        while True:
+            with self._lock:
+                some_wait = self._flushing = bool(self._waiting)
+            if not some_wait or (not self._try() and self._closing.wait(_AGAIN_S)):
                 return
-
-    def _some_wait(self) -> bool:
-        with self._lock:
-            self._flushing = bool(self._waiting)
-            return self._flushing
 
     def _try(self) -> bool:
         """Write what waits; return whether that was possible."""
@@ -240,26 +237,20 @@ class History:
                 with self._open() as database:
                     return database.execute(query, values).fetchall()
             except sqlite3.OperationalError as error:
-                if _code(error) not in _NO_INDEX or not self._is_whole():
+                # Each writer leaves no log, unless it was killed: without one the file has everything.
+                log = self._path.with_name(f"{self._path.name}-wal")
+                if _code(error) not in _NO_INDEX or (log.exists() and log.stat().st_size):
                     raise
-                return self._read_alone(query, values)
+                # Where no index can be made, no other process can write either.
+                unchanging = f"{self._path.resolve().as_uri()}?immutable=1"
+                with contextlib.closing(sqlite3.connect(unchanging, uri=True)) as database:
+                    return database.execute(query, values).fetchall()
         except sqlite3.Error as error:
             problem = f"{self._path}: cannot be read"
             if _code(error) in _DAMAGED:
                 raise EngineError(f"{problem}: {error}; delete it to start again") from error
             busy = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
             raise NotNow(f"{problem} now: {error}; {'try again' if busy else _HOST}") from error
-
-    def _is_whole(self) -> bool:
-        """Return whether the file has everything: each writer leaves no log, unless it was killed."""
-        log = self._path.with_name(f"{self._path.name}-wal")
-        return not log.exists() or log.stat().st_size == 0
-
-    def _read_alone(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """Read without the log: where no index can be made, no other process can write either."""
-        unchanging = f"{self._path.resolve().as_uri()}?immutable=1"
-        with contextlib.closing(sqlite3.connect(unchanging, uri=True)) as database:
-            return database.execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.observation import FleetReport
@@ -23,6 +23,8 @@ from controlplane.planning.replan.differences import Ending, endings
 from controlplane.runtime.fleet.execute import Say
 from controlplane.runtime.fleet.fleet import locked
 from controlplane.runtime.fleet.preflight import check_endings
+
+T = TypeVar("T")
 
 _POLL_S = 0.5
 _WITHOUT_CONTROLLER_S = 60.0
@@ -85,7 +87,12 @@ class FleetInCluster:
             changed = before is not None and plan_hash(before) != plan_hash(plan)
             self.files.write_plans(plan, before if changed else None)
         self.say(f"generation {generation} of Fleet {self.files.fleet} is written; its controllers apply it")
-        report = self._await_report(generation)
+
+        def reported() -> FleetReport | None:
+            found = self.orders.report()
+            return found if found is not None and found.generation >= generation else None
+
+        report = self._awaited(reported)
         if report.applied:
             return report
         if report.reason == "Invalid":
@@ -107,39 +114,24 @@ class FleetInCluster:
         with locked(self.files):
             self.orders.delete()
             self.say(f"Fleet {self.files.fleet} is deleted; its controllers drain and stop the servers")
-            watch = _Watch(self.orders)
-            while self.orders.plan() is not None:
-                watch.pause(self.files.fleet)
+            self._awaited(lambda: self.orders.plan() is None or None)
         shutil.rmtree(self.files.directory, ignore_errors=True)
 
-    def _await_report(self, generation: int) -> FleetReport:
-        watch = _Watch(self.orders)
-        while True:
-            report = self.orders.report()
-            if report is not None and report.generation >= generation:
-                return report
-            watch.pause(self.files.fleet)
+    def _awaited(self, look: Callable[[], T | None]) -> T:
+        """Look until there is something. Raises EngineError where no controller has run for a while."""
+        alive_s = time.monotonic()
+        while (found := look()) is None:
+            if self.orders.controllers():
+                alive_s = time.monotonic()
+            elif time.monotonic() - alive_s > _WITHOUT_CONTROLLER_S:
+                raise EngineError(
+                    f"no controller of fleet {self.files.fleet!r} runs, so its object waits: `kubectl get "
+                    "pods --selector app.kubernetes.io/component=controller` says why"
+                )
+            time.sleep(_POLL_S)
+        return found
 
     def _endings(self, plan: Plan) -> tuple[Ending, ...]:
         """Return the endpoints that a plan ends."""
         document = self.orders.plan()
         return endings(plan_of(Document("spec.plan", "", document)), plan) if document else ()
-
-
-class _Watch:
-    """Pauses between looks at an object, for as long as a controller runs."""
-
-    def __init__(self, orders: Orders) -> None:
-        self._orders = orders
-        self._alive_s = time.monotonic()
-
-    def pause(self, fleet: str) -> None:
-        """Wait a moment. Raises EngineError where no controller has run for a while."""
-        if self._orders.controllers():
-            self._alive_s = time.monotonic()
-        elif time.monotonic() - self._alive_s > _WITHOUT_CONTROLLER_S:
-            raise EngineError(
-                f"no controller of fleet {fleet!r} runs, so its object waits: `kubectl get pods "
-                "--selector app.kubernetes.io/component=controller` says why"
-            )
-        time.sleep(_POLL_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import BATCH_LIBRARY, Batches, ServerSpec
 from controlplane.domain.plan import Plan
 from controlplane.files.fleets import FleetFiles, FleetSettings
-from controlplane.files.pinned import Applied, ModelFolder, Pin, PinRules, PinStore
+from controlplane.files.pinned import Applied, ModelFolder, PinRules, PinStore
 from controlplane.files.pinned.content import Seen
 from controlplane.files.plans import plan_hash
 from controlplane.files.rendered import (
@@ -28,7 +28,6 @@ from controlplane.ports import Launcher
 from controlplane.profiler.temporary import check_python_path
 from controlplane.render.config import instances_note
 from controlplane.render.repository import (
-    largest_batches,
     live_batches,
     partition_tree,
     refuse_large_requests,
@@ -76,18 +75,15 @@ def pinned_plan(
     try:
         pins = {model: pin(folders_of(source)) for model, source in sources.items()}
         placed = {model: pinned_at(source, pins[model]) for model, source in sources.items()}
-        library = None if place.library is None else _pinned_library(pin, Path(place.library))
-        place = replace(place, library=library)
-        return Applied(plan_hash(plan), pins, library), _rendered(plan, placed, place)
+        if place.library is not None:
+            # By its folder as a model is: an installation may move while servers start.
+            name = Path(place.library).name
+            pinned = pin([ModelFolder("plugin", Path(place.library).parent, "")])
+            place = replace(place, library=str(Path(pinned.repository, "plugin", name)))
+        return Applied(plan_hash(plan), pins, place.library), _rendered(plan, placed, place)
     except BaseException:
         store.undo()
         raise
-
-
-def _pinned_library(pin: Callable[[Sequence[ModelFolder]], Pin], library: Path) -> str:
-    """Pin the batch library, by its folder as a model is: an installation may move while servers start."""
-    pinned = pin([ModelFolder("plugin", library.parent, "")])
-    return str(Path(pinned.repository, "plugin", library.name))
 
 
 def check_models(plan: Plan, repository: Path, output: Path, launcher: Launcher, say: Say) -> None:
@@ -158,11 +154,10 @@ def _contents(plan: Plan, sources: Mapping[str, SourceModel], library: str | Non
     for gpu, partition in plan.partitions():
         its = {placement.model: sources[placement.model] for placement in partition.workloads}
         tree = partition_tree(partition, gpu_type=gpu.type, sources=its, library=library)
-        turns = takes_turns(partition, its)
-        found[partition.id] = _Content(tree, turns)
+        batches: tuple[Batches, ...] = ()
         if library is not None:
-            live, largest = live_batches(partition, its), largest_batches(partition, its)
-            found[partition.id] = _Content(tree, turns, live, largest)
+            batches = live_batches(partition, its)
+        found[partition.id] = _Content(tree, takes_turns(partition, its), *batches)
     for gpu in plan.gpus:
         if gpu.shared is not None:
             own = [found[partition.id] for partition in gpu.sharers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -31,14 +32,6 @@ _WARNINGS = (Level.WARNING.value, Level.CRITICAL.value)
 _LEVELS = (Level.INFO.value, *_WARNINGS)
 
 
-def seen_windows(telemetry: Telemetry, seconds: float = WINDOW_S) -> Mapping[str, LatencyWindow]:
-    """Return the clients' latest latencies; empty where the gateway's monitor does not answer."""
-    try:
-        return telemetry.windows(seconds)
-    except GatewayError:
-        return {}
-
-
 def status_rows(
     launcher: Launcher,
     gateway: Gateway,
@@ -57,75 +50,48 @@ def status_rows(
     }
     promised: dict[str, Placement] = {}
     rates: dict[str, float] = {}
-    for _, _, placement in plan.placements() if plan is not None else ():
+    batches: dict[str, int] = {}
+    for _, partition, placement in plan.placements() if plan is not None else ():
         promised[placement.endpoint] = placement
         rates[placement.endpoint] = rates.get(placement.endpoint, 0.0) + placement.rate_rps
-    planned = {} if plan is None else _planned_batches(plan)
+        for model in partition.models:
+            if model.model == placement.model:
+                batches[placement.endpoint] = model.batch
     servers = launcher.servers(fleet)
     served = {server.spec.labels.partition for server in servers if server.name in led_to}
-    return [
-        _row(
-            server,
-            _role(server, routed=server.name in led_to, served=server.spec.labels.partition in served),
-            frozenset(led_to.get(server.name, ())),
-            promised,
-            rates,
-            windows,
-            planned,
-        )
-        for server in servers
-    ]
-
-
-def _planned_batches(plan: Plan) -> dict[str, int]:
-    """Return the planned batch of each endpoint's model."""
-    return {
-        placement.endpoint: model.batch
-        for _, partition in plan.partitions()
-        for placement in partition.workloads
-        for model in partition.models
-        if model.model == placement.model
-    }
-
-
-def _role(server: Server, *, routed: bool, served: bool) -> Role:
-    """Return a server's present role, which a redirect changes.
-
-    Where its partition has no route yet (not `served`), the role of its start.
-    """
-    if not served:
-        return server.spec.labels.role
-    return Role.ACTIVE if routed else Role.SHADOW
+    rows = []
+    for server in servers:
+        role = server.spec.labels.role
+        if server.spec.labels.partition in served:  # a redirect changes the role
+            role = Role.ACTIVE if server.name in led_to else Role.SHADOW
+        routed = frozenset(led_to.get(server.name, ()))
+        rows.append(_row(server, role, routed, promised, rates, windows, batches))
+    return rows
 
 
 def workload_rows(plan: Plan | None, windows: Mapping[str, LatencyWindow]) -> list[WorkloadRow]:
     """Return a row for each workload, in the plan's order; rates count inferences, as in a plan."""
-    rows: dict[str, WorkloadRow] = {}
-    client_batch: dict[str, int] = {}
+    placed: dict[str, list[tuple[str, Placement]]] = {}
     for _, partition, placement in plan.placements() if plan is not None else ():
-        row = rows.get(placement.name) or WorkloadRow(
-            placement.name, placement.endpoint, (), placement.slo_ms, planned_rps=0.0
-        )
-        client_batch[placement.endpoint] = placement.client_batch
-        known = {*row.sources, placement.predicted.source}
-        rows[placement.name] = replace(
-            row,
-            partitions=(*row.partitions, partition.id),
-            planned_rps=row.planned_rps + placement.rate_rps,
+        placed.setdefault(placement.name, []).append((partition.id, placement))
+    rows = []
+    for name, its in placed.items():
+        first, known = its[0][1], {one.predicted.source for _, one in its}
+        row = WorkloadRow(
+            name,
+            first.endpoint,
+            tuple(partition for partition, _ in its),
+            first.slo_ms,
+            planned_rps=sum((one.rate_rps for _, one in its), 0.0),
             sources=tuple(source for source in Source if source in known),
         )
-    return [
-        row
-        if (seen := windows.get(row.endpoint)) is None
-        else replace(
-            row,
-            p99_ms=seen.p99_ms,
-            rate_rps=seen.requests * client_batch[row.endpoint] / seen.seconds,
-            errors=seen.errors,
-            refused=seen.refused,
-        )
-        for row in rows.values()
-    ]
+        if (seen := windows.get(row.endpoint)) is not None:
+            rate_rps = seen.requests * first.client_batch / seen.seconds
+            row = replace(
+                row, p99_ms=seen.p99_ms, rate_rps=rate_rps, errors=seen.errors, refused=seen.refused
+            )
+        rows.append(row)
+    return rows
 
 
 def guard_rows(
@@ -139,11 +105,8 @@ def guard_rows(
     guarding = {one.partition: one for one in told}
     rows = []
     for _, partition in plan.partitions() if plan is not None else ():
-        row = GuardRow(
-            partition.id,
-            survives_gpu_loss=partition.survives_gpu_loss,
-            memory_mb=partition.memory_mb,
-        )
+        survives, memory_mb = partition.survives_gpu_loss, partition.memory_mb
+        row = GuardRow(partition.id, survives_gpu_loss=survives, memory_mb=memory_mb)
         if (shadow := partition.shadow) is not None:
             row = replace(row, covers=shadow.covers, shadow_memory_mb=shadow.memory_mb)
             row = replace(row, policy=shadow.policy.value, redirect_s=shadow.redirect_s)
@@ -169,11 +132,12 @@ def guard_rows(
 def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry, window_s: float = WINDOW_S) -> Status:
     """Return a fleet's present status and the figures of `window_s`. Raises InputError for broken files."""
     controller = controller_process.pid(fleet.files)
-    windows = seen_windows(telemetry, window_s)
     again = {event.subject: event for event in restarts(fleet.files)}
+    windows: Mapping[str, LatencyWindow] = {}
+    with contextlib.suppress(GatewayError):  # without the gateway's monitor no latency is known
+        windows = telemetry.windows(window_s)
     servers: Sequence[StatusRow] = ()
-    redirects: Mapping[str, Event] = {}
-    warnings: Mapping[str, Event] = {}
+    redirects, warnings = dict[str, Event](), dict[str, Event]()
     trouble = history_trouble = None
     try:
         servers = status_rows(fleet.launcher, fleet.gateway, fleet.name, plan, windows)

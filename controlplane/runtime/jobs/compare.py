@@ -16,7 +16,6 @@ import numpy as np
 from controlplane.domain import device
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.profile import Profile
 from controlplane.domain.settings import PlanSettings
 from controlplane.files.mistakes import nearest
 from controlplane.files.plans import read_spec
@@ -96,14 +95,6 @@ class Question:
     seed: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A strategy's plan, and the workloads that the default latency model expects to be late."""
-
-    plan: Plan
-    predicted_late: tuple[str, ...]
-
-
 def compare(
     question: Question,
     strategies: Sequence[str],
@@ -115,33 +106,35 @@ def compare(
     A strategy that cannot plan this spec is left out, with its reason. Raises InputError where none can.
     """
     total = len(strategies) * (1 + len(worlds))
-    planned: dict[str, _Planned] = {}
+    show = (lambda *_: None) if progress is None else progress.advance
+    plans: dict[str, Plan] = {}
+    late: dict[str, tuple[str, ...]] = {}
     refused: dict[str, InputError] = {}
     outcomes: dict[str, dict[str, UnderTruth]] = {name: {} for name in strategies}
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(
         min(cores, max(total, 1)), mp_context=multiprocessing.get_context("spawn")
     ) as pool:
-        plans = {pool.submit(_plan, question, name): name for name in strategies}
+        planning = {pool.submit(_plan, question, name): name for name in strategies}
         simulations: dict[Future[UnderTruth], tuple[str, str]] = {}
-        for done, future in enumerate(as_completed(plans), 1):
-            name = plans[future]
-            _say(progress, f"planned with {name}", done, total)
+        for done, future in enumerate(as_completed(planning), 1):
+            name = planning[future]
+            show(f"planned with {name}", done, total, None)
             try:
-                planned[name] = future.result()
+                plans[name], late[name] = future.result()
             except InputError as error:
                 refused[name] = error
                 continue
             for world in worlds:
-                job = pool.submit(_simulate, question, planned[name].plan, world)
+                job = pool.submit(_simulate, question, plans[name], world)
                 simulations[job] = name, world.truth.name
         for done, job in enumerate(as_completed(simulations), len(strategies) + 1):
             name, truth_name = simulations[job]
             outcomes[name][truth_name] = job.result()
-            _say(progress, f"simulated {name}", done, total)
-    if not planned:
+            show(f"simulated {name}", done, total, None)
+    if not plans:
         raise refused[strategies[0]]
-    gpus = [gpu for one in planned.values() for gpu in one.plan.gpus]
+    gpus = [gpu for plan in plans.values() for gpu in plan.gpus]
     return Comparison(
         workloads=len(read_spec(question.spec)[0].workloads),
         noun=device.noun(gpu.type for gpu in gpus),
@@ -150,19 +143,13 @@ def compare(
         seed=question.seed,
         truths=tuple(world.truth for world in worlds),
         strategies=tuple(
-            _compared(name, planned[name], outcomes[name]) for name in strategies if name in planned
+            _compared(name, plans[name], late[name], outcomes[name]) for name in strategies if name in plans
         ),
         refused=tuple(Refused(name, str(refused[name])) for name in strategies if name in refused),
     )
 
 
-def _say(progress: Progress | None, what: str, done: int, total: int) -> None:
-    if progress is not None:
-        progress.advance(what, done, total, None)
-
-
-def _compared(name: str, planned: _Planned, outcomes: Mapping[str, UnderTruth]) -> Compared:
-    plan = planned.plan
+def _compared(name: str, plan: Plan, late: tuple[str, ...], outcomes: Mapping[str, UnderTruth]) -> Compared:
     busiest: dict[str, float] = {}
     for _, _, w in plan.placements():
         busiest[w.name] = max(busiest.get(w.name, 0.0), w.predicted.utilisation or 0.0)
@@ -175,21 +162,21 @@ def _compared(name: str, planned: _Planned, outcomes: Mapping[str, UnderTruth]) 
         share_percent=sum(gpu.percent for gpu in plan.gpus),
         planning_ms=(plan.totals.planning_ms if plan.totals is not None else None) or 0.0,
         infeasible=tuple(one.workload for one in plan.infeasible),
-        predicted_late=planned.predicted_late,
+        predicted_late=late,
         utilisation=Utilisation(float(np.median(use)), max(use)) if use else None,
         truths=outcomes,
     )
 
 
-def _plan(question: Question, strategy: str) -> _Planned:
-    """Plan with one strategy, in a process of its own."""
+def _plan(question: Question, strategy: str) -> tuple[Plan, tuple[str, ...]]:
+    """Plan, in a process of its own; also return the workloads that the default latency model finds late."""
     spec, document = read_spec(question.spec)
     cores = len(os.sched_getaffinity(0))
     clock = SystemClock()
     choices = Choices(strategy, PlanSettings(seed=question.seed))
     plan = make_plan(spec, document, choices, profiles=question.profiles, cores=cores, clock=clock).plan
     believed = replace(plan, latency_model=latency_registry.DEFAULT)
-    return _Planned(plan, predicted_late(plan, devices_of(believed, question.profiles)))
+    return plan, predicted_late(plan, devices_of(believed, question.profiles))
 
 
 def predicted_late(plan: Plan, devices: Mapping[str, PlanningDevice]) -> tuple[str, ...]:
@@ -243,6 +230,4 @@ def _model(name: str, kind: str, profiles: Path, factor: float) -> LatencyModel:
     return latency_registry.build(name, known_device(kind, profiles), _profiles(kind, profiles))
 
 
-@functools.cache
-def _profiles(kind: str, profiles: Path) -> dict[str, Profile]:
-    return known_profiles(kind, profiles)
+_profiles = functools.cache(known_profiles)

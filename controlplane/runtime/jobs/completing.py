@@ -61,19 +61,16 @@ class Completer:
             return {}
         if any(path for model in wanted for path in found[model].glob("[0-9]*/model.py")):
             check_python_path(self.launcher, repository.resolve())
+        failed: dict[str, str] = {}
+        left, place = wanted, repository.resolve()
         try:
-            return self._completed(repository.resolve(), wanted)
+            while left:
+                with self._serving(place) as server, TritonClient(server) as client:
+                    left = self._on_one_server(place, left, server, client, failed)
         except MissingTool:
             if any(not _is_whole(found[model]) for model in wanted):
                 raise
-            return {}  # a laptop without a Triton looks at what is written
-
-    def _completed(self, repository: Path, models: Sequence[str]) -> Mapping[str, str]:
-        failed: dict[str, str] = {}
-        left = list(models)
-        while left:
-            with self._serving(repository) as server, TritonClient(server) as client:
-                left = self._on_one_server(repository, left, server, client, failed)
+            # A laptop without a Triton looks at what is written.
         return failed
 
     def _on_one_server(
@@ -91,7 +88,11 @@ class Completer:
             try:
                 config = self._loaded_config(server, client, model, written)
             except EngineError as error:
-                lives = _answers(client)
+                lives = True
+                try:
+                    client.answer()
+                except EngineError:
+                    lives = False
                 if not lives and refused:
                     return models[index:]  # the one before may have ended the server
                 said, refused = str(error).removeprefix(f"{server.name}: load {model}: "), True
@@ -148,14 +149,6 @@ class Completer:
             running(self.launcher, spec, deadline_s=_START_S) as server,
         ):
             yield server
-
-
-def _answers(client: TritonClient) -> bool:
-    try:
-        client.answer()
-    except EngineError:
-        return False
-    return True
 
 
 def _is_whole(folder: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -22,21 +22,12 @@ from controlplane.files.measurements.profiles import profile_path, read_profile
 from controlplane.runtime.devices import known_device
 from controlplane.runtime.jobs.profile import with_fits
 
-
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """A tool that measured batches: its name in a profile, and how one of its files is read."""
-
-    name: str
-    read: Callable[[str, str], tuple[Run, ...]]
-    """From the argument and the model."""
-
-
-_TIMES: Mapping[Tool, _Times] = {
-    Tool.PERF_ANALYZER: _Times("perf_analyzer", lambda text, _: (read_perf_analyzer(*_of_batch(text)),)),
-    Tool.MODEL_ANALYZER: _Times("Model Analyzer", lambda text, model: read_model_analyzer(Path(text), model)),
-    Tool.AIPERF: _Times("AIPerf", lambda text, _: (read_aiperf(*_of_batch(text)),)),
+_TIMES: Mapping[Tool, tuple[str, Callable[[str, str], tuple[Run, ...]]]] = {
+    Tool.PERF_ANALYZER: ("perf_analyzer", lambda text, _: (read_perf_analyzer(*_of_batch(text)),)),
+    Tool.MODEL_ANALYZER: ("Model Analyzer", lambda text, model: read_model_analyzer(Path(text), model)),
+    Tool.AIPERF: ("AIPerf", lambda text, _: (read_aiperf(*_of_batch(text)),)),
 }
+"""Tools that measured batches: the name in a profile, and how an argument is read for a model."""
 
 
 def imported(
@@ -45,10 +36,10 @@ def imported(
     """Return the profile with what a tool measured, and what its files cannot say. Raises InputError."""
     if tool not in _TIMES:
         return _with_counters(model, tool, files, device, profiles), []
-    read = _TIMES[tool]
-    runs = [run for text in files for run in read.read(text, model)]
+    name, read = _TIMES[tool]
+    runs = [run for text in files for run in read(text, model)]
     found = merged_profile(
-        runs, model=model, device=known_device(device), percent=percent, tool=read.name, profiles=profiles
+        runs, model=model, device=known_device(device), percent=percent, tool=name, profiles=profiles
     )
     one = with_fits(found)
     return one, _unknown(one, runs)
@@ -124,21 +115,17 @@ def _with_counters(model: str, tool: Tool, files: Sequence[str], device: str, pr
     path = profile_path(profiles, device, model)
     if not path.exists():
         raise InputError(f"has no profile on {device} in {profiles}: measure it first", field=model)
-    counters = _trace(files) if tool is Tool.NSYS else _cache(files)
+    if tool is Tool.NSYS:
+        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*):(.+)", files[0])
+        if match is None or len(files) > 1:
+            problem = f"{' '.join(files)!r} must be one BATCHxEXECUTIONS:FILE, like 8x200:FILE"
+            raise InputError(problem, field="FILE")
+        trace = nsight.read_trace(Path(match[3]), executions=int(match[2]), batch=int(match[1]))
+        counters = Counters(trace, {})
+    else:
+        by_batch = {batch: nsight.read_cache_percent(path) for path, batch in map(_of_batch, files)}
+        counters = Counters(None, by_batch)
     return with_fits(read_profile(path), counters, known_device(device, profiles))
-
-
-def _trace(files: Sequence[str]) -> Counters:
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*):(.+)", files[0])
-    if match is None or len(files) > 1:
-        problem = f"{' '.join(files)!r} must be one BATCHxEXECUTIONS:FILE, like 8x200:FILE"
-        raise InputError(problem, field="FILE")
-    return Counters(nsight.read_trace(Path(match[3]), executions=int(match[2]), batch=int(match[1])), {})
-
-
-def _cache(files: Sequence[str]) -> Counters:
-    by_batch = {batch: nsight.read_cache_percent(path) for path, batch in map(_of_batch, files)}
-    return Counters(None, by_batch)
 
 
 def _of_batch(text: str) -> tuple[Path, int]:

@@ -145,7 +145,8 @@ def devices_for(
                 f"no profile of {workload.model!r} on {types}{hint} (`ctl profile` makes one)",
                 ("workloads", i, "model"),
             )
-        largest = _largest_request(workload.model, every.values())
+        limits = [found[workload.model].max_batch for found in every.values() if workload.model in found]
+        largest = None if None in limits else max(max(limit or 0, 1) for limit in limits)
         if largest is not None and workload.client_batch > largest:
             document.fail(
                 f"{workload.client_batch} is above the max_batch_size of {workload.model!r}, which takes "
@@ -154,12 +155,6 @@ def devices_for(
                 ("workloads", i, "client_batch"),
             )
     return devices, every
-
-
-def _largest_request(model: str, every: Iterable[Mapping[str, Profile]]) -> int | None:
-    """Return the largest request of a model in inferences, on any GPU type; None where it is unknown."""
-    limits = [found[model].max_batch for found in every if model in found]
-    return None if None in limits else max(max(limit or 0, 1) for limit in limits)
 
 
 def verify_plan(plan: Plan, profiles: Path) -> tuple[Violation, ...]:
@@ -253,11 +248,11 @@ def profile_uses(
     used: Iterable[tuple[str, str]], every: Mapping[str, Mapping[str, Profile]]
 ) -> tuple[ProfileUse, ...]:
     """Return the profiles on which a plan rests, from its (model, GPU type) pairs."""
-    return tuple(ProfileUse(model, device, _sha256(every[device][model])) for model, device in sorted(used))
-
-
-def _sha256(profile: Profile) -> str:
-    return hashlib.sha256(json.dumps(versioned(profile)).encode()).hexdigest()
+    texts = {(model, device): json.dumps(versioned(every[device][model])) for model, device in sorted(used)}
+    return tuple(
+        ProfileUse(model, device, hashlib.sha256(text.encode()).hexdigest())
+        for (model, device), text in texts.items()
+    )
 
 
 def models_of_one_share(planned: Planned) -> tuple[tuple[str, str, float], ...]:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from controlplane.domain import units
 from controlplane.domain.errors import EngineError, InputError
-from controlplane.domain.workload import MAX_DISPERSION, Arrivals, Spec, Workload
+from controlplane.domain.workload import MAX_DISPERSION, Arrivals, Spec
 from controlplane.files.fleets import FleetFiles, state_root
 from controlplane.files.following import read_rates
 
@@ -40,10 +40,7 @@ def of_prometheus(url: str, text: str) -> Mapping[str, float]:
     if not isinstance(content, dict) or content.get("status") != "success":
         problem = content.get("error") if isinstance(content, dict) else None
         raise InputError(f"the server refuses it: {problem or answer.status_code}", field="--query")
-    return _rates(content.get("data"))
-
-
-def _rates(data: Any) -> Mapping[str, float]:
+    data = content.get("data")
     if not isinstance(data, dict) or data.get("resultType") != "vector":
         raise InputError("must give an instant vector, one value a workload", field="--query")
     rates: dict[str, float] = {}
@@ -92,7 +89,14 @@ def with_rates(spec: Spec, source: str, query: str | None, say: Callable[[str], 
     }
     if own := [w.name for w in spec.workloads if found[w.name] is None]:
         say(f"the rates of the spec, since {kind} has none: {', '.join(own)}")
-    return replace(spec, workloads=tuple(_with_load(w, found[w.name]) for w in spec.workloads))
+    workloads = []
+    for workload in spec.workloads:
+        if (load := found[workload.name]) is not None:
+            workload = replace(workload, rate_rps=load.rate_rps)
+            if load.dispersion is not None:
+                workload = replace(workload, arrivals=Arrivals.POISSON, dispersion=load.dispersion)
+        workloads.append(workload)
+    return replace(spec, workloads=tuple(workloads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +105,6 @@ class _Load:
 
     rate_rps: float
     dispersion: float | None = None
-
-
-def _with_load(workload: Workload, load: _Load | None) -> Workload:
-    if load is None:
-        return workload
-    seen = replace(workload, rate_rps=load.rate_rps)
-    if load.dispersion is None:
-        return seen
-    return replace(seen, arrivals=Arrivals.POISSON, dispersion=load.dispersion)
 
 
 def _of_fleet(name: str) -> Mapping[str, _Load]:

@@ -1,9 +1,16 @@
-"""The custom resource `Fleet` (trisect.dev/v1alpha1): the plan that is wanted, and what became of it."""
+"""The custom resource `Fleet` (trisect.dev/v1alpha1): the plan that is wanted, and what became of it.
+
+What is too large for its status is in ConfigMaps, with a compressed document each.
+"""
 
 from __future__ import annotations
 
+import base64
 import datetime
+import gzip
+import json
 import threading
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -11,16 +18,15 @@ from typing import Any
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.core_v1 import ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.resources.core_v1 import Event as ObjectEvent
-from lightkube.resources.core_v1 import Pod
 from lightkube.types import PatchType
 
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Cluster
 from controlplane.domain.observation import Event, FleetReport, FleetStanding, Guarding, WantedFleet
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi
-from launchers.kubernetes.leading import kept
 from launchers.kubernetes.leading.remote import run_in_pod
 
 FLEET: Any = create_namespaced_resource(names.DOMAIN, "v1alpha1", "Fleet", "fleets")
@@ -30,6 +36,13 @@ API_VERSION = f"{names.DOMAIN}/v1alpha1"
 _APPLIED = "Applied"
 _LONGEST_NOTE = 1024
 """The API server's limit for the text of an event."""
+_FOLLOWED = "following"
+"""The plan by which a leader follows the load, and the generation that it follows."""
+_PROFILES = "profiles"
+"""The profiles with which it plans."""
+_CONTENT = "content.json.gz"
+_LARGEST = 1 << 20
+"""The API server's limit."""
 
 
 def applied_condition(status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -63,7 +76,7 @@ class FleetObject:
         return WantedFleet(
             plan=spec.get("plan") or {},
             allow_violations=bool(spec.get("allowViolations")),
-            generation=int(self._metadata.get("generation") or 0),
+            generation=self._generation,
             ending="deletionTimestamp" in self._metadata,
             applied=status.get("plan") if applied else None,
             guarding=_guarding(status.get("guarding") or ()),
@@ -79,7 +92,7 @@ class FleetObject:
 
     def release(self) -> None:
         """Let the API server remove the object."""
-        kept.forget(self._api, self._fleet, kept.FOLLOWED, kept.PROFILES)
+        _forget(self._api, self._fleet, _FOLLOWED, _PROFILES)
         held = list(self._metadata.get("finalizers") or ())
         self._finalize([name for name in held if name != FINALIZER])
 
@@ -106,15 +119,15 @@ class FleetObject:
     def show(self, standing: FleetStanding) -> None:
         """Say how the fleet stands."""
         ready, partitions = standing.ready, standing.partitions
-        trouble, message = standing.trouble or "AsPlanned", standing.message
+        trouble = standing.trouble or "AsPlanned"
         served = f"{ready} of {partitions} partitions are served"
         conditions = {
             "Ready": (ready == partitions, "Serving" if ready == partitions else trouble, served),
-            "Degraded": (standing.trouble is not None, trouble, message),
+            "Degraded": (standing.trouble is not None, trouble, standing.message),
         }
         self._write(
             conditions,
-            int(self._metadata.get("generation") or 0),
+            self._generation,
             ready=f"{ready}/{partitions}",
             gpus=standing.gpus,
             redirects=standing.redirects,
@@ -123,8 +136,7 @@ class FleetObject:
 
     def degrade(self, reason: str, message: str) -> None:
         """Say what keeps the fleet's controller from its work."""
-        generation = int(self._metadata.get("generation") or 0)
-        self._write({"Degraded": (True, reason, message)}, generation)
+        self._write({"Degraded": (True, reason, message)}, self._generation)
 
     def announce(self, event: Event) -> None:
         """Write an event about the object."""
@@ -158,18 +170,22 @@ class FleetObject:
     def follow(self, plan: Mapping[str, Any] | None, generation: int) -> None:
         """Keep the plan by which this generation follows the load for the next leader; None: no longer."""
         if plan is None:
-            kept.forget(self._api, self._fleet, kept.FOLLOWED)
+            _forget(self._api, self._fleet, _FOLLOWED)
         else:
-            kept.keep(self._api, self._fleet, kept.FOLLOWED, {"generation": generation, "plan": plan})
+            _keep(self._api, self._fleet, _FOLLOWED, {"generation": generation, "plan": plan})
 
     def followed(self, generation: int) -> Mapping[str, Any] | None:
         """Return the plan by which a leader followed the load of this generation; None without one."""
-        found = kept.kept(self._api, self._fleet, kept.FOLLOWED) or {}
+        found = _kept(self._api, self._fleet, _FOLLOWED) or {}
         return found.get("plan") if found.get("generation") == generation else None
 
     def profiles(self) -> Mapping[str, str]:
         """Return the files of profiles that were given with the plan, by their places."""
-        return kept.kept(self._api, self._fleet, kept.PROFILES) or {}
+        return _kept(self._api, self._fleet, _PROFILES) or {}
+
+    @property
+    def _generation(self) -> int:
+        return int(self._metadata.get("generation") or 0)
 
     def _write(self, conditions: Mapping[str, tuple[bool, str, str]], generation: int, **status: Any) -> None:
         """Write conditions, beside those that stay, and other fields of the status."""
@@ -234,12 +250,11 @@ class FleetOrders:
 
     def put_profiles(self, profiles: Mapping[str, str]) -> None:
         """Give the controllers the profiles with which they plan for other rates."""
-        kept.keep(self._api, self._fleet, kept.PROFILES, dict(profiles))
+        _keep(self._api, self._fleet, _PROFILES, dict(profiles))
 
     def report(self) -> FleetReport | None:
         """Return what the controllers reported last."""
-        found = self._api.get(FLEET, self._fleet)
-        status = (found or {}).get("status") or {}
+        status = self._status()
         condition = applied_condition(status)
         if not condition:
             return None
@@ -259,9 +274,7 @@ class FleetOrders:
 
     def run_by_leader(self, *command: str) -> int:
         """Run a command in the leader's pod, with its output here; return its exit code."""
-        found = self._api.get(FLEET, self._fleet)
-        leader = ((found or {}).get("status") or {}).get("leader")
-        running = self.controllers()
+        leader, running = self._status().get("leader"), self.controllers()
         pod = leader if leader in running else next(iter(running), None)
         if pod is None:
             raise EngineError(
@@ -269,6 +282,9 @@ class FleetOrders:
                 "get pods --selector app.kubernetes.io/component=controller` says why"
             )
         return run_in_pod(self._cluster, pod, command)
+
+    def _status(self) -> Mapping[str, Any]:
+        return (self._api.get(FLEET, self._fleet) or {}).get("status") or {}
 
 
 CONTROL_PORT = 8003
@@ -293,3 +309,38 @@ class GatewayPods:
     def addresses(self) -> tuple[str, ...]:
         """Return the control ports of all replicas, ready or not."""
         return self._seen
+
+
+def _keep(api: ClusterApi, fleet: str, what: str, document: Any) -> None:
+    """Replace one of a fleet's documents. Raises EngineError, and InputError for one that is too large."""
+    packed = base64.b64encode(gzip.compress(json.dumps(document).encode(), mtime=0)).decode()
+    if len(packed) > _LARGEST:
+        raise InputError(f"{len(packed)} bytes are more than a ConfigMap holds ({_LARGEST})", field=what)
+    labels = {**names.fleet_labels(fleet), names.COMPONENT: what}
+    metadata = ObjectMeta(name=names.object_name(fleet, what), labels=labels)
+    api.apply(ConfigMap(metadata=metadata, binaryData={_CONTENT: packed}))
+
+
+def _kept(api: ClusterApi, fleet: str, what: str) -> Any:
+    """Return one of a fleet's documents; None where there is none.
+
+    Raises EngineError, and InputError for one that another program changed.
+    """
+    name = names.object_name(fleet, what)
+    found = api.get(ConfigMap, name)
+    packed = ((found.binaryData if found is not None else None) or {}).get(_CONTENT)
+    if packed is None:
+        return None
+    try:
+        document = json.loads(gzip.decompress(base64.b64decode(packed)))
+    except (ValueError, EOFError, OSError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", file=f"ConfigMap {name}", field=_CONTENT) from error
+    if not isinstance(document, dict):
+        raise InputError("is no JSON object", file=f"ConfigMap {name}", field=_CONTENT)
+    return document
+
+
+def _forget(api: ClusterApi, fleet: str, *which: str) -> None:
+    """Remove documents of a fleet. Raises EngineError."""
+    for what in which:
+        api.delete(ConfigMap, names.object_name(fleet, what))

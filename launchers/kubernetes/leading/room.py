@@ -40,17 +40,15 @@ class Room:
         missing = wanted.keys() - present
         if missing:
             nodes = sorted(names.object_of(node) for node in self._api.find(Node))
-            owner = self._owner()
+            # The pods end with the leader's, unless a controller outside of the cluster leads.
+            leader = self._api.get(Pod, self._leader)
+            uid = leader.metadata.uid if leader is not None and leader.metadata is not None else None
+            owner = None
+            if uid is not None:
+                owner = [OwnerReference(apiVersion="v1", kind="Pod", name=self._leader, uid=uid)]
             for name in sorted(missing):
                 metadata = ObjectMeta(name=name, labels=self._labels, ownerReferences=owner)
                 self._api.create(waiting_pod(metadata, wanted[name], nodes, self._options))
-
-    def _owner(self) -> list[OwnerReference] | None:
-        """Return the leader's pod; None for a controller outside of the cluster."""
-        found = self._api.get(Pod, self._leader)
-        if found is None or found.metadata is None or found.metadata.uid is None:
-            return None
-        return [OwnerReference(apiVersion="v1", kind="Pod", name=self._leader, uid=found.metadata.uid)]
 
 
 def waiting_pod(metadata: ObjectMeta, gpu: PlannedGpu, nodes: Sequence[str], options: PodOptions) -> Pod:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import socket
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,8 @@ import pytest
 import requests
 import tritonclient.grpc as tg
 import tritonclient.http as th
-from gateway_clients import Talk, Target, floats, refusal, tensor
-from header_log import HeaderLog, Seen, header_log
+from background import running, until
+from gateway_clients import SERVICE, Talk, Target, floats, refusal, tensor
 from host_ports import free_ports
 
 from controlplane.domain.fleet import Backend, Route
@@ -27,6 +30,85 @@ BODY = b'{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [2], "data":
 _MEMBER = gzip.compress(bytes(2**20))
 BOMB = _MEMBER * (LARGEST_BYTES // 2**20 + 1)
 VALUES = np.arange(50_000, dtype=np.float32)
+_RULES = """
+  http-request set-var(txn.path) path
+  http-request set-var(txn.http) req.fhdr(accept-encoding)
+  http-request set-var(txn.used) req.fhdr(content-encoding)
+  http-request set-var(txn.grpc) req.fhdr(grpc-accept-encoding)
+"""
+_CONFIG = """
+global
+  log stdout format raw local0
+defaults
+  mode http
+  log global
+  timeout connect 1s
+  timeout client 60s
+  timeout server 60s
+  log-format "%[var(txn.path)] %[var(txn.http)] %[var(txn.used)] %[var(txn.grpc)] %[var(txn.flag)]"
+frontend http
+  bind {host}:{http}
+  {rules}
+  default_backend http
+frontend grpc
+  bind {host}:{grpc} proto h2
+  {rules}
+  http-request wait-for-body time 10s at-least 5
+  http-request set-var(txn.flag) req.body,bytes(0,1),hex
+  default_backend grpc
+backend http
+  server triton {host}:{triton.http_port}
+backend grpc
+  server triton {host}:{triton.grpc_port} proto h2
+"""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one inference request said of encodings; "-" where it did not.
+
+    `flag` is the first byte of a gRPC call's first message: "01" where it is compressed.
+    """
+
+    accepted: str
+    used: str
+    grpc_accepted: str
+    flag: str
+
+
+@dataclass(frozen=True)
+class HeaderLog:
+    """The address that stands for the Triton, and what came over it."""
+
+    backend: Backend
+    path: Path
+
+    def inferences(self, count: int) -> list[Seen]:
+        """All inference requests so far, once there are `count`."""
+        until(lambda: len(self._seen()) >= count)
+        return self._seen()
+
+    def _seen(self) -> list[Seen]:
+        lines = [line.split() for line in self.path.read_text().splitlines()]
+        return [Seen(*rest) for path, *rest in lines if path.endswith(("nfer", "/generate"))]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((rig.HOST, port)) == 0
+
+
+@contextlib.contextmanager
+def header_log(directory: Path, triton: rig.Triton) -> Iterator[HeaderLog]:
+    """A HAProxy in front of a Triton that logs which encodings requests accept and use."""
+    http, grpc = free_ports(2)
+    config, log = directory / "header_log.cfg", directory / "header_log.txt"
+    config.write_text(_CONFIG.format(host=rig.HOST, rules=_RULES, http=http, grpc=grpc, triton=triton))
+    with log.open("wb") as out, running(["/usr/sbin/haproxy", "-db", "-f", str(config)], stdout=out):
+        until(lambda: all(map(_listens, (http, grpc))))
+        yield HeaderLog(Backend(triton.name, rig.HOST, http, grpc, triton.metrics_port), log)
+
+
 UNENCODED = [Seen("-", "-", "-", "-"), Seen("-", "-", "-", "00"), Seen("-", "-", "identity", "00")]
 """HTTP, gRPC through HAProxy, gRPC through the facade, whose channel always sends the header."""
 
@@ -200,17 +282,17 @@ def test_a_compressed_request_passes_over_a_dead_server(plain: Target) -> None:
 @pytest.mark.parametrize("call", ["unary", "stream"])
 def test_a_grpc_message_that_grows_beyond_the_limit_is_refused(plain: Target, call: str) -> None:
     def send(channel: grpc.Channel) -> None:
-        service, message = "/inference.GRPCInferenceService/", bytes(LARGEST_BYTES + 1)
+        message = bytes(LARGEST_BYTES + 1)
         if call == "unary":
-            channel.unary_unary(service + "ModelInfer")(message, compression=grpc.Compression.Gzip)
+            channel.unary_unary(SERVICE + "ModelInfer")(message, compression=grpc.Compression.Gzip)
         else:
-            method = channel.stream_stream(service + "ModelStreamInfer")
+            method = channel.stream_stream(SERVICE + "ModelStreamInfer")
             next(method(iter([message]), compression=grpc.Compression.Gzip))
 
     options = [("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(plain.grpc, options=options) as channel:
         # Compressing may take longer than a new connection may be silent.
-        channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"")
+        channel.unary_unary(SERVICE + "ServerLive")(b"")
         with pytest.raises(grpc.RpcError) as caught:
             send(channel)
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -94,10 +91,9 @@ def test_a_commit_without_room_moves_the_endpoint_of_a_dead_server_first(
 
 def test_haproxy_comes_back_though_a_stopped_command_holds_the_lock_of_commits(tmp_path: Path) -> None:
     with rig.a_gateway(tmp_path):
-        (haproxy_pid,) = processes_of(tmp_path, processes.HAPROXY)
-        with FileLock(GatewayPaths.of(tmp_path / "gateway").lock):
-            os.kill(haproxy_pid, signal.SIGKILL)
-            until(lambda: processes_of(tmp_path, processes.HAPROXY) not in ((), (haproxy_pid,)))
+        places = GatewayPaths.of(tmp_path / "gateway")
+        with FileLock(places.lock):
+            rig.replaced(places, processes.HAPROXY)
 
 
 def test_an_apply_replaces_a_supervisor_of_another_version_and_haproxy_survives(tmp_path: Path) -> None:
@@ -110,7 +106,4 @@ def test_an_apply_replaces_a_supervisor_of_another_version_and_haproxy_survives(
         until(lambda: places.supervisor_lock.read_text() == processes.code_version())
         assert processes.find(places, processes.SUPERVISOR) not in ((), (old,))
         assert processes.find(places, processes.HAPROXY) == kept
-        for pid in kept:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        until(lambda: processes.find(places, processes.HAPROXY) not in ((), kept))
+        rig.replaced(places, processes.HAPROXY)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
 from background import until
-from gateway_rig import HELD, HOST, NOTICED_S, Load, Ports, Triton, a_gateway, held, noted
+from gateway_clients import floats, request_log, taken, tensor
+from gateway_rig import HELD, HOST, Load, Ports, Triton, a_gateway, held, noted
 from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.fleet import AccessConfig, Route
@@ -24,8 +22,7 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.haproxy import HaproxyGateway
 from controlplane.gateway.running import RuntimeSocket
 from controlplane.gateway.security.registry import ClientRegistry
-from controlplane.monitor.client import GatewayTelemetry, RequestLog, local
-from controlplane.monitor.records import Record
+from controlplane.monitor.client import GatewayTelemetry
 
 ORDER = {
     "echo": Precedence("P1", 0, 1, 1000, 1000),
@@ -64,9 +61,6 @@ def test_a_short_request_passes_long_ones_that_wait(
 ) -> None:
     gateway, ports = late
     begun = noted(pair["one"].slow, "begun")
-    log = RequestLog(partial(local, gateway.telemetry_socket))
-    # Now, until the first line has been received.
-    until(lambda: not log.take() and log.heard_since_s < time.monotonic() - NOTICED_S)
 
     async def run() -> tuple[Load, Load]:
         with held(pair["one"]):
@@ -78,12 +72,11 @@ def test_a_short_request_passes_long_ones_that_wait(
         await asyncio.gather(long, short)
         return slow, echo
 
-    slow, echo = asyncio.run(run())
+    with request_log(gateway) as log:
+        slow, echo = asyncio.run(run())
+        ended = taken(log, 8)
     assert [o.error for o in (*slow.outcomes, *echo.outcomes)] == [None] * 8
     assert {o.kind for o in echo.outcomes} == {"http", "grpc"}
-    ended: list[Record] = []
-    until(lambda: len(ended.extend(log.take()) or ended) == 8)
-    log.close()
     in_order = sorted(ended, key=lambda record: record.ended_s)
     assert [r.endpoint for r in in_order] == ["slow", *4 * ["echo"], *3 * ["slow"]]
     assert {r.server for r in ended} == {pair["one"].backend.instance}
@@ -93,8 +86,6 @@ def test_what_a_client_leaves_behind_a_gate_is_told(
     late: tuple[HaproxyGateway, Ports], pair: dict[str, Triton]
 ) -> None:
     gateway, ports = late
-    log = RequestLog(partial(local, gateway.telemetry_socket))
-    until(lambda: not log.take() and log.heard_since_s < time.monotonic() - NOTICED_S)
 
     async def run() -> None:
         with held(pair["one"]):
@@ -103,10 +94,9 @@ def test_what_a_client_leaves_behind_a_gate_is_told(
             long.cancel()
             await asyncio.to_thread(until, lambda: gateway.in_flight(pair["one"].backend).total == 0)
 
-    asyncio.run(run())
-    ended: list[Record] = []
-    until(lambda: len(ended.extend(log.take()) or ended) == 1)
-    log.close()
+    with request_log(gateway) as log:
+        asyncio.run(run())
+        ended = taken(log, 1)
     assert (ended[0].endpoint, ended[0].abandoned, ended[0].held) == ("slow", True, True)
 
 
@@ -170,8 +160,6 @@ def test_a_client_that_got_much_lately_lets_another_pass_and_another_is_not_refu
         tokens = {name: registry.create(Client(name, ("*",))) or "" for name in ("greedy", "other")}
         gateway.arrange({"echo": most, "slow": most})
         gateway.commit({endpoint: Route((pair["one"].backend,)) for endpoint in ORDER})
-        log = RequestLog(partial(local, gateway.telemetry_socket))
-        until(lambda: not log.take() and log.heard_since_s < time.monotonic() - NOTICED_S)
 
         async def run() -> list[Load]:
             before = Load(ports, "echo", token=tokens["greedy"])
@@ -195,10 +183,9 @@ def test_a_client_that_got_much_lately_lets_another_pass_and_another_is_not_refu
             await asyncio.gather(long, *short)
             return [before, slow, *loads, *last]
 
-        *served, refused_one, spared = asyncio.run(run())
-        ended: list[Record] = []
-        until(lambda: len(ended.extend(log.take()) or ended) == 14)
-        log.close()
+        with request_log(gateway) as log:
+            *served, refused_one, spared = asyncio.run(run())
+            ended = taken(log, 14)
     assert [o.error for load in (*served, spared) for o in load.outcomes] == [None] * 14
     assert "above its planned rate" in (refused_one.outcomes[0].error or "")
     in_order = [
@@ -209,13 +196,13 @@ def test_a_client_that_got_much_lately_lets_another_pass_and_another_is_not_refu
 
 def refused(ports: Ports) -> None:
     """Call `slow` over both protocols."""
-    with over_grpc.InferenceServerClient(f"{HOST}:{ports.grpc}") as client:
-        tensor = over_grpc.InferInput("INPUT", [4], "FP32")
-        tensor.set_data_from_numpy(np.zeros(4, np.float32))
-        with pytest.raises(InferenceServerException, match=r"RESOURCE_EXHAUSTED.*above its planned rate"):
-            client.infer("slow", [tensor])
-    with over_http.InferenceServerClient(f"{HOST}:{ports.http}") as client:
-        tensor = over_http.InferInput("INPUT", [4], "FP32")
-        tensor.set_data_from_numpy(np.zeros(4, np.float32))
-        with pytest.raises(InferenceServerException, match="above its planned rate"):
-            client.infer("slow", [tensor])
+    above = "above its planned rate"
+    for module, port, words in (
+        (over_grpc, ports.grpc, f"RESOURCE_EXHAUSTED.*{above}"),
+        (over_http, ports.http, above),
+    ):
+        with (
+            module.InferenceServerClient(f"{HOST}:{port}") as client,
+            pytest.raises(InferenceServerException, match=words),
+        ):
+            client.infer("slow", tensor(module, floats(0, 0, 0, 0)))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ import tritonclient.grpc as tg
 import tritonclient.http as th
 import tritonclient.utils.shared_memory as shm
 from background import until
-from gateway_clients import Talk, floats, tensor
+from gateway_clients import Talk, floats, request_log, taken, tensor
 from tritonclient.utils import InferenceServerException
 
 from controlplane.domain.errors import EngineError, GatewayError
@@ -26,8 +23,6 @@ from controlplane.domain.fleet import Backend, Labels, Role, Route, Server, Serv
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.monitor.client import RequestLog, local
-from controlplane.monitor.records import Record
 from controlplane.runtime.controller.probes import Outcome, send_canary
 from controlplane.triton.own import prove
 
@@ -186,10 +181,7 @@ def test_who_joins_knows_the_shared_memory(gateway: Running, pair: Pair, home: P
         with th.InferenceServerClient(f"{rig.HOST}:{ports.http}") as client:
             client.register_system_shared_memory("joined", key, 16)
             client.update_log_settings({"log_verbose_level": 1})
-            places = GatewayPaths.of(home / "gateway")
-            (facade,) = processes.find(places, processes.FACADE)
-            os.kill(facade, signal.SIGKILL)
-            until(lambda: processes.find(places, processes.FACADE) not in ((), (facade,)))
+            rig.replaced(GatewayPaths.of(home / "gateway"), processes.FACADE)
             made.start(rig.options(ports))
             made.commit({"echo": Route((pair["two"].backend,))})
             with th.InferenceServerClient(f"{rig.HOST}:{pair['two'].http_port}") as direct:
@@ -330,9 +322,10 @@ def test_a_stream_leaves_a_server_that_has_unloaded_its_model(
     with rig.tritons(tmp_path, ending={"other": "echo"}) as doomed:
         made.commit({endpoint: Route((pair["two"].backend,))})
         made.commit({endpoint: Route((doomed["ending"].backend,), pair["two"].backend)})
-        log = RequestLog(partial(local, made.telemetry_socket))
-        until(lambda: log.take() == [] and log.heard_since_s < time.monotonic() - 0.01)
-        with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+        with (
+            request_log(made) as log,
+            tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client,
+        ):
             talk = Talk(client)
             client.async_stream_infer(endpoint, tensor(tg, floats(1)))
             _, error = talk.answers.get(timeout=60)
@@ -340,10 +333,7 @@ def test_a_stream_leaves_a_server_that_has_unloaded_its_model(
             client.async_stream_infer(endpoint, tensor(tg, floats(1)))
             assert said(talk)[1] == "two"
             client.stop_stream()
-        found: list[Record] = []
-        until(lambda: len(found.extend(log.take()) or found) == 2)
-        log.close()
-    assert [record.unloaded for record in found] == [True, False]
+            assert [record.unloaded for record in taken(log, 2)] == [True, False]
 
 
 @pytest.mark.parametrize("module", [th, tg])

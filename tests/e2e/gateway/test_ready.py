@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import gateway_rig as rig
 import grpc
 import tritonclient.grpc as tg
 import tritonclient.http as th
-from background import until
 
 from controlplane.domain.fleet import Route
 from controlplane.files.gateway_paths import GatewayPaths
@@ -38,9 +35,7 @@ def test_ready_from_the_first_routes_on(tmp_path: Path) -> None:
         made.commit({"echo": Route((running["one"].backend,))})
         assert ready(ports) == {True}
         places = GatewayPaths.of(tmp_path / "gateway")
-        (facade,) = processes.find(places, processes.FACADE)
-        os.kill(facade, signal.SIGKILL)
-        until(lambda: processes.find(places, processes.FACADE) not in ((), (facade,)))
+        rig.replaced(places, processes.FACADE)
         made.start(rig.options(ports))
         assert ready(ports) == {True}
         running["one"].kill()

@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import statistics
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -18,8 +17,8 @@ import gateway_rig as rig
 import numpy as np
 import pytest
 import tritonclient.grpc as tg
-from background import until
-from gateway_clients import Talk, floats, tensor
+from background import Background, stopped, until
+from gateway_clients import Talk, floats, request_log, taken, tensor
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -94,47 +93,37 @@ def seen(telemetry: GatewayTelemetry) -> int:
     return 0
 
 
-class Following:
+class Following(Background):
     """A follower of the log, which looks all the time."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._log = RequestLog(partial(local, path))
-        self._over = threading.Event()
-        self._looking = threading.Thread(target=self._look)
         self.heard = 0
         self.longest_s = 0.0
         """From one look to the next."""
 
-    def __enter__(self) -> Following:
-        self._looking.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._looking.join()
-        self._log.close()
-
     def hears(self) -> bool:
         return self._log.heard_since_s < time.monotonic() - 0.01
 
-    def _look(self) -> None:
+    def _run(self) -> None:
         looked = time.monotonic()
-        while not self._over.wait(0.005):
+        while not self._stop.wait(0.005):
             self.heard += len(self._log.take())
             now = time.monotonic()
             self.longest_s, looked = max(self.longest_s, now - looked), now
+        self._log.close()
 
 
 def test_refusals_and_dead_servers_are_told_apart(fresh: Running, pair: Pair) -> None:
     made, ports = fresh
     made.commit({"echo": Route((pair["one"].backend,)), "gone": Route((Backend("gone", rig.HOST, 1, 1),))})
     telemetry = GatewayTelemetry(made.telemetry_socket)
-    wrong = tg.InferInput("INPUT", [1], "INT32")
-    wrong.set_data_from_numpy(np.ones(1, dtype=np.int32))
+    wrong = tensor(tg, np.ones(1, dtype=np.int32), "INT32")
     with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
         for endpoint in ("echo", "gone", "gone"):
             with pytest.raises(Exception, match=r"data-type|no server|lost"):
-                client.infer(endpoint, [wrong])
+                client.infer(endpoint, wrong)
         client.get_model_metadata("echo")
     until(lambda: telemetry.counts().received == 4)
     told = {endpoint: (w.requests, w.errors) for endpoint, w in telemetry.windows(60).items()}
@@ -171,8 +160,6 @@ def test_what_a_client_leaves_is_taken_back_from_the_gateway_and_told(
     made, ports = gateway
     one = pair["one"]
     made.commit({"slow": Route((one.backend,))})
-    log = RequestLog(partial(local, made.telemetry_socket))
-    until(lambda: log.take() == [] and log.heard_since_s < time.monotonic() - 0.01)
     load = rig.Load(ports, "slow", rig.HELD)
 
     async def leave() -> None:
@@ -181,11 +168,9 @@ def test_what_a_client_leaves_is_taken_back_from_the_gateway_and_told(
         both.cancel()
         await asyncio.to_thread(until, lambda: made.in_flight(one.backend).total == 0)
 
-    found: list[Record] = []
-    with rig.held(one):
+    with request_log(made) as log, rig.held(one):
         asyncio.run(leave())
-        until(lambda: len(found.extend(log.take()) or found) == 2)
-    log.close()
+        found = taken(log, 2)
     assert all(record.abandoned and record.held for record in found)
     assert {record.server for record in found} == {one.backend.instance}
 
@@ -195,23 +180,22 @@ def test_a_streamed_message_that_its_client_leaves_is_told(gateway: Running, pai
     made, ports = gateway
     one = pair["one"]
     made.commit({asked: Route((one.backend,))})
-    log = RequestLog(partial(local, made.telemetry_socket))
-    until(lambda: log.take() == [] and log.heard_since_s < time.monotonic() - 0.01)
-    found: list[Record] = []
-    os.kill(one.process.pid, signal.SIGSTOP)
-    try:
+    with request_log(made) as log, stopped(one.process.pid):
         with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
             Talk(client)
             client.async_stream_infer(asked, tensor(tg, floats(1)))
             until(lambda: made.in_flight(one.backend).total > 0)
             client.stop_stream(cancel_requests=True)
-        until(lambda: found.extend(log.take()) or found)
-    finally:
-        os.kill(one.process.pid, signal.SIGCONT)
-        log.close()
+        found = taken(log, 1)
     assert [(r.endpoint, r.server, r.abandoned, r.held) for r in found] == [
         (asked, one.backend.instance, True, True)
     ]
+
+
+def metrics(ports: rig.Ports, below: str = "") -> dict[str, list[Sample]]:
+    """The samples of a page by their family."""
+    with urllib.request.urlopen(f"http://{rig.HOST}:{ports.metrics}/metrics{below}", timeout=60) as page:
+        return {one.name: one.samples for one in text_string_to_metric_families(page.read().decode())}
 
 
 def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
@@ -227,9 +211,7 @@ def test_one_page_of_metrics_for_the_fleet(fresh: Running, pair: Pair) -> None:
     successes: list[Sample] = []
 
     def read() -> float:
-        with urllib.request.urlopen(f"http://{rig.HOST}:{ports.metrics}/metrics", timeout=60) as page:
-            told = text_string_to_metric_families(page.read().decode())
-            families.update({family.name: family.samples for family in told})
+        families.update(metrics(ports))
         every = families.get("nv_inference_request_success", [])
         successes[:] = [s for s in every if s.labels["model"] == "echo"]
         return sum(s.value for s in successes)
@@ -252,13 +234,7 @@ def test_haproxys_own_metrics_are_on_the_same_port(fresh: Running, pair: Pair) -
     load = rig.Load(ports)
     asyncio.run(load.at_once(20))
 
-    def read(query: str = "") -> dict[str, list[Sample]]:
-        address = f"http://{rig.HOST}:{ports.metrics}/metrics/haproxy{query}"
-        with urllib.request.urlopen(address, timeout=60) as page:
-            told = text_string_to_metric_families(page.read().decode())
-            return {family.name: family.samples for family in told}
-
-    found = read()
+    found = metrics(ports, "/haproxy")
     responses = found["haproxy_server_http_responses"]
     answered = {proxy: 0.0 for proxy in sorted({s.labels["proxy"] for s in responses})}
     for sample in responses:
@@ -267,21 +243,19 @@ def test_haproxys_own_metrics_are_on_the_same_port(fresh: Running, pair: Pair) -
     assert answered["h_0"] + answered["g_0"] >= len(load.outcomes)
     assert "haproxy_process_start_time_seconds" in found
     assert "haproxy_backend_status" not in found
-    assert "haproxy_backend_status" in read("?scope=backend")
+    assert "haproxy_backend_status" in metrics(ports, "/haproxy?scope=backend")
 
 
 def test_a_routed_model_that_is_unknown_means_that_its_server_ends(fresh: Running, pair: Pair) -> None:
     made, ports = fresh
     one = Route((pair["one"].backend,))
-    array = tg.InferInput("INPUT", [1], "FP32")
-    array.set_data_from_numpy(np.ones(1, dtype=np.float32))
-    log = RequestLog(partial(local, made.telemetry_socket))
+    array = tensor(tg, floats(1))
     found: list[Record] = []
 
     def over_grpc(endpoint: str, version: str = "") -> str:
         with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
             try:
-                client.infer(endpoint, [array], model_version=version)
+                client.infer(endpoint, array, model_version=version)
             except tg.InferenceServerException as error:
                 return f"{error.status()} {error.message()}"
         return "OK"
@@ -302,8 +276,7 @@ def test_a_routed_model_that_is_unknown_means_that_its_server_ends(fresh: Runnin
             if "no server" not in (said := ask("ghost")):
                 return said
 
-    try:
-        until(lambda: log.take() == [] and log.heard_since_s < time.monotonic() - 0.01)
+    with request_log(made) as log:
         assert unloaded(over_grpc) == "StatusCode.UNAVAILABLE the model's server is ending"
         assert unloaded(over_http).startswith("503 ")
         until(lambda: (found.extend(log.take()), sum(r.unloaded for r in found) == 2)[1])
@@ -316,5 +289,3 @@ def test_a_routed_model_that_is_unknown_means_that_its_server_ends(fresh: Runnin
         assert over_grpc("echo") == "OK"
         until(lambda: (found.extend(log.take()), len(found) == 4)[1])
         assert not any(r.unloaded or r.failed for r in found)
-    finally:
-        log.close()

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import gateway_rig as rig
-import numpy as np
 import pytest
 import requests
 import tritonclient.grpc as tg
 from background import until
+from gateway_clients import floats, tensor
 from http_server import Quiet, serving
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -103,16 +103,15 @@ def http_by_the_facade(ports: rig.Ports, context: str) -> None:
 
 def grpc_routed(ports: rig.Ports, context: str) -> None:
     with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
-        client.infer("echo", [_tensor()], headers={"traceparent": context})
+        client.infer("echo", tensor(tg, floats(1)), headers={"traceparent": context})
 
 
 def grpc_by_the_facade(ports: rig.Ports, context: str) -> None:
     with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
         headers = {"traceparent": context}
         repetitive = "x" * 1000  # gRPC compresses a message only where that makes it smaller
-        client.infer(
-            "echo", [_tensor()], request_id=repetitive, headers=headers, compression_algorithm="gzip"
-        )
+        inputs = tensor(tg, floats(1))
+        client.infer("echo", inputs, request_id=repetitive, headers=headers, compression_algorithm="gzip")
 
 
 @pytest.mark.parametrize("call", [http_routed, http_by_the_facade, grpc_routed, grpc_by_the_facade])
@@ -152,9 +151,3 @@ def _post(ports: rig.Ports, context: str, body: bytes, headers: dict[str, str] |
         timeout=60,
     )
     answer.raise_for_status()
-
-
-def _tensor() -> tg.InferInput:
-    tensor = tg.InferInput("INPUT", [1], "FP32")
-    tensor.set_data_from_numpy(np.ones(1, dtype=np.float32))
-    return tensor

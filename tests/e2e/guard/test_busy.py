@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -20,10 +19,9 @@ import guard_rig as rig
 import httpx
 import numpy as np
 import pytest
-import triton_image
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
-from background import until
+from background import stopped, until
 from ctl_fleet import plan
 from guard_rig import Guarded, Load
 
@@ -72,11 +70,7 @@ ON_BOTH = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with contextlib.ExitStack() as stack:
-        made = Guarded(tmp_path_factory.mktemp("b"), MODELS)
-        if request.param == "docker":
-            made.in_containers(*stack.enter_context(triton_image.docker_engine()))
-        stack.enter_context(made)
+    with rig.guarded(tmp_path_factory.mktemp("b"), request.param, MODELS) as made:
         made.apply(plan(partition("wait"), NARROW, TOKENS, TOTAL))
         made.await_guarded(4)
         yield made
@@ -97,14 +91,8 @@ def infer(fleet: Guarded, protocol: str, model: str, value: float, timeout_s: fl
 
 
 def infer_at(target: str, protocol: str, model: str, value: float, timeout_s: float = 60.0) -> float:
-    module: Any = over_http if protocol == "http" else over_grpc
-    x = module.InferInput("X", [1, 1], "FP32")
-    x.set_data_from_numpy(np.array([[value]], dtype=np.float32))
     began = time.monotonic()
-    over = {"network_timeout": timeout_s} if protocol == "http" else {}
-    call = {} if protocol == "http" else {"client_timeout": timeout_s}
-    with module.InferenceServerClient(target, **over) as client:
-        client.infer(model, [x], **call)
+    rig.infer(target, model, value, protocol=protocol, timeout_s=timeout_s)
     return time.monotonic() - began
 
 
@@ -280,11 +268,8 @@ def test_a_gateway_that_stood_still_leaves_no_server(undisturbed: Guarded) -> No
     (haproxy,) = undisturbed.gateway_processes("haproxy")
     with Load(undisturbed.grpc, "wait", 15.0, 0.01) as load:
         load.await_answers(40)
-        haproxy.suspend()
-        try:
+        with stopped(haproxy.pid):
             undisturbed.await_event("gateway", since_s=0.0, says="does not run")
-        finally:
-            haproxy.send_signal(signal.SIGCONT)
         load.await_answers(20, since_s=time.time())
     assert load.failed() == []
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import ctl_fleet
 import guard_rig as rig
-import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from background import until
@@ -170,18 +169,10 @@ def test_a_model_that_runs_out_of_memory_is_left(fleet: Guarded, memory_group: P
         # What it holds already stays where it is counted: this is for what comes on top.
         (memory_group / "memory.limit_in_bytes").write_text(str(8 * 2**20))
         (memory_group / "cgroup.procs").write_text(str(stub.pid))
-        grow(fleet, "w", 64)
+        with contextlib.suppress(triton.InferenceServerException):
+            rig.infer(f"127.0.0.1:{fleet.grpc}", "w", -64.0, timeout_s=5.0)  # it takes so many megabytes
         moved = fleet.await_event("redirect", since_s=hit_s)
         load.await_answers(80, since_s=moved.at_s)
     assert rig.is_dead(stub)
     assert all(r.started_s <= moved.at_s + 0.5 for r in load.failed()), load.failed()
     fleet.await_guarded()
-
-
-def grow(fleet: Guarded, endpoint: str, megabytes: int) -> None:
-    """One request that makes the model take so much memory."""
-    x = triton.InferInput("X", [1, 1], "FP32")
-    x.set_data_from_numpy(np.full((1, 1), -megabytes, dtype=np.float32))
-    target, refused = f"127.0.0.1:{fleet.grpc}", contextlib.suppress(triton.InferenceServerException)
-    with triton.InferenceServerClient(target) as client, refused:
-        client.infer(endpoint, [x], client_timeout=5.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import time
 import urllib.request
@@ -11,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import guard_rig as rig
-import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 from background import until
@@ -35,11 +35,6 @@ PLAN = plan(rig.partition("w", PERCENT, rate_rps=RATE_RPS, slo_ms=SLO_MS))
 
 STEPS = ("start", "start", "started", "started", "commit", "drain", "drain", "stop", "stop", "converged")
 """What the journal tells of an apply that changes a share."""
-
-
-def needs_cgroups(fleet: Guarded) -> None:
-    if fleet.launcher().enforcement() is None:
-        pytest.skip("CAPABILITY MISSING: no cgroup quota on this host to cut behind the guard's back")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +64,7 @@ def share(fleet: Guarded) -> float:
 
 
 def test_a_slow_server_is_left_and_no_client_notices(fleet: Guarded) -> None:
-    needs_cgroups(fleet)
+    rig.needs_quota(fleet)
     with Load(fleet.grpc, "w", RATE_RPS, WORK_S) as load:
         load.await_answers(40)
         before, percent = fleet.active("w"), share(fleet)
@@ -114,7 +109,7 @@ def in_time(requests: list[Request]) -> bool:
 def test_a_controller_killed_within_a_redirect_is_replaced_and_the_next_goes_on(
     fleet: Guarded, point: str
 ) -> None:
-    needs_cgroups(fleet)
+    rig.needs_quota(fleet)
     percent, before = share(fleet), fleet.active("w")
     fleet.kill_controller()
     ended_s = time.time()
@@ -267,13 +262,8 @@ def test_a_request_that_kills_its_model_takes_no_shadow(fleet: Guarded) -> None:
 
 def poison(fleet: Guarded) -> tuple[str, float]:
     """One request that kills the process it is executed in: what its client is told, and when."""
-    x = triton_grpc.InferInput("X", [1, 1], "FP32")
-    x.set_data_from_numpy(np.full((1, 1), np.nan, dtype=np.float32))
-    with (
-        triton_grpc.InferenceServerClient(f"127.0.0.1:{fleet.grpc}") as client,
-        pytest.raises(triton_grpc.InferenceServerException) as told,
-    ):
-        client.infer("w", [x], client_timeout=30.0)
+    with pytest.raises(triton_grpc.InferenceServerException) as told:
+        rig.infer(f"127.0.0.1:{fleet.grpc}", "w", math.nan, timeout_s=30.0)
     return str(told.value), time.time()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from background import until
-from guard_rig import Guarded, Load
+from guard_rig import Guarded, Load, needs_quota
 from lone_server import BATCH, LEARNED, PERCENT, RATE_RPS, document, load, lone_server
 
 pytestmark = pytest.mark.long
@@ -33,8 +33,7 @@ def test_a_server_without_a_shadow_that_is_slow_gets_a_larger_batch_and_the_plan
     fleet: Guarded,
 ) -> None:
     fleet.apply(document(SLO_MS))
-    if fleet.launcher().enforcement() is None:
-        pytest.skip("CAPABILITY MISSING: no cgroup quota on this host to cut behind the guard's back")
+    needs_quota(fleet)
     before = {server.id for server in fleet.launched()}
     assert batch_of(fleet) == (BATCH, BATCH)
     with load(fleet) as clients:

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 
 import guard_rig as rig
 import pytest
-import triton_image
 from guard_rig import Guarded, Load
 
 pytestmark = pytest.mark.long
@@ -26,11 +25,7 @@ CONTAINERS = pytest.param("docker", marks=pytest.mark.docker)
 
 @pytest.fixture(scope="module", params=["process", CONTAINERS])
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with ExitStack() as stack:
-        made = Guarded(tmp_path_factory.mktemp("shared"))
-        if request.param == "docker":
-            made.in_containers(*stack.enter_context(triton_image.docker_engine()))
-        stack.enter_context(made)
+    with rig.guarded(tmp_path_factory.mktemp("shared"), request.param) as made:
         made.apply(rig.three("shared", RATES_RPS, SLO_MS, LIMIT_MB))
         made.await_guarded(3)
         yield made
@@ -99,8 +94,7 @@ def test_a_server_beyond_its_memory_limit_dies_alone_and_is_named_with_it(
 def test_it_serves_the_requests_of_a_slow_server_until_one_of_its_share_is_ready(
     fleet: Guarded, loads: dict[str, Load]
 ) -> None:
-    if fleet.launcher().enforcement() is None:
-        pytest.skip("CAPABILITY MISSING: no cgroup quota on this host to cut behind the guard's back")
+    rig.needs_quota(fleet)
     standby, percent, cut_s = shared(fleet), own_percent(fleet), time.time()
     fleet.cut_quota(percent, CUT_PERCENT)
     moved = fleet.await_event("redirect", since_s=cut_s)

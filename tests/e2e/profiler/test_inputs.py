@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from bare_triton import ROOT
-from particular_models import write_sums, write_ticks
-from string_models import write_model
+from model_files import write_sums, write_texts, write_ticks
 
 from controlplane.files.measurements.profiles import read_profile
 
@@ -22,7 +21,7 @@ CTL = Path(sys.executable).with_name("ctl")
 def repository(tmp_path: Path) -> Path:
     """`fussy` takes JSON objects alone, `text` everything but an empty text; in this order."""
     for name, prefix, wanted in (("fussy", b"{", "a JSON object"), ("text", b"", "some text")):
-        write_model(tmp_path / "models", name, prefix, wanted)
+        write_texts(tmp_path / "models", name, prefix, wanted)
     return tmp_path / "models"
 
 

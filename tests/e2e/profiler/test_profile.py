@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from bare_triton import ROOT, bare_triton
+from model_files import write
 from open_load import open_loop
 
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
@@ -124,13 +125,9 @@ class TritonPythonModel:
 def test_a_slow_model_is_measured_at_fewer_points_and_keeps_them_beside_one_that_fails(
     tmp_path: Path, launcher: ProcessLauncher
 ) -> None:
-    folder = tmp_path / "models" / "sleepy"
-    (folder / "1").mkdir(parents=True)
-    (folder / "1" / "model.py").write_text(SLEEPY)
     tensor = "[ { name: '%s', data_type: TYPE_FP32, dims: [ 1 ] } ]"
-    (folder / "config.pbtxt").write_text(
-        f"backend: 'python' max_batch_size: 4 input {tensor % 'X'} output {tensor % 'Y'}"
-    )
+    config = f"backend: 'python' max_batch_size: 4 input {tensor % 'X'} output {tensor % 'Y'}"
+    folder = write(tmp_path / "models", "sleepy", SLEEPY, config)
     steps = Steps()
     measuring = profiler(tmp_path, launcher, steps)
     slow = measuring.measure(read_subject(folder.parent, "sleepy", PLACE.device, Wishes(budget_s=5)), PLACE)

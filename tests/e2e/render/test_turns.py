@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 from bare_triton import BareTriton, bare_triton
+from model_files import NUMBER, write
 
 from controlplane.domain.plan import Partition, Placement, ServedModel
 from controlplane.files.rendered import write_tree
@@ -25,12 +26,6 @@ POISSON_S = 4.0
 REACHED_S = 0.01
 ATTEMPTS = 5
 """A host that stalls lets requests arrive late that were sent together: such a run is made again."""
-CONFIG = """
-backend: "python"
-max_batch_size: 8
-input [ { name: "X", data_type: TYPE_FP32, dims: [ 1 ] } ]
-output [ { name: "Y", data_type: TYPE_FP32, dims: [ 1 ] } ]
-"""
 MODEL = """
 import time
 import triton_python_backend_utils as pb_utils
@@ -104,10 +99,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     directory = tmp_path_factory.mktemp("turns")
     log = directory / "executed"
     for name, ms in MS.items():
-        version = directory / "source" / name / "1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(CONFIG)
-        (version / "model.py").write_text(MODEL.format(ms=ms, log=str(log), name=name))
+        code = MODEL.format(ms=ms, log=str(log), name=name)
+        write(directory / "source", name, code, NUMBER)
     partition = Partition(
         "P1",
         100,

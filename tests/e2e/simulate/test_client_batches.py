@@ -8,28 +8,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-import numpy as np
 import pytest
 from bare_triton import BareTriton, bare_triton
+from model_files import timed, write
 from open_load import open_loop
+from sleeping_triton import request
 from triton_batches import SEEN, Case
-from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 EXECUTION_S = 0.4
 APART_S = 0.02
 """All requests arrive within the first execution, each after the batcher has seen the one before."""
 ATTEMPTS = 5
-MODEL = f"""
-import time
-import triton_python_backend_utils as pb
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        time.sleep({EXECUTION_S})
-        inputs = [pb.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
-        return [pb.InferenceResponse([pb.Tensor("Y", x)]) for x in inputs]
-"""
 CONFIG = """
 backend: "python"
 max_batch_size: {most}
@@ -45,21 +34,10 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareTriton]:
     """A model for each case: they sleep, so all can be loaded at once."""
     directory = tmp_path_factory.mktemp("batches")
     for case in SEEN:
-        version = directory / "models" / case.name / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_text(MODEL)
         config = CONFIG.format(most=case.max_batch_size, preferred=case.preferred)
-        (version.parent / "config.pbtxt").write_text(config)
+        write(directory / "models", case.name, timed(1000 * EXECUTION_S), config)
     with bare_triton(directory / "models", directory / "log") as running:
         yield running
-
-
-def request(case: Case) -> bytes:
-    asked = ModelInferRequest(model_name=case.name)
-    asked.inputs.add(name="X", datatype="FP32", shape=[case.client_batch, 1])
-    asked.raw_input_contents.append(np.ones(case.client_batch, np.float32).tobytes())
-    body: bytes = asked.SerializeToString()
-    return body
 
 
 def executions(triton: BareTriton, case: Case) -> Counter[int]:
@@ -73,7 +51,12 @@ def executions(triton: BareTriton, case: Case) -> Counter[int]:
 def together(triton: BareTriton, case: Case) -> Counter[int]:
     """What became of as many requests as the case has. A batch is counted after its answers."""
     before, sent = executions(triton, case), sum(case.together)
-    open_loop(triton.grpc, request(case), [APART_S * i for i in range(sent)], deadline_s=30.0)
+    open_loop(
+        triton.grpc,
+        request(case.name, case.client_batch),
+        [APART_S * i for i in range(sent)],
+        deadline_s=30.0,
+    )
     deadline = time.monotonic() + 10.0
     while True:
         seen = executions(triton, case) - before

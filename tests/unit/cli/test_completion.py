@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from build import plan
 
 from controlplane.cli.verbs import VERBS
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.plan import Partition, Placement, ServedModel
 from controlplane.files.fleets import FleetFiles, FleetSettings, state_root
 from controlplane.planning.registry import STRATEGIES
 
@@ -32,8 +33,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str,
     files = FleetFiles(state_root(), "shop")
     files.write_settings(FleetSettings("process", "/m", "/o", {}))
     placement = Placement("search", "find", "ssd", 60, 50)
-    partition = Partition("P", 50.0, (ServedModel("ssd", 8),), (placement,))
-    files.write_plans(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (partition,)),)), None)
+    files.write_plans(plan(Partition("P", 50.0, (ServedModel("ssd", 8),), (placement,))), None)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PATH": path}
 
@@ -86,12 +86,3 @@ def test_each_shell_has_a_script(shell: str, environment: Mapping[str, str]) -> 
         ["ctl"], env={**environment, "_CTL_COMPLETE": f"source_{shell}"}, text=True
     )
     assert f"_CTL_COMPLETE=complete_{shell}" in script
-
-
-def test_bash_completes_with_its_script(environment: Mapping[str, str]) -> None:
-    typed = (
-        'source <(_CTL_COMPLETE=source_bash ctl); COMP_WORDS=(ctl status --fleet "s"); COMP_CWORD=3; '
-        '_ctl_completion ctl; echo "${COMPREPLY[@]}"'
-    )
-    command = ["bash", "--norc", "-c", typed]
-    assert subprocess.check_output(command, env=environment, text=True) == "shop\n"

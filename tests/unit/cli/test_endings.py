@@ -7,14 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from build import SPEC
 
 from controlplane.cli.endings import extra_of
 from controlplane.cli.verbs import VERBS
 
-SPEC = """schema_version: 1
-gpus: [{type: v100}]
-workloads: [{name: search, model: resnet50, slo_ms: 40, rate_rps: 100}]
-"""
 EXTRAS = {"httpx2", "lightkube", "msgspec", "obstore", "opentelemetry", "textual", "torch"}
 WITHOUT = """
 import sys

@@ -35,13 +35,19 @@ def times_s(limit: int, slower: float = 1.0) -> list[float]:
     return [slower * (FIXED_S + EACH_S * size) for size in range(1, limit + 1)]
 
 
-def test_the_least_p99_is_taken_and_the_present_batch_where_none_is_clearly_better() -> None:
-    assert batches.best(times_s(16), 10.0, NO_SPREAD, 4) == 4
-    assert batches.best(times_s(16, 2.0), 90.0, NO_SPREAD, 4) > 4
-
-
-def test_where_no_batch_holds_the_rate_the_one_of_the_largest_capacity_is_taken() -> None:
-    assert batches.best(times_s(16, 10.0), 1000.0, NO_SPREAD, 4) == 16
+@pytest.mark.parametrize(
+    ("taken_s", "rate_rps", "present", "best"),
+    [
+        (times_s(16), 10.0, 4, 4),  # none is clearly better
+        (times_s(16, 2.0), 90.0, 4, 10),
+        (times_s(16, 10.0), 1000.0, 4, 16),  # none holds the rate
+        ([0.01, 0.02, 0.08, 0.4], 1000.0, 3, 3),  # only a smaller one would
+    ],
+)
+def test_the_batch_of_the_least_p99_or_else_of_the_largest_capacity_is_taken_and_never_a_smaller_one(
+    taken_s: list[float], rate_rps: float, present: int, best: int
+) -> None:
+    assert batches.best(taken_s, rate_rps, NO_SPREAD, present) == best
 
 
 @pytest.mark.parametrize(
@@ -53,11 +59,6 @@ def test_where_memory_is_limited_the_batch_stays(gpu: str, limit_mb: float | Non
     plan = Plan("by-hand", Rule.P99, "ours", (PlannedGpu("g0", gpu, (partition,)),))
     (found,) = guarded_partitions(plan, Desired({}, {}, largest={"P": (("w", 8),)}))
     assert found.promises[0].largest == largest
-
-
-def test_a_smaller_batch_is_never_taken() -> None:
-    steep = [0.01, 0.02, 0.08, 0.4]
-    assert batches.best(steep, 1000.0, NO_SPREAD, 3) == 3
 
 
 @dataclass
@@ -147,13 +148,21 @@ def test_a_slow_server_gets_a_larger_batch_at_once_and_the_plans_when_it_is_fast
     assert [one for _, one in server.changes] == [batch, 4]
 
 
-def test_without_another_batch_it_stays_late() -> None:
-    fixed, free = Server(largest=0), Server()
-    for server in (fixed, free):
-        server.run(60.0)
-        server.run(30.0, slower=2.2)
-    assert fixed.changes == []
-    assert fixed.late > 3 * free.late
+@pytest.mark.parametrize(
+    "server",
+    [
+        Server(largest=0),
+        Server(turns=True),
+        Server(policy=ShadowPolicy.WARM, shadow=Health.UNLOADED),
+        Server(policy=ShadowPolicy.WARM, shadow=Health.STARTING),
+    ],
+    ids=["fixed", "models take turns", "its shadow loads", "its shadow starts"],
+)
+def test_the_plans_batch_stays(server: Server) -> None:
+    server.run(60.0)
+    server.run(10.0, slower=2.2)
+    assert server.changes == []
+    assert server.late > 0
 
 
 def test_more_traffic_than_planned_gets_the_batch_that_holds_it() -> None:
@@ -175,14 +184,6 @@ def test_a_server_that_is_slow_now_and_then_is_changed_more_and_more_rarely() ->
         server.run(240.0)
     assert len(server.changes) <= 8
     assert server.changes[-1][0] < server.now_s - 600.0
-
-
-def test_a_server_whose_shadow_is_not_ready_yet_waits_for_it() -> None:
-    for shadow in (Health.UNLOADED, Health.STARTING):
-        server = Server(policy=ShadowPolicy.WARM, shadow=shadow)
-        server.run(60.0)
-        server.run(10.0, slower=2.2)
-        assert server.changes == []
 
 
 def test_a_healthy_server_is_not_left_for_the_longer_batches_that_more_traffic_has() -> None:
@@ -215,14 +216,6 @@ def test_sizes_without_a_usual_time_of_their_own_are_not_taken() -> None:
     server.rate_rps = 2000.0
     server.run(60.0)
     assert server.batch == 16
-
-
-def test_a_server_whose_models_take_turns_keeps_its_batches() -> None:
-    server = Server(turns=True)
-    server.run(60.0)
-    server.run(30.0, slower=2.2)
-    assert server.changes == []
-    assert server.late > 0
 
 
 def test_a_shadow_that_gives_its_share_back_has_the_plans_batch_again() -> None:

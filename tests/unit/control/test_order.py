@@ -27,10 +27,7 @@ def partition(*placed: Placement, batch: int = 1, name: str = "P1") -> Partition
     return Partition(name, 50.0, tuple(ServedModel(p.model, batch) for p in placed), placed)
 
 
-@given(
-    st.lists(st.floats(0.1, 1000.0), min_size=2, max_size=6),
-    st.integers(0, LONGEST_MS),
-)
+@given(st.lists(st.floats(0.1, 1000.0), min_size=2, max_size=6), st.integers(0, LONGEST_MS))
 def test_a_longer_request_never_goes_before_a_shorter_one_that_came_with_it(
     times_ms: list[float], overtake_ms: int
 ) -> None:
@@ -110,36 +107,29 @@ def test_the_last_planned_rank_has_an_offset_that_haproxy_takes() -> None:
     assert (MOST_RANKS - 1) * OVERTAKES_MS <= LONGEST_MS < MOST_RANKS * OVERTAKES_MS
 
 
-def test_an_overtaking_time_of_zero_is_first_come_first_served() -> None:
-    order = order_of(plan(partition(placement("a", 2.0), placement("b", 30.0))), 0)
-    assert {one.after_ms for one in order.values()} == {0}
+TWO = partition(placement("a", 2.0), placement("b", 30.0))
 
 
-def test_only_partitions_whose_models_take_turns_have_an_order() -> None:
-    two = partition(placement("a", 2.0), placement("b", 30.0))
-    one = partition(placement("c", 2.0), name="P2")
-    assert set(order_of(plan(two, one), 10)) == {"a", "b"}
-
-
-def test_a_pool_has_no_order() -> None:
-    """Its servers have queues of their own, and its requests go to the one with the fewest."""
-    two = partition(placement("a", 2.0), placement("b", 30.0))
-    assert order_of(plan(two, replace(two, id="P2")), 10) == {}
-
-
-def test_a_partition_with_an_unknown_time_has_no_order() -> None:
-    assert order_of(plan(partition(placement("a", 2.0), placement("b", None))), 10) == {}
+@pytest.mark.parametrize(
+    ("partitions", "ordered"),
+    [
+        ((TWO, partition(placement("c", 2.0), name="P2")), {"a", "b"}),  # one model takes no turns
+        ((TWO, replace(TWO, id="P2")), set()),  # a pool's servers have queues of their own
+        ((partition(placement("a", 2.0), placement("b", None)),), set()),  # of unknown time
+    ],
+)
+def test_only_models_that_take_turns_on_one_server_and_whose_times_are_known_have_an_order(
+    partitions: tuple[Partition, ...], ordered: set[str]
+) -> None:
+    assert set(order_of(plan(*partitions), 10)) == ordered
 
 
 def test_a_server_holds_a_full_batch_and_one_that_gathers() -> None:
     assert requests_inside(partition(placement("a", 2.0), placement("b", 30.0), batch=8)) == 16
-    assert requests_inside(partition(placement("a", 2.0), placement("b", 30.0))) == 2
+    assert requests_inside(TWO) == 2
     assert requests_inside(ranked(0, 1)) == 1
-
-
-def test_clients_batches_fill_a_servers_batch_with_fewer_requests() -> None:
-    placed = tuple(replace(placement(n, 2.0), client_batch=4) for n in "ab")
-    assert requests_inside(partition(*placed, batch=8)) == 4
+    fours = tuple(replace(placement(n, 2.0), client_batch=4) for n in "ab")
+    assert requests_inside(partition(*fours, batch=8)) == 4, "clients' batches fill it with fewer requests"
 
 
 def test_a_partition_is_overloaded_where_half_of_the_strictest_slo_is_waiting_work() -> None:

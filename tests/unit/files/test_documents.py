@@ -50,58 +50,30 @@ def test_a_good_spec_reads_whole(tmp_path: Path) -> None:
     assert len(document.sha256) == 64
 
 
+SECOND = "workloads[1]"
+CONSTANT, SHADOW = "arrivals: constant", "shadow: {policy: warm, place: other-gpu}"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "field", "says"),
     [
         ("schema_version: 1", "schema_version: 2", 1, "schema_version", "reads schema_version: 1"),
         ("schema_version: 1\n", "", 1, "schema_version", "is missing"),
-        ("slo_ms: 15", "slo_mss: 15", 8, "workloads[1].slo_mss", "did you mean 'slo_ms'"),
-        ("slo_ms: 15", "slo_ms: soon", 8, "workloads[1].slo_ms", "must be a number, not the text 'soon'"),
-        ("slo_ms: 15", "slo_ms: 0", 8, "workloads[1].slo_ms", "must be greater than 0"),
-        ("slo_ms: 15", "slo_ms: -3", 8, "workloads[1].slo_ms", "must be greater than 0"),
-        ("slo_ms: 15", "slo_ms: .inf", 8, "workloads[1].slo_ms", "finite"),
-        ("slo_ms: 15", "slo_ms: 1e300", 8, "workloads[1].slo_ms", "at most 1e+09"),
-        ("rate_rps: 4e2", "rate_rps: 1e308", 9, "workloads[1].rate_rps", "at most 1e+09"),
-        ("rate_rps: 4e2", "rate_rps: .nan", 9, "workloads[1].rate_rps", "finite"),
-        ("name: W2", "name: W1", 6, "workloads[1].name", "already the name of workloads[0]"),
-        ("name: W2", "name: ../x", 6, "workloads[1].name", "is not a valid name"),
-        (
-            "arrivals: constant",
-            "arrivals: often",
-            10,
-            "workloads[1].arrivals",
-            "must be 'poisson' or 'constant', not 'often'",
-        ),
-        (
-            "arrivals: constant",
-            "dispersion: 0.5",
-            10,
-            "workloads[1].dispersion",
-            "must be at least 1, not 0.5",
-        ),
-        (
-            "arrivals: constant",
-            "arrivals: constant\n    dispersion: 4",
-            11,
-            "workloads[1].dispersion",
-            "constant arrivals have no bursts",
-        ),
-        (
-            "shadow: {policy: warm, place: other-gpu}",
-            "shadow: cold",
-            11,
-            "workloads[1].shadow",
-            "must be a mapping {policy: hot | shared | warm",
-        ),
-        (
-            "policy: warm",
-            "policy: cold",
-            11,
-            "workloads[1].shadow.policy",
-            "must be 'hot', 'shared', 'warm'",
-        ),
+        ("slo_ms: 15", "slo_mss: 15", 8, f"{SECOND}.slo_mss", "did you mean 'slo_ms'"),
+        ("slo_ms: 15", "slo_ms: soon", 8, f"{SECOND}.slo_ms", "must be a number, not the text 'soon'"),
+        ("slo_ms: 15", "slo_ms: 0", 8, f"{SECOND}.slo_ms", "must be greater than 0"),
+        ("slo_ms: 15", "slo_ms: .inf", 8, f"{SECOND}.slo_ms", "finite"),
+        ("slo_ms: 15", "slo_ms: 1e300", 8, f"{SECOND}.slo_ms", "at most 1e+09"),
+        ("rate_rps: 4e2", "rate_rps: .nan", 9, f"{SECOND}.rate_rps", "finite"),
+        ("name: W2", "name: W1", 6, f"{SECOND}.name", "already the name of workloads[0]"),
+        ("name: W2", "name: ../x", 6, f"{SECOND}.name", "is not a valid name"),
+        (CONSTANT, "arrivals: often", 10, f"{SECOND}.arrivals", "'poisson' or 'constant', not 'often'"),
+        (CONSTANT, "dispersion: 0.5", 10, f"{SECOND}.dispersion", "must be at least 1, not 0.5"),
+        (CONSTANT, f"{CONSTANT}\n    dispersion: 4", 11, f"{SECOND}.dispersion", "have no bursts"),
+        (SHADOW, "shadow: cold", 11, f"{SECOND}.shadow", "must be a mapping {policy: hot | shared | warm"),
+        ("policy: warm", "policy: cold", 11, f"{SECOND}.shadow.policy", "must be 'hot', 'shared', 'warm'"),
         ("count: 10", "count: 0", 3, "gpus[0].count", "at least 1"),
-        ("    slo_ms: 15\n", "", 6, "workloads[1].slo_ms", "is missing"),
+        ("    slo_ms: 15\n", "", 6, f"{SECOND}.slo_ms", "is missing"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, line: int, field: str, says: str) -> None:
@@ -164,14 +136,11 @@ workloads:
 """
 
 
-def test_a_workload_may_ask_for_a_queue_of_its_own(tmp_path: Path) -> None:
+def test_a_workload_may_ask_for_a_queue_of_its_own_by_true(tmp_path: Path) -> None:
     path = written(tmp_path, SPEC.replace("yes", "true"))
     assert [w.isolated for w in read_spec(path)[0].workloads] == [False, True]
-
-
-def test_isolated_is_true_or_false(tmp_path: Path) -> None:
     error = refused(written(tmp_path, SPEC.replace("yes", "'no'")))
-    assert (error.line, error.field) == (5, "workloads[1].isolated")
+    assert (error.line, error.field) == (5, f"{SECOND}.isolated")
 
 
 @pytest.mark.parametrize(
@@ -179,8 +148,7 @@ def test_isolated_is_true_or_false(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("field", ["slo_ms", "client_batch"])
 def test_a_number_that_nothing_can_hold_is_named_by_its_line(tmp_path: Path, number: str, field: str) -> None:
-    fields = {"slo_ms": "60", field: number}
-    given = ", ".join(f"{name}: {value}" for name, value in fields.items())
+    given = ", ".join(f"{name}: {value}" for name, value in {"slo_ms": "60", field: number}.items())
     path = written(tmp_path, f"{SPEC}  - {{name: c, model: ssd, rate_rps: 50, {given}}}\n")
     assert refused(path).line == 6
 

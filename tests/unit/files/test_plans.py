@@ -27,8 +27,17 @@ from controlplane.domain.plan import (
 )
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.documents import versioned
+from controlplane.files.mistakes import field_of
 from controlplane.files.plans import plan_hash, read_plan, write_plan
 
+FAST = Placement("W12", "W12", "ssd", 300, 55, predicted=Prediction(execution_ms=26.5))
+SLOW = Placement("W11", "W11", "ssd", 5, 40, isolated=True)
+HOT = Shadow(ShadowPolicy.HOT, "v100-0", 7.5, 100)
+PARTITIONS = (
+    Partition("W12", 92.5, (ServedModel("ssd", 8),), (FAST,), shadow=HOT),
+    Partition("W11", 7.5, (ServedModel("ssd", 1),), (SLOW,)),
+)
+PHASES = {"search": 0.7, "verify": 0.5}
 PLAN = Plan(
     strategy="igniter",
     rule=Rule.HALF_SLO,
@@ -39,33 +48,9 @@ PLAN = Plan(
     violations=(Violation("W1", "why"),),
     spec_sha256="ab",
     profiles=(ProfileUse("ssd", "v100", "cd"),),
-    gpus=(
-        PlannedGpu(
-            "v100-0",
-            "v100",
-            (
-                Partition(
-                    "W12",
-                    92.5,
-                    (ServedModel("ssd", 8),),
-                    (Placement("W12", "W12", "ssd", 300, 55, predicted=Prediction(execution_ms=26.5)),),
-                    shadow=Shadow(ShadowPolicy.HOT, "v100-0", 7.5, 100),
-                ),
-                Partition(
-                    "W11",
-                    7.5,
-                    (ServedModel("ssd", 1),),
-                    (Placement("W11", "W11", "ssd", 5, 40, isolated=True),),
-                ),
-            ),
-            price_per_hour=3.06,
-            memory_mb=16160,
-        ),
-    ),
+    gpus=(PlannedGpu("v100-0", "v100", PARTITIONS, price_per_hour=3.06, memory_mb=16160),),
     infeasible=(Infeasible("W13", "no share holds it", 12.5, 180),),
-    totals=Totals(
-        1, 100, 3.06, planning_ms=1.2, stopped_by="converged", phases_ms={"search": 0.7, "verify": 0.5}
-    ),
+    totals=Totals(1, 100, 3.06, planning_ms=1.2, stopped_by="converged", phases_ms=PHASES),
 )
 
 
@@ -91,69 +76,67 @@ def test_an_order_survives_its_file_and_changes_the_hash_of_what_runs(tmp_path: 
     assert plan_hash(ordered) != plan_hash(PLAN)
 
 
-def set_at(document: Any, path: tuple[Any, ...], value: object) -> None:
-    for step in path[:-1]:
-        document = document[step]
-    document[path[-1]] = value
-
-
 FIRST = ("gpus", 0, "partitions", 0)
-WORKLOAD = (*FIRST, "workloads", 0)
+WORKLOAD, MODEL, SHADOW = (*FIRST, "workloads", 0), (*FIRST, "models", 0), (*FIRST, "shadow")
+SECOND = ("gpus", 0, "partitions", 1)
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "field", "says"),
+    ("path", "value", "says"),
     [
-        (("schema_version",), 9, "schema_version", "9 is not supported"),
-        (("strategyy",), "x", "strategyy", "did you mean 'strategy'"),
-        ((*FIRST, "percent"), 0, "gpus[0].partitions[0].percent", "greater than 0"),
-        ((*FIRST, "percent"), 101, "gpus[0].partitions[0].percent", "at most 100"),
-        ((*FIRST, "percent"), 95, "gpus[0].partitions", "add up to 102.5 percent"),
-        ((*FIRST, "id"), "W11", "gpus[0].partitions[1].id", "duplicate id 'W11'"),
-        ((*FIRST, "id"), "a/b", "gpus[0].partitions[0].id", "is not a valid name"),
-        (
-            (*WORKLOAD, "endpoint"),
-            "..",
-            "gpus[0].partitions[0].workloads[0].endpoint",
-            "not a valid name",
-        ),
-        (
-            (*WORKLOAD, "endpoint"),
-            "W11",
-            "gpus[0].partitions[1].workloads[0].endpoint",
-            "already",
-        ),
-        ((*WORKLOAD, "model"), "vgg", "gpus[0].partitions[0].workloads[0].model", "models"),
-        ((*FIRST, "models", 0, "batch"), 0, "gpus[0].partitions[0].models[0].batch", "at least 1"),
-        ((*FIRST, "models", 0, "batch"), 1.5, "gpus[0].partitions[0].models[0].batch", "whole number"),
-        ((*FIRST, "shadow", "gpu"), "v100-9", "gpus[0].partitions[0].shadow.gpu", "not a GPU of this plan"),
-        ((*FIRST, "shadow", "policy"), "auto", "gpus[0].partitions[0].shadow.policy", "hot, shared, warm or"),
-        (
-            (*FIRST, "shadow", "policy"),
-            "shared",
-            "gpus[0].partitions[0].shadow.policy",
-            "no `shared` of v100-0",
-        ),
-        ((*FIRST, "models"), [], "gpus[0].partitions[0].models", "at least 1 item"),
-        ((*FIRST, "models", 0, "batch"), 10**9, "gpus[0].partitions[0].models[0].batch", "at most 4096"),
-        ((*WORKLOAD, "rate_rps"), 1e308, "gpus[0].partitions[0].workloads[0].rate_rps", "at most 1e+09"),
-        ((*WORKLOAD, "slo_ms"), 1e300, "gpus[0].partitions[0].workloads[0].slo_ms", "at most 1e+09"),
-        ((*WORKLOAD, "client_batch"), 0, "gpus[0].partitions[0].workloads[0].client_batch", "at least 1"),
-        ((*FIRST, "models", 0, "rank"), 9, "gpus[0].partitions[0].models[0].rank", "less than 9"),
-        ((*FIRST, "models", 0, "rank"), -1, "gpus[0].partitions[0].models[0].rank", "at least 0"),
-        (("quantile",), 7.0, "quantile", "less than 1"),
+        (("schema_version",), 9, "9 is not supported"),
+        (("strategyy",), "x", "did you mean 'strategy'"),
+        (("quantile",), 7.0, "less than 1"),
+        ((*FIRST, "percent"), 0, "greater than 0"),
+        ((*FIRST, "percent"), 101, "at most 100"),
+        ((*FIRST, "id"), "a/b", "is not a valid name"),
+        ((*FIRST, "models"), [], "at least 1 item"),
+        ((*WORKLOAD, "endpoint"), "..", "not a valid name"),
+        ((*WORKLOAD, "model"), "vgg", "models"),
+        ((*WORKLOAD, "rate_rps"), 1e308, "at most 1e+09"),
+        ((*WORKLOAD, "slo_ms"), 1e300, "at most 1e+09"),
+        ((*WORKLOAD, "client_batch"), 0, "at least 1"),
+        ((*MODEL, "batch"), 0, "at least 1"),
+        ((*MODEL, "batch"), 1.5, "whole number"),
+        ((*MODEL, "batch"), 10**9, "at most 4096"),
+        ((*MODEL, "rank"), 9, "less than 9"),
+        ((*MODEL, "rank"), -1, "at least 0"),
+        ((*SHADOW, "gpu"), "v100-9", "not a GPU of this plan"),
+        ((*SHADOW, "policy"), "auto", "hot, shared, warm or"),
+        ((*SHADOW, "policy"), "shared", "no `shared` of v100-0"),
     ],
 )
-def test_a_broken_plan_is_refused(
-    tmp_path: Path, path: tuple[Any, ...], value: object, field: str, says: str
+def test_a_broken_plan_is_refused(tmp_path: Path, path: tuple[Any, ...], value: object, says: str) -> None:
+    check_refused(tmp_path, path, value, path, says)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "place", "says"),
+    [
+        ((*FIRST, "percent"), 95, ("gpus", 0, "partitions"), "add up to 102.5 percent"),
+        ((*FIRST, "id"), "W11", (*SECOND, "id"), "duplicate id 'W11'"),
+        ((*WORKLOAD, "endpoint"), "W11", (*SECOND, "workloads", 0, "endpoint"), "already"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_at_the_later_place(
+    tmp_path: Path, path: tuple[Any, ...], value: object, place: tuple[Any, ...], says: str
 ) -> None:
-    document = copy.deepcopy(versioned(PLAN))
-    set_at(document, path, value)
+    check_refused(tmp_path, path, value, place, says)
+
+
+def check_refused(
+    tmp_path: Path, path: tuple[Any, ...], value: object, place: tuple[Any, ...], says: str
+) -> None:
+    document: Any = copy.deepcopy(versioned(PLAN))
+    inner = document
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(document, indent=1))
     with pytest.raises(InputError) as caught:
         read_plan(file)
-    assert caught.value.field == field
+    assert caught.value.field == field_of(place)
     assert caught.value.line is not None
     assert says in caught.value.problem
 

@@ -13,11 +13,20 @@ from hypothesis import strategies as st
 from controlplane.domain.errors import InputError, NotNow
 from controlplane.domain.fleet import AccessConfig
 from controlplane.files.gateway import FormerFacade, GatewaySettings
-from controlplane.files.gateway.access import REMEMBERED_S, Client, Held, Limit, hashed, read_clients
+from controlplane.files.gateway.access import (
+    REMEMBERED_S,
+    Client,
+    Held,
+    Limit,
+    hashed,
+    read_clients,
+    write_clients,
+    write_held,
+)
 from controlplane.files.gateway_paths import GatewayPaths
+from controlplane.gateway import store
 from controlplane.gateway.facade.callers import ANY_REGION, Callers, Regions
 from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
-from controlplane.gateway.security import access
 from controlplane.gateway.security.certificate import check_exposure
 from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
 
@@ -33,11 +42,21 @@ def settings(*, tokens: bool, former: FormerFacade | None = None) -> GatewaySett
     return GatewaySettings(**ANY_SETTINGS, former=former, protection=AccessConfig(tokens=tokens))
 
 
-def test_the_maps_of_haproxy_hold_credentials_grants_and_limits() -> None:
-    assert access.clients_map((ONE, TWO)) == {hashed("secret").upper(): "one", "cn=two.example": "two"}
-    assert access.grants_map((ONE, TWO)) == {"one/a": "1", "one/b": "1", "two/*": "1"}
-    assert access.client_limits_map((ONE, TWO)) == {"one": "5/0/0", "two": "0/3/0"}
-    assert access.endpoint_limits_map({"a": Limit(max_body_bytes=9)}) == {"a": "0/0/9"}
+def test_the_maps_of_haproxy_hold_credentials_grants_limits_and_refusals(tmp_path: Path) -> None:
+    paths = GatewayPaths.of(tmp_path)
+    write_clients(paths.clients, (ONE, TWO))
+    write_held(paths.limits, Held({"a": Limit(max_body_bytes=9)}, {("text", ""): 7, ("text", "bad"): 8}))
+    of_endpoints = {
+        paths.endpoint_limits_map: {"a": "0/0/9"},
+        paths.refusals_map: {"text": "7", "bad/text": "8"},
+    }
+    assert store.access_maps(paths, settings(tokens=False)) == of_endpoints
+    assert store.access_maps(paths, settings(tokens=True)) == {
+        **of_endpoints,
+        paths.clients_map: {hashed("secret").upper(): "one", "cn=two.example": "two"},
+        paths.grants_map: {"one/a": "1", "one/b": "1", "two/*": "1"},
+        paths.client_limits_map: {"one": "5/0/0", "two": "0/3/0"},
+    }
 
 
 def test_a_client_is_created_once_and_revoked_by_name(tmp_path: Path) -> None:
@@ -70,21 +89,15 @@ def test_a_caller_is_known_by_what_haproxy_says_and_loses_grants_at_once(tmp_pat
     assert not caller.may_call("a")
 
 
-def test_without_tokens_everything_is_permitted_to_haproxy(tmp_path: Path) -> None:
-    caller = Callers(tmp_path / "none", settings(tokens=False)).of({})
-    assert caller.may_call("a")
-    assert caller.may_operate
-
-
-def test_while_haproxy_is_replaced_each_of_the_two_has_its_own_rules(tmp_path: Path) -> None:
-    callers = Callers(
-        GatewayPaths.of(tmp_path).clients, settings(tokens=True, former=FormerFacade(tokens=False))
-    )
+def test_each_haproxy_has_its_own_rules_and_without_tokens_everything_is_permitted(tmp_path: Path) -> None:
+    callers = Callers(tmp_path / "none", settings(tokens=True, former=FormerFacade(tokens=False)))
     before, after = callers.of({}), callers.of({"x-trisect-client": "one"})
-    assert (before.may_call("a"), after.may_call("a")) == (True, False)
+    assert (before.may_call("a"), before.may_operate, after.may_call("a")) == (True, True, False)
     callers.take(settings(tokens=True))
     with pytest.raises(Refusal):
         callers.of({})
+    callers.take(settings(tokens=False))
+    assert callers.of({}).may_call("a")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
@@ -114,7 +127,6 @@ def test_a_refusal_ends_by_itself_or_by_hand(tmp_path: Path) -> None:
     registry.refuse("before the clock was set back", "", now_s + 3600.0)
     assert registry.held().refusals.keys() == {("text", ""), ("text", "bad")}
     registry.set("near", Limit(max_requests=1))
-    assert access.refusals_map({("text", ""): 7, ("text", "bad"): 8}) == {"text": "7", "bad/text": "8"}
     registry.remove("text")
     assert registry.held() == Held({"near": Limit(max_requests=1)}, {})
     with pytest.raises(InputError, match="with limits: near"):

@@ -17,7 +17,7 @@ _MESSAGE = bytes(8 * 2**20)
 class _AnyCaller:
     """The callers of a fleet without tokens."""
 
-    access = None
+    clients = None
 
     def of(self, _: object) -> _AnyCaller:
         return self

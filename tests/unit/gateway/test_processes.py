@@ -21,8 +21,8 @@ from controlplane.gateway.haproxy import HaproxyGateway
 FORKING = "import os, signal; child = os.fork(); child and print(child, flush=True); signal.pause()"
 
 
-def test_a_fork_that_has_not_become_its_own_program_yet_is_not_its_parent(tmp_path: Path) -> None:
-    """The supervisor's next HAProxy would get the signals that are meant for the supervisor."""
+def test_a_fork_is_found_once_its_parent_has_ended(tmp_path: Path) -> None:
+    """Before it is its own program, it would get the signals that are meant for the supervisor."""
     places = GatewayPaths.of(tmp_path)
     labels = {processes.LABEL: str(places.state), processes.ROLE_LABEL: processes.SUPERVISOR}
     with subprocess.Popen([sys.executable, "-c", FORKING], env=labels, stdout=subprocess.PIPE) as supervisor:
@@ -30,22 +30,11 @@ def test_a_fork_that_has_not_become_its_own_program_yet_is_not_its_parent(tmp_pa
         child = psutil.Process(int(supervisor.stdout.readline()))
         try:
             assert processes.find(places, processes.SUPERVISOR) == (supervisor.pid,)
+            supervisor.kill()
+            supervisor.wait()
+            assert processes.find(places, processes.SUPERVISOR) == (child.pid,)
         finally:
             supervisor.kill()
-            child.kill()
-
-
-def test_a_process_whose_parent_ended_is_found(tmp_path: Path) -> None:
-    places = GatewayPaths.of(tmp_path)
-    labels = {processes.LABEL: str(places.state), processes.ROLE_LABEL: processes.FACADE}
-    with subprocess.Popen([sys.executable, "-c", FORKING], env=labels, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        child = psutil.Process(int(parent.stdout.readline()))
-        parent.kill()
-        parent.wait()
-        try:
-            assert processes.find(places, processes.FACADE) == (child.pid,)
-        finally:
             child.kill()
 
 

@@ -4,26 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.domain.fleet import Backend
-from controlplane.gateway.facade.fleet import Sequences
+from controlplane.gateway.facade.fleet import Key, Sequences
 
 ONE, TWO = Backend("one", "h", 1, 2), Backend("two", "h", 3, 4)
 KEY = ("m", "5")
 
 
 def enter(
-    sequences: Sequences, now_s: float, where: Backend | None, *, start: bool = False
+    sequences: Sequences, now_s: float, where: Backend | None, *, start: bool = False, key: Key = KEY
 ) -> Backend | None:
-    return sequences.enter(KEY, start=start, idle_s=1.0, now_s=now_s, choose=lambda: where)
-
-
-def test_a_sequence_stays_until_it_ends() -> None:
-    sequences = Sequences()
-    assert enter(sequences, 0.0, ONE, start=True) is ONE
-    sequences.leave(KEY, end=False, now_s=0.1)
-    assert enter(sequences, 0.2, TWO) is ONE
-    sequences.leave(KEY, end=True, now_s=0.3)
-    assert sequences.living() == {}
-    assert enter(sequences, 0.4, TWO) is TWO
+    return sequences.enter(key, start=start, idle_s=1.0, now_s=now_s, choose=lambda: where)
 
 
 def test_silence_ends_it_but_not_while_it_is_answered() -> None:
@@ -38,13 +28,6 @@ def test_silence_ends_it_but_not_while_it_is_answered() -> None:
     assert sequences.living() == {}
 
 
-def test_one_that_starts_anew_is_placed_anew() -> None:
-    sequences = Sequences()
-    enter(sequences, 0.0, ONE, start=True)
-    sequences.leave(KEY, end=False, now_s=0.0)
-    assert enter(sequences, 0.1, TWO, start=True) is TWO
-
-
 def test_an_end_waits_for_what_is_still_under_way() -> None:
     sequences = Sequences()
     enter(sequences, 0.0, ONE, start=True)
@@ -53,18 +36,11 @@ def test_an_end_waits_for_what_is_still_under_way() -> None:
     assert sequences.living() == {"one": 1}
 
 
-def test_one_without_an_id_leaves_no_trace() -> None:
+def test_one_without_an_id_or_without_a_server_leaves_no_trace() -> None:
     sequences = Sequences()
     for where in (ONE, TWO):
-        assert (
-            sequences.enter(("m", ""), start=False, idle_s=1.0, now_s=0.0, choose=lambda w=where: w) is where
-        )
+        assert enter(sequences, 0.0, where, key=("m", "")) is where
     sequences.leave(("m", ""), end=False, now_s=0.0)
-    assert sequences.living() == {}
-
-
-def test_nobody_to_serve_it_leaves_no_trace() -> None:
-    sequences = Sequences()
     assert enter(sequences, 0.0, None, start=True) is None
     sequences.leave(KEY, end=True, now_s=0.0)
     assert sequences.living() == {}

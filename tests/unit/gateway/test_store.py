@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import resource
 import socket
@@ -12,11 +11,11 @@ from certificates import Authority
 
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import AccessConfig, Backend, GatewayConfig, Route
-from controlplane.files.gateway import GatewaySettings, write_settings
+from controlplane.files.gateway import GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import startup, store
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.listeners import Listeners
+from controlplane.gateway.processes import Listeners
 from controlplane.gateway.running import Unreachable
 from controlplane.gateway.slots import Phase, SlotTable, assign
 from controlplane.gateway.startup import Startup
@@ -60,20 +59,6 @@ def test_more_slots_are_added_to_the_table_on_disk(tmp_path: Path) -> None:
     assert "backend h_8\n" in text
 
 
-def test_keys_of_a_newer_minor_version_are_left_out(tmp_path: Path) -> None:
-    places = GatewayPaths.of(tmp_path)
-    table = assign(SlotTable.empty(4, 2), {"m": Route((ONE,))}).table
-    store.save(places, 7, table)
-    write_settings(places.settings, SETTINGS)
-    for path in (places.slots, places.settings):
-        content = json.loads(path.read_text())
-        content["newer"] = 1
-        if path == places.slots:
-            content["slots"][0]["newer"] = 1
-        path.write_text(json.dumps(content))
-    assert store.load(places, store.settings_of(places)) == (7, table)
-
-
 def test_no_file_is_an_empty_table_and_a_broken_one_is_named(tmp_path: Path) -> None:
     places = GatewayPaths.of(tmp_path)
     assert store.load(places, SETTINGS) == (0, SlotTable.empty(4, 2))
@@ -83,7 +68,7 @@ def test_no_file_is_an_empty_table_and_a_broken_one_is_named(tmp_path: Path) -> 
 
 
 def test_hundreds_of_endpoints_move_at_once_and_again() -> None:
-    table = SlotTable.empty(store.slot_count(10**6, 8, 300), 8)
+    table = SlotTable.empty(store.slot_count(300, 10**6), 8)
     for route in (Route((ONE,), TWO), Route((TWO,)), Route((TWO,), ONE)):
         table = assign(table, {f"w{n}": route for n in range(300)}).table
     assert len(table.routes()) == 300
@@ -92,10 +77,12 @@ def test_hundreds_of_endpoints_move_at_once_and_again() -> None:
 
 def test_connections_stay_below_the_descriptor_limit() -> None:
     for limit in (1024, 2048, 4096, 20000):
-        slots = store.slot_count(limit, 8, 500)
+        slots = store.slot_count(limit // 108, limit)
         settings = replace(SETTINGS, slots=slots, members=8)
         assert 16 < 2 * store.maxconn(limit, settings) + 3 * slots * 9 < limit
-    assert store.slot_count(resource.RLIM_INFINITY, 8, 2) == store.slot_count(20000, 8, 2) == 96
+    assert store.slot_count(2, resource.RLIM_INFINITY) == store.slot_count(2, 20000) == 96
+    with pytest.raises(GatewayError, match=r"500 endpoints need 1000 slots .* allow 75; .* to 54000"):
+        store.slot_count(500, 4096)
     assert store.maxconn(resource.RLIM_INFINITY, SETTINGS) == store.maxconn(10**6, SETTINGS) == 8192
 
 
@@ -109,23 +96,21 @@ def test_sockets_move_where_the_path_is_too_long(tmp_path: Path, monkeypatch: py
         assert GatewayPaths.of(tmp_path / ("d" * 90)) == far, "cron, sudo and a login find the same gateway"
 
 
-def test_a_link_in_the_place_of_a_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "state").symlink_to(tmp_path / "elsewhere")
+def test_directories_are_closed_to_others_and_only_the_users_own_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(name: str) -> None:
+        GatewayPaths(tmp_path / name, tmp_path / name / "run").make()
+
+    (tmp_path / "readable").mkdir(mode=0o755)
+    (tmp_path / "link").symlink_to(tmp_path / "readable")
+    make("readable")
+    assert (tmp_path / "readable").stat().st_mode & 0o777 == 0o700
     with pytest.raises(GatewayError, match="is a link"):
-        GatewayPaths(tmp_path / "state", tmp_path / "state" / "run").make()
-
-
-def test_a_directory_that_others_can_read_is_closed(tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir(mode=0o755)
-    GatewayPaths(tmp_path / "state", tmp_path / "state" / "run").make()
-    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
-
-
-def test_another_users_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        make("link")
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(GatewayError, match="another user"):
-        GatewayPaths.of(tmp_path).make()
+        make("readable")
 
 
 @pytest.mark.parametrize(("state", "client_ca"), [("my state", None), ("state", "/etc/our,ca.pem")])
@@ -145,8 +130,7 @@ def test_a_path_that_haproxy_cannot_read_is_refused_before_anything_starts(
 def test_a_certificate_that_haproxy_did_not_take_is_loaded_again(tmp_path: Path) -> None:
     signed = Authority(tmp_path).sign("gateway")
     protection = AccessConfig(certificate=str(signed.certificate), key=str(signed.key))
-    ports = {"http_port": 1, "grpc_port": 2, "metrics_port": 3}
-    settings = GatewaySettings(host="", **ports, slots=2, members=8, haproxy="", protection=protection)
+    settings = replace(SETTINGS, protection=protection)
     places = GatewayPaths.of(tmp_path)
     loaded: list[bytes] = []
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain.fleet import Backend
 from controlplane.files.gateway_paths import open_log
-from controlplane.gateway.facade.records import ABANDONED, Ended, Records
+from controlplane.gateway.facade.records import ABANDONED, Records
 from controlplane.gateway.facade.upstream import _End, _Inner, unconnected
 from controlplane.monitor.records import parse
 
@@ -78,7 +78,7 @@ def test_a_request_that_its_client_left_is_none_that_was_answered(tmp_path: Path
         try:
             server = Backend("s", "127.0.0.1", 8000, 8001)
             flags = ABANDONED if abandoned else "--"
-            records.request("w", server, time.monotonic(), (1, 0), Ended(0, None, flags))
+            records.request("w", server, time.monotonic(), (1, 0), http=0, flags=flags)
         finally:
             records.close()
         record = parse(monitor.read(4096))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from controlplane.domain.errors import EngineError, LaunchTimeout
 from controlplane.domain.fleet import Server, ServerSpec, ShareUsage
-from launchers import lifecycle
+from launchers import lifecycle, patience
 from launchers.cpu_quota.mechanism import Weight
 from launchers.lifecycle import Lifecycle, StartState
 from launchers.triton import readiness
@@ -20,7 +19,7 @@ from launchers.triton import readiness
 SPEC = build.spec()
 
 
-class Loads(Lifecycle[None, None]):
+class Loads(Lifecycle[None]):
     """A launcher whose one server works until it is ready, or ends, at a time of the clock."""
 
     def __init__(self, state: Path, *, ready_s: float, ends_s: float = 1e9, works_s: float = 1e9) -> None:
@@ -35,32 +34,29 @@ class Loads(Lifecycle[None, None]):
             raise ProcessLookupError
         return ShareUsage(None, None, min(self.now_s, self.works_s), 1.0)
 
-    def _find(self, connection: None, spec: ServerSpec) -> Server | None:
+    def _find(self, spec: ServerSpec) -> Server | None:
         return self.present
 
-    def _clear(self, connection: None, spec: ServerSpec, deadline: float) -> None:
+    def _clear(self, spec: ServerSpec, deadline: float) -> None:
         self.present = None
 
-    def _create(self, connection: None, server: Server, place: None) -> Server:
+    def _create(self, server: Server, place: None) -> Server:
         self.present = server
         return server
 
-    def _start_state(self, connection: None, server: Server) -> StartState:
+    def _start_state(self, server: Server) -> StartState:
         # It may end between this look and the next one.
         ended = "out of memory" if self.now_s > self.ends_s + 1.0 else None
         return StartState(server if self.now_s >= self.ready_s else None, ended)
 
-    def _weigh(self, connection: None, server: Server, weight: Weight) -> None:
+    def _weigh(self, server: Server, weight: Weight) -> None:
         if not self.weights or self.weights[-1] is not weight:
             self.weights.append(weight)
-
-    def _connected(self) -> nullcontext[None]:
-        return nullcontext()
 
     def _nothing(self, *_: Any, **__: Any) -> Any:
         return None
 
-    def _log(self, connection: None, server: Server) -> str:
+    def _log(self, server: Server) -> str:
         return ""
 
     def _host(self, spec: ServerSpec) -> str:
@@ -79,7 +75,7 @@ def loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
         clock = SimpleNamespace(monotonic=lambda: launcher.now_s, sleep=sleep)
         monkeypatch.setattr(lifecycle, "time", clock)
-        monkeypatch.setattr(readiness, "time", clock)
+        monkeypatch.setattr(patience, "time", clock)
         monkeypatch.setattr(readiness, "is_ready", lambda _: launcher.now_s >= launcher.ready_s)
         return launcher
 

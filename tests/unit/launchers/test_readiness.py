@@ -1,4 +1,4 @@
-"""What a Triton has not read, how long its start is awaited, and what its log says: lines of Triton 2.51."""
+"""What a Triton has not read, and what its log says: lines of Triton 2.51."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from types import SimpleNamespace
 
 import build
 import pytest
-from build import Clock
 
-from controlplane.domain.fleet import ShareUsage
 from launchers.triton import readiness
-from launchers.triton.readiness import Patience, unread
+from launchers.triton.readiness import unread
 
 BROKEN_MODEL = r"""
 W1121 11:41:01.549040 17353 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory"
@@ -109,54 +107,3 @@ def test_a_warning_of_each_connection_is_no_part_of_a_log() -> None:
     warned = "[WARN] evhtp.c:4050 NODELAY NOT SUPPORTED :: (errno: Operation not supported)\n"
     assert readiness.said(f"begins\n{warned * 3}ends") == "begins\nends"
     assert readiness.reasons(f"the last words\n{warned * 9}") == ["the last words"]
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock(0.0)
-    monkeypatch.setattr(readiness, "time", clock)
-    return clock
-
-
-def usage(memory_mb: float | None = None, cpu_s: float | None = None) -> ShareUsage:
-    return ShareUsage(None, None, cpu_s, memory_mb)
-
-
-@pytest.mark.parametrize("kind", ["log", "memory", "processor time"])
-def test_a_start_that_makes_progress_is_awaited(clock: Clock, kind: str) -> None:
-    waits = Patience(10.0)
-    for second in range(1, 40):
-        clock.now_s = second
-        assert waits.wants_a_look()
-        waits.look(
-            second if kind == "log" else 0,
-            usage(
-                10.0 * second if kind == "memory" else 5.0, second / 2 if kind == "processor time" else 0.0
-            ),
-        )
-        assert not waits.over()
-
-
-def test_a_start_without_progress_ends_at_its_limit(clock: Clock) -> None:
-    waits = Patience(10.0)
-    for second in range(1, 11):
-        assert not waits.over()
-        clock.now_s = second + 0.5
-        waits.look(0, usage(1.0, second / 100))
-    assert waits.over()
-
-
-def test_a_start_that_spins_for_ever_ends(clock: Clock) -> None:
-    waits = Patience(10.0)
-    for second in range(1, 102):
-        clock.now_s = second
-        waits.look(second, usage())
-    assert "without progress" not in waits.over()
-    assert waits.over()
-
-
-def test_what_cannot_be_measured_is_no_progress(clock: Clock) -> None:
-    waits = Patience(1.0)
-    clock.now_s = 1.1
-    waits.look(0, usage())
-    assert waits.over()

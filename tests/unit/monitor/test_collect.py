@@ -24,14 +24,13 @@ def test_every_line_in_the_pipe_is_read_once_and_whole(tmp_path: Path) -> None:
         read: list[bytes] = []
         all_read = asyncio.Event()
 
-        class Reader:
-            def take(self, lines: Sequence[bytes]) -> None:
-                read.extend(lines)
-                if len(read) >= COUNT:
-                    all_read.set()
+        def take(lines: Sequence[bytes]) -> None:
+            read.extend(lines)
+            if len(read) >= COUNT:
+                all_read.set()
 
         monitor = Monitor(ServedRoutes(tmp_path / "slots"), tmp_path / "plan")
-        log = Log(open_log(tmp_path / "log.pipe"), monitor, [Reader()])
+        log = Log(open_log(tmp_path / "log.pipe"), monitor, [take])
         content = b"".join(line + b"\n" for line in lines)
         os.write(pipe, content[: len(content) // 2])
         log.listen(looks=0)

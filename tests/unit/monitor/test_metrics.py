@@ -13,7 +13,7 @@ from controlplane.domain.observation import LatencyWindow
 from controlplane.monitor.metrics import CATALOGUE, DURATION, Kind, Page
 from controlplane.monitor.pages import write_own, write_routes
 from controlplane.monitor.records import Losses, Record
-from controlplane.monitor.totals import Promise, Promises, Totals
+from controlplane.monitor.state import Promise, Promises, Totals
 
 ROOT = Path(__file__).parents[3]
 SLO_S = 0.04

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.monitor.records import Losses, Record, Unlogged, parse
-from controlplane.monitor.totals import Totals
+from controlplane.monitor.state import Totals
 
 LINE = "grpc:h77 12 m one:abc g_3 200 - -- 100 200 1700000000250000 1700000001750000"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from string_models import write_model, write_sample
+from model_files import write_text_sample, write_texts
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from controlplane.domain.errors import InputError
@@ -150,8 +150,8 @@ def test_generated_values_stay_in_their_range() -> None:
 
 
 def test_a_models_own_sample_comes_before_generated_values(tmp_path: Path) -> None:
-    write_model(tmp_path, "fussy", b"{", "a JSON object")
-    write_sample(tmp_path, "fussy", b"{}")
+    write_texts(tmp_path, "fussy", b"{", "a JSON object")
+    write_text_sample(tmp_path, "fussy", b"{}")
     (request,) = requests_for(read_source(tmp_path, "fussy"))
     assert list(request.inputs[0].shape) == [1, 1]
     assert request.raw_input_contents[0] == struct.pack("<I", 2) + b"{}"

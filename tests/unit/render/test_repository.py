@@ -371,7 +371,7 @@ def with_library(repository: Path, batch: int, delay_us: int = 0) -> tuple[Tree,
     served = replace(served, models=models)
     sources = partition_sources(served, repository)
     tree = partition_tree(served, gpu_type="cpu", sources=sources, library=LIBRARY)
-    return tree, live_batches(served, sources)
+    return tree, live_batches(served, sources)[0]
 
 
 def test_with_the_batch_library_a_batch_is_no_part_of_the_content(repository: Path) -> None:

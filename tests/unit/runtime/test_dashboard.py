@@ -55,7 +55,7 @@ def gateway(files: FleetFiles, protection: AccessConfig) -> GatewayPaths:
     write_settings(places.settings, settings)
     if protection.certificate and protection.key:
         pem = certificate.combined(Path(protection.certificate), Path(protection.key))
-        certificate.write(places.certificate, pem)
+        places.certificate.write_bytes(pem)
     operator = Client("op", (), token_sha256=hashed(TOKEN), operator=True)
     write_clients(
         places.clients,

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from controlplane.domain.errors import EngineError
 from controlplane.domain.observation import Entry
 from controlplane.files.gateway.discounts import add_discounts, read_discounts
@@ -65,28 +67,31 @@ def left_out(folder: Path, triton: Triton) -> dict[str, Any]:
     }
 
 
-def test_one_alone_is_left_out_with_its_times_and_those_of_its_steps(tmp_path: Path) -> None:
+SUCCEEDED = {"inferences": 1, "success count": 1, "success ns": NS}
+FAILED = {"inferences": 0, "fail count": 1}
+
+
+@pytest.mark.parametrize(
+    ("triton", "found"),
+    [
+        (Triton(), SUCCEEDED),
+        (Triton(beside=9), SUCCEEDED),
+        (Triton(EngineError("refused")), FAILED),
+        (Triton(EngineError("refused"), beside=9), FAILED),
+        (Triton(EngineError("below zero"), beside=9, says=True), SUCCEEDED),
+    ],
+    ids=["alone", "beside clients", "failed", "failed beside clients", "an error that counts as a success"],
+)
+def test_one_is_left_out_as_it_ended_and_takes_none_of_the_clients(
+    tmp_path: Path, triton: Triton, found: dict[str, int]
+) -> None:
+    assert left_out(tmp_path, triton) == found
+
+
+def test_each_is_left_out_with_its_times(tmp_path: Path) -> None:
     triton = Triton()
-    assert left_out(tmp_path, triton) == {"inferences": 1, "success count": 1, "success ns": NS}
+    left_out(tmp_path, triton)
     assert left_out(tmp_path, triton) == {"inferences": 2, "success count": 2, "success ns": 2 * NS}
-
-
-def test_one_beside_clients_takes_none_of_theirs(tmp_path: Path) -> None:
-    assert left_out(tmp_path, Triton(beside=9)) == {"inferences": 1, "success count": 1, "success ns": NS}
-
-
-def test_one_that_fails_is_left_out_of_the_failures(tmp_path: Path) -> None:
-    assert left_out(tmp_path, Triton(EngineError("refused"))) == {"inferences": 0, "fail count": 1}
-
-
-def test_one_that_fails_beside_clients_takes_none_of_theirs(tmp_path: Path) -> None:
-    failed = Triton(EngineError("refused"), beside=9)
-    assert left_out(tmp_path, failed) == {"inferences": 0, "fail count": 1}
-
-
-def test_an_error_that_counts_as_a_success_is_left_out_of_those(tmp_path: Path) -> None:
-    said = Triton(EngineError("below zero"), beside=9, says=True)
-    assert left_out(tmp_path, said) == {"inferences": 1, "success count": 1, "success ns": NS}
 
 
 def test_a_late_one_is_left_out_before_it_is_counted(tmp_path: Path) -> None:
@@ -99,7 +104,7 @@ def test_a_server_that_counts_from_0_again_has_nothing_left_out_of_before(tmp_pa
     for _ in range(3):
         add_discounts(tmp_path, "s", None)
         found = left_out(tmp_path, Triton())
-    assert found == {"inferences": 1, "success count": 1, "success ns": NS}
+    assert found == SUCCEEDED
 
 
 def test_one_runs_where_no_counters_are_to_be_had(tmp_path: Path) -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tritonclient.grpc import service_pb2
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.tensors import SAMPLE_TEXT
-from controlplane.triton.samples import (
-    SampleInput,
-    infer_body,
-    sample_inputs,
-    sample_request,
-    zero_inputs,
-)
+from controlplane.triton.samples import SampleInput, sample_inputs, sample_request
 
+TEXT = struct.pack("<I", len(SAMPLE_TEXT)) + SAMPLE_TEXT
+VARIABLE = {"name": "X", "data_type": "TYPE_FP16", "dims": ["3", "-1"]}
 WARM = {
     "max_batch_size": 4,
     "input": [{"name": "T", "data_type": "TYPE_STRING", "dims": ["-1"]}],
@@ -36,38 +33,57 @@ WARM = {
 """As GET .../config answers."""
 
 
-def test_a_batching_model_gets_a_batch_dimension() -> None:
-    config = {"max_batch_size": 8, "input": [{"name": "X", "data_type": "TYPE_FP16", "dims": ["3", "-1"]}]}
-    assert zero_inputs(config) == (SampleInput("X", "FP16", (1, 3, 1), bytes(6)),)
+def tensor(name: str, kind: str, *dims: int, **more: bool) -> dict[str, Any]:
+    return {"name": name, "data_type": kind, "dims": list(dims), **more}
 
 
-def test_a_variable_input_has_the_shape_of_the_configuration() -> None:
-    config = {
-        "max_batch_size": 8,
-        "input": [{"name": "X", "data_type": "TYPE_FP16", "dims": ["3", "-1"]}],
-        "parameters": {"sample_shape.X": {"string_value": "3,5"}},
-    }
-    assert zero_inputs(config) == (SampleInput("X", "FP16", (1, 3, 5), bytes(30)),)
+def shape_of(name: str, shape: str) -> dict[str, Any]:
+    return {f"sample_shape.{name}": {"string_value": shape}}
 
 
-def test_texts_are_not_empty_and_optional_inputs_are_left_out() -> None:
-    config = {
-        "max_batch_size": 0,
-        "input": [
-            {"name": "T", "data_type": "TYPE_STRING", "dims": [2]},
-            {"name": "O", "data_type": "TYPE_FP32", "dims": [2], "optional": True},
-        ],
-    }
-    text = struct.pack("<I", len(SAMPLE_TEXT)) + SAMPLE_TEXT
-    assert zero_inputs(config) == (SampleInput("T", "BYTES", (2,), 2 * text),)
+@pytest.mark.parametrize(
+    ("config", "inputs"),
+    [
+        (
+            {"max_batch_size": 8, "input": [VARIABLE]},
+            [SampleInput("X", "FP16", (1, 3, 1), bytes(6))],
+        ),
+        (
+            {"max_batch_size": 8, "input": [VARIABLE], "parameters": shape_of("X", "3,5")},
+            [SampleInput("X", "FP16", (1, 3, 5), bytes(30))],
+        ),
+        (
+            {"input": [tensor("T", "TYPE_STRING", 2), tensor("O", "TYPE_FP32", 2, optional=True)]},
+            [SampleInput("T", "BYTES", (2,), 2 * TEXT)],
+        ),
+        (
+            {"input": [tensor(n, "TYPE_INT8", d, optional=True) for n, d in (("A", -1), ("B", 2))]},
+            [SampleInput("B", "INT8", (2,), bytes(2))],
+        ),
+        (
+            {
+                "input": [tensor(n, "TYPE_INT8", d, optional=True) for n, d in (("A", -1), ("B", 2))],
+                "parameters": shape_of("A", "3"),
+            },
+            [SampleInput("A", "INT8", (3,), bytes(3)), SampleInput("B", "INT8", (2,), bytes(2))],
+        ),
+    ],
+    ids=["batching", "variable", "no text is empty", "optional of a known shape", "optional with a shape"],
+)
+def test_zeros_have_the_shape_of_the_configuration(
+    config: dict[str, Any], inputs: list[SampleInput], tmp_path: Path
+) -> None:
+    assert sample_inputs(config, tmp_path) == tuple(inputs)
 
 
-def test_an_unknown_type_is_an_error() -> None:
+def test_an_unknown_type_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="TYPE_NEW"):
-        zero_inputs({"input": [{"name": "X", "data_type": "TYPE_NEW", "dims": [1]}]})
+        sample_inputs({"input": [tensor("X", "TYPE_NEW", 1)]}, tmp_path)
 
 
-def test_a_model_with_a_warm_up_sample_gets_that(tmp_path: Path) -> None:
+def test_a_model_with_a_warm_up_sample_gets_that_and_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="warmup/t: no such file"):
+        sample_inputs(WARM, tmp_path)
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "t").write_bytes(b"the tensor")
     assert sample_inputs(WARM, tmp_path) == (
@@ -76,53 +92,34 @@ def test_a_model_with_a_warm_up_sample_gets_that(tmp_path: Path) -> None:
     )
 
 
-def test_a_sample_without_its_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="warmup/t: no such file"):
-        sample_inputs(WARM, tmp_path)
-
-
 def test_the_body_is_json_then_the_tensors() -> None:
-    body, length = infer_body(
-        (SampleInput("X", "FP32", (1,), bytes(4)), SampleInput("Y", "INT8", (2,), b"ab")), {}
-    )
-    header = json.loads(body[:length])
-    assert [i["parameters"]["binary_data_size"] for i in header["inputs"]] == [4, 2]
-    assert body[length:] == bytes(4) + b"ab"
+    config = {"input": [tensor("X", "TYPE_FP32", 1), tensor("Y", "TYPE_STRING", 1)]}
+    made = sample_request("m", "", lambda _: config)
+    header = json.loads(made.body[: made.json_length])
+    assert [i["parameters"]["binary_data_size"] for i in header["inputs"]] == [4, len(TEXT)]
+    assert made.body[made.json_length :] == bytes(4) + TEXT
 
 
-def test_of_optional_inputs_alone_those_of_a_known_shape_are_sent() -> None:
-    optional = {"data_type": "TYPE_INT8", "optional": True}
-    inputs = [{"name": "A", "dims": [-1], **optional}, {"name": "B", "dims": [2], **optional}]
-    assert [i.name for i in zero_inputs({"input": inputs})] == ["B"]
-    shape = {"parameters": {"sample_shape.A": {"string_value": "3"}}}
-    assert [i.shape for i in zero_inputs({"input": inputs, **shape})] == [(3,), (2,)]
+NAMED = {"control": [{"kind": "CONTROL_SEQUENCE_CORRID", "data_type": "TYPE_STRING"}]}
 
 
 @pytest.mark.parametrize(
-    ("batching", "sequences"),
+    ("batching", "ids"),
     [
-        ({"sequence_batching": {}}, True),
-        ({"sequence_batching": {"iterative_sequence": True}}, False),
-        ({}, False),
+        ({"sequence_batching": {}}, int),
+        ({"sequence_batching": {"control_input": [NAMED]}}, str),
+        ({"sequence_batching": {"iterative_sequence": True}}, None),
+        ({}, None),
     ],
 )
-def test_a_model_with_sequences_gets_a_whole_one(
-    batching: dict[str, dict[str, bool]], sequences: bool
-) -> None:
-    config = {"input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}], **batching}
+def test_a_model_with_sequences_gets_a_whole_one(batching: dict[str, Any], ids: type | None) -> None:
+    config = {"input": [tensor("X", "TYPE_FP32", 1)], **batching}
     made = sample_request("m", "", lambda _: config)
     said = json.loads(made.body[: made.json_length])["parameters"]
-    assert (said.get("sequence_start"), said.get("sequence_end")) == (
-        (True, True) if sequences else (None, None)
-    )
-
-
-def test_a_sequence_has_a_name_where_the_model_reads_one() -> None:
-    control = {"kind": "CONTROL_SEQUENCE_CORRID", "data_type": "TYPE_STRING"}
-    inputs = [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}]
-    config = {"input": inputs, "sequence_batching": {"control_input": [{"control": [control]}]}}
-    made = sample_request("m", "", lambda _: config)
-    assert isinstance(json.loads(made.body[: made.json_length])["parameters"]["sequence_id"], str)
+    if ids is None:
+        assert said.keys() == {"binary_data_output"}
+    else:
+        assert (said["sequence_start"], said["sequence_end"], type(said["sequence_id"])) == (True, True, ids)
 
 
 def test_a_decoupled_model_gets_a_message_for_its_stream() -> None:
@@ -130,7 +127,7 @@ def test_a_decoupled_model_gets_a_message_for_its_stream() -> None:
         "model_transaction_policy": {"decoupled": True},
         "sequence_batching": {},
         "max_batch_size": 4,
-        "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [2]}],
+        "input": [tensor("X", "TYPE_FP32", 2)],
     }
     made = sample_request("m", "", lambda _: config)
     message = service_pb2.ModelInferRequest.FromString(made.body)
@@ -144,7 +141,7 @@ def test_a_decoupled_model_gets_a_message_for_its_stream() -> None:
 def test_an_alias_gets_the_sample_of_its_model(tmp_path: Path) -> None:
     (tmp_path / "own" / "warmup").mkdir(parents=True)
     (tmp_path / "own" / "warmup" / "x").write_bytes(b"abcd")
-    inputs = [{"name": "X", "data_type": "TYPE_INT8", "dims": [4]}]
+    inputs = [tensor("X", "TYPE_INT8", 4)]
     sample = {"X": {"data_type": "TYPE_INT8", "dims": [4], "input_data_file": "x"}}
     step = {"model_name": "own", "input_map": {"X": "X"}}
     configs = {

@@ -2,22 +2,31 @@
 
 Shared memory is registered with a process, not with a fleet; trace and log settings likewise. A server that
 does not answer delays a call by `ANSWER_S` at most.
+
+What joining servers get is kept in a file: keys are the paths a Triton's HTTP takes, without a query; values
+are bodies. Both are bounded, since clients choose them, and the file is not trusted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import aiohttp
 import grpc
+from aiohttp import web
 
+from controlplane.domain.errors import InputError, TrisectError
 from controlplane.domain.fleet import Backend
+from controlplane.files.reading import exists, read_bytes
+from controlplane.files.writing import write_json
 from controlplane.gateway.facade.callers import ANY_REGION, Caller, Regions
-from controlplane.gateway.facade.fleet_wide.kept import Body, Kept, Region
 from controlplane.gateway.facade.refusals import Refusal
 from controlplane.gateway.processes import say
 from controlplane.triton.sessions import TritonSessions
@@ -28,15 +37,84 @@ ANSWER_S = 5.0
 _TIMEOUT = aiohttp.ClientTimeout(total=ANSWER_S)
 _DENIED = grpc.StatusCode.PERMISSION_DENIED
 _SILENCES = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+MOST_ENTRIES = 256
+LARGEST_ENTRY_BYTES = 16 * 2**10
+_LARGEST_FILE_BYTES = 2 * MOST_ENTRIES * LARGEST_ENTRY_BYTES
+_NAME = r"[A-Za-z0-9_.:-]{1,128}"
+_REGION = rf"/v2/(system|cuda)sharedmemory/region/{_NAME}/register"
+_SETTING = rf"/v2/(models/{_NAME}/)?trace/setting|/v2/logging"
+
+Body = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """A server's answer over HTTP."""
+class Region:
+    """A shared-memory region of `kind` "system" or "cuda"; all of them where `name` is empty."""
 
-    status: int
-    body: bytes
-    content_type: str
+    kind: str
+    name: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its key. Raises Refusal for a name that HTTP cannot carry."""
+        key = f"{self.prefix}register"
+        if re.fullmatch(_REGION, key) is None:
+            raise _not_kept("a region's name has 1 to 128 letters, digits or any of _ . : -")
+        return key
+
+    @property
+    def prefix(self) -> str:
+        """What the key begins with."""
+        regions = f"/v2/{self.kind}sharedmemory/region/"
+        return f"{regions}{self.name}/" if self.name else regions
+
+
+class Kept:
+    """The entries, and their file. A file that cannot be read is put aside: no server waits for it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._entries = self._read()
+
+    def entries(self) -> Mapping[str, Body]:
+        """All of them, in the order in which they were given."""
+        return dict(self._entries)
+
+    def check(self, key: str, body: Body) -> None:
+        """Raises Refusal where `put` would exceed the bounds."""
+        if len(json.dumps(self._merged(key, body))) > LARGEST_ENTRY_BYTES:
+            raise _not_kept(f"what is kept of one call may have {LARGEST_ENTRY_BYTES} bytes")
+        if key not in self._entries and len(self._entries) >= MOST_ENTRIES:
+            raise _not_kept(f"{MOST_ENTRIES} regions and settings are kept already; unregister some")
+
+    def put(self, key: str, body: Body) -> None:
+        """Settings for one key are put together; a region replaces the one of its name."""
+        self._entries[key] = self._merged(key, body)
+        self._write()
+
+    def forget(self, prefix: str) -> None:
+        """Drop every entry whose key begins so."""
+        self._entries = {key: body for key, body in self._entries.items() if not key.startswith(prefix)}
+        self._write()
+
+    def _merged(self, key: str, body: Body) -> Body:
+        return {**self._entries.get(key, {}), **body} if re.fullmatch(_SETTING, key) else body
+
+    def _read(self) -> dict[str, Body]:
+        if not exists(self._file):
+            return {}
+        try:
+            return _entries(json.loads(read_bytes(self._file, _LARGEST_FILE_BYTES)))
+        except (InputError, ValueError, RecursionError) as error:
+            aside = self._file.with_suffix(".broken")
+            say(f"{self._file} cannot be read and is put aside as {aside.name}: {error}")
+            with contextlib.suppress(OSError):
+                self._file.replace(aside)
+            return {}
+
+    def _write(self) -> None:
+        with contextlib.suppress(TrisectError):
+            write_json(self._file, self._entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +142,10 @@ class Refused(Exception):
 
 
 class HttpRefused(Exception):
-    """A server's HTTP answer other than success."""
+    """A server's HTTP `answer` other than success."""
 
-    def __init__(self, answer: HttpAnswer) -> None:
-        super().__init__(answer.body.decode(errors="replace"))
+    def __init__(self, words: str, answer: web.Response) -> None:
+        super().__init__(words)
         self.answer = answer
 
 
@@ -157,14 +235,15 @@ class Broadcast:
         keys = [key for key in self._kept.entries() if key.startswith(region.prefix)]
         return [Region(region.kind, name) for key in keys if owned.owns(name := key.split("/")[4])]
 
-    async def http(self, backend: Backend, method: str, path: str, body: bytes) -> HttpAnswer:
+    async def http(self, backend: Backend, method: str, path: str, body: bytes = b"") -> web.Response:
         """One server's answer. Raises HttpRefused; aiohttp.ClientError or TimeoutError without one."""
         at = backend.host, backend.http_port
-        async with self._sessions.request(at, method, path, data=body or None, timeout=_TIMEOUT) as response:
-            answer = HttpAnswer(response.status, await response.read(), response.content_type)
+        async with self._sessions.request(at, method, path, data=body or None, timeout=_TIMEOUT) as answer:
+            text = await answer.read()
+        passed = web.Response(status=answer.status, body=text, content_type=answer.content_type)
         if answer.status >= 300:
-            raise HttpRefused(answer)
-        return answer
+            raise HttpRefused(text.decode(errors="replace"), passed)
+        return passed
 
 
 async def _undo(call: Call[Answer], servers: Sequence[Backend]) -> None:
@@ -182,3 +261,16 @@ def _silent(error: BaseException) -> bool:
     if isinstance(error, grpc.aio.AioRpcError):
         return error.code() in _SILENCES
     return isinstance(error, TimeoutError | aiohttp.ClientError)
+
+
+def _entries(content: object) -> dict[str, Body]:
+    if not isinstance(content, dict) or len(content) > MOST_ENTRIES:
+        raise ValueError(f"not an object of at most {MOST_ENTRIES} entries")
+    for key, body in content.items():
+        if re.fullmatch(f"{_REGION}|{_SETTING}", key) is None or not isinstance(body, dict):
+            raise ValueError(f"{key[:80]!r} is no shared-memory region and no setting")
+    return content
+
+
+def _not_kept(words: str) -> Refusal:
+    return Refusal(grpc.StatusCode.INVALID_ARGUMENT, words)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
 import grpc
 from tritonclient.grpc import service_pb2
 
-from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.callers import ANY_REGION, Caller
 from controlplane.gateway.facade.fleet import Fleet
-from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, Refused
-from controlplane.gateway.facade.fleet_wide.kept import Region, setting_key
+from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, Refused, Region
 from controlplane.gateway.facade.refusals import Refusal
 from controlplane.gateway.facade.upstream import Upstream
 from controlplane.gateway.facade.wire import as_bytes, text_field
@@ -37,8 +34,8 @@ class GrpcCalls:
         """Return the handlers by method."""
         memory = {"Status": self._status, "Register": self._register, "Unregister": self._unregister}
         return {
-            "TraceSetting": self._trace,
-            "LogSettings": self._log,
+            "TraceSetting": self._settings,
+            "LogSettings": self._settings,
             **{f"{kind}{_SHARED}{verb}": memory[verb] for kind in ("System", "Cuda") for verb in memory},
         }
 
@@ -74,45 +71,33 @@ class GrpcCalls:
             answer = await self._broadcast.send(self._fleet.all_servers(), call)
         return answer
 
-    async def _trace(self, method: str, message: bytes, context: Any, caller: Caller) -> bytes:
+    async def _settings(self, method: str, message: bytes, context: Any, caller: Caller) -> bytes:
+        """Change settings, or answer those there are. Undone, they are as on the first server before."""
         self._broadcast.admit(caller)
-        wanted = service_pb2.TraceSettingRequest.FromString(message)
-        name = wanted.model_name
-        targets = self._fleet.known(name).servers if name else self._fleet.all_servers()
-        values = {key: list(setting.value) or None for key, setting in wanted.settings.items()}
-        body = {k: v if v is None or k == "trace_level" else v[0] for k, v in values.items()}
-        query = service_pb2.TraceSettingRequest(model_name=name)
-        call = Call(self._sending(method, message, context), keep=(setting_key("trace/setting", name), body))
-        return await self._set(targets, call, method, wanted, query, context)
-
-    async def _log(self, method: str, message: bytes, context: Any, caller: Caller) -> bytes:
-        self._broadcast.admit(caller)
-        wanted = service_pb2.LogSettingsRequest.FromString(message)
-        settings = wanted.settings.items()
-        body = {key: getattr(v, v.WhichOneof("parameter_choice") or "string_param") for key, v in settings}
-        call = Call(self._sending(method, message, context), keep=(setting_key("logging"), body))
-        query = service_pb2.LogSettingsRequest()
-        return await self._set(self._fleet.all_servers(), call, method, wanted, query, context)
-
-    async def _set(
-        self,
-        targets: Sequence[Backend],
-        call: Call[bytes],
-        method: str,
-        wanted: Any,
-        query: Any,
-        context: Any,
-    ) -> bytes:
-        """Change settings, or answer `query` without any. Undone, they are as on the first server before."""
+        wanted = getattr(service_pb2, f"{method}Request").FromString(message)
+        changed, query = wanted.settings.items(), type(wanted)()
+        if method == "TraceSetting":
+            query.model_name = name = wanted.model_name
+            targets = self._fleet.known(name).servers if name else self._fleet.all_servers()
+            key = f"/v2/models/{name}/trace/setting" if name else "/v2/trace/setting"
+            values = {k: list(one.value) or None for k, one in changed}
+            kept = {k: v if v is None or k == "trace_level" else v[0] for k, v in values.items()}
+        else:
+            targets, key = self._fleet.all_servers(), "/v2/logging"
+            kept = {k: getattr(v, v.WhichOneof("parameter_choice") or "string_param") for k, v in changed}
         answer: bytes = await self._upstream.unary(targets[0], method, as_bytes(query), context)
         if not wanted.settings:
             return answer
         # A response has the wire form of a request that would set everything.
         before = type(wanted).FromString(answer)
-        for key in wanted.settings:
-            query.settings[key].CopyFrom(before.settings[key])
-        undo = self._sending(method, as_bytes(query), context)
-        return await self._broadcast.send(targets, replace(call, undo=undo))
+        for one in wanted.settings:
+            query.settings[one].CopyFrom(before.settings[one])
+        call = Call(
+            self._sending(method, message, context),
+            undo=self._sending(method, as_bytes(query), context),
+            keep=(key, kept),
+        )
+        return await self._broadcast.send(targets, call)
 
     def _sending(self, method: str, message: bytes, context: Any) -> Any:
         return partial(self._upstream.unary, method=method, message=message, context=context)
@@ -136,7 +121,6 @@ def _unregistering(method: str, region: Region) -> bytes:
 
 
 def _as_over_http(request: Any) -> Mapping[str, object]:
-    """Return a registration in the form that HTTP has for it."""
     if isinstance(request, service_pb2.SystemSharedMemoryRegisterRequest):
         return {"key": request.key, "offset": request.offset, "byte_size": request.byte_size}
     handle = {"b64": base64.b64encode(request.raw_handle).decode()}

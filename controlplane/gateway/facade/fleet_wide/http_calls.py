@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,8 +14,7 @@ from controlplane.domain.fleet import Backend
 from controlplane.gateway.facade.bodies import read_body
 from controlplane.gateway.facade.callers import ANY_REGION, CALLER
 from controlplane.gateway.facade.fleet import Fleet
-from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, HttpAnswer, HttpRefused, Refused
-from controlplane.gateway.facade.fleet_wide.kept import Region
+from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Call, HttpRefused, Refused, Region
 from controlplane.gateway.facade.refusals import Refusal
 
 
@@ -46,8 +44,9 @@ class HttpCalls:
             owned.check(region.name)
         answer = await self._ask(request, self._fleet.all_servers()[0])
         if owned is ANY_REGION:
-            return as_response(answer)
-        return as_json([one for one in json.loads(answer.body) if owned.owns(one.get("name", ""))])
+            return answer
+        listed = json.loads(answer.text or "[]")
+        return as_json([one for one in listed if owned.owns(one.get("name", ""))])
 
     async def _register(self, request: web.Request) -> web.Response:
         owned, region = self._broadcast.admit(request[CALLER]), _region(request)
@@ -59,7 +58,7 @@ class HttpCalls:
             undo=self._post(f"{region.prefix}unregister", b""),
             keep=(region.key, kept),
         )
-        return await self._send(self._fleet.all_servers(), call)
+        return await self._broadcast.send(self._fleet.all_servers(), call)
 
     async def _unregister(self, request: web.Request) -> web.Response:
         owned, region = self._broadcast.admit(request[CALLER]), _region(request)
@@ -68,7 +67,7 @@ class HttpCalls:
         for one in self._broadcast.regions_to_remove(region, owned):
             path = f"{one.prefix}unregister" if one.name else _path(request)
             call = Call(self._post(path, b"" if one.name else body), forget=one.prefix)
-            answer = await self._send(self._fleet.all_servers(), call)
+            answer = await self._broadcast.send(self._fleet.all_servers(), call)
         return answer
 
     async def _settings(self, request: web.Request) -> web.Response:
@@ -77,7 +76,7 @@ class HttpCalls:
         targets = self._fleet.all_servers() if name is None else self._fleet.known(name).servers
         body = await read_body(request)
         if request.method == "GET" or not body:
-            return as_response(await self._ask(request, targets[0]))
+            return await self._ask(request, targets[0])
         path, wanted = _path(request), _object(body)
         status, before = await self._fleet.ask(targets[0], path)
         old = {key: before[key] for key in wanted if key in before} if status == 200 and before else {}
@@ -86,11 +85,11 @@ class HttpCalls:
             undo=self._post(path, json.dumps(old).encode()),
             keep=(path, wanted) if wanted else None,
         )
-        return await self._send(targets, call)
+        return await self._broadcast.send(targets, call)
 
-    async def _ask(self, request: web.Request, server: Backend) -> HttpAnswer:
+    async def _ask(self, request: web.Request, server: Backend) -> web.Response:
         try:
-            return await self._broadcast.http(server, request.method, _path(request), b"")
+            return await self._broadcast.http(server, request.method, _path(request))
         except (aiohttp.ClientError, TimeoutError) as silence:
             words = f"{server.server} does not answer: {silence}"
             raise Refusal(StatusCode.UNAVAILABLE, words) from silence
@@ -98,15 +97,12 @@ class HttpCalls:
     def _post(self, path: str, body: bytes) -> Any:
         return partial(self._broadcast.http, method="POST", path=path, body=body)
 
-    async def _send(self, targets: Sequence[Backend], call: Call[HttpAnswer]) -> web.Response:
-        return as_response(await self._broadcast.send(targets, call))
-
 
 def refusal(refused: Refused) -> web.Response:
     """Return the answer for a call that a server refused: its own words where it was the first one."""
     answer = refused.cause.answer if isinstance(refused.cause, HttpRefused) else None
     if refused.first and answer is not None:
-        return as_response(answer)
+        return answer
     status = 503 if answer is None else answer.status
     words = f"{refused.backend.server} refused: {refused}; nothing was changed anywhere"
     return as_json({"error": words}, status)
@@ -116,11 +112,6 @@ def as_json(content: object, status: int = 200) -> web.Response:
     """Return an answer as a Triton writes it: without spaces, in UTF-8, which its type does not say."""
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
     return web.Response(status=status, body=text.encode(), content_type="application/json")
-
-
-def as_response(answer: HttpAnswer) -> web.Response:
-    """Return a server's answer as the facade's."""
-    return web.Response(status=answer.status, body=answer.body, content_type=answer.content_type)
 
 
 def _path(request: web.Request) -> str:

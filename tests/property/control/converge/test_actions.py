@@ -3,6 +3,7 @@ and converging again after a crash anywhere ends in the desired fleet."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -57,6 +58,10 @@ class World:
     def _alive(self, name: str) -> bool:
         return name in self.servers and self.servers[name].state is ServerState.RUNNING
 
+    def run_all(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            self.run(action)
+
     def run(self, action: Action) -> None:
         match action:
             case Remove(name):
@@ -110,8 +115,7 @@ def fleets(draw: st.DrawFn) -> Desired:
 
 def converged(desired: Desired) -> World:
     world = World()
-    for action in converge(desired, world.actual()):
-        world.run(action)
+    world.run_all(converge(desired, world.actual()))
     return world
 
 
@@ -140,16 +144,13 @@ def test_changes_of_batches_may_come_at_any_place_whatever_is_killed_then(
 ) -> None:
     world, expected = converged(before), converged(before)
     planned = converge(after, world.actual())
-    for action in planned:
-        expected.run(action)
+    expected.run_all(planned)
     actions = [a for a in planned if not isinstance(a, SetBatches)]
     for change in (a for a in planned if isinstance(a, SetBatches)):
         ends = [i for i, a in enumerate(actions) if isinstance(a, Stop) and a.server == change.server]
         actions.insert(random.randint(0, min(ends, default=len(actions))), change)
-    for action in actions[:crash]:
-        world.run(action)
-    for action in actions[crash:] if random.random() < 0.5 else converge(after, world.actual()):
-        world.run(action)
+    world.run_all(actions[:crash])
+    world.run_all(actions[crash:] if random.random() < 0.5 else converge(after, world.actual()))
     assert (world.servers, world.routes) == (expected.servers, expected.routes)
 
 
@@ -201,8 +202,7 @@ def test_dead_servers_are_removed_and_replaced(desired: Desired, data: st.DataOb
     world = converged(desired)
     for name in data.draw(st.sets(st.sampled_from(sorted(world.servers)))) if world.servers else ():
         world.servers[name] = replace(world.servers[name], state=ServerState.EXITED)
-    for action in converge(desired, world.actual()):
-        world.run(action)
+    world.run_all(converge(desired, world.actual()))
     assert all(s.state is ServerState.RUNNING for s in world.servers.values())
     assert set(world.servers) == set(desired.servers)
 
@@ -210,6 +210,5 @@ def test_dead_servers_are_removed_and_replaced(desired: Desired, data: st.DataOb
 @given(fleets())
 def test_destroy_leaves_nothing(desired: Desired) -> None:
     world = converged(desired)
-    for action in destroy(world.actual()):
-        world.run(action)
+    world.run_all(destroy(world.actual()))
     assert world == World(proved=world.proved)

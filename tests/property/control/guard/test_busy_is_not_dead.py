@@ -201,15 +201,18 @@ def arrivals(drawn: list[tuple[float, float, str]]) -> list[Request]:
     return found
 
 
+def serve(world: World, coming: list[Request], until_s: float) -> None:
+    while world.now_s < until_s:
+        world.tick([one for one in coming if world.now_s < one.at_s <= world.now_s + world.tick_s])
+
+
 @settings(max_examples=60)
 @given(requests, st.sampled_from([50.0, 1000.0, 60_000.0]), st.booleans())
 def test_no_server_is_ended_that_would_have_answered(
     drawn: list[tuple[float, float, str]], slo_ms: float, pauses: bool
 ) -> None:
     world, coming = World(slo_ms), arrivals(drawn)
-    end_s = coming[-1].at_s + (90.0 if pauses else 5.0)
-    while world.now_s < end_s:
-        world.tick([one for one in coming if world.now_s < one.at_s <= world.now_s + TICK_S])
+    serve(world, coming, coming[-1].at_s + (90.0 if pauses else 5.0))
 
 
 @settings(max_examples=10)
@@ -228,9 +231,7 @@ def test_no_server_is_ended_that_takes_as_long_as_its_spec_says(
     drawn: list[tuple[float, float, str]],
 ) -> None:
     world, coming = World(1000.0, longest_ms=1_500_000.0, tick_s=LONG_TICK_S), arrivals(drawn)
-    end_s = coming[-1].at_s + sum(one.takes_s for one in coming) + 10.0
-    while world.now_s < end_s:
-        world.tick([one for one in coming if world.now_s < one.at_s <= world.now_s + LONG_TICK_S])
+    serve(world, coming, coming[-1].at_s + sum(one.takes_s for one in coming) + 10.0)
 
 
 @settings(max_examples=60)
@@ -243,8 +244,7 @@ def test_where_no_answer_took_long_a_hang_is_found_soon(
     drawn: list[tuple[float, float, str]], slo_ms: float, owed: int
 ) -> None:
     world, coming = World(slo_ms), arrivals(drawn)
-    while coming and world.now_s < coming[-1].at_s:
-        world.tick([one for one in coming if world.now_s < one.at_s <= world.now_s + TICK_S])
+    serve(world, coming, coming[-1].at_s if coming else 0.0)
     hangs = world.active
     hangs.fault, began_s = "model", world.now_s
     new = [Request(began_s, 0.05) for _ in range(owed)]
@@ -260,8 +260,7 @@ def test_a_model_that_hangs_and_refuses_is_found(
     drawn: list[tuple[float, float, str]], slo_ms: float, owed: int
 ) -> None:
     world, coming = World(slo_ms), arrivals(drawn)
-    while world.now_s < coming[-1].at_s:
-        world.tick([one for one in coming if world.now_s < one.at_s <= world.now_s + TICK_S])
+    serve(world, coming, coming[-1].at_s)
     hangs = world.active
     hangs.fault, began_s = "model", world.now_s
     new = [Request(began_s, 0.05) for _ in range(owed)]
@@ -278,8 +277,7 @@ def test_each_true_hang_is_found(
     drawn: list[tuple[float, float, str]], slo_ms: float, fault: str, owed: int
 ) -> None:
     world, coming = World(slo_ms), arrivals(drawn)
-    while world.now_s < coming[-1].at_s:
-        world.tick([one for one in coming if world.now_s < one.at_s <= world.now_s + TICK_S])
+    serve(world, coming, coming[-1].at_s)
     hangs = world.active
     hangs.fault = fault
     began_s = world.now_s

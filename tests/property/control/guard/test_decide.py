@@ -68,12 +68,7 @@ def is_served_after(
             case "slow" if active:
                 active.slow = True
             case "heal":
-                fleet.broken_starts = False
-                fleet.crowded.clear()
-                for machine in fleet.machines.values():
-                    machine.slow = machine.hung = False
-                    if machine.health in (Health.FAILING, Health.IMPAIRED):
-                        machine.health = Health.READY
+                fleet.heal()
             case "hang" if active:
                 active.hung = True
             case "fail" if active and active.health is Health.READY:
@@ -103,13 +98,8 @@ def is_served_after(
             assert queue._replace(rates_rps=wanted.rates_rps) == wanted
         assert replace(present, queues=watch.queues) == watch
     # Left alone with starts that work, every partition is served again: the breaker's next try included.
-    fleet.broken_starts = False
     fleet.silent.clear()
-    fleet.crowded.clear()
-    for machine in fleet.machines.values():
-        machine.slow = machine.hung = False
-        if machine.health in (Health.FAILING, Health.IMPAIRED):
-            machine.health = Health.READY
+    fleet.heal()
     served = False
     for _ in range(40):
         for _ in range(40):

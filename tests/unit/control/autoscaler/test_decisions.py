@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,11 @@ from controlplane.control.autoscaler.state import (
     LoadSeen,
     Proposal,
     Propose,
-    Report,
     Unheld,
     begin,
 )
+from controlplane.control.guard.effects import Report
+from controlplane.domain.observation import Level
 
 LIMITS = LoadLimits(dwell_s=100.0)
 
@@ -77,6 +79,20 @@ class Run:
                 self._due_s = self.now_s + self.took_s
                 if self.refuses is not None:
                     self._failed, self._ask, self._due_s = self.refuses, None, np.inf
+
+    def look(
+        self, proposal: Proposal | None = None, plan_hash: str = "before", *, follow: bool = True, **seen: Any
+    ) -> tuple[Effect, ...]:
+        """Observe this between two seconds."""
+        observed = LoadSeen(self.now_s, (), self.workloads, proposal, plan_hash=plan_hash, **seen)
+        self.state, effects = tick(self.state, observed, follow=follow)
+        return effects
+
+    def told(self) -> list[Report]:
+        return [effect for _, effect in self.effects if isinstance(effect, Report)]
+
+    def asked(self) -> list[Direction]:
+        return [effect.direction for _, effect in self.effects if isinstance(effect, Propose)]
 
     def _proposed(self, asked: Propose) -> Proposal:
         rates = tuple(min(rate, self.most_rps) for rate in asked.rates_rps)
@@ -196,7 +212,7 @@ def test_unseen_seconds_scale_nothing_down() -> None:
     run = Run((400.0,))
     for _ in range(400):
         run.second(missing=True)
-    assert [e.direction for _, e in run.effects if isinstance(e, Propose)] == [Direction.REVIEW]
+    assert run.asked() == [Direction.REVIEW]
     assert run.changes == []
 
 
@@ -204,28 +220,25 @@ def test_a_plan_of_the_same_cost_is_no_reason_to_move() -> None:
     run = Run((190.0,))
     run.poisson(150, 120.0)
     assert run.changes == []
-    asked = [e.direction for _, e in run.effects if isinstance(e, Propose)]
-    assert set(asked) == {Direction.DOWN}
-    assert not any(isinstance(e, Report | Apply) for _, e in run.effects)
+    assert set(run.asked()) == {Direction.DOWN}
+    assert all(isinstance(effect, Propose) for _, effect in run.effects)
 
 
 def test_what_no_plan_holds_is_reported_once_and_asked_for_again_only_where_more_comes() -> None:
     run = Run((100.0,), most_rps=150.0)
     run.poisson(100, 200.0)
     assert [rates for _, _, rates in run.changes] == [(150.0,)]
-    warnings = [e for _, e in run.effects if isinstance(e, Report)]
-    assert len(warnings) == 1
-    assert "no GPU is left; planned for 150/s instead" in warnings[0].reason
+    (warning,) = run.told()
+    assert "no GPU is left; planned for 150/s instead" in warning.reason
     run.poisson(40, 300.0)
-    assert sum(isinstance(e, Report) for _, e in run.effects) == 2
+    assert len(run.told()) == 2
 
 
 def test_a_plan_that_cannot_be_applied_is_not_tried_again_and_again() -> None:
     run = Run((100.0,), refuses="port 8000 is taken")
     run.poisson(100, 200.0)
-    told = [e.reason for _, e in run.effects if isinstance(e, Report)]
-    assert len(told) == 1
-    assert told[0].endswith("port 8000 is taken")
+    (told,) = run.told()
+    assert told.reason.endswith("port 8000 is taken")
 
 
 def test_a_plan_by_hand_settles_first() -> None:
@@ -286,10 +299,9 @@ def test_a_cheaper_plan_saves_more_than_it_moves_unless_the_plan_lasts(
     run = Run((400.0,))
     run.poisson(60, 90.0)
     asked = Propose(1, Direction.DOWN, (300.0,), "less")
-    state = replace(run.state, changed_s=run.now_s - lasted_s, under_way=asked, number=1)
+    run.state = replace(run.state, changed_s=run.now_s - lasted_s, under_way=asked, number=1)
     proposal = Proposal(1, Kind.PLAN, (400.0,), cost_before=4.0, cost_after=3.0, moved_cost=2.9)
-    _, effects = tick(state, LoadSeen(run.now_s, (), run.workloads, proposal))
-    assert any(isinstance(effect, Apply) for effect in effects) is applied
+    assert any(isinstance(effect, Apply) for effect in run.look(proposal, "")) is applied
 
 
 def asking(direction: Direction = Direction.UP) -> Run:
@@ -301,64 +313,56 @@ def asking(direction: Direction = Direction.UP) -> Run:
     return run
 
 
-@pytest.mark.parametrize("proposal", [None, Proposal(1, Kind.PLAN, (200.0,), made_from="before")])
+FOUND = Proposal(1, Kind.PLAN, (200.0,), made_from="before")
+
+
+@pytest.mark.parametrize("proposal", [None, FOUND])
 def test_a_search_is_dropped_where_the_load_is_not_followed_any_more(proposal: Proposal | None) -> None:
     run = asking()
-    seen = LoadSeen(run.now_s, (), run.workloads, proposal, plan_hash="before")
-    state, effects = tick(run.state, seen, follow=False)
-    assert (state.under_way, effects) == (None, ())
+    assert (run.look(proposal, follow=False), run.state.under_way) == ((), None)
 
 
 def test_an_apply_ends_even_where_the_load_is_not_followed_any_more() -> None:
     run = asking()
-    seen = LoadSeen(run.now_s, (), run.workloads, plan_hash="before")
-    applying = replace(run.state, applying=True)
-    state, _ = tick(applying, seen, follow=False)
-    assert state.applying
-    state, _ = tick(state, replace(seen, applied=True), follow=False)
-    assert (state.under_way, state.applying) == (None, False)
+    run.state = replace(run.state, applying=True)
+    run.look(follow=False)
+    assert run.state.applying
+    run.look(applied=True, follow=False)
+    assert (run.state.under_way, run.state.applying) == (None, False)
 
 
 def test_another_plan_for_the_same_rates_drops_what_was_under_way() -> None:
     run = asking()
-    proposal = Proposal(1, Kind.PLAN, (200.0,), made_from="before")
-    seen = LoadSeen(run.now_s, (), run.workloads, proposal, plan_hash="by hand")
-    state, effects = tick(run.state, seen)
-    assert (state.under_way, effects, state.changed_s) == (None, (), run.now_s)
-    assert state.seconds.stretch[0] > 50, "what was learned of the workload is kept"
+    assert (run.look(FOUND, "by hand"), run.state.under_way, run.state.changed_s) == ((), None, run.now_s)
+    assert run.state.seconds.stretch[0] > 50, "what was learned of the workload is kept"
 
 
 def test_a_proposal_is_applied_only_instead_of_the_plan_that_it_was_made_from() -> None:
-    run = asking()
-    proposal = Proposal(1, Kind.PLAN, (200.0,), made_from="before")
-    _, (effect,) = tick(run.state, LoadSeen(run.now_s, (), run.workloads, proposal, plan_hash="before"))
+    (effect,) = asking().look(FOUND)
     assert isinstance(effect, Apply)
     assert effect.made_from == "before"
 
 
 def test_an_apply_that_another_plan_came_before_is_reported_and_asked_for_again() -> None:
     run = asking()
-    applying = replace(run.state, applying=True)
-    seen = LoadSeen(run.now_s, (), run.workloads, failed="another plan runs", plan_hash="by hand")
-    state, (report,) = tick(applying, seen)
-    assert report == Report("warning", "load", "the apply failed: another plan runs")
-    assert (state.under_way, state.applying, state.unheld_rps) == (None, False, (0.0,))
+    run.state = replace(run.state, applying=True)
+    told = run.look(None, "by hand", failed="another plan runs")
+    assert told == (Report(Level.WARNING, "load", "the apply failed: another plan runs"),)
+    assert (run.state.under_way, run.state.applying, run.state.unheld_rps) == (None, False, (0.0,))
 
 
 @pytest.mark.parametrize("direction", [Direction.UP, Direction.REVIEW])
 def test_a_search_that_fails_is_reported_and_says_nothing_of_the_rates(direction: Direction) -> None:
     run = asking(direction)
-    proposal = Proposal(1, Kind.FAILED, summary="planning failed: no memory")
-    state, (report,) = tick(run.state, LoadSeen(run.now_s, (), run.workloads, proposal, plan_hash="before"))
-    assert report == Report("warning", "load", "more: planning failed: no memory")
-    assert (state.under_way, state.unheld_rps) == (None, (0.0,))
+    told = run.look(Proposal(1, Kind.FAILED, summary="planning failed: no memory"))
+    assert told == (Report(Level.WARNING, "load", "more: planning failed: no memory"),)
+    assert (run.state.under_way, run.state.unheld_rps) == (None, (0.0,))
 
 
 def test_a_plan_whose_execution_times_are_right_is_reviewed_and_stays() -> None:
     run = Run((100.0,), error=0.04)
     run.poisson(1000, 92.0)
-    reviews = [at for at, e in run.effects if isinstance(e, Propose) and e.direction is Direction.REVIEW]
-    assert len(reviews) == 3
+    assert run.asked().count(Direction.REVIEW) == 3
     assert run.changes == []
 
 
@@ -373,7 +377,6 @@ def test_a_plan_whose_execution_times_are_wrong_is_made_anew_once_for_the_same_r
 def test_wrong_execution_times_that_no_plan_holds_are_reported_at_each_review() -> None:
     run = Run((100.0,), error=0.2, kind=Kind.NONE)
     run.poisson(1000, 92.0)
-    told = [e for _, e in run.effects if isinstance(e, Report) and e.reason.startswith("review of the")]
-    assert len(told) == 3
-    assert {report.level for report in told} == {"warning"}
+    told = [one.level for one in run.told() if one.reason.startswith("review of the")]
+    assert told == [Level.WARNING] * 3
     assert run.changes == []

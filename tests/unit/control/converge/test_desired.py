@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import build
@@ -39,9 +40,21 @@ def part(name: str, endpoints: str, policy: ShadowPolicy | None = ShadowPolicy.H
     return Partition(name, 30, (ServedModel("m", 4),), placements, shadow=shadow)
 
 
-def fleet(*partitions: Partition, content: str = "c", plan_hash: str = "h") -> Desired:
-    plan = Plan("igniter", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", partitions),))
-    rendered = {p.id: Rendered(f"/r/{p.id}", content, p.turns) for p in partitions}
+SHARED = SharedShadow("standby", 40.0, 900.0)
+
+
+def fleet(
+    *partitions: Partition,
+    content: str = "c",
+    plan_hash: str = "h",
+    shared: SharedShadow | None = None,
+    turns: bool = False,
+) -> Desired:
+    gpu = PlannedGpu("v100-0", "v100", partitions, shared=shared)
+    plan = Plan("igniter", Rule.P99, "ours", (gpu,))
+    rendered = {
+        one: Rendered(f"/r/{one}", content, turns) for one in (*(p.id for p in partitions), "standby")
+    }
     devices = {"v100-0": "GPU-uuid"}
     return desired_fleet(plan, fleet="f", plan_hash=plan_hash, rendered=rendered, devices=devices)
 
@@ -61,9 +74,7 @@ def test_a_pool_is_one_route_over_its_partitions() -> None:
 
 @pytest.mark.parametrize("turns", [False, True])
 def test_active_and_shadow_take_turns_as_rendered(turns: bool) -> None:
-    plan = Plan("igniter", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (part("W", "W"),)),))
-    rendered = {"W": Rendered("/r/W", "c", turns)}
-    found = desired_fleet(plan, fleet="f", plan_hash="h", rendered=rendered, devices={"v100-0": "GPU-uuid"})
+    found = fleet(part("W", "W"), turns=turns)
     assert [spec.turns for spec in found.servers.values()] == [turns, turns]
 
 
@@ -110,16 +121,14 @@ def test_a_redirect_turns_over_and_back() -> None:
     assert redirected(desired, there, ["A"], desired.servers) == desired.routes
 
 
-def test_a_redirect_needs_a_hot_shadow() -> None:
-    desired = fleet(part("A", "A", ShadowPolicy.WARM))
+@pytest.mark.parametrize("policy", [ShadowPolicy.WARM, ShadowPolicy.HOT])
+def test_a_redirect_needs_a_hot_shadow_that_runs(policy: ShadowPolicy) -> None:
+    desired = fleet(part("A", "A", policy))
+    running = {
+        n for n, s in desired.servers.items() if policy is ShadowPolicy.WARM or s.labels.role is Role.ACTIVE
+    }
     with pytest.raises(InputError, match="no hot shadow"):
-        redirected(desired, desired.routes, ["A"], desired.servers)
-
-
-def test_a_redirect_needs_a_shadow_that_runs() -> None:
-    desired = fleet(part("A", "A"))
-    with pytest.raises(InputError, match="no hot shadow"):
-        redirected(desired, desired.routes, ["A"], {name(desired, "A", Role.ACTIVE)})
+        redirected(desired, desired.routes, ["A"], running)
 
 
 def test_a_redirect_leaves_a_pool_what_of_it_runs() -> None:
@@ -226,12 +235,10 @@ def test_what_was_measured_limits_no_server_and_what_the_user_set_limits_both(po
     assert not limited.servers.keys() & again.servers.keys()
 
 
-def sharing(*names: str) -> Desired:
-    partitions = tuple(part(one, one, ShadowPolicy.SHARED) for one in names)
-    gpu = PlannedGpu("v100-0", "v100", partitions, shared=SharedShadow("standby", 40.0, 900.0))
-    rendered = {one: Rendered(f"/r/{one}", "c", False) for one in (*names, "standby")}
-    plan = Plan("igniter", Rule.P99, "ours", (gpu,))
-    return desired_fleet(plan, fleet="f", plan_hash="h", rendered=rendered, devices={"v100-0": "GPU-uuid"})
+def sharing(*names: str, limits_mb: Sequence[float | None] = (None,) * 3) -> Desired:
+    alike = [part(one, one, ShadowPolicy.SHARED) for one in names]
+    limited = [replace(one, memory_limit_mb=mb) for one, mb in zip(alike, limits_mb, strict=False)]
+    return fleet(*limited, shared=SHARED)
 
 
 def test_a_shared_shadow_is_one_server_that_backs_all_its_partitions_up() -> None:
@@ -267,15 +274,7 @@ def test_a_shared_shadow_that_was_started_since_stays_with_the_same_plan() -> No
 
 def test_a_shared_shadow_may_take_what_all_its_partitions_may() -> None:
     for limits_mb, together_mb in (((300.0, 500.0), 800.0), ((300.0, None), None)):
-        parts = tuple(
-            replace(part(one, one, ShadowPolicy.SHARED), memory_limit_mb=limit_mb)
-            for one, limit_mb in zip("ab", limits_mb, strict=True)
-        )
-        gpu = PlannedGpu("v100-0", "v100", parts, shared=SharedShadow("standby", 40.0))
-        rendered = {one: Rendered(f"/r/{one}", "c", False) for one in ("a", "b", "standby")}
-        plan = Plan("igniter", Rule.P99, "ours", (gpu,))
-        devices = {"v100-0": "GPU-uuid"}
-        desired = desired_fleet(plan, fleet="f", plan_hash="h", rendered=rendered, devices=devices)
+        desired = sharing("a", "b", limits_mb=limits_mb)
         assert desired.servers[name(desired, "standby", Role.SHARED)].memory_limit_mb == together_mb
 
 

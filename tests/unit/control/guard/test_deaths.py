@@ -65,17 +65,33 @@ class Fleet:
 
 
 TEXT, NEAR = Accused("text"), Accused("near")
+BAD, GOOD = Accused("text", "bad"), Accused("text", "good")
+OPEN_AT_ALL = ((TEXT, NEAR), (TEXT,), (TEXT,))
 
 
-@pytest.mark.parametrize("later_s", [0.0, 0.4])
-def test_the_endpoint_open_at_every_one_of_three_deaths_is_refused(later_s: float) -> None:
+@pytest.mark.parametrize(
+    ("held", "apart_s", "later_s", "refused"),
+    [
+        (OPEN_AT_ALL, 4.0, 0.0, TEXT),
+        (OPEN_AT_ALL, 4.0, 0.4, TEXT),  # their lines come that much later
+        (OPEN_AT_ALL, LIMITS.deaths_s, 0.0, None),  # too far apart
+        (((BAD, GOOD), (BAD,), (BAD, GOOD, NEAR)), 4.0, 0.0, BAD),  # and not the endpoint
+        (((TEXT,), (NEAR,), (TEXT,)), 4.0, 0.0, None),
+        (((TEXT, NEAR),) * 3, 4.0, 0.0, None),
+        (((), (), ()), 4.0, 0.0, None),
+        (((TEXT,), (), (TEXT,)), 4.0, 0.0, None),
+    ],
+)
+def test_the_one_endpoint_or_client_with_a_request_open_at_every_one_of_three_deaths_is_refused(
+    held: Sequence[tuple[Accused, ...]], apart_s: float, later_s: float, refused: Accused | None
+) -> None:
     fleet = Fleet()
-    for others in ((NEAR,), (), ()):
-        fleet.kill(TEXT, *others, later_s=later_s)
-        fleet.wait(4.0)
-    assert fleet.refused == [(TEXT, LIMITS.refused_s)]
-    (said,) = [e.reason for e in fleet.effects if isinstance(e, Report) and "text" in e.reason]
-    assert "ctl limit remove text" in said
+    for one in held:
+        fleet.kill(*one, later_s=later_s)
+        fleet.wait(apart_s)
+    assert fleet.refused == ([] if refused is None else [(refused, LIMITS.refused_s)])
+    said = [e.reason for e in fleet.effects if isinstance(e, Report) and "ctl limit remove text" in e.reason]
+    assert len(said) == len(fleet.refused)
 
 
 def test_deaths_of_a_pools_members_count_together() -> None:
@@ -96,19 +112,6 @@ def test_the_only_endpoint_of_a_pool_is_served_while_one_of_its_members_is() -> 
         fleet.kill(TEXT, also_shadow=True)
         fleet.wait(0.2)
     assert {seconds for _, seconds in fleet.refused} == {0.0}
-
-
-@pytest.mark.parametrize(
-    "held",
-    [((TEXT,), (NEAR,), (TEXT,)), ((TEXT, NEAR),) * 3, ((), (), ()), ((TEXT,), (), (TEXT,))],
-    ids=["another one each time", "two of them each time", "none", "not at the second"],
-)
-def test_deaths_that_share_no_one_endpoint_accuse_none(held: Sequence[tuple[Accused, ...]]) -> None:
-    fleet = Fleet()
-    for one in held:
-        fleet.kill(*one)
-        fleet.wait(4.0)
-    assert fleet.refused == []
 
 
 def test_the_only_endpoint_is_refused_only_where_nothing_serves_any_more() -> None:
@@ -158,14 +161,6 @@ def test_the_end_of_a_server_that_another_program_ends_accuses_none() -> None:
     assert fleet.refused == []
 
 
-def test_deaths_far_apart_accuse_none() -> None:
-    fleet = Fleet()
-    for _ in range(4):
-        fleet.kill(TEXT)
-        fleet.wait(LIMITS.deaths_s)
-    assert fleet.refused == []
-
-
 def test_a_request_that_ends_a_server_and_its_shadow_gets_no_second_server_from_then_on() -> None:
     fleet = Fleet()
     fleet.kill(TEXT, also_shadow=True)
@@ -196,15 +191,6 @@ def test_an_offence_is_forgotten() -> None:
     fleet.kill(TEXT)
     fleet.wait(4.0)
     assert len(fleet.refused) == 1
-
-
-def test_of_several_clients_the_one_is_refused_and_not_the_endpoint() -> None:
-    fleet = Fleet()
-    bad, good = Accused("text", "bad"), Accused("text", "good")
-    for others in ((good,), (), (good, NEAR)):
-        fleet.kill(bad, *others)
-        fleet.wait(4.0)
-    assert fleet.refused == [(bad, LIMITS.refused_s)]
 
 
 def test_after_a_refusal_the_next_server_starts_at_once() -> None:

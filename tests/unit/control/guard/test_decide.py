@@ -10,24 +10,12 @@ from guard_bench import ALONE, CONTENDED, LIMITS, READY, TICK_S, bench, ends, of
 from guard_invariants import validate_state
 
 from controlplane.control.converge.desired import Desired
-from controlplane.control.guard import decide, observe
-from controlplane.control.guard.effects import (
-    Cause,
-    Ending,
-    Launch,
-    Probe,
-    Redirect,
-    Report,
-)
+from controlplane.control.guard import decide
+from controlplane.control.guard.effects import Cause, Ending, Launch, Probe, Redirect, Report
 from controlplane.control.guard.promise import Promise
-from controlplane.control.guard.state import (
-    GuardedPartition,
-    Phase,
-    PlacedServer,
-    guarded_partitions,
-)
+from controlplane.control.guard.state import GuardedPartition, Phase, PlacedServer, guarded_partitions
 from controlplane.domain.fleet import Delays
-from controlplane.domain.observation import Answer, FleetSeen, Health, HostSeen, Level, ServerSeen
+from controlplane.domain.observation import Answer, Health, HostSeen, Level, ServerSeen
 from controlplane.domain.plan import (
     Partition,
     Placement,
@@ -329,18 +317,6 @@ def test_a_standstill_excuses_neither_a_hang_that_outlasts_it_nor_one_again_and_
         b.now_s += 2.5
         b.tick(late=["W1"])
     assert b.moved()[0] is Cause.SLOW
-
-
-def test_a_decision_that_cannot_be_carried_out_is_made_again() -> None:
-    b = bench()
-    seen = FleetSeen(b.now_s, (), dict(b.servers))
-    while not of(Redirect, decide.decide(b.state, seen)[1]):
-        b.now_s += TICK_S
-        late = tuple(Answer(b.now_s, 150.0, False, "W1", "W1.a") for _ in range(20))
-        seen = FleetSeen(b.now_s, late, dict(b.servers))
-        b.state = observe.observe(b.state, seen)
-    b.tick(1, rate=0.0)
-    assert b.moved() == [Cause.SLOW]
 
 
 def test_failed_requests_lead_to_a_probe_and_nothing_else() -> None:

@@ -1,15 +1,18 @@
-"""The test says so when the evidence is enough, and not before."""
+"""Late answers are an alarm when the evidence is enough, and not before, however arrivals are dispersed."""
 
 from __future__ import annotations
 
 import math
 import random
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from controlplane.control.guard import late_answers
-from controlplane.control.guard.late_answers import ClusterSizes, LateAnswers
+from controlplane.control.guard.late_answers import ClusterSizes
 from controlplane.control.guard.promise import LARGEST_SCALE, UNPREDICTED_SCALE, Promise
 from controlplane.domain.observation import Answer
 
@@ -98,9 +101,11 @@ def test_a_violation_does_not_raise_the_height_of_its_own_alarm() -> None:
     assert heights == {late_answers.scale(fresh, SLOW)}
 
 
-def test_what_is_always_slow_cannot_teach_that_slow_is_normal() -> None:
-    evidence = LateAnswers((0.0, 0.0, 0.0, 0.0), ClusterSizes(1e6, 1e12))
-    assert late_answers.scale(evidence, SLOW) == UNPREDICTED_SCALE * SLOW.natural_scale
+@pytest.mark.parametrize(("utilisation", "most"), [(None, UNPREDICTED_SCALE), (0.5, LARGEST_SCALE)])
+def test_what_is_always_slow_cannot_teach_that_slow_is_normal(utilisation: float | None, most: float) -> None:
+    evidence, promise = late_answers.begin(SLOW), replace(SLOW, utilisation=utilisation)
+    evidence = evidence._replace(sizes=ClusterSizes(1e6, 1e12))
+    assert late_answers.scale(evidence, promise) == most * promise.natural_scale
 
 
 def test_strength_reaches_one_at_the_alarm() -> None:
@@ -115,17 +120,6 @@ def test_strength_reaches_one_at_the_alarm() -> None:
             break
     assert last >= 1.0
     assert late_answers.strength(late_answers.restart(evidence), FAST) == 0.0
-
-
-def test_batches_of_answers_decide_as_single_ones_do() -> None:
-    draw = random.Random(3)
-    sent = answers(FAST, [draw.random() < 0.03 for _ in range(2_000)])
-    whole, _ = late_answers.weigh(late_answers.begin(FAST), FAST, sent[:700])
-    single = late_answers.begin(FAST)
-    for answer in sent[:700]:
-        single, _ = late_answers.weigh(single, FAST, [answer])
-    assert whole.charts == pytest.approx(single.charts)
-    assert whole.cluster.last_s == single.cluster.last_s != -math.inf
 
 
 def test_looks_of_any_size_weigh_as_one_scan_does() -> None:
@@ -160,12 +154,6 @@ def test_clusters_of_a_planned_queue_are_those_of_its_utilisation() -> None:
         assert promise.natural_scale / 2.0 < seen < 2.0 * promise.natural_scale
 
 
-def test_what_is_learned_of_a_planned_queue_is_at_most_four_times_that() -> None:
-    planned = replace(FAST, utilisation=0.5)
-    evidence = LateAnswers((0.0, 0.0, 0.0, 0.0), ClusterSizes(1e6, 1e12))
-    assert late_answers.scale(evidence, planned) == 4.0 * planned.natural_scale
-
-
 def clusters_above_p99(load: float, requests: int) -> list[int]:
     """The sizes of the clusters above the P99 of a queue that takes one second for a request."""
     draw = random.Random(1)
@@ -184,3 +172,60 @@ def clusters_above_p99(load: float, requests: int) -> list[int]:
             sizes[-1] += 1
             last = end
     return sizes
+
+
+RATE_RPS = 20.0
+PROMISE = Promise("w", 500.0, RATE_RPS, utilisation=0.5)
+
+
+def seen(due_s: list[float]) -> float:
+    found = late_answers.scan_arrivals(late_answers.Arrivals(), due_s, late_answers.window_s(RATE_RPS, 0.5))
+    return late_answers.dispersion(found)
+
+
+def clumped(arrived: int, size: int, seed: int = 1) -> list[float]:
+    """Clumps of one size at Poisson times: their dispersion is their size."""
+    chance = random.Random(seed)
+    at = accumulate(chance.expovariate(RATE_RPS / size) for _ in range(arrived // size))
+    return [second for second in at for _ in range(size)]
+
+
+def test_clumps_are_known_by_their_size() -> None:
+    assert seen(clumped(20_000, 1)) < 1.15
+    assert seen(clumped(20_000, 4)) == pytest.approx(4.0, rel=0.15)
+
+
+def test_a_rate_that_rises_over_minutes_is_no_dispersion() -> None:
+    chance, due, at = random.Random(1), [], 0.0
+    while at < 1000.0:
+        at += chance.expovariate(RATE_RPS * (1.0 + at / 500.0))
+        due.append(at)
+    assert seen(due) < 1.3
+
+
+def test_a_pause_is_no_dispersion() -> None:
+    due = clumped(2000, 1)
+    assert seen([*due, *(due[-1] + 500.0 + at for at in due)]) < 1.4
+
+
+def test_few_arrivals_say_little() -> None:
+    assert seen([]) == 1.0
+    assert seen(clumped(40, 4)) < 2.0
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.0, 100.0), max_size=300).map(sorted))
+def test_dispersion_stays_in_its_range(due_s: list[float]) -> None:
+    assert 1.0 <= seen(due_s) <= late_answers.LARGEST_DISPERSION
+
+
+def test_clumps_of_late_answers_are_no_slow_server() -> None:
+    """Sixty late answers in a row break no promise where arrivals come in fours, and do where they do not."""
+    broken = {}
+    for size in (1, 4):
+        due = clumped(8000, size)
+        usual = [Answer(at + 0.02, 20.0, False, "w", "s") for at in due]
+        late = [Answer(due[-1] + 1.0 + 0.02 * i, 600.0, False, "w", "s") for i in range(60)]
+        evidence = late_answers.count(late_answers.begin(PROMISE), PROMISE, usual)
+        _, broken[size] = late_answers.weigh(evidence, PROMISE, late)
+    assert broken == {1: True, 4: False}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from guard_bench import bench, of, partition, targets
 
 from controlplane.control.guard import batch_times, decide, learning, queues
 from controlplane.control.guard.batch_times import BatchTimes, BesidePlan, Chart
+from controlplane.control.guard.effects import Learn
 from controlplane.control.guard.learning import ModelError
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer, Slower, Watch
@@ -93,3 +95,16 @@ def test_only_what_an_error_breaks_moves_and_what_no_shadow_covers_is_named() ->
     partitions = [watch.partition for watch in (calm, tight)]
     assert learning.uncovered(partitions, large) == ("a", "b")
     assert learning.uncovered(partitions, small) == learning.uncovered(partitions, other) == ()
+
+
+def test_a_models_partitions_move_together() -> None:
+    """Of several instances the log shows no batch times: what one partition is given here stays as it is."""
+    promised = {"rate": 200.0, "batch": 4, "p99_ms": 45.0, "batch_ms": PROMISE.batch_ms, "model": "m"}
+    b = bench(*(partition(name, 30.0, instances=2, **promised) for name in ("W1", "W2")))
+    slow = b.state.watches["W1"]
+    slow = replace(slow, queues=(slow.queues[0]._replace(batches=took(1.3)),))
+    b.state = replace(b.state, watches={**b.state.watches, "W1": slow})
+    while not b.moved():
+        effects = b.tick(rate=200.0)
+    assert [one.model for one in of(Learn, effects)] == ["m"]
+    assert targets(effects) == ["W1.s", "W2.s"]

@@ -1,18 +1,29 @@
-"""Slower batches and late answers together: what is enough for a redirect."""
+"""What of slower batches and late answers together is enough for a redirect, and what the host explains."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controlplane.control.guard import baseline, batch_times, late_answers, queues, rule
-from controlplane.control.guard.batch_times import BatchTimes, BesidePlan, Chart, HostPart, Recent, Weighing
+from controlplane.control.guard.batch_times import (
+    NO_PART,
+    BatchTimes,
+    BesidePlan,
+    Chart,
+    HostPart,
+    Recent,
+    Weighing,
+)
 from controlplane.control.guard.decide import begin
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.queues import QueueState
 from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer, Watch
-from controlplane.domain.observation import Answer, Health, ServerSeen
+from controlplane.domain.fleet import Delays
+from controlplane.domain.observation import Answer, Health, HostSeen, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 
 PROMISE = Promise("w", slo_ms=50.0, rate_rps=100.0)
@@ -36,15 +47,6 @@ def queue(
     return queues.begin(promise)._replace(late=evidence, batches=batches, rates_rps=(rate_rps, rate_rps))
 
 
-def test_slower_batches_alone_break_no_promise() -> None:
-    assert not rule.is_slow(queue(SURE, 0))
-
-
-def test_slower_batches_need_a_few_late_answers() -> None:
-    assert rule.is_slow(queue(SURE, 7))
-    assert not rule.is_slow(queue(SURE, 3))
-
-
 def test_batches_of_whose_time_the_gateways_waits_leave_nothing_are_no_alarm() -> None:
     usual = batch_times.weigh(
         BatchTimes(),
@@ -57,16 +59,12 @@ def test_batches_of_whose_time_the_gateways_waits_leave_nothing_are_no_alarm() -
     assert not rule.is_slow(slow, HostPart(1.0, 10.0))
 
 
-def test_a_few_late_answers_without_slower_batches_are_no_alarm() -> None:
-    assert not rule.is_slow(queue(BatchTimes(), 7))
-
-
 def test_the_less_certain_slower_batches_are_the_more_late_answers_are_needed() -> None:
     needed = []
-    for certainty in (1.0, 0.75, 0.5, 0.25):
+    for certainty in (1.0, 0.75, 0.5, 0.25, 0.0):
         doubtful = times(certainty * SURE.chart.score)
         needed.append(next(n for n in range(100) if rule.is_slow(queue(doubtful, n))))
-    assert needed == [7, 13, 20, 26]
+    assert needed == [7, 13, 20, 26, 32]
 
 
 def suspected(late: int) -> Watch:
@@ -98,19 +96,21 @@ def slower(slowdown: float) -> BatchTimes:
 FOURS = replace(PROMISE, batch=4)
 
 
-def test_slower_batches_are_enough_where_the_queue_model_says_that_they_break_the_promise() -> None:
-    assert rule.is_slow(queue(slower(2.5), 0, FOURS))
-    assert not rule.is_slow(queue(slower(1.5), 0, FOURS))
-    assert not rule.is_slow(queue(slower(2.5), 0, FOURS, rate_rps=30.0))
-
-
-def test_a_promise_that_only_a_rate_above_the_plan_would_break_is_no_servers_fault() -> None:
-    assert not rule.is_slow(queue(slower(1.5), 0, FOURS, rate_rps=250.0))
-
-
-def test_slower_batches_that_are_not_certain_break_nothing() -> None:
-    doubtful = slower(4.0)._replace(chart=Chart(0.9 * SURE.chart.score))
-    assert not rule.is_slow(queue(doubtful, 0, FOURS))
+@pytest.mark.parametrize(
+    ("slowdown", "certainty", "rate_rps", "breaks"),
+    [
+        (2.5, 1.0, None, True),
+        (1.5, 1.0, None, False),
+        (2.5, 1.0, 30.0, False),
+        (1.5, 1.0, 250.0, False),  # a rate above the plan is no server's fault
+        (4.0, 0.9, None, False),
+    ],
+)
+def test_slower_batches_are_enough_where_the_queue_model_says_that_they_break_the_promise(
+    slowdown: float, certainty: float, rate_rps: float | None, breaks: bool
+) -> None:
+    batches = slower(slowdown)._replace(chart=Chart(certainty * SURE.chart.score))
+    assert rule.is_slow(queue(batches, 0, FOURS, rate_rps)) is breaks
 
 
 PLANNED = replace(FOURS, p99_ms=45.0, batch_ms=(8.0, 10.0, 12.0, 14.0), rate_rps=200.0)
@@ -158,3 +158,53 @@ def test_batches_as_fast_as_planned_need_no_queue_model(monkeypatch: pytest.Monk
     assert asked == []
     rule.breaks_as_measured(queue(served_from_the_start(1.1), 1, PLANNED))
     assert asked
+
+
+def test_each_kind_of_evidence_is_named_with_its_figure() -> None:
+    assert rule.contention(HostSeen(0.75, 0.08, 0.3)) == (
+        "the host is contended: the gateway waited for a core in 75% of the time it was ready to run, "
+        "the hypervisor withheld 8% of the cores' time, "
+        "the gateway's own cgroup was throttled for 30% of the time"
+    )
+    throttled = "the host is contended: the gateway's own cgroup was throttled for 30% of the time"
+    assert rule.contention(HostSeen(0.1, 0.0, 0.3)) == throttled
+    assert rule.contention(None) == rule.contention(HostSeen(waiting=0.2, steal=0.01)) == ""
+
+
+PARTS = st.floats(0.0, 1.0)
+
+
+@given(PARTS, PARTS, PARTS)
+def test_any_one_kind_of_evidence_is_enough(waiting: float, steal: float, throttled: float) -> None:
+    enough = waiting >= rule.WAITING or steal >= rule.STEAL or throttled >= rule.THROTTLED
+    assert bool(rule.contention(HostSeen(waiting, steal, throttled))) is enough
+
+
+@given(PARTS, PARTS, PARTS)
+def test_the_host_explains_what_other_work_and_other_machines_take(
+    starved: float, throttled: float, steal: float
+) -> None:
+    server = ServerSeen(Health.READY, delays=Delays(starved, throttled))
+    part = rule.host_part(HostSeen(0.0, steal, wait_s=0.002), server, 40.0)
+    assert part.own == pytest.approx(max(rule.LEAST_UNEXPLAINED, (1.0 - starved) * (1.0 - steal)))
+    assert part.wait_s == 0.002
+    assert rule.host_part(HostSeen(1.0, steal), ServerSeen(Health.READY), 40.0) == NO_PART
+
+
+@pytest.mark.parametrize(
+    ("delays", "cut"),
+    [
+        (Delays(0.0, 0.5), False),
+        (Delays(0.0, 0.6), False),
+        (Delays(0.0, 0.9), True),
+        (Delays(0.5, 0.25), False),
+        (Delays(0.5, 0.45), True),
+        (Delays(0.9, 0.0), False),
+        (Delays(1.0, 0.0), False),
+    ],
+)
+def test_a_server_that_is_throttled_for_far_more_than_its_share_has_lost_its_quota(
+    delays: Delays, cut: bool
+) -> None:
+    """Whatever other work takes of its time."""
+    assert rule.host_part(None, ServerSeen(Health.READY, delays=delays), 50.0).cut is cut

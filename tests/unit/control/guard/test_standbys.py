@@ -20,13 +20,7 @@ from controlplane.control.guard.effects import (
     Report,
 )
 from controlplane.control.guard.standbys import is_awaited
-from controlplane.control.guard.state import (
-    GuardedPartition,
-    Launches,
-    Phase,
-    PlacedServer,
-    Share,
-)
+from controlplane.control.guard.state import GuardedPartition, Launches, Phase, PlacedServer, Share
 from controlplane.domain.observation import Answer, Health, Level, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
 

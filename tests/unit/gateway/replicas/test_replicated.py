@@ -83,11 +83,6 @@ def over(replicas: list[Running], token: str = TOKEN, term: int | None = None) -
     return ReplicatedGateway(lambda: [one.address for one in replicas], token, term)
 
 
-def test_a_table_survives_its_document() -> None:
-    table = Table(3, dict(ROUTES))
-    assert control_port.TABLE.validate_json(control_port.TABLE.dump_json(table)) == table
-
-
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"generation": -1, "routes": {}}', b'{"generation": 1}'])
 def test_a_malformed_document_is_a_value_error(text: bytes) -> None:
     with pytest.raises(ValueError, match="validation error"):
@@ -102,11 +97,6 @@ def test_a_commit_reaches_every_replica(replicas: list[Running]) -> None:
     assert over(replicas).routes() == ROUTES
 
 
-def test_a_start_does_not_wait_where_there_is_no_replica() -> None:
-    with pytest.raises(GatewayError, match="no replica"):
-        over([]).start(GatewayConfig())
-
-
 def test_the_fleets_own_inferences_are_left_out_at_every_replica(replicas: list[Running]) -> None:
     gateway, counted = over(replicas), {"name": "m", "version": "1", "inference_count": 1}
     gateway.discount("s", [counted])
@@ -115,18 +105,14 @@ def test_the_fleets_own_inferences_are_left_out_at_every_replica(replicas: list[
     assert replicas[0].gateway.discounts == [("s", [counted]), ("s", None)]
 
 
-def test_a_replica_is_ready_once_it_has_routes(replicas: list[Running]) -> None:
+@pytest.mark.parametrize("routes", [ROUTES, {}], ids=["some", "none"])
+def test_a_replica_is_ready_once_it_has_routes(replicas: list[Running], routes: Routes) -> None:
     first, second = replicas
-    over([first]).commit(ROUTES)
+    over([first]).commit(routes)
     assert (first.get(control_port.READY), second.get(control_port.READY)) == (200, 503)
-    assert over(replicas).routes() == ROUTES
+    assert over(replicas).routes() == routes
     assert second.get(control_port.READY) == 200
-    assert second.gateway.committed == [ROUTES]
-
-
-def test_routes_without_servers_make_a_replica_ready_too(replicas: list[Running]) -> None:
-    over(replicas).commit({})
-    assert replicas[0].get(control_port.READY) == 200
+    assert second.gateway.committed == [routes]
 
 
 def test_the_newest_routes_win(replicas: list[Running]) -> None:
@@ -138,26 +124,23 @@ def test_the_newest_routes_win(replicas: list[Running]) -> None:
     assert first.gateway.committed[-1] == {"a": Route((TWO,))}
 
 
-def test_a_replica_that_is_gone_stops_no_commit(replicas: list[Running]) -> None:
+def test_a_replica_that_is_gone_stops_no_commit_and_its_servers_are_busy(replicas: list[Running]) -> None:
     gone = Running(Path("none"))
     gone.end()
     gateway = over([gone, *replicas])
     gateway.commit(ROUTES)
     assert gateway.routes() == ROUTES
-
-
-def test_a_server_is_busy_while_a_replica_does_not_answer(replicas: list[Running]) -> None:
-    gone = Running(Path("none"))
-    gone.end()
     assert over(replicas).in_flight(ONE) == InFlight(2, 0, 2)
     with pytest.raises(GatewayError, match="does not answer"):
-        over([*replicas, gone]).in_flight(TWO)
+        gateway.in_flight(TWO)
 
 
-def test_no_replica_is_no_gateway() -> None:
+def test_no_replica_is_no_gateway_and_a_start_does_not_wait_for_one() -> None:
     assert over([]).routes() == {}
     with pytest.raises(GatewayError, match="no replica"):
         over([]).commit(ROUTES)
+    with pytest.raises(GatewayError, match="no replica"):
+        over([]).start(GatewayConfig())
 
 
 def test_a_refusal_of_all_is_an_error(replicas: list[Running]) -> None:
@@ -168,11 +151,12 @@ def test_a_refusal_of_all_is_an_error(replicas: list[Running]) -> None:
     assert over(replicas).routes() == {}
 
 
-def test_a_wrong_token_changes_nothing(replicas: list[Running]) -> None:
+def test_a_wrong_token_changes_and_reads_nothing(replicas: list[Running]) -> None:
     with pytest.raises(GatewayError, match="refuses the token"):
         over(replicas, "another").commit(ROUTES)
     assert replicas[0].gateway.committed == []
     assert replicas[0].get(control_port.ROUTES) == 401
+    assert monitor_stream(replicas[0].address, "another", '{"follow": true}') is None
 
 
 def test_older_routes_are_refused(replicas: list[Running]) -> None:
@@ -192,10 +176,6 @@ def test_routes_of_an_earlier_leader_are_refused(replicas: list[Running]) -> Non
     later.commit(ROUTES)
     over(replicas).commit({})  # a command goes with the present term
     assert later.routes() == {}
-
-
-def test_the_log_of_a_replica_needs_the_token(replicas: list[Running]) -> None:
-    assert monitor_stream(replicas[0].address, "another", '{"follow": true}') is None
 
 
 def test_an_order_that_replicas_would_not_keep_is_refused() -> None:

@@ -82,7 +82,7 @@ def test_a_wrong_device_is_refused(text: str) -> None:
 
 def test_a_device_names_its_node() -> None:
     core, gpu = NodeDevice.parse("a.b/cpu-12"), NodeDevice.parse("a/GPU-1")
-    assert (core.node, core.core, core.gpu) == ("a.b", 12, False)
+    assert (core.node, core.device, core.gpu) == ("a.b", "cpu-12", False)
     assert (gpu.node, gpu.device, gpu.gpu) == ("a", "GPU-1", True)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from inss_setup import devices, workloads
+from inss_instances import devices, workloads
 from planning import RealClock, StoppedClock
 
 from controlplane.domain.errors import InputError

@@ -38,7 +38,7 @@ def test_every_client_sends_requests_of_the_workloads_client_batch(
     monkeypatch.setattr(clients, "over_grpc", tritonclient)
     scene = Scene(Path(), MODELS, Path(), Path(), Serving(), poisson_s=POISSON_S)
     place = Place(Device("cpu", ShareKind.CPU_QUOTA, CPU_GRID), "cpu-0")
-    demo = Demo(scene, *cast(Any, (None, None)), place, *cast(Any, (None, None)))
+    demo = Demo(scene, cast(Any, None), place, *cast(Any, (None, None)))
     placements = [
         Placement(name, name, "transformer_tiny", 100.0, 100.0, client_batch=client_batch) for name in "abc"
     ]

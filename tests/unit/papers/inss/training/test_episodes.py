@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from inss_policy import around
+from inss_instances import around
 
 from controlplane.papers.inss.policy import worth
 from controlplane.papers.inss.problem import goodput

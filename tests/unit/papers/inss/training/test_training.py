@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from inss_policy import around, base
+from inss_instances import around, base
 
 from controlplane.domain.errors import InputError
 from controlplane.papers.inss.policy import Episodes, Observation, scores
