@@ -10,7 +10,6 @@ from guard_bench import bench, of, partition, targets
 from controlplane.control.guard import batch_times, decide, learning, queues
 from controlplane.control.guard.batch_times import BatchTimes, BesidePlan, Chart
 from controlplane.control.guard.effects import Learn
-from controlplane.control.guard.learning import ModelError
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer, Slower, Watch
 from controlplane.domain.workload import ShadowPolicy
@@ -88,7 +87,7 @@ def test_only_what_an_error_breaks_moves_and_what_no_shadow_covers_is_named() ->
     calm, tight = serving("a", took(1.0)), serving("b", took(1.0))
     strict = replace(PROMISE, p99_ms=49.0)
     tight = replace(tight, queues=(tight.queues[0]._replace(promise=strict),))
-    small, large, other = (ModelError((name, "v100"), f) for name, f in (("m", 1.04), ("m", 1.5), ("n", 1.5)))
+    small, large, other = (Learn(name, "v100", f) for name, f in (("m", 1.04), ("m", 1.5), ("n", 1.5)))
     assert [learning.overrun(watch, small) > 1.0 for watch in (calm, tight)] == [False, True]
     assert [learning.overrun(watch, large) > 1.0 for watch in (calm, tight)] == [True, True]
     assert learning.overrun(tight, other) == 0.0
