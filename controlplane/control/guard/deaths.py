@@ -18,7 +18,7 @@ from controlplane.control.guard.observe import Tick
 from controlplane.control.guard.rule import contention
 from controlplane.control.guard.state import Death, Launches, Limits, Offence, PlacedServer, Watch
 from controlplane.domain.device import noun_of
-from controlplane.domain.observation import Health, HostSeen, Level, ServerSeen
+from controlplane.domain.observation import Health, Level
 from controlplane.domain.workload import ShadowPolicy
 
 BEFORE_S = 1.0
@@ -40,14 +40,13 @@ _CAUSES = {
 }
 
 
-def death(
-    watch: Watch, seen: ServerSeen, limits: Limits, now_s: float, host: HostSeen | None = None
-) -> Cause | None:
+def death(tick: Tick, watch: Watch) -> Cause | None:
     """Return why the active server counts as dead; None if it does not."""
+    seen, limits, now_s = tick.active(watch), tick.state.limits, tick.now_s
     if seen.health in _CAUSES:
         return _CAUSES[seen.health]
     # A pause must not cause two redirects, and on a contended host a batch may take as long.
-    settling = 2.0 if now_s < watch.settled_s or contention(host) else 1.0
+    settling = 2.0 if now_s < watch.settled_s or contention(tick.seen.host) else 1.0
     silent_s = now_s - watch.answered_s
     if seen.in_flight >= limits.due and silent_s > settling * patience_s(watch, limits):
         return Cause.HANG

@@ -124,7 +124,7 @@ def _decide(tick: Tick, watch: Watch) -> None:
     tick.decided.append(watch.partition.id)
     watch = standbys.look_after(tick, watch)
     active = tick.active(watch)
-    cause = deaths.death(watch, active, tick.state.limits, tick.now_s, tick.seen.host)
+    cause = deaths.death(tick, watch)
     if cause is not None:
         watch = _dead(tick, watch, cause)
     elif active.health is Health.IMPAIRED:
