@@ -31,8 +31,7 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.waiting import wait_until
 from controlplane.gateway import processes, store
 from controlplane.gateway.controller_keeper import ControllerKeeper
-from controlplane.gateway.listeners import Held
-from controlplane.gateway.processes import say
+from controlplane.gateway.processes import Held, say
 from controlplane.gateway.programs import Programs
 from controlplane.gateway.running import RuntimeSocket, Unreachable
 from controlplane.sockets import ask
@@ -203,7 +202,6 @@ class Supervisor:
         process.due_at = 0.0
 
     def _start(self, process: ManagedProcess) -> None:
-        """Start a process, unless it runs already, and watch it."""
         try:
             if process.child is None:
                 process.started_at = time.monotonic()

@@ -56,26 +56,19 @@ class Traffic:
         return 1 if self.in_sequence else in_flight(batch)
 
 
-def whole_sequences(
-    sequences: Sequence[Sequence[ModelInferRequest]], config: ModelConfig
-) -> tuple[ModelInferRequest, ...]:
-    """Return the requests of sequences one after another, each marked as its first, last or in between."""
+def _mark(sequences: Sequence[Sequence[ModelInferRequest]], config: ModelConfig) -> None:
+    """Mark each request as the first or last of its sequence, or as one in between."""
     controls = [c for given in config.sequence_batching.control_input for c in given.control]
     ids = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
     as_text = any(c.kind == ids and c.data_type == DataType.TYPE_STRING for c in controls)
-    whole = []
     for requests in sequences:
-        for i, request in enumerate(requests):
-            marked = ModelInferRequest()
-            marked.CopyFrom(request)
+        for request in requests:
             if as_text:
-                marked.parameters["sequence_id"].string_param = str(SEQUENCE)
+                request.parameters["sequence_id"].string_param = str(SEQUENCE)
             else:
-                marked.parameters["sequence_id"].int64_param = SEQUENCE
-            marked.parameters["sequence_start"].bool_param = i == 0
-            marked.parameters["sequence_end"].bool_param = i == len(requests) - 1
-            whole.append(marked)
-    return tuple(whole)
+                request.parameters["sequence_id"].int64_param = SEQUENCE
+            request.parameters["sequence_start"].bool_param = request is requests[0]
+            request.parameters["sequence_end"].bool_param = request is requests[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +117,7 @@ def requests_for(source: SourceModel, inputs: Inputs = NO_INPUTS) -> tuple[Model
             requests.append(request)
         made.append(requests)
     if keeps_sequences(source.config):
-        return whole_sequences(made, source.config)
+        _mark(made, source.config)
     return tuple(itertools.chain.from_iterable(made))
 
 
@@ -135,22 +128,17 @@ def _sequences(
     shapes = {**sample_shapes(source.config, file), **inputs.shapes}
     if inputs.data is not None:
         return read_sequences(inputs.data, specs, shapes)
-    own = source.config.model_warmup and not inputs.shapes and not inputs.ranges
-    sample = (
-        _own(source, file) if own else _generated(source.name, specs, replace(inputs, shapes=shapes), file)
-    )
+    if source.config.model_warmup and not inputs.shapes and not inputs.ranges:
+        config = MessageToDict(source.config, preserving_proto_field_name=True)
+        try:
+            own = sample_inputs(config, Path(source.directory))
+        except EngineError as error:
+            raise InputError(str(error), file=file, field="model_warmup") from None
+        leading = 1 if source.config.max_batch_size > 0 else 0
+        sample = tuple(TensorValue(i.name, i.datatype, i.shape[leading:], i.data) for i in own)
+    else:
+        sample = _generated(source.name, specs, replace(inputs, shapes=shapes), file)
     return ((_GENERATED_STEPS if keeps_sequences(source.config) else 1) * (sample,),)
-
-
-def _own(source: SourceModel, file: str) -> Sample:
-    """Return the sample in the model's `model_warmup`."""
-    config = MessageToDict(source.config, preserving_proto_field_name=True)
-    try:
-        inputs = sample_inputs(config, Path(source.directory))
-    except EngineError as error:
-        raise InputError(str(error), file=file, field="model_warmup") from None
-    leading = 1 if source.config.max_batch_size > 0 else 0
-    return tuple(TensorValue(i.name, i.datatype, i.shape[leading:], i.data) for i in inputs)
 
 
 def request_set(requests: Sequence[ModelInferRequest], inputs: Inputs) -> RequestSet:

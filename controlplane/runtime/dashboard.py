@@ -7,11 +7,10 @@ there are any; no controller is needed. A viewer gets a document when it differs
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -105,23 +104,14 @@ class Feed:
     def __init__(self, look: Callable[[], Json]) -> None:
         self._look = look
         self._changed = asyncio.Condition()
-        self._viewers = 0
+        self.viewers = 0
         self.number = 0
         self.text = ""
-
-    @contextlib.contextmanager
-    def viewed(self) -> Iterator[None]:
-        """Count a viewer, inside the context."""
-        self._viewers += 1
-        try:
-            yield
-        finally:
-            self._viewers -= 1
 
     async def run(self) -> None:
         """Look once a second while there are viewers, until cancelled."""
         while True:
-            if self._viewers:
+            if self.viewers:
                 await self.renew()
             await asyncio.sleep(_EVERY_S)
 
@@ -160,7 +150,8 @@ def application(title: str, look: Callable[[], Json], access: PageAccess | None)
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         number = 0
-        with feed.viewed(), contextlib.suppress(ConnectionError):
+        feed.viewers += 1
+        try:
             while True:
                 found = await feed.after(number)
                 if found is None:
@@ -168,12 +159,18 @@ def application(title: str, look: Callable[[], Json], access: PageAccess | None)
                 else:
                     number, text = found
                     await response.write(f"data: {text}\n\n".encode())
-        return response
+        except ConnectionError:
+            return response
+        finally:
+            feed.viewers -= 1
+
+    async def renewing() -> None:
+        while access is not None:
+            access.renew()
+            await asyncio.sleep(_EVERY_S)
 
     async def running(app: web.Application) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(feed.run())]
-        if access is not None:
-            tasks.append(asyncio.create_task(_renewing(access)))
+        tasks = [asyncio.create_task(feed.run()), asyncio.create_task(renewing())]
         yield
         for task in tasks:
             task.cancel()
@@ -202,12 +199,6 @@ def _admitted(access: PageAccess) -> Middleware:
         return await handler(request) if refusal is None else refusal
 
     return check
-
-
-async def _renewing(access: PageAccess) -> None:
-    while True:
-        access.renew()
-        await asyncio.sleep(_EVERY_S)
 
 
 async def serve(

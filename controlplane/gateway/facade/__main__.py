@@ -26,7 +26,7 @@ from controlplane.gateway.facade.fleet_wide.broadcast import Broadcast, Kept
 from controlplane.gateway.facade.over_http import Http
 from controlplane.gateway.facade.records import Records
 from controlplane.gateway.facade.upstream import Upstream, relay
-from controlplane.gateway.listeners import Held, Listeners
+from controlplane.gateway.processes import Held, Listeners
 from controlplane.render.haproxy import MOST_HEADERS
 from controlplane.triton.sessions import TritonSessions
 

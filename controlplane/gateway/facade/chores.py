@@ -16,7 +16,6 @@ from controlplane.domain.errors import TrisectError
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.gateway.facade.fleet import Fleet
-from controlplane.gateway.listeners import Held
 
 Reload = Callable[[], Awaitable[None]]
 
@@ -57,7 +56,7 @@ async def serve_control(fleet: Fleet, reload: Reload, path: str) -> asyncio.Abst
     return await asyncio.start_unix_server(talk, path)
 
 
-async def keep_supervisor(paths: GatewayPaths, held: Held) -> None:
+async def keep_supervisor(paths: GatewayPaths, held: processes.Held) -> None:
     """Start a supervisor whenever none runs, and keep the sockets open for it. Never returns."""
     while True:
         await asyncio.sleep(_LOOK_S)

@@ -8,8 +8,7 @@ probes         what is asked of a server to know whether it lives, and what is r
 engine         the servers that run according to the launcher and the engine
 watches        the gateway's processes, and the repository against what was applied
 adopt          adoption of a running fleet by a new controller
-actor          what becomes of decisions: announced, ...
-executor       ... or carried out
+executor       what becomes of decisions: announced by an `Actor`, carried out by an `Executor`
 workers        slow work beside the loop: starts, loads, drains, stops; when a server has drained
 recorder       what other commands read: the record, and the file for `ctl status`
 elected        the controller in a cluster

@@ -162,7 +162,7 @@ class _Running:
         else:
             # A routed one was ready before: this controller did not start it, and its end is no failed start.
             since_s = -math.inf if active.name in routed else math.inf
-            place = _placed(active, partition, self._gpus, since_s)
+            place = self._placed(active, partition, since_s)
         if partition.policy is ShadowPolicy.NONE:
             return _Chosen(() if active is None else (active,), (place,))
         owned = None if active is None else self._owned(active, place, partition, routed)
@@ -171,8 +171,13 @@ class _Running:
         others = [s for s in candidates if s is not active]
         shadow = next((s for s in others if s.name in self._backups or s.spec.percent >= least), None)
         both = tuple(s for s in (active, shadow) if s is not None)
-        placed = (place,) if shadow is None else (place, _placed(shadow, partition, self._gpus))
+        placed = (place,) if shadow is None else (place, self._placed(shadow, partition))
         return _Chosen(both, placed, owned)
+
+    def _placed(self, server: Server, partition: GuardedPartition, since_s: float = math.inf) -> PlacedServer:
+        spec = server.spec
+        shared = spec.labels.partition != partition.id
+        return PlacedServer(server.name, self._gpus[spec.device], spec.percent, since_s, shared)
 
     def _candidates(self, partition: GuardedPartition, routed: Collection[str]) -> list[Server]:
         """Return a partition's servers: routed first, then what backs it up, then as planned, then others.
@@ -182,14 +187,10 @@ class _Running:
         candidates = []
         for name in (partition.id, *(() if partition.shared is None else partition.shared[:1])):
             for server in self._of_partition.get(name, ()):
-                is_used = server.name in routed or server.name in self._backups
-                if server.spec.device in self._gpus and (
-                    is_used
-                    or (
-                        server.name not in self._ending
-                        and stands_for(server.spec, self.planned[name], self._desired)
-                    )
-                ):
+                serves = server.name in routed or server.name in self._backups
+                if not serves and server.name not in self._ending:
+                    serves = stands_for(server.spec, self.planned[name], self._desired)
+                if serves and server.spec.device in self._gpus:
                     candidates.append(server)
         planned = self._desired.servers
         return sorted(
@@ -216,11 +217,3 @@ class _Running:
         if share is None or active.spec.labels.role is Role.ACTIVE or not differs(place, share):
             return None
         return share if share.percent >= partition.percent else None  # else of an earlier plan
-
-
-def _placed(
-    server: Server, partition: GuardedPartition, gpus: Mapping[str, str], since_s: float = math.inf
-) -> PlacedServer:
-    spec = server.spec
-    shared = spec.labels.partition != partition.id
-    return PlacedServer(server.name, gpus[spec.device], spec.percent, since_s, shared)

@@ -120,18 +120,14 @@ class Keeper:
         self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
         self._redirects = 0
         self._plan: Plan | None = None
-        self._counts: Mapping[str, int] = {}
+        self.counts: Mapping[str, int] = {}
+        """How many devices of each type the spec allowed at the last look."""
         self._counted_s = -math.inf
         self._shown: FleetStanding | None = None
         self._unreported: FleetReport | None = None
         self._troubles = Troubles(fleet.say)
         self._defects = LogOnce(_DEFECT_S)
         self._defect = "", -math.inf
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """How many devices of each type the spec allowed at the last look."""
-        return self._counts
 
     def apply(self, request: ApplyRequest) -> None:
         """Apply a plan that follows the load; the next leader goes on with it where this one ends meanwhile.
@@ -238,7 +234,7 @@ class Keeper:
             return
         if now_s - self._counted_s >= _INVENTORY_S and (known := spec_of(plan)) is not None:
             labels = {gpu.type: gpu.node_selector for gpu in known[0].gpus}
-            self._counts = {
+            self.counts = {
                 kind: sum(device.has(labels.get(kind, {})) for device in found)
                 for kind, found in devices_of(self._fleet.launcher).items()
             }
@@ -275,8 +271,11 @@ class Keeper:
         """Apply a generation and report. Raises EngineError where the API server does not answer."""
         try:
             self._wanted.hold()
-            if (followed := self._followed(wanted.generation)) is not None:
-                wanted = replace(wanted, plan=followed, followed=True)
+            try:  # the plan by which the leader before followed the load
+                if (followed := self._wanted.followed(wanted.generation)) is not None:
+                    wanted = replace(wanted, plan=followed, followed=True)
+            except InputError as error:
+                self._drop(wanted.generation, error)
             self._wanted.begin(wanted.generation)
             report = self._applied(wanted)
         except FleetBusy:
@@ -297,14 +296,6 @@ class Keeper:
         self.note(Event(self._fleet.clock.wall(), level, report.reason, self._fleet.name, report.message))
         self._fleet.say(f"generation {wanted.generation}: {report.message}")
 
-    def _followed(self, generation: int) -> Mapping[str, Any] | None:
-        """Return the plan by which the leader before followed the load, if there is one that can be read."""
-        try:
-            return self._wanted.followed(generation)
-        except InputError as error:
-            self._drop(generation, error)
-            return None
-
     def _drop(self, generation: int, error: TrisectError) -> None:
         """Go back from a followed plan, which cannot be applied any more, to the object's own."""
         self._wanted.follow(None, generation)
@@ -313,8 +304,7 @@ class Keeper:
 
     def _follow(self, plan: Plan) -> None:
         """Write down whether the fleet follows its load from now on, and the profiles to plan with."""
-        following, section = self._fleet.files.following, plan.serve or Serving()
-        wanted = section.follow_load
+        following, wanted = self._fleet.files.following, (plan.serve or Serving()).follow_load
         if wanted is not None:
             following.receive(self._wanted.profiles())
         following.write(FollowingSettings(wanted is not None, (wanted or FollowLoad()).stabilisation_s))
@@ -333,9 +323,7 @@ class Keeper:
             problem = "needs a plan with its spec: `ctl plan` again"
             raise InputError(problem, file=_PLAN, field="serve.follow_load")
         settings = self.installation.settings(plan, wanted.devices)
-        code = plan_hash(plan)
-        known = self._fleet.files.settings()
-        if known is None and wanted.applied == code:
+        if self._fleet.files.settings() is None and wanted.applied == plan_hash(plan):
             # An earlier leader applied it, and the guard may have redirected since: that stays.
             known_gpus = {gpu.id for gpu in plan.gpus}
             devices = {name: device for name, device in wanted.devices.items() if name in known_gpus}

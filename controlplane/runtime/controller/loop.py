@@ -32,9 +32,9 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
 from controlplane.monitor.host import GatewayHost
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
-from controlplane.runtime.controller.actor import Actor, Decision
 from controlplane.runtime.controller.adopt import Adopted, adoption
 from controlplane.runtime.controller.answers import Requests
+from controlplane.runtime.controller.executor import Actor, Decision
 from controlplane.runtime.controller.observer import Observer
 from controlplane.runtime.controller.watches import GatewayWatch
 from controlplane.runtime.controller.workers import Workers

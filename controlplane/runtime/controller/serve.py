@@ -28,9 +28,8 @@ from controlplane.monitor import metrics
 from controlplane.monitor.metrics import Page
 from controlplane.runtime.autoscaler.autoscaler import Autoscaler
 from controlplane.runtime.autoscaler.running import InCluster
-from controlplane.runtime.controller.actor import Actor, Notice
 from controlplane.runtime.controller.answers import Requests
-from controlplane.runtime.controller.executor import Executor
+from controlplane.runtime.controller.executor import Actor, Executor, Notice
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.controller.watches import DriftWatch
 from controlplane.runtime.fleet.controller_process import kept_up, only_controller

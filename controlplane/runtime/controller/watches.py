@@ -6,6 +6,7 @@ The repository has a thread of its own: a network file system may not answer, an
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from controlplane.files.pinned import Pin
 from controlplane.files.pinned.content import Drift, Seen, drift
 from controlplane.gateway.processes import FACADE, SUPERVISOR
 from controlplane.ports import Gateway
-from controlplane.runtime.controller.actor import Actor, Notice
+from controlplane.runtime.controller.executor import Actor, Notice
 from controlplane.runtime.fleet.fleet import Fleet
 
 _GATEWAY_EVERY_S = 1.0
@@ -75,7 +76,13 @@ class DriftWatch:
 
     def start(self, stop: threading.Event) -> None:
         """Look again and again until `stop` is set, in a thread that its program does not wait for."""
-        threading.Thread(target=self._run, args=(stop,), name="drift", daemon=True).start()
+
+        def run() -> None:
+            while not stop.wait(_LOOK_S):
+                with contextlib.suppress(TrisectError):  # the record cannot be read now: the loop reports it
+                    self.look()
+
+        threading.Thread(target=run, name="drift", daemon=True).start()
 
     def look(self) -> None:
         """Compare once."""
@@ -87,13 +94,6 @@ class DriftWatch:
                     ("warning", said) if said else ("info", "the repository is again as it was applied")
                 )
                 self._notice(Event(self._fleet.clock.wall(), level, "drift", model, reason))
-
-    def _run(self, stop: threading.Event) -> None:
-        while not stop.wait(_LOOK_S):
-            try:
-                self.look()
-            except TrisectError:
-                continue  # the record cannot be read now: the loop reports that too
 
     def _said(self, pin: Pin) -> str:
         """Return how the repository differs from a model's pin; nothing where it does not."""

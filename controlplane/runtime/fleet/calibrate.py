@@ -84,8 +84,8 @@ def observe(fleet: Fleet, profiles: Path, seconds: float) -> tuple[list[Seen], l
         raise InputError(f"fleet {fleet.name!r} has no plan", field="--fleet")
     routed = {m.server for route in fleet.gateway.routes().values() for m in route.members}
     servers = [s for s in fleet.launcher.servers(fleet.name) if s.name in routed]
-    watched = _watch(plan, servers, seconds)
-    seen = _all_rows(watched, plan, profiles, fleet.clock.wall())
+    watched, now_s = _watch(plan, servers, seconds), fleet.clock.wall()
+    seen = [row for one in watched for row in _rows(one, watched, plan, profiles, now_s)]
     if not seen:
         raise InputError(f"no batch was executed within {seconds:g} s; is there traffic?", field="--fleet")
     answering = {one.partition.id for one in watched}
@@ -106,9 +106,9 @@ def recall(fleet: Fleet, profiles: Path) -> tuple[list[Seen], list[Unseen], list
             "minutes, or watch it now with --seconds",
             field="--fleet",
         )
-    watched = _recorded(plan, minutes)
+    watched, now_s = _recorded(plan, minutes), fleet.clock.wall()
     kept = [_kept(partition, placement, minutes) for _, partition, placement in plan.placements()]
-    seen = _all_rows(watched, plan, profiles, fleet.clock.wall())
+    seen = [row for one in watched for row in _rows(one, watched, plan, profiles, now_s)]
     counted_of = {one.partition.id for one in watched}
     uncounted = "no server of it answered through two minutes: only then executions are counted"
     return seen, _unseen(plan, seen, counted_of, "no batch was executed", uncounted), kept
@@ -242,10 +242,6 @@ def _kept(partition: Partition, placement: Placement, minutes: Sequence[Minute])
         worst_p99_ms=max(p99s, default=None),
         slo_ms=placement.slo_ms,
     )
-
-
-def _all_rows(watched: Sequence[_Watched], plan: Plan, profiles: Path, at_s: float) -> list[Seen]:
-    return [row for one in watched for row in _rows(one, watched, plan, profiles, at_s)]
 
 
 def _rows(one: _Watched, every: Sequence[_Watched], plan: Plan, profiles: Path, at_s: float) -> list[Seen]:

@@ -71,32 +71,27 @@ def status_rows(
 
 def workload_rows(plan: Plan | None, windows: Mapping[str, LatencyWindow]) -> list[WorkloadRow]:
     """Return a row for each workload, in the plan's order; rates count inferences, as in a plan."""
-    rows: dict[str, WorkloadRow] = {}
-    client_batch: dict[str, int] = {}
+    placed: dict[str, list[tuple[str, Placement]]] = {}
     for _, partition, placement in plan.placements() if plan is not None else ():
-        row = rows.get(placement.name) or WorkloadRow(
-            placement.name, placement.endpoint, (), placement.slo_ms, planned_rps=0.0
-        )
-        client_batch[placement.endpoint] = placement.client_batch
-        known = {*row.sources, placement.predicted.source}
-        rows[placement.name] = replace(
-            row,
-            partitions=(*row.partitions, partition.id),
-            planned_rps=row.planned_rps + placement.rate_rps,
+        placed.setdefault(placement.name, []).append((partition.id, placement))
+    rows = []
+    for name, its in placed.items():
+        first, known = its[0][1], {one.predicted.source for _, one in its}
+        row = WorkloadRow(
+            name,
+            first.endpoint,
+            tuple(partition for partition, _ in its),
+            first.slo_ms,
+            planned_rps=sum((one.rate_rps for _, one in its), 0.0),
             sources=tuple(source for source in Source if source in known),
         )
-    return [
-        row
-        if (seen := windows.get(row.endpoint)) is None
-        else replace(
-            row,
-            p99_ms=seen.p99_ms,
-            rate_rps=seen.requests * client_batch[row.endpoint] / seen.seconds,
-            errors=seen.errors,
-            refused=seen.refused,
-        )
-        for row in rows.values()
-    ]
+        if (seen := windows.get(row.endpoint)) is not None:
+            rate_rps = seen.requests * first.client_batch / seen.seconds
+            row = replace(
+                row, p99_ms=seen.p99_ms, rate_rps=rate_rps, errors=seen.errors, refused=seen.refused
+            )
+        rows.append(row)
+    return rows
 
 
 def guard_rows(
@@ -110,11 +105,8 @@ def guard_rows(
     guarding = {one.partition: one for one in told}
     rows = []
     for _, partition in plan.partitions() if plan is not None else ():
-        row = GuardRow(
-            partition.id,
-            survives_gpu_loss=partition.survives_gpu_loss,
-            memory_mb=partition.memory_mb,
-        )
+        survives, memory_mb = partition.survives_gpu_loss, partition.memory_mb
+        row = GuardRow(partition.id, survives_gpu_loss=survives, memory_mb=memory_mb)
         if (shadow := partition.shadow) is not None:
             row = replace(row, covers=shadow.covers, shadow_memory_mb=shadow.memory_mb)
             row = replace(row, policy=shadow.policy.value, redirect_s=shadow.redirect_s)
@@ -145,8 +137,7 @@ def fleet_status(fleet: Fleet, plan: Plan | None, telemetry: Telemetry, window_s
     with contextlib.suppress(GatewayError):  # without the gateway's monitor no latency is known
         windows = telemetry.windows(window_s)
     servers: Sequence[StatusRow] = ()
-    redirects: Mapping[str, Event] = {}
-    warnings: Mapping[str, Event] = {}
+    redirects, warnings = dict[str, Event](), dict[str, Event]()
     trouble = history_trouble = None
     try:
         servers = status_rows(fleet.launcher, fleet.gateway, fleet.name, plan, windows)

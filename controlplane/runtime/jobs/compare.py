@@ -16,7 +16,6 @@ import numpy as np
 from controlplane.domain import device
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan, Rule
-from controlplane.domain.profile import Profile
 from controlplane.domain.settings import PlanSettings
 from controlplane.files.mistakes import nearest
 from controlplane.files.plans import read_spec
@@ -231,6 +230,4 @@ def _model(name: str, kind: str, profiles: Path, factor: float) -> LatencyModel:
     return latency_registry.build(name, known_device(kind, profiles), _profiles(kind, profiles))
 
 
-@functools.cache
-def _profiles(kind: str, profiles: Path) -> dict[str, Profile]:
-    return known_profiles(kind, profiles)
+_profiles = functools.cache(known_profiles)

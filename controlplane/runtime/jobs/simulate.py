@@ -96,8 +96,7 @@ def _truth(option: str | None, plan: Plan, device: Device, profiles: Mapping[str
             raise InputError(f"has no profile of {kind}", file=option, field="--truth")
         theirs = known_device(kind, Path(option))
         return registry.build(registry.DEFAULT, theirs, known_profiles(kind, Path(option)))
-    scaled = _SCALED.fullmatch(name)
-    if scaled is not None:
+    if (scaled := _SCALED.fullmatch(name)) is not None:
         name, factor = scaled["name"], float(scaled["factor"])
     if name not in registry.FITS:
         raise InputError(
@@ -118,16 +117,12 @@ def _demands(plan: Plan, arrivals: Sequence[str]) -> dict[str, Demand | Trace]:
         name, separator, what = option.rpartition("=")
         if separator and name not in rates:
             raise InputError(f"the plan has no workload {name!r}{nearest(name, rates)}", field="--arrivals")
-        for workload in [name] if separator else list(rates):
-            demands[workload] = _demand(what, rates[workload])
+        named = [name] if separator else list(rates)
+        if what in set(Arrivals):
+            demands |= {workload: Demand.of(Arrivals(what), rates[workload]) for workload in named}
+        elif Path(what).is_file():
+            demands |= dict.fromkeys(named, read_trace(read_text(Path(what)), what))
+        else:
+            kinds = " nor ".join(repr(str(a)) for a in Arrivals)
+            raise InputError(f"{what!r} is neither {kinds} nor a file", field="--arrivals")
     return demands
-
-
-def _demand(what: str, rate_rps: float) -> Demand | Trace:
-    if what in set(Arrivals):
-        return Demand.of(Arrivals(what), rate_rps)
-    path = Path(what)
-    if not path.is_file():
-        kinds = " nor ".join(repr(str(a)) for a in Arrivals)
-        raise InputError(f"{what!r} is neither {kinds} nor a file", field="--arrivals")
-    return read_trace(read_text(path), what)

@@ -66,8 +66,7 @@ def finding(
     try:
         requests_for(source)
     except InputError as error:
-        readiness = Readiness.NEEDS_INPUTS
-        note = _words(error)
+        readiness, note = Readiness.NEEDS_INPUTS, _words(error)
     completed = read_completed(Path(source.directory)) is not None
     return Finding(model, readiness, note or None, batch_limit(source.config), completed, inputs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -87,7 +87,11 @@ def train_policy(lesson: Lesson, *, profiles: Path, progress: Progress, clock: C
     }
     curve = tuple(asdict(check) for check in trained.curve)
     write_bytes(lesson.output, trained.file(about))
-    write_text(lesson.output.with_suffix(".csv"), _table(curve))
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(curve[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows({name: f"{value:.6g}" for name, value in check.items()} for check in curve)
+    write_text(lesson.output.with_suffix(".csv"), text.getvalue())
     checkpoint.unlink(missing_ok=True)
     best = max(trained.curve, key=lambda check: check.value)
     return Learnt(
@@ -97,12 +101,3 @@ def train_policy(lesson: Lesson, *, profiles: Path, progress: Progress, clock: C
         f"{len(trained.curve)} checks at round {best.round} ({trained.stopped_by}), "
         f"{clock.monotonic() - began:.0f} s",
     )
-
-
-def _table(curve: Sequence[Mapping[str, float]]) -> str:
-    """Return the learning curve as CSV."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(curve[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows({name: f"{value:.6g}" for name, value in check.items()} for check in curve)
-    return text.getvalue()

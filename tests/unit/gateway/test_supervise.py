@@ -22,8 +22,7 @@ from controlplane.files.waiting import wait_until
 from controlplane.gateway import controller_keeper, processes, store, supervise
 from controlplane.gateway.controller_keeper import ControllerKeeper
 from controlplane.gateway.facade import chores
-from controlplane.gateway.listeners import Held, Listeners
-from controlplane.gateway.processes import LABEL, ROLE_LABEL
+from controlplane.gateway.processes import LABEL, ROLE_LABEL, Held, Listeners
 from controlplane.gateway.running import RuntimeSocket
 from controlplane.gateway.supervise import ManagedProcess, Supervisor, back_off_s, ended
 

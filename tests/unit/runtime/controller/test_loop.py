@@ -12,7 +12,7 @@ from typing import Any, cast
 import build
 import pytest
 from fake_host import GatewayInMemory, NoServers, Program
-from fleet_world import world
+from fleet_world import World, world
 
 from controlplane.control.converge.actions import SetBatches
 from controlplane.control.converge.desired import NamedRoute
@@ -26,9 +26,8 @@ from controlplane.monitor.client import RequestLog
 from controlplane.monitor.records import Record
 from controlplane.runtime import SystemClock
 from controlplane.runtime.controller import loop, serve
-from controlplane.runtime.controller.actor import Actor, Decision, Notice
 from controlplane.runtime.controller.adopt import Adopted
-from controlplane.runtime.controller.executor import Executor
+from controlplane.runtime.controller.executor import Actor, Decision, Executor, Notice
 from controlplane.runtime.controller.loop import Controller
 from controlplane.runtime.controller.recorder import StatusFile
 from controlplane.runtime.fleet.fleet import Fleet, locked
@@ -82,6 +81,25 @@ def controlled(
         controller.close()
 
 
+@contextlib.contextmanager
+def applied() -> Iterator[World]:
+    """A fleet in memory with a partition `a`."""
+    with world() as here:
+        with here.host.running_as(Program()):
+            here.apply_last(build.plan(build.partition("a", 20.0, model="echo"), gpu="cpu-0"))
+        yield here
+
+
+@contextlib.contextmanager
+def guarded(here: World) -> Iterator[tuple[Controller, Adopted]]:
+    """Its controller, which has adopted it."""
+    here.serve()
+    here.tick(1.0)
+    assert here.controller is not None
+    assert here.controller._adopted is not None
+    yield here.controller, here.controller._adopted
+
+
 @pytest.mark.parametrize(("found", "commits"), [(OLD, 1), (NEW, 0)])
 def test_what_another_command_left_meanwhile_is_not_undone(
     tmp_path: Path, found: Backend, commits: int
@@ -98,9 +116,7 @@ def test_a_server_whose_batches_cannot_be_set_is_guarded_like_any(monkeypatch: p
     def lost(server: Server, batches: Batches) -> None:
         raise EngineError("its file is gone")
 
-    with world() as here:
-        with here.host.running_as(Program()):
-            here.apply_last(build.plan(build.partition("a", 20.0, model="echo"), gpu="cpu-0"))
+    with applied() as here:
         (name,) = here.host.servers
         monkeypatch.setattr(loop, "batches_as_planned", lambda *_: [SetBatches(name, (("a", 2),))])
         monkeypatch.setattr(here.fleet.launcher, "set_batches", lost, raising=False)
@@ -116,14 +132,7 @@ def test_lost_batch_files_are_made_again_once_with_the_batch_in_force(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[tuple[str, Batches]] = []
-    with world() as here:
-        with here.host.running_as(Program()):
-            here.apply_last(build.plan(build.partition("a", 20.0, model="echo"), gpu="cpu-0"))
-        here.serve()
-        here.tick(1.0)
-        assert here.controller is not None
-        controller, adopted = here.controller, here.controller._adopted
-        assert adopted is not None
+    with applied() as here, guarded(here) as (controller, adopted):
         (name,), watch = here.host.servers, adopted.state.watches["a"]
         endpoint = watch.queues[0].promise.endpoint
         adopted.planned = {"a": replace(adopted.planned["a"], batches=((endpoint, 2),))}
@@ -150,14 +159,8 @@ def test_only_a_batch_that_was_set_is_in_force(
         if fails:
             raise EngineError("its file is gone")
 
-    with world() as here:
-        with here.host.running_as(Program()):
-            here.apply_last(build.plan(build.partition("a", 20.0, model="echo"), gpu="cpu-0"))
-        here.serve()
-        here.tick(1.0)
-        assert here.controller is not None
-        actor, adopted = here.controller._actor, here.controller._adopted
-        assert adopted is not None
+    with applied() as here, guarded(here) as (controller, adopted):
+        actor = controller._actor
         monkeypatch.setattr(here.fleet.launcher, "set_batches", set_batches, raising=False)
         monkeypatch.setattr(actor, "note", told.append)
         (name,), watch = here.host.servers, adopted.state.watches["a"]
@@ -167,7 +170,7 @@ def test_only_a_batch_that_was_set_is_in_force(
         state = replace(adopted.state, watches={"a": changed})
         change = SetBatch("a", name, promise.endpoint, 2, "slow")
         decision = Decision(state, (change,), adopted.routes, FleetSeen(1.0, (), {}))
-        actor.act(decision, adopted, here.controller._workers, here.controller._observer)
+        actor.act(decision, adopted, controller._workers, controller._observer)
         after = adopted.state.watches["a"]
     assert [event.kind for event in told] == [kind]
     assert (after.queues[0].promise.batch, after.rebatched.times) == (batch, 1)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from asked_triton import asked_triton
 from fake_host import GatewayInMemory
 from observer_rig import SERVER, SPEC, Rig
 
 from controlplane.control.guard.effects import DrainAndStop, Ending, Launch, Load
-from controlplane.domain.errors import EngineError
+from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
     InFlight,
@@ -23,11 +26,13 @@ from controlplane.domain.fleet import (
     Routes,
     Server,
     ServerSpec,
+    ShareUsage,
 )
 from controlplane.domain.observation import Health
 from controlplane.files.waiting import wait_until
 from controlplane.ports import GivesWay
-from controlplane.runtime.controller.workers import _THREADS, Workers, memory_limit_mb, spec_for
+from controlplane.runtime.controller import workers
+from controlplane.runtime.controller.workers import _THREADS, Drain, Workers, memory_limit_mb, spec_for
 from controlplane.runtime.fleet.execute import Limits, backend
 
 LATER = replace(SPEC, labels=replace(SPEC.labels, revision="r-1"))
@@ -69,6 +74,12 @@ class Gateway(GatewayInMemory):
         return self.owed
 
 
+def workers_of(
+    engine: Any, gateway: Any, failed: Callable[[str, str], None] = lambda subject, reason: None
+) -> Workers:
+    return Workers(engine, gateway, failed, LIMITS)
+
+
 @pytest.mark.parametrize(
     ("ending", "allowed_s", "drained"),
     [
@@ -81,9 +92,7 @@ class Gateway(GatewayInMemory):
 )
 def test_only_who_serves_well_is_waited_for(ending: Ending, allowed_s: float, drained: bool) -> None:
     engine, answering = Engine(), Gateway()
-    launcher: Any = engine
-    gateway: Any = answering
-    workers = Workers(launcher, gateway, lambda subject, reason: None, LIMITS)
+    workers = workers_of(engine, answering)
     workers.adopt(SERVER)
     workers.stop(DrainAndStop(SERVER.name, ending, 60.0))
     workers.close(wait=True)
@@ -93,9 +102,8 @@ def test_only_who_serves_well_is_waited_for(ending: Ending, allowed_s: float, dr
 
 @pytest.mark.parametrize("ending", [Ending.DRAINED, Ending.AT_ONCE])
 def test_a_server_that_a_command_routes_to_again_while_it_drains_is_not_stopped(ending: Ending) -> None:
-    engine: Any = Engine()
-    gateway: Any = Gateway({"w1": Route((backend(SERVER),))})
-    workers = Workers(engine, gateway, lambda subject, reason: None, LIMITS)
+    engine = Engine()
+    workers = workers_of(engine, Gateway({"w1": Route((backend(SERVER),))}))
     workers.adopt(SERVER)
     workers.stop(DrainAndStop(SERVER.name, ending, 60.0))
     workers.close(wait=True)
@@ -103,9 +111,8 @@ def test_a_server_that_a_command_routes_to_again_while_it_drains_is_not_stopped(
 
 
 def test_a_server_that_was_taken_over_is_stopped_though_the_wait_for_it_never_began() -> None:
-    engine: Any = Engine()
-    gateway: Any = Gateway()
-    workers = Workers(engine, gateway, lambda subject, reason: None, LIMITS)
+    engine = Engine()
+    workers = workers_of(engine, Gateway())
     for n in range(_THREADS):
         spec = replace(SPEC, labels=replace(SPEC.labels, partition=f"W{n + 2}"))
         workers.launch(spec)
@@ -118,10 +125,8 @@ def test_a_server_that_was_taken_over_is_stopped_though_the_wait_for_it_never_be
 
 def test_a_server_that_drains_holds_no_thread_and_is_stopped_when_it_has_drained() -> None:
     engine, answering = Engine(), Gateway()
-    launcher: Any = engine
-    gateway: Any = answering
     answering.owed = InFlight(streaming=1)
-    workers = Workers(launcher, gateway, lambda subject, reason: None, LIMITS)
+    workers = workers_of(engine, answering)
     for n in range(2 * _THREADS):
         server = replace(SERVER, spec=replace(SPEC, labels=replace(SPEC.labels, partition=f"W{n}")))
         workers.adopt(server)
@@ -138,10 +143,8 @@ def test_a_server_that_drains_holds_no_thread_and_is_stopped_when_it_has_drained
 def test_a_server_of_which_nobody_can_say_what_it_owes_is_not_left_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine, told = Engine(), list[str]()
-    launcher: Any = engine
-    answering: Any = Gateway()
-    workers = Workers(launcher, answering, lambda subject, reason: told.append(reason), LIMITS)
+    engine, answering, told = Engine(), Gateway(), list[str]()
+    workers = workers_of(engine, answering, lambda subject, reason: told.append(reason))
     workers.adopt(SERVER)
     monkeypatch.setattr(answering, "in_flight", lambda backend: json.loads("half of an"))
     workers.stop(DrainAndStop(SERVER.name, Ending.DRAINED, 60.0))
@@ -261,3 +264,142 @@ def test_a_start_the_engine_is_away_for_is_put_off_as_long_as_it_is_wanted(rig: 
     assert rig.engine.starts == starts + wanted
     found = rig.workers.conditions().get(LATER.name)
     assert (found.reason if found else None) == ("no such weights" if wanted else None)
+
+
+GRACE_S = 2.0
+
+
+@dataclass
+class OpenNow:
+    open_now: InFlight | None = NOTHING_IN_FLIGHT
+
+    def in_flight(self, backend: object) -> InFlight:
+        if self.open_now is None:
+            raise GatewayError("HAProxy does not answer")
+        return self.open_now
+
+
+@dataclass
+class Counting:
+    used_s: float | None = None
+
+    def usage(self, server: Server) -> ShareUsage:
+        if self.used_s is None:
+            raise EngineError("the engine does not answer")
+        return ShareUsage(None, None, self.used_s)
+
+
+@dataclass
+class Leaving:
+    gateway: OpenNow
+    engine: Counting
+
+    def drain(self, ending: Ending, port: int = 9) -> Drain:
+        gateway: Any = self.gateway
+        launcher: Any = self.engine
+        how = DrainAndStop("1", ending, patience_s=60.0)
+        return Drain(replace(SERVER, http_port=port), how, gateway, launcher, answered_s=0.0)
+
+
+@pytest.fixture
+def leaving(monkeypatch: pytest.MonkeyPatch) -> Leaving:
+    monkeypatch.setattr(workers, "_LIVE_S", 0.05)
+    return Leaving(OpenNow(), Counting())
+
+
+@pytest.fixture
+def deaf() -> Iterator[int]:
+    """The port of a process that answers nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+def test_a_server_without_requests_in_flight_has_drained(leaving: Leaving, deaf: int) -> None:
+    for ending in (Ending.DRAINED, Ending.HUNG):
+        assert not leaving.drain(ending, deaf).may_answer(0.0, GRACE_S)
+
+
+@pytest.mark.parametrize("open_now", [InFlight(requests=1), InFlight(streaming=1), InFlight(sequences=1)])
+def test_a_server_that_drains_may_answer_what_is_in_flight(leaving: Leaving, open_now: InFlight) -> None:
+    leaving.gateway.open_now = open_now
+    assert leaving.drain(Ending.DRAINED).may_answer(59.0, GRACE_S)
+
+
+@pytest.mark.parametrize(
+    ("ending", "open_now", "may_answer"),
+    [
+        (Ending.DRAINED, InFlight(requests=1), False),
+        (Ending.DRAINED, InFlight(streaming=1), True),
+        (Ending.DRAINED, InFlight(sequences=1), True),
+        (Ending.DRAINED, None, False),
+        (Ending.HUNG, InFlight(requests=1), False),
+        (Ending.HUNG, InFlight(streaming=1), False),
+    ],
+)
+def test_after_its_time_only_a_stream_keeps_a_server_that_does_not_hang(
+    leaving: Leaving, ending: Ending, open_now: InFlight | None, may_answer: bool
+) -> None:
+    leaving.gateway.open_now = open_now
+    assert leaving.drain(ending).may_answer(61.0, GRACE_S) is may_answer
+
+
+def test_each_answer_gives_a_server_its_time_again(leaving: Leaving) -> None:
+    drain = leaving.drain(Ending.DRAINED)
+    for now_s, open_now in ((50.0, 3), (100.0, 2), (150.0, 1)):
+        drain.in_flight = open_now + 1
+        leaving.gateway.open_now = InFlight(requests=open_now)
+        assert drain.may_answer(now_s, GRACE_S)
+    assert not drain.may_answer(211.0, GRACE_S)
+
+
+def test_a_gateway_that_does_not_answer_shows_nothing(leaving: Leaving) -> None:
+    leaving.gateway.open_now = None
+    assert leaving.drain(Ending.HUNG).may_answer(59.0, GRACE_S)
+
+
+def test_a_silent_process_may_answer_while_it_uses_a_core(leaving: Leaving, deaf: int) -> None:
+    leaving.gateway.open_now = InFlight(requests=1)
+    drain = leaving.drain(Ending.HUNG, deaf)
+    for used_s in (1.0, 2.0, 3.0):  # a large body keeps it from answering
+        leaving.engine.used_s = used_s
+        assert drain.may_answer(used_s, GRACE_S)
+    assert not drain.may_answer(4.0, GRACE_S)
+
+
+def test_a_silent_process_of_which_nothing_is_counted_has_a_moment(leaving: Leaving, deaf: int) -> None:
+    leaving.gateway.open_now = InFlight(requests=1)
+    drain = leaving.drain(Ending.HUNG, deaf)
+    assert drain.may_answer(10.0, GRACE_S)
+    assert drain.may_answer(11.9, GRACE_S)
+    assert not drain.may_answer(12.0, GRACE_S)
+
+
+def test_a_process_that_answers_again_drains(leaving: Leaving) -> None:
+    leaving.gateway.open_now = InFlight(requests=1)
+    leaving.engine.used_s = 1.0
+    with asked_triton() as (port, _):
+        drain = leaving.drain(Ending.HUNG, port)
+        assert all(drain.may_answer(now_s, GRACE_S) for now_s in (1.0, 5.0, 10.0))
+
+
+@pytest.mark.parametrize("executions", [0, 10])
+def test_a_server_that_fails_some_requests_may_answer_the_others(leaving: Leaving, executions: int) -> None:
+    leaving.gateway.open_now = InFlight(requests=9)
+    with asked_triton(executions=executions, failures=1) as (port, _):
+        drain = leaving.drain(Ending.HUNG, port)
+        assert all(drain.may_answer(now_s, GRACE_S) for now_s in (1.0, 1.2, 1.4, 1.6))
+
+
+def test_a_stream_that_goes_on_is_not_cut_though_no_request_ends(leaving: Leaving) -> None:
+    leaving.gateway.open_now = InFlight(streaming=1)
+    with asked_triton() as (port, _):
+        drain = leaving.drain(Ending.HUNG, port)
+        assert all(drain.may_answer(now_s, GRACE_S) for now_s in (1.0, 59.0, 118.0, 177.0))
+
+
+def test_a_stream_without_a_token_ends_with_its_time(leaving: Leaving) -> None:
+    leaving.gateway.open_now = InFlight(streaming=1)
+    with asked_triton(executions=0) as (port, _):
+        drain = leaving.drain(Ending.HUNG, port)
+        assert drain.may_answer(59.0, GRACE_S)
+        assert not drain.may_answer(61.0, GRACE_S)

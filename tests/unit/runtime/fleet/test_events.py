@@ -5,7 +5,9 @@ import os
 import sqlite3
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -158,3 +160,51 @@ def test_only_a_damaged_history_is_to_be_deleted(tmp_path: Path, monkeypatch: py
     (tmp_path / "h.sqlite").write_bytes(content[:4096] + bytes(len(content) - 4096))
     with pytest.raises(EngineError, match="delete"):
         history.events()
+
+
+def test_history_is_bounded_and_read_oldest_first(tmp_path: Path) -> None:
+    history = History(tmp_path / "h.sqlite", keep=300)
+    assert history.events() == ()
+    every = [Event(float(i), "info", "notice", "w", str(i)) for i in range(600)]
+    for i in range(0, 600, 20):
+        history.write(*every[i : i + 20])
+    kept = history.events(limit=10_000)
+    assert 300 <= len(kept) <= 300 + 256 + 20
+    assert [e.reason for e in kept] == [str(i) for i in range(600 - len(kept), 600)]
+    assert [e.at_s for e in history.events(since_s=597.0)] == [597.0, 598.0, 599.0]
+
+
+def test_a_locked_history_holds_nobody_up_and_gets_what_was_told_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "_PATIENCE_S", 60.0)
+    history = History(tmp_path / "h.sqlite")
+    history.write(Event(0.0, "info", "notice", "w", "before"))
+    log = EventLog(history)
+    with contextlib.closing(sqlite3.connect(tmp_path / "h.sqlite")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        began_s = time.monotonic()
+        for i in range(30):
+            log.write(Event(float(i), "info", "notice", "w", str(i)))
+        assert time.monotonic() - began_s < 30.0, "one that waits for the other writer has a minute"
+        other.rollback()
+    log.close()
+    assert [e.reason for e in history.events()] == ["before", *map(str, range(30))]
+    log.write(Event(31.0, "info", "notice", "w", "late"))
+    assert history.events()[-1].reason == "late", "also what is told while the controller ends"
+
+
+def test_commands_write_beside_the_controller(tmp_path: Path) -> None:
+    """Each opens the file anew: also while another creates it or switches its journal mode."""
+
+    def write(kind: str, path: Path) -> int:
+        histories = [History(path) for _ in range(10)]
+        for i, history in enumerate(histories):
+            history.write(Event(float(i), "info", kind, "w", "x"))
+        return sum(history.lost for history in histories)
+
+    with ThreadPoolExecutor(4) as pool:
+        for fresh in range(20):
+            path = tmp_path / f"{fresh}.sqlite"
+            assert sum(pool.map(write, "abcd", [path] * 4)) == 0
+            assert len(History(path).events()) == 40

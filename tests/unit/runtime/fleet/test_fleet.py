@@ -8,20 +8,23 @@ from typing import Any, cast
 
 import build
 import pytest
+from build import spec
 from fake_host import Engine, GatewayInMemory, Program
 from fleet_world import world
 
-from controlplane.control.converge.actions import Start, Stop
+from controlplane.control.converge.actions import Actual, SetBatches, Start, Stop
 from controlplane.control.converge.desired import Desired, NamedRoute
 from controlplane.domain.errors import EngineError, GatewayError, InputError, LibraryIgnored
 from controlplane.domain.fleet import (
     NOTHING_IN_FLIGHT,
+    Batches,
     GatewayConfig,
     InFlight,
     Route,
     Routes,
     Server,
     ServerSpec,
+    ServerState,
 )
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Prediction, Rule, ServedModel
 from controlplane.domain.serving import Access, Order, Serving
@@ -30,7 +33,7 @@ from controlplane.files.pinned import Applied
 from controlplane.files.plans import plan_hash
 from controlplane.ports import GivesWay
 from controlplane.runtime import SystemClock
-from controlplane.runtime.fleet.execute import Limits, backend
+from controlplane.runtime.fleet.execute import Executor, Limits, Say, backend
 from controlplane.runtime.fleet.fleet import Fleet, locked, summary_of
 from controlplane.runtime.fleet.history import History
 from controlplane.runtime.fleet.preflight import ApplyRequest
@@ -70,11 +73,25 @@ class Rendered(Fleet):
         )
 
 
+def rendered(
+    state: Path, launcher: object, gateway: object, say: Say = lambda line: None, kind: type[Fleet] = Rendered
+) -> Any:
+    return kind(FleetFiles(state, "f"), cast(Any, launcher), cast(Any, gateway), SystemClock(), say)
+
+
+def routed(names: str) -> GatewayInMemory:
+    return GatewayInMemory({n: Route((backend(server(n)),)) for n in names})
+
+
+def outside(state: Path) -> FleetSettings:
+    """The settings of an apply that renders beside the state, where the output is there already."""
+    (state / "out" / "f").mkdir(parents=True)
+    return replace(SETTINGS, output=str(state / "out"))
+
+
 def test_whoever_goes_on_once_routes_have_moved_knows_the_new_plan(tmp_path: Path) -> None:
-    gateway: Any = GatewayInMemory({n: Route((backend(server(n)),)) for n in "ab"})
-    files = FleetFiles(tmp_path, "f")
+    fleet, files = rendered(tmp_path, Launcher(), gateway := routed("ab")), FleetFiles(tmp_path, "f")
     files.write_plans(plan("a", "b"), None)
-    fleet = Rendered(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
     with pytest.raises(EngineError, match="does not end"):
         fleet.apply(ApplyRequest(plan("a"), SETTINGS))
     assert set(gateway.present) == {"a"}
@@ -120,7 +137,7 @@ def test_a_plan_that_relies_on_an_order_has_the_gateways_gates_also_without_the_
     tmp_path: Path,
 ) -> None:
     gates, files = Gates(), FleetFiles(tmp_path, "f")
-    fleet = Rendered(files, cast(Any, StartsNothing()), cast(Any, gates), SystemClock(), lambda line: None)
+    fleet = rendered(tmp_path, StartsNothing(), gates)
     with pytest.raises(EngineError, match="starts nothing"):
         fleet.apply(ApplyRequest(two_models(1, 0), SETTINGS))
     assert gates.late_binding
@@ -137,11 +154,10 @@ class Started(GatewayInMemory):
 
 def test_a_plan_that_cannot_be_rendered_starts_nothing(tmp_path: Path) -> None:
     settings = replace(SETTINGS, repository=str(tmp_path / "none"), output=str(tmp_path / "out"))
-    files, gateway = FleetFiles(tmp_path, "f"), cast(Any, Started({}))
-    fleet = Fleet(files, cast(Any, Launcher()), gateway, SystemClock(), lambda line: None)
+    fleet = rendered(tmp_path, Launcher(), Started({}), kind=Fleet)
     with pytest.raises(InputError, match="--repository"):
         fleet.apply(ApplyRequest(plan("a"), settings))
-    assert not files.directory.exists()
+    assert not fleet.files.directory.exists()
 
 
 class Full(GatewayInMemory):
@@ -161,7 +177,7 @@ class Full(GatewayInMemory):
 def test_a_first_apply_that_is_refused_leaves_no_gateway(tmp_path: Path) -> None:
     files = FleetFiles(tmp_path, "f")
     gateway = Full(files.gateway)
-    fleet = Rendered(files, cast(Any, Launcher()), cast(Any, gateway), SystemClock(), lambda line: None)
+    fleet = rendered(tmp_path, Launcher(), gateway)
     with pytest.raises(GatewayError, match="no space"):
         fleet.apply(ApplyRequest(plan("a"), SETTINGS))
     assert gateway.stopped
@@ -171,8 +187,7 @@ def test_a_first_apply_that_is_refused_leaves_no_gateway(tmp_path: Path) -> None
 def test_a_new_leader_that_refuses_a_plan_leaves_the_replicas_their_routes(tmp_path: Path) -> None:
     """Its directory is empty, as before a first apply, and the replicas serve the plan before."""
     settings = replace(SETTINGS, repository=str(tmp_path / "none"), output=str(tmp_path / "out"))
-    files, replicas = FleetFiles(tmp_path, "f"), GatewayInMemory({"a": Route((backend(server("a")),))})
-    fleet = Fleet(files, cast(Any, Launcher()), cast(Any, replicas), SystemClock(), lambda line: None)
+    fleet = rendered(tmp_path, Launcher(), replicas := routed("a"), kind=Fleet)
     with pytest.raises(InputError, match="--repository"):
         fleet.apply(ApplyRequest(plan("b"), settings))
     assert not replicas.stopped
@@ -189,7 +204,7 @@ def test_a_first_apply_that_is_refused_leaves_no_directory_and_a_later_one_all_t
     tmp_path: Path,
 ) -> None:
     files = FleetFiles(tmp_path, "f")
-    fleet = Rendered(files, cast(Any, Launcher()), cast(Any, Taken({})), SystemClock(), lambda line: None)
+    fleet = rendered(tmp_path, Launcher(), Taken({}))
     with pytest.raises(GatewayError, match="8000"):
         fleet.apply(ApplyRequest(plan("a"), SETTINGS))
     assert not files.directory.exists()
@@ -207,7 +222,7 @@ def test_a_plan_made_from_another_than_the_one_that_runs_touches_nothing(tmp_pat
     files.write_plans(plan("b"), None)
     running = files.plan()
     assert running is not None
-    fleet = Rendered(files, cast(Any, Launcher()), cast(Any, Started({})), SystemClock(), lambda line: None)
+    fleet = rendered(tmp_path, Launcher(), Started({}))
     with pytest.raises(EngineError, match=f"from plan 0123456789ab, and {plan_hash(running)} runs"):
         fleet.apply(ApplyRequest(plan("a"), SETTINGS, made_from="0123456789ab"))
     assert files.plan() == running
@@ -236,11 +251,10 @@ class Obliging(Launcher):
 
 
 def test_a_fleet_whose_gateway_is_dead_is_destroyed_all_the_same(tmp_path: Path) -> None:
-    gateway: Any = NoGateway({n: Route((backend(server(n)),)) for n in "ab"})
-    launcher, said = Obliging(), list[str]()
+    gateway, launcher, said = NoGateway(routed("ab").present), Obliging(), list[str]()
     files = FleetFiles(tmp_path, "f")
     files.write_settings(SETTINGS)
-    Rendered(files, cast(Any, launcher), gateway, SystemClock(), said.append).destroy()
+    rendered(tmp_path, launcher, gateway, said.append).destroy()
     assert sorted(launcher.stopped) == [server("a").name, server("b").name]
     assert any("HAProxy to come back; the servers are stopped anyway" in line for line in said)
     assert not files.directory.exists()
@@ -254,19 +268,10 @@ def test_what_has_not_drained_in_time_is_left_to_the_controller(
         def in_flight(self, leads_to: object) -> InFlight:
             return replace(NOTHING_IN_FLIGHT, streaming=1)
 
-    gateway: Any = Streaming({n: Route((backend(server(n)),)) for n in "ab"})
-    launcher, files = Obliging(), FleetFiles(tmp_path, "f")
-    files.write_plans(plan("a", "b"), None)
-    fleet = Rendered(
-        files,
-        cast(Any, launcher),
-        gateway,
-        SystemClock(),
-        lambda line: None,
-        Limits(drain_s=0.05),
-    )
-    settings = replace(SETTINGS, output=str(tmp_path / "out"))
-    fleet.apply(ApplyRequest(plan("a"), settings, controlled=controlled))
+    gateway, launcher = Streaming(routed("ab").present), Obliging()
+    fleet = replace(rendered(tmp_path, launcher, gateway), limits=Limits(drain_s=0.05))
+    fleet.files.write_plans(plan("a", "b"), None)
+    fleet.apply(ApplyRequest(plan("a"), outside(tmp_path), controlled=controlled))
     assert set(gateway.present) == {"a"}
     assert launcher.stopped == stopped
     fleet.destroy()
@@ -274,25 +279,19 @@ def test_what_has_not_drained_in_time_is_left_to_the_controller(
 
 
 def test_a_rollback_finds_the_devices_of_the_plan_before(tmp_path: Path) -> None:
-    gateway: Any = GatewayInMemory({n: Route((backend(server(n)),)) for n in "ab"})
-    files = FleetFiles(tmp_path, "f")
-    fleet = Rendered(files, cast(Any, Obliging()), gateway, SystemClock(), lambda line: None)
-    (tmp_path / "out" / "f").mkdir(parents=True)
-    settings = replace(SETTINGS, output=str(tmp_path / "out"))
+    fleet, settings = rendered(tmp_path, Obliging(), routed("ab")), outside(tmp_path)
     fleet.apply(ApplyRequest(plan("a", "b"), settings))
     fleet.apply(ApplyRequest(plan("a"), replace(settings, devices={"v100-1": "GPU-other"})))
-    kept = files.settings()
+    kept = fleet.files.settings()
     assert kept is not None
     assert kept.devices == {"v100-0": "GPU-uuid", "v100-1": "GPU-other"}
 
 
 def test_an_apply_that_changes_only_the_section_is_what_a_rollback_undoes(tmp_path: Path) -> None:
-    gateway: Any = GatewayInMemory({n: Route((backend(server(n)),)) for n in "ab"})
-    fleet = Rendered(FleetFiles(tmp_path, "f"), cast(Any, Obliging()), gateway, SystemClock(), lambda _: None)
-    (tmp_path / "out" / "f").mkdir(parents=True)
+    fleet, there = rendered(tmp_path, Obliging(), routed("ab")), outside(tmp_path)
     first, second = Serving(access=Access(max_connections=9)), Serving(access=Access(tokens=True))
     for names, section in (("ab", None), ("ab", first), ("a", first), ("a", second), ("a", second)):
-        settings = replace(SETTINGS, output=str(tmp_path / "out"), endpoints=(section or first).gateway)
+        settings = replace(there, endpoints=(section or first).gateway)
         fleet.apply(ApplyRequest(replace(plan(*names), serve=section), settings))
         if section and names == "ab":  # an earlier version's plan of the same is none to go back to
             assert fleet.files.previous_plan() is None
@@ -339,12 +338,10 @@ def called(endpoint: str) -> Plan:
 
 
 def test_an_endpoint_of_a_workload_that_stays_ends_only_with_consent(tmp_path: Path) -> None:
-    gateway: Any = GatewayInMemory({"ssd": Route((backend(server("a")),))})
-    files, said = FleetFiles(tmp_path, "f"), list[str]()
+    gateway, said = GatewayInMemory({"ssd": Route((backend(server("a")),))}), list[str]()
+    fleet, settings = rendered(tmp_path, Obliging(), gateway, said.append, Called), outside(tmp_path)
+    files = fleet.files
     files.write_plans(called("ssd"), None)
-    (tmp_path / "out" / "f").mkdir(parents=True)
-    settings = replace(SETTINGS, output=str(tmp_path / "out"))
-    fleet = Called(files, cast(Any, Obliging()), gateway, SystemClock(), said.append)
     fleet.preview(ApplyRequest(called("rank"), settings))
     (warning,) = said
     assert warning.startswith(
@@ -368,15 +365,11 @@ def test_an_endpoint_of_a_workload_that_stays_ends_only_with_consent(tmp_path: P
 
 def test_an_endpoint_that_is_routed_no_more_needs_no_consent(tmp_path: Path) -> None:
     # An apply with consent that was cut short: the routes have moved, the plan is not yet written.
-    gateway: Any = GatewayInMemory({"rank": Route((backend(server("a")),))})
-    files, said = FleetFiles(tmp_path, "f"), list[str]()
-    files.write_plans(called("ssd"), None)
-    (tmp_path / "out" / "f").mkdir(parents=True)
-    settings = replace(SETTINGS, output=str(tmp_path / "out"))
-    Called(files, cast(Any, Obliging()), gateway, SystemClock(), said.append).apply(
-        ApplyRequest(called("rank"), settings)
-    )
-    assert files.plan() == called("rank")
+    gateway, said = GatewayInMemory({"rank": Route((backend(server("a")),))}), list[str]()
+    fleet = rendered(tmp_path, Obliging(), gateway, said.append, Called)
+    fleet.files.write_plans(called("ssd"), None)
+    fleet.apply(ApplyRequest(called("rank"), outside(tmp_path)))
+    assert fleet.files.plan() == called("rank")
     assert not [line for line in said if "ends" in line]
 
 
@@ -394,14 +387,10 @@ def test_a_redirect_to_the_same_share_leaves_nothing_to_bring_back(
         def servers(self, fleet: str) -> tuple[Server, ...]:
             return (present,)
 
-    gateway: Any = GatewayInMemory({"a": Route((backend(present),))})
-    files, said = FleetFiles(tmp_path, "f"), list[str]()
-    files.write_plans(plan("a"), None)
-    same = files.plan()
-    assert same is not None
-    Rendered(files, cast(Any, Redirected()), gateway, SystemClock(), said.append).preview(
-        ApplyRequest(same, SETTINGS)
-    )
+    gateway, said = GatewayInMemory({"a": Route((backend(present),))}), list[str]()
+    fleet = rendered(tmp_path, Redirected(), gateway, said.append)
+    fleet.files.write_plans(plan("a"), None)
+    fleet.preview(ApplyRequest(fleet.files.plan(), SETTINGS))
     (line,) = said
     assert line.startswith(f"a was redirected to {percent:g} % of GPU-uuid and stays there{told}")
     assert ("--as-planned" in line) == bool(told)
@@ -437,3 +426,35 @@ def test_servers_that_ignore_the_batch_library_have_fixed_batches_unless_others_
         if before:
             with pytest.raises(LibraryIgnored):
                 fleet.apply(second)
+
+
+class Starts:
+    """A launcher whose servers are ready at once; it notes which of them gave way."""
+
+    def __init__(self) -> None:
+        self.gave_way: dict[str, bool] = {}
+
+    def start(self, spec: ServerSpec, *, deadline_s: float, gives_way: GivesWay) -> Server:
+        self.gave_way[spec.labels.partition] = gives_way()
+        return Server("1", spec, ServerState.RUNNING, "127.0.0.1", 1, 2, 3)
+
+    def set_batches(self, server: Server, batches: Batches) -> None:
+        raise EngineError("the batch of w1 cannot be changed")
+
+
+def test_a_server_gives_way_where_its_requests_are_served_meanwhile(tmp_path: Path) -> None:
+    served, first = spec("W1", models=("w1",)), spec("W2", models=("w2",))
+    launcher = Starts()
+    actual = Actual((), {"w1": NamedRoute(("old",))})
+    Executor(rendered(tmp_path, launcher, GatewayInMemory())).run([Start(served), Start(first)], actual)
+    assert launcher.gave_way == {"W1": True, "W2": False}
+
+
+def test_a_server_whose_batches_cannot_be_changed_serves_on_and_fails_no_apply(tmp_path: Path) -> None:
+    running = Starts().start(spec("W1", models=("w1",)), deadline_s=1, gives_way=lambda: True)
+    said: list[str] = []
+    change = SetBatches(running.name, (("w1", 2),))
+    fleet = rendered(tmp_path, Starts(), GatewayInMemory(), said.append)
+    Executor(fleet).run([change], Actual((running,), {}))
+    (warning,) = (line for line in said if line.startswith("warning"))
+    assert running.name in warning

@@ -77,13 +77,15 @@ def fleet(orders: FakeOrders, tmp_path: Path) -> FleetInCluster:
     return FleetInCluster(FleetFiles(tmp_path, "f"), orders, lambda text: None)
 
 
+def apply(fleet: FleetInCluster, plan: Plan, *, renames: bool = False, **more: Any) -> FleetReport:
+    return fleet.apply(plan, SETTINGS, allow_violations=False, rename_endpoints=renames, **more)
+
+
 def test_an_apply_writes_the_object_and_a_rollback_the_plan_before(
     fleet: FleetInCluster, orders: FakeOrders
 ) -> None:
     for percent in (30.0, 40.0):
-        assert fleet.apply(
-            made(percent=percent), SETTINGS, allow_violations=False, rename_endpoints=False
-        ).applied
+        assert apply(fleet, made(percent=percent)).applied
     first, second = orders.generations
     assert (first["kind"], first["metadata"]["name"]) == ("Fleet", "f")
     assert fleet.rollback().applied
@@ -92,7 +94,7 @@ def test_an_apply_writes_the_object_and_a_rollback_the_plan_before(
 
 
 def test_without_an_earlier_plan_there_is_no_rollback(fleet: FleetInCluster) -> None:
-    fleet.apply(made(), SETTINGS, allow_violations=False, rename_endpoints=False)
+    apply(fleet, made())
     with pytest.raises(InputError, match="applied no plan of fleet 'f' before"):
         fleet.rollback()
 
@@ -100,11 +102,11 @@ def test_without_an_earlier_plan_there_is_no_rollback(fleet: FleetInCluster) -> 
 def test_a_renamed_endpoint_is_refused_before_anything_is_written(
     fleet: FleetInCluster, orders: FakeOrders
 ) -> None:
-    fleet.apply(made(), SETTINGS, allow_violations=False, rename_endpoints=False)
+    apply(fleet, made())
     with pytest.raises(InputError, match="would end though their workloads stay: a"):
-        fleet.apply(made("b"), SETTINGS, allow_violations=False, rename_endpoints=False)
+        apply(fleet, made("b"))
     assert len(orders.generations) == 1
-    fleet.apply(made("b"), SETTINGS, allow_violations=False, rename_endpoints=True)
+    apply(fleet, made("b"), renames=True)
     assert len(orders.generations) == 2
 
 
@@ -114,11 +116,11 @@ def test_what_the_controllers_report_is_the_result(
 ) -> None:
     orders.reason = reason
     with pytest.raises(error, match="2 servers"):
-        fleet.apply(made(), SETTINGS, allow_violations=False, rename_endpoints=False)
+        apply(fleet, made())
 
 
 def test_a_destroyed_fleet_leaves_nothing_here(fleet: FleetInCluster, orders: FakeOrders) -> None:
-    fleet.apply(made(), SETTINGS, allow_violations=False, rename_endpoints=False)
+    apply(fleet, made())
     fleet.destroy()
     assert orders.manifest is None
     assert not fleet.files.exists()
@@ -126,10 +128,9 @@ def test_a_destroyed_fleet_leaves_nothing_here(fleet: FleetInCluster, orders: Fa
 
 def test_without_a_controller_nothing_waits_for_ever(fleet: FleetInCluster, orders: FakeOrders) -> None:
     orders.running = ()
-    with pytest.raises(EngineError, match="no controller of fleet 'f' runs"):
-        fleet.apply(made(), SETTINGS, allow_violations=False, rename_endpoints=False)
-    with pytest.raises(EngineError, match="no controller of fleet 'f' runs"):
-        fleet.destroy()
+    for call in (lambda: apply(fleet, made()), fleet.destroy):
+        with pytest.raises(EngineError, match="no controller of fleet 'f' runs"):
+            call()
 
 
 def test_the_profiles_go_with_a_plan_that_follows_its_load(
@@ -139,11 +140,5 @@ def test_the_profiles_go_with_a_plan_that_follows_its_load(
     (tmp_path / "measured" / "cpu" / "m.json").write_text("{}")
     follows = Serving(follow_load=FollowLoad())
     for serve, given in ((None, {}), (follows, {"cpu/m.json": "{}"})):
-        fleet.apply(
-            replace(made(), serve=serve),
-            SETTINGS,
-            allow_violations=False,
-            rename_endpoints=False,
-            profiles=tmp_path / "measured",
-        )
+        apply(fleet, replace(made(), serve=serve), profiles=tmp_path / "measured")
         assert orders.profiles == given

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,14 +9,15 @@ import pytest
 
 from controlplane.domain.errors import GatewayError
 from controlplane.domain.fleet import Role, Route, Server, ServerState
-from controlplane.domain.observation import LatencyWindow
-from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.observation import Guarding, LatencyWindow
+from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel, Shadow
+from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetFiles
 from controlplane.report.tables.status_table import problems
 from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet.execute import backend
 from controlplane.runtime.fleet.fleet import Fleet
-from controlplane.runtime.fleet.status import fleet_status, status_rows, workload_rows
+from controlplane.runtime.fleet.status import fleet_status, standing, status_rows, workload_rows
 
 
 def server(revision: str, role: Role, state: ServerState = ServerState.RUNNING) -> Server:
@@ -89,3 +91,43 @@ def test_a_broken_history_hides_what_happened_and_nothing_else(tmp_path: Path) -
     assert "delete it to start again" in str(status.history_trouble)
     assert status.gateway_down == "gateway down: haproxy, supervisor not running"
     assert status.gateway_down in problems(status)
+
+
+STANDBY = Shadow(ShadowPolicy.HOT, "cpu-0", 5.0, 25.0)
+PLAN = build.plan(*(build.partition(name, 20.0, shadow=STANDBY) for name in ("a", "b", "c")), gpu="cpu-0")
+RESTS = Guarding("a", "guarded", 1.0, "s", True, 0, False, None)
+
+
+def state(name: str, phase: str) -> Guarding:
+    return replace(RESTS, partition=name, phase=phase)
+
+
+@pytest.mark.parametrize(
+    ("phases", "ready", "trouble"),
+    [
+        (("guarded", "guarded", "guarded"), 3, None),
+        (("guarded", "settling", "guarded"), 3, None),
+        (("exposed", "guarded", "guarded"), 3, "WithoutShadow"),
+        (("exposed", "late", "guarded"), 3, "Late"),
+        (("exposed", "late", "down"), 2, "PartitionDown"),
+        (("guarded", "guarded"), 2, None),
+    ],
+)
+def test_the_worst_trouble_is_named(phases: tuple[str, ...], ready: int, trouble: str | None) -> None:
+    found = standing(PLAN, [state(n, p) for n, p in zip("abc", phases, strict=False)], 4)
+    assert (found.ready, found.partitions, found.gpus, found.redirects) == (ready, 3, 1, 4)
+    assert found.trouble == trouble
+
+
+def test_a_fleet_is_as_covered_as_its_least_covered_partition() -> None:
+    (gpu,) = PLAN.gpus
+
+    def with_covers(*factors: float) -> float:
+        parts = [
+            replace(part, shadow=replace(part.shadow, covers=factor)) if part.shadow else part
+            for part, factor in zip(gpu.partitions, factors, strict=True)
+        ]
+        return standing(replace(PLAN, gpus=(replace(gpu, partitions=tuple(parts)),)), [], 0).covers
+
+    assert with_covers(1.3, 1.2, 1.5) == 1.2
+    assert standing(replace(PLAN, gpus=()), [], 0).covers == 1.0

@@ -203,30 +203,15 @@ def test_a_model_is_not_measured_where_triton_does_not_load_one_that_it_executes
     assert "no weights" in failed[0].words
 
 
-def test_points_measured_with_other_inputs_are_not_resumed() -> None:
-    fresh = Profile(
-        "a",
-        "cpu",
-        ShareKind.CPU_QUOTA,
-        Environment(),
-        (),
-        inputs=RequestSet(2, "hash of two", file="in.json"),
-    )
-    points = (Measurement(percent=50.0, batch=1, execution_ms=2.0),)
-    partial = replace(fresh, points=points, inputs=RequestSet(2, "hash of two", file="elsewhere.json"))
-    wanted = [Point(50.0, 1)]
-    assert resumed(fresh, partial, wanted).points == points
-    assert resumed(fresh, replace(partial, inputs=RequestSet(1, "other")), wanted) == fresh
-    assert resumed(fresh, replace(partial, inputs=None), wanted) == fresh
-
-
-def test_points_measured_with_other_server_options_are_not_resumed() -> None:
+def test_points_measured_with_other_inputs_or_server_options_are_not_resumed() -> None:
     own = ServerOptions(("--log-verbose=1",), {"OMP_NUM_THREADS": "2"})
-    points = (Measurement(100.0, 1, 2.0),)
-    fresh = Profile("m", "cpu", ShareKind.CPU_QUOTA, Environment(), (), options=own)
-    partial, wanted = replace(fresh, points=points), [Point(100.0, 1)]
+    here, elsewhere = (RequestSet(2, "hash of two", file=name) for name in ("in.json", "elsewhere.json"))
+    fresh = Profile("a", "cpu", ShareKind.CPU_QUOTA, Environment(), (), inputs=here, options=own)
+    points, wanted = (Measurement(percent=50.0, batch=1, execution_ms=2.0),), [Point(50.0, 1)]
+    partial = replace(fresh, points=points, inputs=elsewhere)
     assert resumed(fresh, partial, wanted).points == points
-    assert resumed(fresh, replace(partial, options=NO_OPTIONS), wanted) == fresh
+    for other in ({"inputs": RequestSet(1, "other")}, {"inputs": None}, {"options": NO_OPTIONS}):
+        assert resumed(fresh, replace(partial, **other), wanted) == fresh  # type: ignore[arg-type]
     assert resumed(replace(fresh, options=NO_OPTIONS), partial, wanted).points == ()
 
 

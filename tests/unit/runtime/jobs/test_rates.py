@@ -21,30 +21,25 @@ from controlplane.runtime.jobs.rates import with_rates
 SPEC = Spec((GpuRequest("cpu"),), tuple(Workload(n, "m", 100.0, 10.0, n) for n in ("seen", "new")))
 
 
+@pytest.mark.parametrize(
+    ("seen", "dispersion"),
+    [
+        (RateSeen("seen", 10.0, 40.0, 38.0, 42.5, 1.0, False), 1.0),
+        # Bursts become a dispersion, and no higher rate.
+        (RateSeen("seen", 10.0, 40.0, 38.0, 52.5, 4.0, True, bursts_rps=10.0), 4.0),
+    ],
+)
 def test_the_forecast_of_a_fleet_replaces_what_was_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: RateSeen, dispersion: float
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     files = FleetFiles(state_root(), "f")
     files.directory.mkdir(parents=True)
-    seen = RateSeen("seen", 10.0, 40.0, 38.0, 42.5, 1.0, False)
     write_rates(files.rates, RatesSeen(0.0, "yes", (seen,)))
     told = list[str]()
     found = with_rates(SPEC, "fleet:f", None, told.append)
-    assert {w.name: w.rate_rps for w in found.workloads} == {"seen": 42.5, "new": 10.0}
+    assert [(w.rate_rps, w.dispersion) for w in found.workloads] == [(42.5, dispersion), (10.0, 1.0)]
     assert told == ["the rates of the spec, since fleet has none: new"]
-
-
-def test_bursts_that_a_fleet_saw_become_a_dispersion_and_no_higher_rate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    files = FleetFiles(state_root(), "f")
-    files.directory.mkdir(parents=True)
-    seen = RateSeen("seen", 10.0, 40.0, 38.0, 52.5, 4.0, True, bursts_rps=10.0)
-    write_rates(files.rates, RatesSeen(0.0, "yes", (seen,)))
-    found = with_rates(SPEC, "fleet:f", None, print)
-    assert [(w.rate_rps, w.dispersion) for w in found.workloads] == [(42.5, 4.0), (10.0, 1.0)]
 
 
 @pytest.mark.parametrize("source", ["fleet:nothing", "fleet:", "f", "prometheus:http://x"])
