@@ -76,9 +76,11 @@ class ClusterApi:
         config = config_of(cluster)
         self._cluster = cluster
         self._patience_s = patience_s
-        self._client: Any = _Client(
+        self._client: Any = lightkube.Client(
             config, namespace=cluster.namespace, timeout=ANSWER, field_manager=names.MANAGER
         )
+        # For what lightkube's methods leave out.
+        self._requests = self._client._client
         self.namespace = str(self._client.namespace or "default")
         self.server = config.cluster.server
         # A launcher has no end of its own: its connections close with it.
@@ -138,22 +140,34 @@ class ClusterApi:
     def delete(
         self, kind: type[Kind], name: str, *, uid: str | None = None, grace_s: int | None = None
     ) -> None:
-        """Delete an object, if it is there and, with `uid`, is still that one."""
+        """Delete an object, if it is there and, with `uid`, is still that one: a successor has another."""
+        wanted = {"uid": uid, "gracePeriodSeconds": grace_s}
         with contextlib.suppress(Gone, Conflict):
-            self._call(kind, lambda: self._client.delete_one(kind, name, uid, grace_s))
+            self._call(kind, lambda: self._requests.request("delete", res=kind, name=name, params=wanted))
 
     def log(self, pod: str, *, previous: bool) -> str:
         """Return the log of a pod's container, or of the run before; empty where its node gives none.
 
         Without patience: it is wanted for a message that reports a failure.
         """
+        wanted = {"previous": str(previous).lower(), "tailLines": "500"}
         with contextlib.suppress(EngineError), translate_errors(self.server):
-            return str(self._client.log_of(pod, previous=previous))
+            asked = self._requests.prepare_request("get", PodLog, name=pod, params=wanted)
+            answer = self._requests.send(self._requests.build_adapter_request(asked))
+            answer.raise_for_status()
+            return str(answer.text)
         return ""
 
     def version(self) -> str:
         """Return the API server's version, as `1.34`."""
-        told = self._patiently(self._client.version)
+        http = self._requests._client
+
+        def asked() -> dict[str, str]:
+            answer = http.send(http.build_request("GET", "version"))
+            answer.raise_for_status()
+            return dict(answer.json())
+
+        told = self._patiently(asked)
         return f"{told['major']}.{told['minor'].rstrip('+')}"
 
     def _call(self, kind: type[Kind], call: Callable[[], Kind]) -> Kind:
@@ -179,33 +193,6 @@ class _Again(EngineError):
     def __init__(self, problem: str, pause_s: float = _PAUSE_S) -> None:
         super().__init__(problem)
         self.pause_s = pause_s
-
-
-class _Client(lightkube.Client):
-    """lightkube's client with what its methods leave out."""
-
-    def delete_one(
-        self, kind: type[NamespacedResource], name: str, uid: str | None, grace_s: int | None
-    ) -> None:
-        """Delete an object under a precondition: a successor of the same name has another uid."""
-        wanted = {"uid": uid, "gracePeriodSeconds": grace_s}
-        self._client.request("delete", res=kind, name=name, params=wanted)
-
-    def log_of(self, pod: str, *, previous: bool) -> str:
-        """Return the log of the present or the previous run of a pod's only container."""
-        asked = self._client.prepare_request(
-            "get", PodLog, name=pod, params={"previous": str(previous).lower(), "tailLines": "500"}
-        )
-        answer = self._client.send(self._client.build_adapter_request(asked))
-        answer.raise_for_status()
-        return str(answer.text)
-
-    def version(self) -> dict[str, str]:
-        """Return what the API server says of itself."""
-        http = self._client._client
-        answer = http.send(http.build_request("GET", "version"))
-        answer.raise_for_status()
-        return dict(answer.json())
 
 
 @contextlib.contextmanager
